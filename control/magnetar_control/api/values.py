@@ -164,7 +164,7 @@ class Address(Parsed):
 
 
 class Time(Parsed):
-    """An ISO 8601 time; its normal form is the tables' form: 2026-11-21T10:00:00.000000."""
+    """An ISO 8601 time; its normal form is that of tables: 2026-11-21T10:00:00.000000."""
 
     def __init__(self) -> None:
         super().__init__(_moment, "must be a moment such as 2026-11-21T10:00:00Z", type="string", format="date-time")
@@ -245,5 +245,5 @@ class OneKey(Value):
 
 
 def to_second(moment: str) -> str:
-    """Return a time of the tables as the APIs show it, without its fraction: 2026-11-21T10:00:00Z."""
+    """Return *moment*, a time as tables store it, in the form of the APIs, without a fraction: 2026-11-21T10:00:00Z."""
     return moment[:19] + "Z"

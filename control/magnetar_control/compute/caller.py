@@ -51,7 +51,7 @@ class Caller:
         return self.cloud.policy.allows(ADMIN, self.context)
 
     def under(self, request_id: str) -> Caller:
-        """Return the same caller with another request id for its actions."""
+        """Return a copy of the caller with *request_id* for its actions."""
         return Caller(self.cloud, self.context, request_id)
 
     def allows(self, rule: str, target: Any = None) -> bool:

@@ -92,7 +92,7 @@ def check_action_allowed(caller: Caller, target: Target, key: str) -> None:
 
 
 def boots_from_volume(server: ServerRow) -> bool:
-    """Return whether the root disk is a volume, which has its own size, independent of the flavor."""
+    """Return whether the root disk is a volume. The size of a volume does not depend on the flavor."""
     return not server.image_id or any(attachment["boot_index"] == 0 for attachment in server.volumes)
 
 
@@ -162,8 +162,9 @@ def notify_stopped_actions(caller: Caller, server_id: str, connection: Connectio
 
 
 class ServerUseCase(Generic[P, R]):
-    """A function of caller, target and more arguments. A call first checks the policy *rule* and, with *key*, that row
-    of ``ACTIONS``. A server that moves to another cell meanwhile is looked up again."""
+    """A function of caller, target and more arguments. A call first checks the policy *rule*; with *key*, it also
+    checks lock and states by that row of ``ACTIONS``. A server that moves to another cell meanwhile is looked up
+    again."""
 
     def __init__(self, function: Callable[Concatenate[Caller, Target, P], R], rule: str, key: str | None) -> None:
         self.function, self.rule, self.key = function, rule, key

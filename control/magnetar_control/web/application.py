@@ -63,7 +63,7 @@ class Application:
         return Way.THREAD
 
     async def websocket(self, socket: WebSocket) -> None:
-        """Serve a WebSocket to its end."""
+        """Serve a WebSocket until it is closed."""
         message = f"There is no WebSocket at {socket.path[:200]}."
         await socket.refuse(Answer({"error": {"code": 404, "message": message}}, 404))
 

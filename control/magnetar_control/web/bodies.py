@@ -116,7 +116,7 @@ class IncomingBody:
             self._coming.cancel()
 
     async def _came(self, seconds: float) -> bool:
-        """Take the next part, if it arrives within *seconds*. Return whether it did."""
+        """Read the next part of the body, if it arrives within *seconds*. Return whether it did."""
         if self._coming is None:
             self._coming = asyncio.ensure_future(self._receive())
         await asyncio.wait((self._coming,), timeout=seconds)

@@ -78,7 +78,7 @@ class Together:
         self._begun: dict[Alike, Asked] = {}
 
     async def answer(self, way: Way, handle: Handle, request: Request) -> Answer:
-        """Return the answer of *handle*, which never raises and returns no stream here."""
+        """Return the answer of *handle* to *request*. *handle* never raises, and returns no stream."""
         alike = (request.base, request.path, request.query_string, *request.headers.items())
         first = self._waits.get(alike)
         if first is not None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""One HTTP request. Except for streams it is read to its end before its handler begins."""
+"""One HTTP request. Its content is read completely before its handler begins, except for streams."""
 
 from __future__ import annotations
 

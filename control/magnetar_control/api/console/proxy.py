@@ -78,7 +78,7 @@ class ConsoleProxy:
         return Answer(None, error.status, {**error.details.get("headers", {}), CONSOLE_ERROR: one_line})
 
     async def serve(self, socket: WebSocket) -> None:
-        """Serve one console to its end."""
+        """Serve one console until it is closed."""
         request_id = f"req-{uuid.uuid4()}"
         try:
             async with self._begun(socket, request_id) as (grant, agent):
@@ -224,7 +224,7 @@ class ConsoleProxy:
                 await self._ask(consoles.revoke_console_token, grant)
 
     async def _followed(self, grant: ConsoleGrant) -> HostView | None:
-        """Return the new host of the guest, or ``None`` if it has not moved."""
+        """Return the new host of the guest, or ``None`` if the guest has not moved."""
         with contextlib.suppress(TimeoutError, DBAPIError):
             async with asyncio.timeout(ARRIVES):
                 while True:

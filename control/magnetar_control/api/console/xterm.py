@@ -28,7 +28,7 @@ _TAIL = "window.Terminal = load(%s).Terminal;\n}());\n"
 
 
 def terminal_script(folder: Path) -> bytes | None:
-    """Return the script that defines ``window.Terminal``; ``None`` if it is not installed."""
+    """Return xterm.js as a script that defines ``window.Terminal``; ``None`` if xterm.js is not in *folder*."""
     first, whole = folder / "lib/public/Terminal.js", folder / "lib/xterm.js"
     if first.is_file():  # Debian's; its xterm.js only requires this module
         return _joined(first, first.stat().st_mtime_ns)
@@ -36,7 +36,7 @@ def terminal_script(folder: Path) -> bytes | None:
 
 
 def terminal_stylesheet(folder: Path) -> bytes | None:
-    """Return the style sheet; ``None`` if it is not installed."""
+    """Return the style sheet of xterm.js; ``None`` if it is not installed."""
     for path in (folder / "css/xterm.css", folder / "xterm.css", STYLES):
         if path.is_file():
             return path.read_bytes()
@@ -45,7 +45,7 @@ def terminal_stylesheet(folder: Path) -> bytes | None:
 
 @lru_cache(maxsize=1)
 def _joined(first: Path, _changed: int) -> bytes:
-    """Return the module *first* and all modules that it requires, as one script."""
+    """Return the module *first* and all modules that it requires, joined to one script."""
     folder, modules = first.parents[1], {}
     waiting = [first]
     while waiting:

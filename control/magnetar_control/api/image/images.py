@@ -91,7 +91,8 @@ class ImageRoutes:
                                                                                              form(operations)))))
 
     def take(self, request: Request, then: str) -> None:
-        """Store the content, piece by piece; the image becomes active or waits for its import, depending on *then*."""
+        """Store the content of an image, piece by piece. Depending on *then*, the image becomes active or waits for its
+        import."""
         if _media_type(request) != OCTETS:
             raise Fault(415, f"Content comes with Content-Type {OCTETS}.")
         if store := request.headers.get("x-image-meta-store"):
@@ -105,7 +106,7 @@ class ImageRoutes:
             raise Fault(413, f"Image storage media is full: {error.message}") from None
 
     def bring(self, request: Request) -> None:
-        """Import the staged content."""
+        """Import the staged content of an image."""
         body = request.json()
         method = body.get("method") if isinstance(body, dict) else None
         if not isinstance(method, dict) or not isinstance(method.get("name"), str):
@@ -131,7 +132,7 @@ class ImageRoutes:
                           for name, (limit, used) in self.service.usage(request.context.project_id or "").items()}}
 
     def download(self, request: Request) -> Answer:
-        """Return the content, piece by piece; 204 if there is none yet."""
+        """Return the content of an image, piece by piece; 204 if the image has none yet."""
         image = self._seen(request)
         check_readable(request.context, image)
         if image["status"] not in ("active", "deactivated"):
@@ -143,7 +144,7 @@ class ImageRoutes:
         return Answer(request.download(pieces), 200, headers, OCTETS)
 
     def activate(self, status: str, request: Request) -> None:
-        """Set the *status*: deactivated, so that only administrators get the content, or active."""
+        """Set the *status* of an image: deactivated, so that only administrators get the content, or active."""
         self.service.activate(*request.named(status))
 
     def _seen(self, request: Request) -> Document:

@@ -33,17 +33,17 @@ class TagRoutes:
                 guarded_route(f"PUT {tag_path}", self.add, 201), guarded_route(f"DELETE {tag_path}", self.remove, 204)]
 
     def list(self, request: Request) -> Document:
-        """Return all tags."""
+        """Return all tags of the resource."""
         return {"tags": tags_of(self.store.show(request.context, request.params["id"]))}
 
     def replace(self, request: Request) -> Document:
-        """Replace all tags."""
+        """Replace all tags of the resource."""
         tags = TAGS.check(request.json(), "body")["tags"]
         self.store.retag(request.context, request.params["id"], lambda _have: tags)
         return self.list(request)
 
     def clear(self, request: Request) -> None:
-        """Remove all tags."""
+        """Remove all tags of the resource."""
         self.store.retag(request.context, request.params["id"], lambda _have: [])
 
     def check(self, request: Request) -> None:
@@ -51,12 +51,12 @@ class TagRoutes:
         _check(request, self.list(request)["tags"])
 
     def add(self, request: Request) -> None:
-        """Add a tag; no error if the resource already has it."""
+        """Add a tag to the resource; no error if the resource already has the tag."""
         tag = TAG.check(request.params["tag"], "tag")
         self.store.retag(request.context, request.params["id"], lambda have: [*have, tag])
 
     def remove(self, request: Request) -> None:
-        """Remove a tag. Raises ``NotFound``."""
+        """Remove a tag of the resource. Raises ``NotFound``."""
         self.store.retag(request.context, request.params["id"], lambda have: [
             tag for tag in _check(request, have) if tag != request.params["tag"]])
 

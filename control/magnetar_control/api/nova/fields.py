@@ -85,7 +85,7 @@ class ApiField:
 
     @property
     def column(self) -> str:
-        """Return its name below the API."""
+        """Return the name of the field below the API: its column in rows, and its argument of the use case."""
         return self.name or self.wire
 
     def at(self, version: int) -> bool:
@@ -93,7 +93,7 @@ class ApiField:
         return self.since <= version <= self.until
 
     def clashes(self, other: ApiField) -> bool:
-        """Return whether both rows are the same field of the same request or answer in some version."""
+        """Return whether the two rows are the same field of the same request or answer in some version."""
         if self.rule and other.rule and self.rule != other.rule:
             return False
         return self.wire == other.wire and self.since <= other.until and other.since <= self.until and bool(

@@ -81,7 +81,7 @@ def _listed(call: Call, image_documents: Documents, path: str, answer: str) -> d
 
 
 def _update(call: Call) -> dict[str, Any]:
-    """PUT …/metadata/{id}."""
+    """Set one property: PUT …/metadata/{id}."""
     if call.params["id"] not in call.body:
         raise InvalidRequest("Request body and URI mismatch: the key in meta must be that of the path.")
     images.add_image_metadata(call, call.params["image_id"], call.body)

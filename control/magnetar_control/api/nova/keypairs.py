@@ -41,7 +41,7 @@ FIELDS = Fields(
 
 
 def handle_list_keypairs(call: Call) -> dict[str, Any]:
-    """GET /os-keypairs."""
+    """Return a page of key pairs: GET /os-keypairs."""
     limit = page_size(call) if call.at(Gate.KEYPAIR_PAGES) else None
     rows = keypairs.list_keypairs(call, call.query.get("user_id"), limit, call.query.get("marker"))
     view = View(call, FIELDS, "list")
@@ -52,7 +52,7 @@ def handle_list_keypairs(call: Call) -> dict[str, Any]:
 
 
 def handle_create_keypair(call: Call) -> dict[str, Any]:
-    """POST /os-keypairs: store a public key, or (until 2.91, without one) generate a pair."""
+    """Store a public key, or (until 2.91, without one) generate a pair: POST /os-keypairs."""
     with field_errors_below("keypair"):
         made = keypairs.create_keypair(call, **FIELDS.arguments(call.body))
     return {"keypair": View(call, FIELDS, "create").document(made)}

@@ -106,8 +106,8 @@ def _sorted(parameters: Iterable[tuple[str, str]], minor: int) -> tuple[Values, 
 
 
 def _together(values: Iterable[str], groups: Iterable[str]) -> list[frozenset[str]]:
-    """Return a set of suffixes for each ``same_subtree``: the provider of one of these groups must be above the others.
-    Raises ``InvalidRequest``."""
+    """Return a set of group suffixes for each ``same_subtree``: the provider of one group must be an ancestor of the
+    others'. Raises ``InvalidRequest``."""
     subtrees = [frozenset(value.split(",")) for value in values]
     named: frozenset[str] = frozenset().union(*subtrees)
     if wrong := sorted(named.difference(groups) | (named & {""})):

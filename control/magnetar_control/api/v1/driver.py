@@ -68,8 +68,8 @@ class CloudDriver:
 
     # Resources that exist
     def every(self, caller: Caller) -> list[Document]:
-        """Return all resources that the caller may see, as answers show them. Keys that begin with ``_`` are the
-        driver's own."""
+        """Return all resources that the caller may see, as answers show them. Keys that begin with ``_`` are for the
+        driver only."""
         raise NotImplementedError
 
     def filtered(self, caller: Caller, filters: dict[str, Any]) -> list[Document]:
@@ -168,7 +168,8 @@ class CloudDriver:
 
     # Changes
     def make(self, caller: Caller, want: Document, operation: Operation) -> str | None:
-        """Create the resource. Return its uuid where a uuid identifies it better than the name."""
+        """Create the resource. Return the uuid if the resource must be found by its uuid afterwards, otherwise
+        ``None``."""
         raise NotImplementedError
 
     def change(self, caller: Caller, have: Document, want: Document, names: list[str], operation: Operation) -> None:
@@ -179,8 +180,8 @@ class CloudDriver:
         raise NotImplementedError
 
     def recreate(self, caller: Caller, have: Document, want: Document, operation: Operation) -> str | None:
-        """Remove the resource and create it as in *want*. If that fails, create it again as it was when it is
-        ``only_a_document``."""
+        """Remove the resource, then create it as in *want*. If that fails, and the resource is ``only_a_document``,
+        create the previous one again."""
         defaults = self.kind.defaults()
         self.remove(caller, have, operation)
         try:
@@ -208,7 +209,7 @@ class CloudDriver:
             return change.run(self.find(caller, key))
 
     def removal(self, caller: Caller, have: Document | None, dry_run: bool, operation: Operation) -> Result:
-        """Remove *have*, if it exists."""
+        """Remove the resource *have*, unless it is ``None``, and return the result."""
         if have is None:
             return Result([], [], None)
         if not dry_run:

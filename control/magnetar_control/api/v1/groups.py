@@ -36,7 +36,7 @@ class Aggregates(CloudDriver):
                 for row in aggregates.list_aggregates(caller)]
 
     def complete(self, caller: Caller, want: Document, have: Document | None) -> Document:
-        """Check that all hosts exist, and put them into their order."""
+        """Check metadata, and that all hosts exist; return *want* with sorted hosts."""
         if ZONE in want["metadata"]:
             raise InvalidField(f"metadata.{ZONE}", "has an option of its own, availability_zone")
         aggregates.check_aggregate_metadata(want["metadata"], have["metadata"] if have else {})

@@ -94,7 +94,7 @@ class CloudImages(CloudDriver):
         return want
 
     def check_make(self, caller: Caller, want: Document, have: Document | None) -> None:
-        """Check that the project may have the image with its content."""
+        """Check that the caller may create images, and that the quota has room for the image with its content."""
         check_image_writer(caller.context)
         freed = (have or {}).get("size") or 0
         caller.cloud.services.image.check_room(caller.context, int(have is None), want["_size"] - freed)

@@ -87,7 +87,7 @@ class ComputeServices(CloudDriver):
 
 
 def _service(service: Service) -> Document:
-    """Return the service; if its cell does not answer, only the name and the status UNKNOWN."""
+    """Return the service as answers show it; if its cell does not answer, only name, binary and the status UNKNOWN."""
     shown = {"id": service.id, "status": "disabled" if service.disabled else "enabled",
              "disabled_reason": service.disabled_reason,
              "forced_down": service.forced_down, "state": "up" if service.up else "down", "zone": service.zone,

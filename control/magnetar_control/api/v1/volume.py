@@ -148,7 +148,7 @@ class Stored(CloudDriver):
         return id
 
     def why(self, caller: Caller, id: str) -> str:
-        """Return the message of the last fault in the volume service."""
+        """Return the message of the resource's last fault in the volume service."""
         messages = caller.cloud.services.volume.messages(caller.context)
         faults = [row["fault"] for _kind, row in messages if row["id"] == id]
         return str(faults[0]) if faults else "it does not say why; its log does."

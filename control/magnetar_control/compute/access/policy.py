@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Access control: Nova's rule names and default checks (``policies``), checked by oslo.policy, overridable by files.
 
-A decision depends on the rule, the caller and the target's owner, and is cached by these. The files are checked for
-changes every few seconds. A missing or invalid file keeps the API from starting; when the API runs already, the
-previous rules stay.
+A decision depends on the rule, the caller and the target's owner; it is cached for each combination of them. The files
+are checked for changes every few seconds. A missing or invalid file prevents the start of the API; when the API runs
+already, the previous rules stay in force.
 """
 
 from __future__ import annotations

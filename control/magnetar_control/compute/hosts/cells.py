@@ -66,6 +66,6 @@ def update_cell(caller: Caller, name: str, *, database_url: str | None = None, d
 
 
 def delete_cell(caller: Caller, name: str) -> None:
-    """Remove the cell from the list; its database stays. Raises ``InUse`` while it has hosts or servers."""
+    """Remove the cell from the list; its database stays. Raises ``InUse`` while the cell has hosts or servers."""
     _check(caller)
     caller.cloud.store.remove_cell(name)

@@ -213,7 +213,7 @@ def _build_candidate(root: Provider, request: CandidateRequest, chosen: Sequence
 
 
 def _is_above(ancestor: Provider, provider: Provider, by_id: Mapping[str, Provider]) -> bool:
-    """Return whether *provider* is *ancestor*, or below it."""
+    """Return whether *ancestor* is *provider* itself or an ancestor of it. *by_id*: the providers of the tree."""
     at: Provider | None = provider
     while at is not None and at is not ancestor:
         at = by_id.get(at.parent_id or "")

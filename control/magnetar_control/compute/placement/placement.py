@@ -60,7 +60,7 @@ class Placement:
         return [provider for root in self.roots() for provider in root.tree]
 
     def roots(self, ids: Collection[str] | None = None) -> list[Provider]:
-        """Return the hosts, or the hosts of these uuids, by name."""
+        """Return all hosts, or the hosts with the uuids *ids*, by name."""
         with self.cloud.store.api.read() as connection:
             return self.read_roots(connection, ids)
 

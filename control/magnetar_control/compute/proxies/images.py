@@ -67,7 +67,7 @@ def list_image_metadata(caller: Caller, id: str) -> Metadata:
 
 
 def show_image_metadata_item(caller: Caller, id: str, key: str) -> str:
-    """Return one property. Raises ``NotFound``."""
+    """Return one property of an image. Raises ``NotFound``."""
     return _metadata_item(list_image_metadata(caller, id), key)
 
 
@@ -78,17 +78,18 @@ def _metadata_item(properties: Metadata, key: str) -> str:
 
 
 def add_image_metadata(caller: Caller, id: str, metadata: Metadata) -> Metadata:
-    """Set these properties, and return all. Raises ``NotFound``, ``Forbidden``, also for the name of a field."""
+    """Set the properties *metadata* of an image, and return all properties. Raises ``NotFound``, ``Forbidden``, also
+    for the name of a field."""
     return _change_metadata(caller, id, lambda have: {**have, **metadata})
 
 
 def replace_image_metadata(caller: Caller, id: str, metadata: Metadata) -> Metadata:
-    """Replace all properties with these. Raises as ``add_image_metadata``."""
+    """Replace all properties of an image with *metadata*. Raises as ``add_image_metadata``."""
     return _change_metadata(caller, id, lambda _have: metadata)
 
 
 def delete_image_metadata_item(caller: Caller, id: str, key: str) -> None:
-    """Remove a property. Raises ``NotFound``, ``Forbidden``."""
+    """Remove a property of an image. Raises ``NotFound``, ``Forbidden``."""
     def without(have: Metadata) -> Metadata:
         _metadata_item(have, key)
         return {name: value for name, value in have.items() if name != key}

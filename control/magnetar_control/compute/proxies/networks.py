@@ -22,7 +22,7 @@ FLOATING_RULE = "os_compute_api:os-floating-ips:"
 
 
 def _with_subnets(caller: Caller, networks: Documents) -> Documents:
-    """Return networks, each with the document of its first ``subnet`` of IPv4, or ``None``."""
+    """Return networks with the key ``subnet``: the network's first IPv4 subnet, or ``None``."""
     subnets: dict[str, Document] = {}
     if networks:
         for subnet in caller.cloud.services.network.resources["subnets"].list(
@@ -59,7 +59,7 @@ def resolve_requested_networks(caller: Caller, requested: Any) -> list[PortReque
 
 # Floating IPs -----------------------------------------------------------------------------------------------------
 def _floating_ip_store(caller: Caller) -> NetworkResources | None:
-    """Return the network service's resources of floating IPs; ``None`` when it has none."""
+    """Return the store of floating IPs of the network service; ``None`` for a service without floating IPs."""
     return caller.cloud.services.network.resources.get("floatingips")
 
 
@@ -179,7 +179,7 @@ def disassociate_floating_ip(caller: Caller, target: Target, address: str) -> No
 # Addresses of servers ---------------------------------------------------------------------------------------------
 @server_use_case("addFixedIp")
 def add_fixed_ip(caller: Caller, target: Target, network_id: str) -> None:
-    """Give the server's port on a network one more address. Raises ``NotFound``, ``InvalidRequest``."""
+    """Give the server's port on a network an additional address. Raises ``NotFound``, ``InvalidRequest``."""
     try:
         caller.cloud.services.network.change_address(target.row.id, network_id=network_id)
     except Conflict as error:  # no address is left
@@ -189,7 +189,8 @@ def add_fixed_ip(caller: Caller, target: Target, network_id: str) -> None:
 
 @server_use_case("removeFixedIp")
 def remove_fixed_ip(caller: Caller, target: Target, address: str) -> None:
-    """Remove an address from the server. Raises ``InvalidRequest``, also for an address that it does not have."""
+    """Remove an address from the server. Raises ``InvalidRequest``, also for an address that the server does not
+    have."""
     try:
         caller.cloud.services.network.change_address(target.row.id, address=address)
     except NotFound as error:

@@ -44,13 +44,13 @@ def change_server_document(caller: Caller, target: Target, column: str, change: 
 
 @server_use_case(rule=f"{RULE}index")
 def list_server_metadata(_caller: Caller, target: Target) -> str:
-    """Return all metadata, as JSON text."""
+    """Return all metadata of the server, as JSON text."""
     return str(target.row.stored.metadata)
 
 
 @server_use_case(rule=f"{RULE}show")
 def show_server_metadata_item(_caller: Caller, target: Target, key: str) -> str:
-    """Return one value. Raises ``NotFound``."""
+    """Return the value of one metadata item of the server. Raises ``NotFound``."""
     if key not in target.row.metadata:
         raise _item_missing()
     return target.row.metadata[key]
@@ -67,7 +67,7 @@ def _metadata_limit(caller: Caller, target: Target) -> int:
 
 @server_use_case("metadata", f"{RULE}create")
 def create_server_metadata(caller: Caller, target: Target, metadata: Metadata) -> Metadata:
-    """Add items to the metadata, and return all."""
+    """Add items to the metadata of the server, and return all items."""
     most = _metadata_limit(caller, target)
 
     def added(old: Metadata) -> Metadata:
@@ -85,7 +85,7 @@ update_server_metadata = server_use_case("metadata", f"{RULE}update")(create_ser
 
 @server_use_case("metadata", f"{RULE}update_all")
 def replace_server_metadata(caller: Caller, target: Target, metadata: Metadata) -> Metadata:
-    """Replace all metadata with these items."""
+    """Replace all metadata of the server with *metadata*."""
     quotas.check_metadata_quota(_metadata_limit(caller, target), metadata)
     all_metadata: Metadata = change_server_document(caller, target, "metadata", lambda _old: metadata)
     return all_metadata
@@ -93,7 +93,7 @@ def replace_server_metadata(caller: Caller, target: Target, metadata: Metadata) 
 
 @server_use_case("metadata", f"{RULE}delete")
 def delete_server_metadata_item(caller: Caller, target: Target, key: str) -> None:
-    """Remove an item. Raises ``NotFound``."""
+    """Remove an item from the metadata of the server. Raises ``NotFound``."""
     def without(old: Metadata) -> Metadata:
         if key not in old:
             raise _item_missing()

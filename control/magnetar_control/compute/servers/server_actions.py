@@ -168,8 +168,8 @@ class Rebuild:
 
     *files*: {path, contents in base64} each; ``None`` keeps the previous ones. *columns*: new values of name,
     description, hostname, access_ip_v4, access_ip_v6, disk_config, user_data, key_name, trusted_certs (``None`` for the
-    default ones). *metadata*: replaces the previous. *reimage*: also make a root disk that is a volume again; without
-    it the volume stays, and the image must be its own. *admin_pass*: a password for the guest.
+    default ones). *metadata*: replaces the previous. *reimage*: whether a root disk that is a volume is made again too;
+    otherwise the volume stays, and the image must be the volume's. *admin_pass*: a password for the guest.
     """
 
     image_id: str

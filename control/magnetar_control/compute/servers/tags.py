@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Tags of servers: words to find them by."""
+"""Tags of servers: words by which users find servers."""
 
 from __future__ import annotations
 
@@ -37,14 +37,14 @@ def _tag_missing(target: Target, tag: str) -> NotFound:
 
 @server_use_case("tags", f"{RULE}update_all")
 def replace_server_tags(caller: Caller, target: Target, tags: Sequence[str]) -> list[str]:
-    """Replace all tags with these."""
+    """Replace all tags of the server with *tags*."""
     new_tags: list[str] = change_server_document(caller, target, "tags", lambda _old: list(tags))
     return new_tags
 
 
 @server_use_case("tags", f"{RULE}update")
 def add_server_tag(caller: Caller, target: Target, tag: str) -> bool:
-    """Add a tag, and return whether it is new."""
+    """Add a tag to the server, and return whether the tag is new."""
     had: list[str] = []
 
     def added(old: list[str]) -> list[str]:
@@ -59,7 +59,7 @@ def add_server_tag(caller: Caller, target: Target, tag: str) -> bool:
 
 @server_use_case("tags", f"{RULE}delete")
 def delete_server_tag(caller: Caller, target: Target, tag: str) -> None:
-    """Remove a tag. Raises ``NotFound``."""
+    """Remove a tag from the server. Raises ``NotFound``."""
     def without(old: list[str]) -> list[str]:
         if tag not in old:
             raise _tag_missing(target, tag)
@@ -70,5 +70,5 @@ def delete_server_tag(caller: Caller, target: Target, tag: str) -> None:
 
 @server_use_case("tags", f"{RULE}delete_all")
 def delete_server_tags(caller: Caller, target: Target) -> None:
-    """Remove all tags."""
+    """Remove all tags from the server."""
     change_server_document(caller, target, "tags", lambda _old: [])

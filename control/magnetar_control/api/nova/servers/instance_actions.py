@@ -33,7 +33,7 @@ def _shown(call: Call, row: ShownAction) -> dict[str, Any]:
 
 
 def handle_list_instance_actions(call: Call) -> dict[str, Any]:
-    """GET …/os-instance-actions, newest first."""
+    """Return a page of a server's actions, newest first: GET …/os-instance-actions."""
     target, query = _target(call), call.query
     limit = page_size(call) if call.at(Gate.ACTION_PAGES) else None
     rows = instance_actions.list_instance_actions(call, target, limit, query.get("marker"), query.get("changes-since"),
@@ -45,7 +45,8 @@ def handle_list_instance_actions(call: Call) -> dict[str, Any]:
 
 
 def handle_show_instance_action(call: Call) -> dict[str, Any]:
-    """GET …/os-instance-actions/{id}; the id is the request's."""
+    """Return an action of a server with its events: GET …/os-instance-actions/{id}. The id is that of the action's
+    request."""
     target = _target(call)
     row, events = instance_actions.show_instance_action(call, target, call.params["id"],
                                                         events=call.at(Gate.EVENTS_FOR_ALL))

@@ -15,7 +15,7 @@ from magnetar_core.errors import InvalidRequest
 
 
 def handle_update_metadata_item(call: Call) -> dict[str, Any]:
-    """PUT …/metadata/{id}."""
+    """Set one item of a server's metadata: PUT …/metadata/{id}."""
     # the policy error comes first, before errors in the body
     metadata.update_server_metadata.check_allowed(call, call.target)
     if call.params["id"] not in call.body:

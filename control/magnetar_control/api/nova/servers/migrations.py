@@ -57,7 +57,8 @@ FIELDS = Fields(
 
 
 def handle_list_migrations(call: Call) -> dict[str, Any]:
-    """GET /os-migrations: of all projects for administrators, of the own project for others."""
+    """Return a page of migrations, of all projects for administrators, otherwise of the caller's project: GET
+    /os-migrations."""
     query, paged = call.query, call.at(Gate.MIGRATION_PAGES)
     rows, more = migrations.list_migrations(
         call, {column: query[name] for name, column in COLUMNS.items() if name in query}, query.get("host"),

@@ -24,7 +24,7 @@ from .servers import render_changed_server
 
 
 class Cased(Value):
-    """One of these words, in any case."""
+    """A value type: one of these words, in any case."""
 
     def __init__(self, *words: str) -> None:
         self.words = words

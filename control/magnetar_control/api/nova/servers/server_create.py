@@ -47,7 +47,7 @@ def _wanted(call: Call) -> NewServers:
 
 
 def flavor_id(reference: str | int) -> str:
-    """Return the id of a flavor, which may be given as a link."""
+    """Return the id of a flavor from *reference*: the id, or a link that ends with the id."""
     return str(reference).rstrip("/").rpartition("/")[2]
 
 

@@ -36,7 +36,7 @@ def host_id(project: str, host: str | None) -> str:
 
 @lru_cache(maxsize=2000)
 def _flavor(text: str, embedded: bool, specs: bool, root: str) -> Fragment:
-    """Return the flavor of a server's creation: a link before 2.47, its sizes since."""
+    """Return the flavor with which the server was created: as a link before 2.47, with its sizes since."""
     flavor = orjson.loads(text)
     if not embedded:
         return Fragment(orjson.dumps({"id": flavor["id"], "links": [

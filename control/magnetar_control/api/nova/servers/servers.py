@@ -152,7 +152,7 @@ def render_unreachable_server(call: Call, mapping: Any) -> dict[str, Any]:
 
 
 def handle_show_server_network(call: Call) -> dict[str, Any]:
-    """GET /servers/{id}/ips/{id}; the last id is the network's name."""
+    """Return the server's addresses on one network: GET /servers/{id}/ips/{id}. The last id is the network's name."""
     networks, name = render_addresses(servers.show_network_addresses(call, call.target)), call.params["id"]
     if name not in networks:
         raise NotFound("Instance is not a member of specified network")

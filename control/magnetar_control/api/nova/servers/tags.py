@@ -15,7 +15,7 @@ from magnetar_control.web import Answer
 
 
 def handle_add_tag(call: Call) -> Answer:
-    """PUT …/tags/{id}: 201 if the tag is new, 204 if the server already had it."""
+    """Add a tag to a server: PUT …/tags/{id}. Return 201 if the tag is new, 204 if the server already had it."""
     tag = TAG.check(call.params["id"], "tag")
     if not tags.add_server_tag(call, call.target, tag):
         return Answer(None, 204)

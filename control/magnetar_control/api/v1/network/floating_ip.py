@@ -112,7 +112,7 @@ class FloatingIps(Networking):
         return str(row.id) if row is not None else key
 
     def _reached(self, caller: Caller, network: str, server: tuple[str, str], address: str | None) -> tuple[str, str]:
-        """Return the first port of the *server* (field, uuid) that a router reaches from the network, and the port's
+        """Return the first port of *server* (field, uuid) to which a router connects *network*, and the port's
         address."""
         inside = {subnet for router in visible_rows(caller, "routers") for subnet in router["inside"]
                   if router["gateway"] and router["gateway"]["network_id"] == network}

@@ -71,7 +71,7 @@ class CloudServers(CloudDriver):
         return _shown(caller, each(caller, soft_deleted=named))
 
     def row(self, caller: Caller, key: str) -> Any:
-        """Return the row, or ``None`` if there is none. Raises ``Ambiguous``."""
+        """Return the row of the server with the uuid or name *key*, or ``None``. Raises ``Ambiguous``."""
         if is_uuid_key(key):
             located_server = locate_server(caller, key.lower())
             return located_server[1] if located_server else None
@@ -90,7 +90,7 @@ class CloudServers(CloudDriver):
         return self.seen(caller, compute.show_server(caller, find_server_target(caller, row.id)))
 
     def existing(self, caller: Caller, key: str) -> Any:
-        """Return the row. Raises ``NotFound``, ``Ambiguous``."""
+        """Return the row of the server with the uuid or name *key*. Raises ``NotFound``, ``Ambiguous``."""
         row = self.row(caller, key)
         if row is None:
             raise NotFound(f"There is no server {key!r} in your project.", kind="server", key=key)
@@ -164,7 +164,7 @@ class CloudServers(CloudDriver):
             predicted_host(caller, row, current_row.flavor, current_row.image)
 
     def check_change(self, caller: Caller, want: Document, have: Document) -> None:
-        """Check all actions before the first is requested. Raises what one of them would raise."""
+        """Check all actions of the change before the first is requested. Raises the error of an impossible action."""
         actions = list(server_plan.plan_actions(want, have))
         action_keys = {action.key for action in actions}
         if have.get("rebuild"):

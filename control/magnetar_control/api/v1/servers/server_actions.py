@@ -82,7 +82,7 @@ class ServerActions:
         self.caller, self.id, self.operation = caller, id, operation
 
     def do(self, action: PlannedAction) -> None:
-        """Carry out *action* to its end. Raises what the API raises, or ``Failed``."""
+        """Request *action*, and wait until it is complete. Raises the errors of the API, and ``Failed``."""
         self.operation.raise_if_cancelled()
         self.operation.progress["phase"] = action.key
         if action.key in DO:
@@ -130,7 +130,7 @@ class ServerActions:
             raise Failed(f"{key} of server {row.name!r} failed: {why_failed(row)}", server=self.id)
 
     def attach_interface(self, wish: Document) -> None:
-        """Attach a NIC at the port that *wish* names, or at a new port. Returns when the server has it."""
+        """Attach a NIC with the port that *wish* names, or with a new port. Return when the server has the NIC."""
         port = wish.get("_port")
         with self.operation.waiting():
             interfaces.attach_nic(self.caller.under(f"req-{uuid.uuid4()}"), self.target, None if port else wish["_id"],
