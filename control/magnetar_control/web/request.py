@@ -81,8 +81,8 @@ class Request:
 
     @contextlib.contextmanager
     def upload(self) -> Iterator[Iterator[bytes]]:
-        """Yield the content of a stream route, piece by piece, and hold a place for uploads within. Raises
-        ``TooManyRequests``, ``Unavailable``."""
+        """Yield an iterator over the content of a stream route, and hold a place for uploads while the context is open.
+        Raises ``TooManyRequests``, ``Unavailable``."""
         free = self.transfers.uploads.take(self.context) if self.transfers else None
         try:
             yield iter([self.content] if self.content else []) if self._chunks is None else self._chunks()

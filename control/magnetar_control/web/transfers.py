@@ -20,8 +20,8 @@ LATER = {"Retry-After": "10"}
 
 
 class Places:
-    """Places of transfers in one direction. *kind*: their name in messages. *most*: their number; *of_project*: the
-    limit for one project."""
+    """The limited places for transfers in one direction. *kind*: their name in messages. *most*: their number;
+    *of_project*: the limit for one project."""
 
     def __init__(self, kind: str, most: int, of_project: int) -> None:
         self.what, self.most, self.of_project = kind, most, of_project
@@ -29,8 +29,8 @@ class Places:
         self._lock = threading.Lock()
 
     def take(self, context: Any) -> Callable[[], None]:
-        """Take a place for a caller (``services.Context``). Return a function that gives it back, once. Raises
-        ``TooManyRequests``, ``Unavailable``."""
+        """Take a place for a caller (``services.Context``). Return a function that releases the place; further calls
+        have no effect. Raises ``TooManyRequests``, ``Unavailable``."""
         if context is None or context.is_admin or context.is_service:
             return lambda: None
         owner = context.project_id or context.user_id

@@ -17,7 +17,7 @@ from .operation import ApiOperation, Call, operation_factory
 from .values import HOST, KEY, body_object
 
 ZONE = Nullable(availability_zones.NAME)
-#: create: the answer of POST.
+#: The fields by answer; create is the answer of POST.
 FIELDS = Fields(
     ApiField("id", shows="create show"),
     ApiField("uuid", shows="create show", since=41),

@@ -28,7 +28,7 @@ TEXT = Nullable(Text(0, 65535, r"[^\x00-\x08\x0b\x0c\x0e-\x1f\x7f]*", "must be p
 ID = Text(1, 255, r"(?! )[a-zA-Z0-9. _-]+(?<! )", "may have letters, digits, blanks inside, and . _ - only")
 PROJECT = Text(1, 255, r"[a-zA-Z0-9-]+", "must be a project's id")
 SIZE, SOME = Number(0), Number(1)
-#: list: GET /flavors; show: all other answers.
+#: The fields by answer; list is GET /flavors, show all others.
 FIELDS = Fields(
     ApiField("name", NAME, takes="create", required="create", shows="list show"),
     ApiField("id", Nullable(OneOf(ID, Integer())), takes="create", shows="list show"),

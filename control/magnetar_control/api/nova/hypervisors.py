@@ -29,7 +29,7 @@ def _service(id: str) -> Callable[[View, Mapping[str, Any]], dict[str, Any]]:
 
 #: The number of hosts whose servers are read at once.
 AT_ONCE = 100
-#: list: GET /os-hypervisors; show: the others.
+#: The fields by answer; list is GET /os-hypervisors, show all others.
 FIELDS = Fields(
     ApiField("id", name="number", shows="list show", until=52),
     ApiField("id", shows="list show", since=53),

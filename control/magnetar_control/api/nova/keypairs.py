@@ -16,7 +16,7 @@ from .paging import next_link, page_size, paging_parameters
 
 PATH = "/os-keypairs"
 KEY = Text(1, 16384)
-#: create: also the answer of POST.
+#: The fields by request and answer; create is the body and the answer of POST.
 FIELDS = Fields(
     ApiField("name", Text(1, 255, r"(?! )[a-zA-Z0-9_ -]+(?<! )",
                           "may have letters, digits, blanks inside, - and _ only"),

@@ -47,7 +47,7 @@ REMOVED = {
     "/servers/{server_id}/consoles/{id}": "GET DELETE",
     "/servers/{server_id}/os-virtual-interfaces": "GET",
 }
-#: Nova's text.
+#: The message of the error 410, as in Nova.
 GONE = "This resource is no longer available.  No forwarding address is given."
 
 

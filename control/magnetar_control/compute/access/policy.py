@@ -48,8 +48,8 @@ class RuleSet(NamedTuple):
 
 
 def build_rule_set(overrides: Overrides) -> RuleSet:
-    """Return the rules with *overrides* applied. An override under a rule's former name only applies, unless it equals
-    the former default. Raises ``InvalidField`` for rules that refer to a missing rule or to themselves."""
+    """Return the rules with *overrides* applied. An override that has only a rule's former name applies too, unless it
+    equals the former default. Raises ``InvalidField`` for rules that refer to a missing rule or to themselves."""
     overriding = overrides.rules
     checks = {**BASE, **{name: CHECKS[role] for name, role in POLICIES.items()}, **overriding}
     for name, former in FORMER.items():

@@ -269,8 +269,8 @@ def check_quota_update(caller: Caller, project: str, want: Mapping[str, int]) ->
 
 
 def has_own_limits(caller: Caller, project: str, names: Iterable[str]) -> bool:
-    """Return whether *project* has its own limit of any of *names*. Raises ``Forbidden`` when the caller may not remove
-    it."""
+    """Return whether *project* has a limit of its own for any of *names*. Raises ``Forbidden`` when the caller may not
+    remove such limits."""
     caller.check_policy(f"{RULE}delete", Owner(project))
     return not caller.fetch(quotas.fetch_quota_limits, [project]).get(project, {}).keys().isdisjoint(names)
 

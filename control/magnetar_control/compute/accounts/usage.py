@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Usage of projects: the hours of their servers, times the sizes of these. It is computed from the rows of servers,
-deleted ones included, until those are purged (``purge_deleted_after``)."""
+"""Usage of projects: hours of their servers, times vCPUs, memory and disk. It is computed from the rows of servers,
+including deleted ones until they are purged (``purge_deleted_after``)."""
 
 from __future__ import annotations
 
@@ -135,9 +135,9 @@ class Audit:
 
 @use_case(f"{AUDIT_RULE}list")
 def show_usage_audit(caller: Caller, before: datetime | None = None) -> Audit:
-    """Return the audit of the last period that had ended at *before* (now where left out), as the setting
-    ``instance_usage_audit_period`` divides time. No log is written: each request counts the servers. The count is
-    unknown for hosts whose cell does not answer, and for periods that have not ended."""
+    """Return the audit of the last period that had ended at *before* (now where left out). The setting
+    ``instance_usage_audit_period`` defines the periods. No log is written: each request counts the servers. The count
+    is unknown for hosts whose cell does not answer, and for periods that have not ended."""
     moment = datetime.fromisoformat(utc_now())
     begin, end = last_period(caller.settings.instance_usage_audit_period, before or moment)
     rows = caller.fetch(hosts.fetch_every_host, ServiceHost)

@@ -86,7 +86,8 @@ def _attach_and_wait(caller: Caller, target: Target, requested_nic: PortRequest,
 
 
 def _claim_host_resources(caller: Caller, target: Target, nic: ServerNic) -> None:
-    """Claim the resources that a NIC needs of the server's host. Raises ``InvalidRequest`` after releasing its port."""
+    """Claim the resources that a NIC needs on the server's host. If they do not fit, release the NIC's port and raise
+    ``InvalidRequest``."""
     cloud, row = caller.cloud, target.row
     made_of = row.flavor, row.image
     try:

@@ -56,8 +56,8 @@ def create_flavor_access(caller: Caller, id: str, project: str, *, public: bool 
 
 @use_case(f"{RULE}:remove_tenant_access")
 def delete_flavor_access(caller: Caller, id: str, project: str) -> Access:
-    """Remove the access of *project*, which need not exist any more, to the flavor *id*. Raises ``NotFound`` when it
-    has none."""
+    """Remove the access of *project*, which need not exist any more, to the flavor *id*. Raises ``NotFound`` when the
+    project has no access."""
     flavor = flavors.show_flavor(caller, id)
     with caller.cloud.store.api.write() as connection:
         if not store.remove_flavor_access_row(connection, flavor.number, project):

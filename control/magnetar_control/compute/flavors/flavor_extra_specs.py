@@ -70,7 +70,7 @@ def create_extra_specs(caller: Caller, id: str, specs: Mapping[str, str], *, che
     _change(caller, id, lambda current_specs: {**current_specs, **specs})
 
 
-#: Set *specs*; as ``create_extra_specs``, under its own rule.
+#: The same as ``create_extra_specs``, with the policy rule for updates.
 update_extra_specs = use_case(f"{RULE}update")(create_extra_specs.function)
 
 

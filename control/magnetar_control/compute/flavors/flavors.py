@@ -55,8 +55,8 @@ def flavor_not_found(id: str) -> NotFound:
 
 @use_case(f"{MANAGE}create")
 def create_flavor(caller: Caller, /, name: str, *, id: str | int | None = None, **columns: Any) -> FlavorRow:
-    """Create a flavor from *columns* of the table ``flavors``, which has the defaults, and return its row. ``ram`` and
-    ``swap`` are MiB, ``disk`` and ``ephemeral`` GiB. *id*: ``None`` or ``auto`` for a generated one. Raises
+    """Create a flavor from *columns* of the table ``flavors``, which defines the defaults, and return the row. ``ram``
+    and ``swap`` are MiB, ``disk`` and ``ephemeral`` GiB. *id*: ``None`` or ``auto`` for a generated one. Raises
     ``Conflict`` when another flavor has the id or the name."""
     id = str(uuid.uuid4()) if id in (None, "auto") else str(id)
     try:

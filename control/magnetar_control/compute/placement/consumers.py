@@ -116,7 +116,7 @@ def _locked_allocations(connection: Connection, id: str) -> Sequence[ClaimRow]:
     return allocations.fetch_consumer_claims(connection, id, lock=True)
 
 
-#: PCI devices by host and alias.
+#: Numbers of PCI devices by host's uuid, then by alias.
 _Devices = Mapping[str, Mapping[str, int]]
 
 

@@ -45,7 +45,7 @@ def show_network(caller: Caller, id: str) -> Document:
     return _with_subnets(caller, [network])[0]
 
 
-#: As ``list_networks`` and ``show_network``, with their own rules.
+#: The same as ``list_networks`` and ``show_network``, with policy rules of their own.
 list_tenant_networks = use_case(f"{TENANT_RULE}list")(list_networks.function)
 show_tenant_network = use_case(f"{TENANT_RULE}show")(show_network.function)
 

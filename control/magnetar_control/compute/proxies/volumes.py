@@ -22,7 +22,7 @@ def list_volumes(caller: Caller, limit: int, offset: int = 0) -> Documents:
     return volumes
 
 
-#: As ``list_volumes``, under its own rule.
+#: The same as ``list_volumes``, with a policy rule of its own.
 list_volumes_detail = use_case(f"{RULE}detail")(list_volumes.function)
 
 
@@ -59,7 +59,7 @@ def list_volume_snapshots(caller: Caller, limit: int, offset: int = 0) -> Docume
     return snapshots
 
 
-#: As ``list_volume_snapshots``, under its own rule.
+#: The same as ``list_volume_snapshots``, with a policy rule of its own.
 list_volume_snapshots_detail = use_case(f"{SNAPSHOTS}detail")(list_volume_snapshots.function)
 
 

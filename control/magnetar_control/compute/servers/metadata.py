@@ -67,7 +67,7 @@ def _metadata_limit(caller: Caller, target: Target) -> int:
 
 @server_use_case("metadata", f"{RULE}create")
 def create_server_metadata(caller: Caller, target: Target, metadata: Metadata) -> Metadata:
-    """Add items to the metadata of the server, and return all items."""
+    """Add or change items of the server's metadata, and return all items."""
     most = _metadata_limit(caller, target)
 
     def added(old: Metadata) -> Metadata:
@@ -79,7 +79,7 @@ def create_server_metadata(caller: Caller, target: Target, metadata: Metadata) -
     return all_metadata
 
 
-#: Set items, and leave the others as they are.
+#: The same as ``create_server_metadata``, with the policy rule for updates.
 update_server_metadata = server_use_case("metadata", f"{RULE}update")(create_server_metadata.function)
 
 

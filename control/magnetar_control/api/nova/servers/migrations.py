@@ -35,7 +35,7 @@ class MigrationView(View):
         return self.numbers.get(migrations.flavor_id_of(flavor))
 
 
-#: list: of all servers. show: of one server.
+#: The fields by answer; list has migrations of all servers, show of one server.
 FIELDS = Fields(
     *(ApiField(name, shows="list show") for name in ("id", "status", "created_at", "updated_at")),
     *(ApiField(name, shows="list show", show=lambda view, row: row.source if view.hosts else None)

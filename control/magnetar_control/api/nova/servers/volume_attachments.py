@@ -19,7 +19,7 @@ from magnetar_core.values import Nullable, Text
 DEVICE = Text(1, 255, r"(/dev/x?[a-z]?d?)([a-z]+)[0-9]*", "must be a device name such as /dev/vdb")
 
 
-#: create: the answer of POST.
+#: The fields by answer; create is the answer of POST.
 FIELDS = Fields(
     ApiField("serverId", shows="show create", show=lambda view, _entry: view.call.target.row.id),
     ApiField("volumeId", name="volume_id", shows="show create"),

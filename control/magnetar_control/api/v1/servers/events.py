@@ -157,7 +157,7 @@ def handle_server_event(caller: Caller, driver: CloudDriver, key: str, sent: Map
 
 
 def _within(caller: Caller, key: str) -> Caller:
-    """Return the caller in the project of the server: administrators name servers of all projects by uuid."""
+    """Return the caller as in the server's project: administrators may name servers of all projects by uuid."""
     located_server = servers.find_server_row(caller.cloud.store,
                                              key.lower()) if caller.context.is_admin and is_uuid_key(key) else None
     if located_server is None or located_server[1].project_id == caller.project:

@@ -80,8 +80,8 @@ def _told_anew(want: Document) -> Document:
 
 def predict_actions(actions: Iterable[PlannedAction], want: Document,
                     have: Document) -> Iterator[tuple[PlannedAction, Document | None, list[Step]]]:
-    """Yield each action, its ``agent_document``, and its steps after the previous ones, on a host that has the server
-    as *have*."""
+    """Yield each action with its ``agent_document`` and its predicted steps. The first action starts from *have*, each
+    further one from the result of the previous ones."""
     predicted, last = _known(have), ""
     for action in actions:
         wished, verb = agent_document(action, want, have), VERBS.get(action.key, "")
@@ -249,10 +249,11 @@ def check_disk_sizes(have: Document, want: Document) -> None:
 
 
 def nics_fit(wishes: list[Document], nics: list[Document]) -> tuple[list[Document], list[Document]]:
-    """Return the *nics* that match none of the *wishes*, and the *wishes* that match no NIC.
+    """Return the *nics* that match none of the requested NICs *wishes*, and the requested NICs that match none of
+    *nics*.
 
-    Networks are compared by id and number, and by requested addresses. Wishes that name a port are matched first; other
-    wishes match NICs on existing ports last.
+    Networks are compared by id and number, and by requested addresses. Requested NICs that name a port are matched
+    first; others match NICs on existing ports last.
     """
     unmatched_nics = sorted(nics, key=lambda nic: not nic.get("_made", True))
     more = []
