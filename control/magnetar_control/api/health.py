@@ -90,8 +90,7 @@ class HealthServer:
             timeout = HEALTH_PATIENCE
 
             def handle(self) -> None:
-                """Answer one connection within its time limit. Close the connection if ``HEALTH_CONNECTIONS`` others
-                are open."""
+                """Answer one connection in time; close a connection in excess of ``HEALTH_CONNECTIONS``."""
                 if not places.acquire(blocking=False):
                     return
                 ends = threading.Timer(HEALTH_PATIENCE, shut_down_socket, (self.connection,))

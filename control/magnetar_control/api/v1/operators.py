@@ -238,7 +238,7 @@ class ServerTopologies(CloudDriver):
         raise InvalidField("server", "is required: the server, by name or uuid, whose topology is wanted")
 
     def filtered(self, caller: Caller, filters: dict[str, Any]) -> list[Document]:
-        """Return the topology for GET /v1/server_topology?server=…"""
+        """Return the topology of one server for GET /v1/server_topology?server=… (a name or uuid)."""
         server = filters.pop("server", None)
         return [self.find(caller, server)] if server else self.every(caller)
 

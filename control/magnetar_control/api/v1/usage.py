@@ -33,7 +33,7 @@ class Usages(CloudDriver):
         return self.filtered(caller, {})
 
     def filtered(self, caller: Caller, filters: dict[str, Any]) -> list[Document]:
-        """Return the usage for GET /v1/usage?begin=…&end=…"""
+        """Return the usage for GET /v1/usage?begin=…&end=… (times)."""
         period = Period(begin=_moment(filters, "begin"), end=_moment(filters, "end"), limit=PAGE)
         everywhere = filters.pop(ALL_PROJECTS, False)
         parts_by_project: dict[str, list[ProjectUsage]] = {}

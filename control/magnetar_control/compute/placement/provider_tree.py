@@ -74,7 +74,7 @@ class Provider:
 
     @cached_property
     def children(self) -> Sequence[ChildProvider]:
-        """All providers below the host, as its agent reports them, at all depths."""
+        """The providers below the host at every depth, as its agent reports them."""
         used: dict[str, Counter[str]] = {}
         for devices in self._spread.values():
             for _alias, at in devices:
@@ -276,7 +276,7 @@ class ChildProvider(Provider):
 
     @cached_property
     def children(self) -> Sequence[ChildProvider]:
-        """Always empty: the host lists the children at all depths."""
+        """Always empty: the host lists the children of every depth."""
         return ()
 
     @property
