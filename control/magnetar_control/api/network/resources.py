@@ -82,14 +82,14 @@ def network_view(row: Row, admin: bool) -> Document:
 
 
 def subnet_view(row: Row, _admin: bool) -> Document:
-    """Return a subnet."""
+    """Return a subnet in Neutron's form."""
     plain = ("name", "network_id", "cidr", "gateway_ip", "enable_dhcp", "allocation_pools", "dns_nameservers",
              "host_routes", "ipv6_ra_mode", "ipv6_address_mode", "subnetpool_id")
     return {**_shown(row, *plain), "ip_version": 6 if ":" in row["cidr"] else 4, "service_types": []}
 
 
 def subnetpool_view(row: Row, _admin: bool) -> Document:
-    """Return a subnet pool."""
+    """Return a subnet pool in Neutron's form."""
     plain = ("name", "prefixes", "ip_version", "min_prefixlen", "default_prefixlen", "max_prefixlen", "default_quota",
              "shared", "is_default", "address_scope_id")
     return _shown(row, *plain)
@@ -118,7 +118,7 @@ def port_view(row: Row, admin: bool) -> Document:
 
 
 def security_group_view(row: Row, admin: bool) -> Document:
-    """Return a security group with its rules."""
+    """Return a security group with its rules in Neutron's form."""
     return {**_shown(row, "name", "stateful", "shared"),
             "security_group_rules": [security_group_rule_view(rule, admin) for rule in row["rules"]]}
 
@@ -131,12 +131,12 @@ def security_group_rule_view(row: Row, _admin: bool) -> Document:
 
 
 def default_rule_view(row: Row, _admin: bool) -> Document:
-    """Return a default rule of new security groups."""
+    """Return a default rule of new security groups in Neutron's form."""
     return {name: row[name] for name in ("id", "description", *SAME, *USES)}
 
 
 def rbac_policy_view(row: Row, _admin: bool) -> Document:
-    """Return an RBAC policy."""
+    """Return an RBAC policy in Neutron's form."""
     return {**{name: row[name] for name in ("id", "project_id", "object_type", "object_id", "action")},
             "tenant_id": row["project_id"], "target_tenant": row["target_project"]}
 
@@ -149,7 +149,7 @@ def router_view(row: Row, admin: bool) -> Document:
 
 
 def floatingip_view(row: Row, _admin: bool) -> Document:
-    """Return a floating IP."""
+    """Return a floating IP in Neutron's form."""
     plain = ("floating_ip_address", "port_id", "fixed_ip_address", "router_id")
     return {**_shown(row, *plain), "floating_network_id": row["network_id"], "dns_name": "", "dns_domain": "",
             "status": "ACTIVE" if row["router_id"] else "DOWN", "port_forwardings": [
@@ -159,17 +159,17 @@ def floatingip_view(row: Row, _admin: bool) -> Document:
 
 
 def address_group_view(row: Row, _admin: bool) -> Document:
-    """Return an address group."""
+    """Return an address group in Neutron's form."""
     return _shown(row, "name", "addresses", "shared")
 
 
 def trunk_view(row: Row, _admin: bool) -> Document:
-    """Return a trunk."""
+    """Return a trunk in Neutron's form."""
     return _shown(row, "name", "admin_state_up", "port_id", "status", "sub_ports")
 
 
 def port_forwarding_view(row: Row, _admin: bool) -> Document:
-    """Return a port forwarding of a floating IP."""
+    """Return a port forwarding of a floating IP in Neutron's form."""
     plain = ("id", "floatingip_id", "internal_port_id", "internal_ip_address", "internal_port", "external_port",
              "protocol", "description")
     return {**{name: row[name] for name in plain}, **{
@@ -177,13 +177,13 @@ def port_forwarding_view(row: Row, _admin: bool) -> Document:
 
 
 def qos_policy_view(row: Row, admin: bool) -> Document:
-    """Return a QoS policy with its rules."""
+    """Return a QoS policy with its rules in Neutron's form."""
     return {**_shown(row, "name", "shared", "is_default"), "rules": [
         {**qos_rule_view(rule, admin), "type": rule["kind"]} for rule in row["rules"]]}
 
 
 def qos_rule_view(row: Row, _admin: bool) -> Document:
-    """Return a rule of a QoS policy."""
+    """Return a rule of a QoS policy in Neutron's form."""
     return {"id": row["id"], "qos_policy_id": row["policy_id"], "tags": [],
             **{name: row[name] for name in qos.KINDS[row["kind"]]}}
 

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The Compute API as a web application. A request passes version, caller, operation, body, target, policy, state,
-handler."""
+"""The Compute API as a web application. The steps of a request: version, caller, operation, body, target, policy,
+state, handler."""
 
 from __future__ import annotations
 

@@ -298,7 +298,8 @@ class View:
 
 @contextmanager
 def field_errors_below(key: str) -> Iterator[None]:
-    """Prefix the names of fields in ``InvalidField`` errors with *key*, the part of the body that is checked within."""
+    """Prefix the names of fields in ``InvalidField`` errors with *key*, the part of the body that is checked in this
+    context."""
     try:
         yield
     except InvalidField as error:

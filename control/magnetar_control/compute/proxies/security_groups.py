@@ -52,7 +52,7 @@ def list_server_security_groups(caller: Caller, target: Target) -> Documents:
 
 @server_use_case(rule=f"{RULE}add")
 def add_server_security_group(caller: Caller, target: Target, name: str) -> None:
-    """Add a security group of the server's project to all of its ports. Raises ``InvalidRequest``, ``NotFound``,
+    """Add a security group of the server's project to all ports of the server. Raises ``InvalidRequest``, ``NotFound``,
     ``Conflict``."""
     _change_server_groups(caller, target, name, add=True)
 

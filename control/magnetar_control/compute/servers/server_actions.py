@@ -255,7 +255,7 @@ def _is_root_of_image(block_device: Mapping[str, Any]) -> bool:
 @server_use_case("rescue")
 def rescue_server(caller: Caller, target: Target, image_id: str | None = None, *, volume_backed: bool = True,
                   admin_pass: str | None = None) -> None:
-    """Boot from another image, or from the server's own. *volume_backed*: a server whose root disk is a volume may be
+    """Boot the server from another image, or from its own. *volume_backed*: a server whose root disk is a volume may be
     rescued. *admin_pass*: a password for the guest."""
     own_image_id = target.row.image_id
     if not own_image_id and not volume_backed:

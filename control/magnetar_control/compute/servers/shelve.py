@@ -36,8 +36,9 @@ def shelve_server(caller: Caller, target: Target) -> None:
 @server_use_case("unshelve")
 def unshelve_server(caller: Caller, target: Target, zone: str | None = None, host: str | None = None, *,
                     unpin: bool = False) -> None:
-    """Start a shelved server again. An offloaded server gets a host like a new server: one of *zone*, to be pinned
-    there from then on, or any with *unpin*; or *host*. Raises ``InvalidRequest``, ``Forbidden``, ``Conflict``."""
+    """Start a shelved server again. An offloaded server gets a host as a new server does. *zone*: choose a host of this
+    zone, and pin the server there. *unpin*: choose a host of any zone. *host*: use this host. Raises
+    ``InvalidRequest``, ``Forbidden``, ``Conflict``."""
     server, columns = target.row, dict[str, str | None]()
     offloaded = server.vm_state == OFFLOADED
     if (zone or host or unpin) and not offloaded:

@@ -16,7 +16,7 @@ SIZE = Number(0, 2**20)
 
 
 class BootIndex(Value):
-    """A number, a number as text, or null."""
+    """The value type of boot_index: a number, a number as text, or null."""
 
     def check(self, value: Any, path: str, version: Any = None) -> Any:
         """Return an int or ``None``."""
@@ -26,7 +26,8 @@ class BootIndex(Value):
 
 
 class Vain(Value):
-    """Null, or empty text: Nova accepts the key, and it has no effect here. *why*: the alternative."""
+    """A value type: null or empty text, for a key that Nova accepts and that has no effect here. *why*: the
+    alternative."""
 
     def __init__(self, why: str) -> None:
         self.why = why

@@ -68,12 +68,12 @@ class ServerView(View):
         return super().documents(stored_rows)
 
     def addresses(self, row: Row) -> str:
-        """Return the fixed addresses and floating IPs as JSON text."""
+        """Return the fixed addresses and floating IPs of the server as JSON text."""
         return servers.addresses_with_floating_ips(row.addresses, self._floating.get(row.id))
 
     def fault(self, row: Row) -> dict[str, Any]:
-        """Return the last fault. Administrators see its details; users do unless it is an internal fault, whose details
-        are tracebacks and names of hosts."""
+        """Return the server's last fault. Administrators see its details; users do unless it is an internal fault,
+        whose details are tracebacks and names of hosts."""
         fault: Mapping[str, Any] = ServerRow(row).fault or {}
         shown = {"code": fault["code"], "created": fault["created"][:19] + "Z", "message": fault["message"]}
         if fault.get("details") and (self.call.is_admin or fault["code"] < 500):
@@ -95,7 +95,7 @@ class ServerView(View):
         return servers.server_group_ids(self.call, row.id) if '"group"' in row.hints else []
 
     def image(self, row: Row) -> Any:
-        """Return the image; empty text for a server that boots from a volume."""
+        """Return the image of the server; empty text for a server that boots from a volume."""
         if not row.image_id:
             return ""
         key = row.image_id, row.image
