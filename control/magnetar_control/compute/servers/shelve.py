@@ -37,8 +37,8 @@ def shelve_server(caller: Caller, target: Target) -> None:
 def unshelve_server(caller: Caller, target: Target, zone: str | None = None, host: str | None = None, *,
                     unpin: bool = False) -> None:
     """Start a shelved server again. An offloaded server gets a host as a new server does. *zone*: choose a host of this
-    zone, and pin the server there. *unpin*: choose a host of any zone. *host*: use this host. Raises
-    ``InvalidRequest``, ``Forbidden``, ``Conflict``."""
+    zone, and pin the server there. *unpin*: remove the pin to a zone. *host*: use this host. Raises ``InvalidRequest``,
+    ``Forbidden``, ``Conflict``."""
     server, columns = target.row, dict[str, str | None]()
     offloaded = server.vm_state == OFFLOADED
     if (zone or host or unpin) and not offloaded:
