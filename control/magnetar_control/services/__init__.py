@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Interfaces of the identity, image, network and volume services, and of a key manager, as the control plane uses them.
-The embedded services are in the folders here. The interfaces correspond to Nova's use of Keystone, Glance, Neutron,
-Cinder and Barbican, so that these can be used too."""
+"""The interfaces of the identity, image, network, volume and key manager services that the control plane calls. They
+correspond to Nova's use of Keystone, Glance, Neutron, Cinder and Barbican, so these services can implement them, too.
+The folders of this package hold the embedded services."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ READERS = frozenset({"admin", "manager", "member", "reader"})
 
 @dataclass(frozen=True)
 class Context:
-    """The caller, from a token. ``project_id`` is ``None`` for an unscoped token. The roles are those on a project, or
-    on the system. Roles on a domain are left out, as they give no rights on clouds and projects: a domain's admin has
-    none here."""
+    """The caller of a request, as its token says. ``project_id`` is ``None`` unless the token is for a project.
+    ``roles``: the roles on the project or on the system. Roles on a domain are left out: they give no rights in this
+    service, not even to the domain's admin."""
 
     user_id: str
     project_id: str | None
@@ -48,29 +48,31 @@ class Context:
 
     @property
     def is_service(self) -> bool:
-        """Whether the caller is a service: by its role, or for a user, with its own token in addition to the user's."""
+        """Return whether the caller is a service: it has the role service, or sent its own token in addition to a
+        user's."""
         return self.for_user or "service" in self.roles
 
     @property
     def knows_hosts(self) -> bool:
-        """Whether the caller may know names of hosts: administrators and services, as in Cinder."""
+        """Return whether the caller may see the names of hosts: administrators and services, as in Cinder."""
         return self.is_admin or self.is_service
 
     @property
     def is_reader(self) -> bool:
-        """Whether one of the roles may see the project's resources."""
+        """Return whether one of the roles may see the project's resources."""
         return bool(READERS & self.roles)
 
     @property
     def is_writer(self) -> bool:
-        """Whether one of the roles may change the project's resources."""
+        """Return whether one of the roles may change the project's resources."""
         return bool(WRITERS & self.roles)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Page:
-    """The filters, order and limits of a list. *filters*: accepted values by field. *sort*: fields, with whether
-    descending. *limit*: the most resources (0: all). *marker*: the id of the last resource of the previous page."""
+    """The filters, order and limits of a list. *filters*: accepted values by field. *sort*: (field, whether
+    descending). *limit*: the maximum number of resources (0: all). *marker*: the id of the last resource of the
+    previous page."""
 
     filters: Mapping[str, Sequence[Any]] = field(default_factory=dict)
     sort: Sequence[tuple[str, bool]] = ()
@@ -79,11 +81,11 @@ class Page:
 
 
 class Identity(Protocol):
-    """Keystone, as Nova uses it."""
+    """The identity service: Keystone, as Nova uses it."""
 
     def validate(self, token: str) -> Context | None:
-        """Return the bearer of *token*; ``None`` when it is unknown, expired, revoked or of a disabled user or
-        project."""
+        """Return the caller whom *token* identifies; ``None`` if it is unknown, expired or revoked, or if its user or
+        project is disabled."""
 
     def project_exists(self, context: Context, project_id: str) -> bool:
         """Return whether the project exists (flavor access, quotas)."""
@@ -93,51 +95,53 @@ class Identity(Protocol):
 
 
 class Images(Protocol):
-    """Glance. An image is {id, name, status (queued, saving, active, deactivated, killed, deleted), visibility, owner,
-    size, virtual_size, disk_format, container_format, min_disk, min_ram, checksum (md5), os_hash_algo, os_hash_value
-    (sha512), protected, tags, properties {name: text}, created_at, updated_at}."""
+    """The image service: Glance, as Nova uses it. An image is {id, name, status (queued, saving, active, deactivated,
+    killed, deleted), visibility, owner, size, virtual_size, disk_format, container_format, min_disk, min_ram, checksum
+    (md5), os_hash_algo, os_hash_value (sha512), protected, tags, properties {name: text}, created_at, updated_at}."""
 
     def show(self, context: Context, id: str) -> Document | None:
         """Return the image, if *context* may see it."""
 
     def list(self, context: Context, name: str | None = None,
              properties: Mapping[str, str] | None = None) -> Documents:
-        """Return all images that a list of *context* shows, filtered by *name* and *properties*."""
+        """Return all images in the list of *context*, filtered by *name* and *properties*."""
 
     def update(self, context: Context, id: str, change: Callable[[Document], Document]) -> Document:
         """Change an image. *change* returns the new values of its fields and properties, ``None`` for a property to
         remove."""
 
     def content(self, id: str) -> tuple[Iterator[bytes], int]:
-        """Return the content piece by piece, and its size in bytes."""
+        """Return the content of an image, as an iterator of pieces, and its size in bytes."""
 
     def show_with_location(self, context: Context, id: str) -> tuple[Document | None, str]:
-        """Return the image as ``show``, and another location of its content for hosts: a URL of scheme rbd, or "" when
-        there is none or it is unknown. Only hosts may learn the location: callers never see it."""
+        """Return the image as ``show`` does, and the URL of scheme rbd from which hosts can read its content; "" when
+        there is none or it is unknown. Only hosts may learn this URL: API users never see it."""
 
     def create(self, context: Context, name: str | None, *, share_with: str | None = None, **fields: Any) -> Document:
         """Create a queued image. *fields*: disk_format, container_format, min_disk, min_ram, visibility, properties,
-        id. *share_with*: a project that becomes its member; its visibility is shared."""
+        id. *share_with*: a project that becomes a member of the image; the visibility is then shared."""
 
     def check_room(self, context: Context, more: int, size: int, image: str = "") -> None:
-        """Raise the error for *more* images of the project with *size* bytes of content, in addition to the content
-        that the *image* is receiving. The disk, and a service elsewhere, cannot be checked beforehand."""
+        """Raise the service's quota error unless the project of *context* may have *more* further images, and *size*
+        further bytes of content. The upload to *image* does not count. Disk space, and quotas of a remote service,
+        cannot be checked in advance."""
 
     def upload(self, id: str, chunks: Iterable[bytes], *, size: int | None = None) -> Document:
-        """Store the content, of *size* bytes if that is known: the image becomes active. After any error it stays
-        queued. Only an image with the property block_device_mapping may be empty: it refers to snapshots of volumes."""
+        """Store the content of an image, which then becomes active. *size*: in bytes, if known. After an error the
+        image stays queued. Only an image with the property block_device_mapping may be empty: it refers to snapshots of
+        volumes."""
 
     def fail(self, id: str, why: str) -> None:
-        """Mark an image whose content will not come: it becomes killed, or is removed. Does nothing when it has its
-        content."""
+        """Mark an image whose content will not arrive: its status becomes killed, or it is removed. *why*: the reason,
+        for users. Does nothing when the image has its content."""
 
     def delete(self, context: Context, id: str) -> None:
-        """Remove image and content; do nothing when there is none."""
+        """Remove an image and its content; do nothing when there is no such image."""
 
 
 class NetworkResources(Protocol):
-    """The resources of one kind that a caller may see. *create* creates all or none. *dry*: return the answer, and
-    change nothing."""
+    """The resources of one kind that a caller may see. *create* creates all or none. *dry*: return the answer without
+    changing anything."""
 
     def list(self, context: Context, page: Page = Page()) -> Documents: ...
     def show(self, context: Context, id: str) -> Document: ...
@@ -147,23 +151,23 @@ class NetworkResources(Protocol):
 
 
 class Networks(Protocol):
-    """Neutron.
+    """The network service: Neutron, as Nova uses it.
 
     A NIC is {port_id, network_id, network (name), mac, fixed_ips: [{ip_address, subnet_id}], tag, created (whether the
-    port is deleted with the server), on_host: the network of the agent's server: {network}, {bridge} or {port}, and
-    told: the subnet's data for the guest, if there is any}.
+    port is deleted with the server), on_host: the NIC in the form of the agent's server, with {network}, {bridge} or
+    {port}; told: the data that the guest gets, such as gateway and name servers, if there are any}.
     """
 
     @property
     def resources(self) -> Mapping[str, NetworkResources]:
-        """The users' resources: networks, subnets, ports, security_groups, security_group_rules; with an engine also
-        routers and floatingips."""
+        """Return the stores of the users' resources: networks, subnets, ports, security_groups, security_group_rules
+        and others; with an engine also routers and floatingips."""
 
     def check_requested(self, context: Context, requested: Any, external: bool = False) -> list[PortRequest]:
-        """Return the networks that a server asks for, in normal form.
+        """Check the networks that a server requests, and return one request for each NIC, in normal form.
 
-        A port with a name also has dns_name. A port that asks for bandwidth of its host has resources, amounts by
-        ``bandwidth.bandwidth_resource``. A port that is a device of a host has devices, their number by
+        ``dns_name``: the name of the port, if it has one. ``resources``: the bandwidth that the port needs from its
+        host, by ``bandwidth.bandwidth_resource``. ``devices``: the number of host devices that the port needs, by
         ``pci.network_devices_name``. *requested*: "auto", "none", or Nova's list; an empty list is the default network.
         *external*: allow external networks that are not shared with the caller. Raises ``InvalidRequest`` that names a
         missing resource, 409 for a port in use, ``Forbidden`` (``ExternalNetworkAttachForbidden``).
@@ -175,83 +179,84 @@ class Networks(Protocol):
     def allocate(self, context: Context, server_id: str, requested: Sequence[PortRequest],
                  groups: Sequence[str] = (), sure: Sure = always_allowed, hostname: str = "",
                  host: str = "") -> list[ServerNic]:
-        """Create the ports that are missing and return the NICs of a server, for the result of ``check_requested``.
+        """Create the missing ports of a server, and return its NICs. *requested*: the result of ``check_requested``.
         Repeated calls return the same NICs.
 
-        *groups*: the security groups of new ports. *hostname*: of the server, for its ports' names in DNS. *host*: the
-        host where it will be, if known, so that ``prepare`` only waits. Raises ``Conflict`` when a port asks for other
-        resources than ``check_requested`` returned, ``Forbidden`` when the project's quota of ports is used up,
-        ``NotFound`` when a network or port was removed meanwhile.
+        *groups*: the security groups of new ports. *hostname*: of the server, for the DNS names of its ports. *host*:
+        the host that the server will be on, if known, so that ``prepare`` only waits. Raises ``Conflict`` when a port
+        now needs other resources than ``check_requested`` returned, ``Forbidden`` when the project's quota of ports is
+        used up, ``NotFound`` when a network or port was removed meanwhile.
         """
 
     def room(self, context: Context, name: str,
              set_limits: Mapping[str, Mapping[str, int]] | None = None) -> int | None:
-        """Return how many more of a resource, such as ``port``, the caller's project may have; below 0 when it has too
-        many already, ``None`` without a limit. *set_limits*: the limits that are set, by holder and resource
-        (``store.accounts.quotas.fetch_quota_limits``), when the caller has them already."""
+        """Return how many more of a resource, such as ``port``, the caller's project may have; negative when the quota
+        is exceeded already, ``None`` without a limit. *set_limits*: the limits that are set, by holder and resource, if
+        the caller has them already (``store.accounts.quotas.fetch_quota_limits``)."""
 
     def reserve(self, server_id: str, port_ids: Sequence[str]) -> None:
         """Reserve existing ports for a server that will be built: ``allocate`` uses them, ``release`` frees them. All
         or none are reserved; repeated calls change nothing. Raises ``NotFound``, and ``Conflict`` for a port in use."""
 
     def prepare(self, server_id: str, host: str, sure: Sure = always_allowed, *, running: bool = False) -> None:
-        """Prepare the ports of a server that will start on *host*, or move there from another, *running* or not.
-        ``bind`` reports its arrival or return. Waits until the engine has the ports, and a while for the hosts; raises
-        ``Unavailable`` when that takes too long."""
+        """Prepare the ports of a server to start on *host* or to move to it; *running*: its guest runs during the move.
+        ``bind`` completes the move; ``stay`` cancels it. Waits until the engine has the ports, and a few seconds for
+        the hosts. Raises ``Unavailable`` when the engine takes too long."""
 
     def stay(self, server_id: str, sure: Sure = always_allowed) -> None:
-        """Undo ``prepare`` for a server that does not come to its host. Its ports stay where they were; nothing is
-        queried."""
+        """Undo ``prepare`` for a server that will not move to the prepared host: its ports stay bound to their present
+        host. Does not wait for the engine."""
 
     def bind(self, server_id: str, host: str, sure: Sure = always_allowed,
              devices: Mapping[str, Mapping[str, Any]] = MappingProxyType({})) -> None:
-        """Record that the server's ports are on *host* now. *devices*: {pci_slot, pci_vendor_info, physical_network}
-        and more (``nic_devices`` of the agent's server) of ports that are devices there, by MAC."""
+        """Record that the server's ports are on *host* now. *devices*: for the ports that are devices of the host, by
+        MAC: {pci_slot, pci_vendor_info, physical_network, …} (``nic_devices`` of the agent's server)."""
 
     def bind_prepared(self, server_id: str, host: str, sure: Sure = always_allowed,
                       devices: Mapping[str, Mapping[str, Any]] = MappingProxyType({})) -> None:
-        """Call ``bind``, then ``prepare`` to wait for engine and hosts, for a server that starts where it was created.
-        When ``allocate`` has told the engine already, one statement is enough."""
+        """Call ``bind``, then wait for engine and hosts as ``prepare`` does, for a server that starts on its first
+        host. This takes a single SQL statement if *host* was known to ``allocate``."""
 
     def unbind(self, server_id: str, sure: Sure = always_allowed) -> None:
-        """Record that the server is on no host; it keeps its ports."""
+        """Record that the server is on no host. The server keeps its ports."""
 
     def release(self, server_id: str, port_id: str | None = None, sure: Sure = always_allowed, *,
                 delete: bool = False) -> None:
-        """Remove all ports of the server, or only this one: ports that were created with it are deleted, others are
-        free again. *delete*: delete others too."""
+        """Release all ports of the server, or only *port_id*: delete the ports that were created with the server, and
+        free the others. *delete*: delete the others too."""
 
     def change_address(self, server_id: str, *, network_id: str = "", address: str = "") -> None:
-        """Give a port of the server one more address of the network, or remove *address*. Raises ``NotFound``,
-        ``InvalidRequest``, ``Conflict`` when no address is left."""
+        """Give a port of the server one more address of the network, or remove *address* from it. Raises ``NotFound``,
+        ``InvalidRequest``, ``Conflict`` when the network has no free address."""
 
     def on_host(self, network_id: str) -> Document | None:
-        """Return the ``network`` resource that a host's agent must have for the network, {name, …}; ``None`` for a
-        host's bridge."""
+        """Return the ``network`` resource {name, …} that a host's agent must have for the network; ``None`` if the
+        network is a bridge of the hosts."""
 
     def ports(self, server_id: str) -> list[PortOfServer]:
-        """Return the NICs of a server, each with its port_state too."""
+        """Return the NICs of a server, each also with its port_state."""
 
     def floating(self, server_ids: Sequence[str]) -> Mapping[str, Mapping[tuple[str, str], str]]:
-        """Return the floating IPs by server: (MAC, fixed address) to floating address; servers without any are left
-        out."""
+        """Return the floating IPs of each server, as {(MAC, fixed address): floating address}. Servers without any are
+        left out."""
 
     def users(self, servers: Collection[str] | None = None) -> dict[str, str]:
-        """Return the ports of servers (of these *servers* only): port to server, even if that server does not exist."""
+        """Return {port: server} for the ports of all servers, or of *servers*. A server in the result may no longer
+        exist."""
 
     def user_ids(self, after: str, limit: int) -> list[str]:
-        """Return the next ids of servers with ports, at most *limit*, in the service's order."""
+        """Return ids of servers with ports: the first *limit* after the id *after*, in the service's order."""
 
     def differences(self) -> Sequence[tuple[str, str]]:
-        """Return the differences between the engine's networks and the service: (subject, description)."""
+        """Return the differences between the engine's content and the service's rows: (subject, description)."""
 
     def names(self) -> set[str]:
-        """Return the names on hosts of all networks of ``on_host``. Any other name ``mag-`` with eight hex digits there
-        is left over from a deleted network."""
+        """Return the names that networks of ``on_host`` have on hosts. Any other network ``mag-`` with eight hex digits
+        on a host is left over from a deleted network."""
 
     def groups(self, context: Context, names: Sequence[str]) -> Documents:
-        """Return the security groups of these names or uuids, each once: {name, id}; ``default`` may have no id yet.
-        Raises ``InvalidRequest``."""
+        """Return the security groups with these names or uuids, each once: {name, id}. The group ``default`` may have
+        no id yet. Raises ``InvalidRequest``."""
 
     def groups_of(self, server_id: str) -> Documents:
         """Return the security groups of a server's ports, each once, as ``resources`` shows them: with ``rules``."""
@@ -261,13 +266,14 @@ class Networks(Protocol):
 
     def change_groups(self, project_id: str, server_id: str, name: str, *, add: bool) -> None:
         """Add the security group *name* (or uuid) of a project to all ports of its server, or remove it from them.
-        Raises ``InvalidRequest`` when the group does not exist or a port cannot have any, 409 when several have the
-        name, ``NotFound`` when there is no port, or no port has the group to remove."""
+        Raises ``InvalidRequest`` if the group does not exist or a port cannot have groups, 409 if several groups have
+        the name, ``NotFound`` if the server has no port, or no port has the group to remove."""
 
 
 class Volumes(Protocol):
-    """Cinder. A volume is {id, name, status, size (GiB), multiattach, bootable, host, attachments: [{id, server_id,
-    device, attached_at}], volume_type, availability_zone, metadata, volume_image_metadata, project_id, …}."""
+    """The volume service: Cinder, as Nova uses it. A volume is {id, name, status, size (GiB), multiattach, bootable,
+    host, attachments: [{id, server_id, device, attached_at}], volume_type, availability_zone, metadata,
+    volume_image_metadata, project_id, …}."""
 
     #: The availability zone of all volumes.
     zone: str
@@ -279,13 +285,13 @@ class Volumes(Protocol):
 
     def act(self, context: Context, id: str, action: Callable[..., Document | None],
             **arguments: Any) -> Document | None:
-        """Run one of ``services.volume.actions`` on a volume, for a caller."""
+        """Run *action*, a function of ``services.volume.actions``, on a volume, after checking the caller's rights."""
 
     def quotas(self, project_id: str) -> tuple[dict[str, int], dict[str, int]]:
         """Return the limits of a project (-1: none) and its usage: volumes, gigabytes, snapshots."""
 
     def messages(self, context: Context) -> list[tuple[str, Document]]:
-        """Return the failures of the project's volumes and snapshots: the kind, and the row with its ``fault``."""
+        """Return the failures of the project's volumes and snapshots: (kind, row with its ``fault``)."""
 
     def show(self, context: Context, id: str) -> Document | None:
         """Return the volume; ``None`` if there is none that *context* may see."""
@@ -294,62 +300,65 @@ class Volumes(Protocol):
         """Return the volume snapshot {id, volume_id, size, status}."""
 
     def create_snapshot(self, context: Context, volume_id: str, **fields: Any) -> Document:
-        """Create a snapshot, also of a volume in use; its content follows. *fields*: id, name, description, metadata.
-        Repeated calls return the same snapshot."""
+        """Create a snapshot, also of a volume in use. A worker copies the content later. *fields*: id, name,
+        description, metadata. Repeated calls return the same snapshot."""
 
     def delete_snapshot(self, context: Context, id: str) -> None:
         """Remove a snapshot, even an unfinished one; do nothing when there is none."""
 
     def create(self, context: Context, size: int, **fields: Any) -> Document:
-        """Create a volume; its content follows. *fields*: name, image_id, snapshot_id, source_volume_id, volume_type,
-        id, host, image_names_type (false: ignore the type that an image names)."""
+        """Create a volume of *size* GiB. A worker creates its content later, see ``wait``. *fields*: name, image_id,
+        snapshot_id, source_volume_id, volume_type, id, host, image_names_type (false: ignore the type that an image
+        names)."""
 
     def upload_image(self, context: Context, id: str, name: str, **fields: Any) -> Document:
-        """Create an image *name* from a volume, for a caller: {volume, image}. *fields*: disk_format, container_format,
-        visibility, protected."""
+        """Create an image *name* from a volume, for a caller, and return {volume, image}. *fields*: disk_format,
+        container_format, visibility, protected."""
 
     def is_uploading(self, image_id: str) -> bool:
-        """Return whether the content of an image will come from a volume."""
+        """Return whether the content of an image will be uploaded from a volume."""
 
     def wait(self, id: str, limit: float) -> Document:
-        """Wait until the volume is created or reimaged, and return it. Raises ``InvalidRequest`` when that failed or
-        took longer than *limit* seconds."""
+        """Wait until the volume is created or reimaged, and return the volume. Raises ``InvalidRequest`` when that
+        failed or took longer than *limit* seconds."""
 
     def reimage(self, context: Context, id: str, image_id: str, request: str) -> None:
-        """Replace the content of a volume, which is reserved or available, with an image's; ``wait`` returns when that
-        is done. Repeated calls of one *request* do it once. Raises ``InvalidRequest`` when the image does not fit."""
+        """Replace the content of a reserved or available volume with an image's. The work is done when ``wait``
+        returns. Repeated calls with the same *request* replace the content once. Raises ``InvalidRequest`` when the
+        image does not fit."""
 
     def reimaged(self, id: str, request: str) -> bool:
         """Return whether the ``reimage`` of this *request* is done."""
 
     def reserve(self, context: Context, id: str, server_id: str, sure: Sure = always_allowed,
                 **fields: Any) -> Document:
-        """Reserve a volume for a server: {id (of the attachment), volume}. *fields*: attachment_id. Repeated calls
-        return the same. Raises ``InvalidRequest`` or 409 when it is in use."""
+        """Reserve a volume for a server, and return {id (of the attachment), volume}. *fields*: attachment_id. Repeated
+        calls return the same. Raises ``InvalidRequest`` or 409 when the volume is in use."""
 
     def attached(self, attachment_id: str, host: str, device: str | None, sure: Sure = always_allowed) -> None:
         """Record that the server on *host* has the volume now. *host* is "" for a server without a host."""
 
     def begin_detaching(self, attachment_id: str, sure: Sure = always_allowed) -> None:
-        """Show the attachment as detaching: the server will release the volume. Does nothing when there is none."""
+        """Show the attachment as detaching: the server will release the volume. Do nothing when there is no such
+        attachment."""
 
     def roll_detaching(self, attachment_id: str, sure: Sure = always_allowed) -> None:
-        """Show the attachment as it was before ``begin_detaching``: the server keeps the volume. Does nothing when it
-        is not detaching."""
+        """Show the attachment as it was before ``begin_detaching``: the server keeps the volume. Do nothing when the
+        attachment is not detaching."""
 
     def disconnected(self, attachment_id: str, sure: Sure = always_allowed) -> None:
-        """Record that the server is on no host and keeps the volume: it is reserved again. Does nothing when the server
-        did not have it."""
+        """Record that the server is on no host and keeps the volume: the attachment is reserved again. Do nothing when
+        there is no such attachment."""
 
     def detached(self, attachment_id: str, sure: Sure = always_allowed) -> None:
-        """Remove the attachment; do nothing when there is none."""
+        """Remove the attachment; do nothing when there is no such attachment."""
 
     def users(self, servers: Collection[str] | None = None) -> dict[str, str]:
-        """Return the attachments of servers (of these *servers* only): attachment to server, even if that server does
-        not exist."""
+        """Return {attachment: server} for the attachments of all servers, or of *servers*. A server in the result may
+        no longer exist."""
 
     def user_ids(self, after: str, limit: int) -> list[str]:
-        """Return the next ids of servers with attachments, at most *limit*, in the service's order."""
+        """Return ids of servers with attachments: the first *limit* after the id *after*, in the service's order."""
 
     def has_type(self, context: Context, name: str) -> bool:
         """Return whether a volume type of that name or uuid exists."""
@@ -362,17 +371,18 @@ class Volumes(Protocol):
 
 
 class KeyManager(Protocol):
-    """Barbican, as Nova and Cinder use it: certificates of signed images, keys of encrypted volumes and disks, secrets
-    of TPMs."""
+    """The key manager: Barbican, as Nova and Cinder use it. It holds the certificates of signed images, the keys of
+    encrypted volumes and disks, and the secrets of TPMs."""
 
     def certificate(self, context: Context, id: str) -> bytes:
         """Return the X.509 certificate with this uuid, PEM or DER. Raises ``NotFound``."""
 
     def create_key(self, id: str, like: str | None = None, owner: str | None = None,
                    asks: Context | None = None) -> str:
-        """Return the key with this uuid, 64 hexadecimal digits, and create it when there is none: random, or equal to
-        the key *like*. *owner*: the user who owns a new key. *asks*: the caller, unless it is the cloud itself. Raises
-        ``NotFound`` when there is no key *like*, and ``Forbidden`` when the key is another user's."""
+        """Return the key with this uuid, as 64 hexadecimal digits. If there is none, create it: random, or equal to the
+        key *like*. *owner*: the user who owns a new key. *asks*: the caller; ``None``: the control plane. Raises
+        ``NotFound`` when there is no key *like*, and ``Forbidden`` when the key belongs to another user than the
+        caller."""
 
     def key(self, context: Context, id: str) -> str:
         """Return the key with this uuid, for the caller. Raises ``NotFound``, and ``Forbidden`` when it is another

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""``services.KeyManager`` over HTTP: Barbican's API v1.
+"""The key manager Barbican (API v1) as a ``services.KeyManager``.
 
-Certificates are users' secrets. Keys are secrets of the service user's project. Barbican chooses their uuids, so our
-uuids are in their names, and the text of a key store is their payload.
+Certificates are users' secrets. Keys are secrets of the service user's project. Barbican chooses the uuids of secrets,
+so the name of a key's secret contains the key's uuid. The payload of the secret is the text of ``KeyStore``.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ CERTIFICATE = "certificate"
 class BarbicanKeys(KeyStore):
     """Certificates and keys in Barbican. Calls raise ``Unavailable`` while Barbican does not answer.
 
-    *url*: of Barbican, without ``/v1``. *token* returns a token of a service user who may create, read and delete
+    *url*: of Barbican, without ``/v1``. *token*: returns a token of a service user who may create, read and delete
     secrets of its project; called with true, a new one. *ca*: certificates to trust. Raises ``InvalidSettings``.
     """
 
@@ -36,8 +36,9 @@ class BarbicanKeys(KeyStore):
         self._client = ServiceClient("key manager", url, "/v1/secrets", token, ca, timeout)
 
     def certificate(self, context: Context, id: str) -> bytes:
-        """See ``services.KeyManager``. The certificate is read with the user's token, or else with the service user's,
-        which Barbican must allow to read it. Raises ``Forbidden``, and ``Conflict`` for a secret of another type."""
+        """Return a certificate as ``services.KeyManager`` does, with the user's token if there is one, or else with the
+        service user's, which Barbican must allow to read it. Raises ``Forbidden``, and ``Conflict`` for a secret of
+        another type."""
         try:
             path = f"/{uuid.UUID(id)}"  # an id is never a path
         except ValueError:
@@ -58,7 +59,7 @@ class BarbicanKeys(KeyStore):
                             f"Magnetar: whose the secret {id} is adds it to the secret's ACL.") from None
 
     def delete_key(self, id: str) -> None:
-        """See ``services.KeyManager``."""
+        """Delete a key as ``services.KeyManager`` does."""
         for path in self._named(id):
             self._client.json("DELETE", path, accept=(404,))
 
@@ -71,7 +72,7 @@ class BarbicanKeys(KeyStore):
                                        "payload": text})
 
     def _named(self, id: str) -> list[str]:
-        """Return the paths of the secrets with the name of a key, the oldest first."""
+        """Return the paths of all secrets that hold the key *id*, the oldest first."""
         name = NAME + str(uuid.UUID(id))
         secrets = self._client.json("GET", f"?name={name}&limit={PAGE}")["secrets"]
         named_secrets = sorted((secret["created"], secret["secret_ref"]) for secret in secrets

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The embedded key manager: certificates in a folder that an operator fills, and keys in another."""
+"""The embedded key manager: certificates in a folder that an operator fills, and keys in another folder."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ class CertificateFolder:
         self.folder = folder
 
     def certificate(self, _context: Context, id: str) -> bytes:
-        """See ``services.KeyManager``. Raises ``Conflict`` for a file that users other than root or the service may
-        have written."""
+        """Return a certificate as ``services.KeyManager`` does. Raises ``Conflict`` for a file that users other than
+        root or the service may have written."""
         try:
             path = self.folder / f"{uuid.UUID(id)}.pem"  # an id is never a path
             file = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
@@ -44,12 +44,13 @@ class CertificateFolder:
 
 
 class KeyStore:
-    """The keys of a key manager, for any storage. The stored text is the key, followed on the next line by the uuid of
-    the user who owns it, if one does."""
+    """The keys of a key manager, for any storage. The stored text is the key; if a user owns the key, the uuid of the
+    user follows on the next line."""
 
     def create_key(self, id: str, like: str | None = None, owner: str | None = None,
                    asks: Context | None = None) -> str:
-        """See ``services.KeyManager``. Of two keys created at the same time the first one stays."""
+        """Return a key, new if necessary, as ``services.KeyManager`` does. Of two concurrent new keys the first one
+        stays."""
         text = self._text(id)
         if text is None:
             like_text = None if like is None else self._text(like)
@@ -63,7 +64,7 @@ class KeyStore:
         return _split_key_text(text)[0] if asks is None else _key_for(asks, id, text)
 
     def key(self, context: Context, id: str) -> str:
-        """See ``services.KeyManager``."""
+        """Return a key as ``services.KeyManager`` does."""
         text = self._text(id)
         if text is None:
             raise _no_key(id)
@@ -74,18 +75,18 @@ class KeyStore:
         raise NotImplementedError
 
     def _store(self, id: str, text: str) -> None:
-        """Store the text of a new key. A text that was stored meanwhile stays."""
+        """Store the text of a new key. If another process has stored a text meanwhile, that text stays."""
         raise NotImplementedError
 
 
 def _split_key_text(text: str) -> tuple[str, str | None]:
-    """Return the key, and the user who owns it."""
+    """Return the key in a stored text, and the user who owns the key."""
     key, line, owner = text.partition("\n")
     return key, owner if line else None
 
 
 def _key_for(context: Context, id: str, text: str) -> str:
-    """Return the key, for the caller."""
+    """Return the key in a stored *text*. Raises ``Forbidden`` if the key belongs to another user than the caller."""
     key, owner = _split_key_text(text)
     if owner is not None and owner != context.user_id:
         raise Forbidden(f"The key {id} in the key manager is another user's. Its user must ask.")
@@ -97,15 +98,16 @@ def _no_key(id: str) -> NotFound:
 
 
 class EmbeddedKeys(CertificateFolder, KeyStore):
-    """The embedded ``services.KeyManager``: the certificates' folder, and the folder *keys*, where the file ``UUID`` is
-    the key UUID, which only the service can read. Machines that share the database share both folders."""
+    """The embedded ``services.KeyManager``. *folder*: of the certificates. *keys*: the folder of the keys, where the
+    file ``UUID`` holds the key UUID; only the service can read it. Machines that share the database share both
+    folders."""
 
     def __init__(self, folder: Path, keys: Path) -> None:
         super().__init__(folder)
         self.keys = keys
 
     def delete_key(self, id: str) -> None:
-        """See ``services.KeyManager``."""
+        """Delete a key as ``services.KeyManager`` does."""
         self._path(id).unlink(missing_ok=True)
 
     def _text(self, id: str) -> str | None:
@@ -115,7 +117,7 @@ class EmbeddedKeys(CertificateFolder, KeyStore):
             return None
 
     def _store(self, id: str, text: str) -> None:
-        """Write a temporary file and link it, so that the key's file is always complete."""
+        """Store the text in a temporary file and link it, so that the key's file is always complete."""
         path = self._path(id)
         self.keys.mkdir(mode=0o700, parents=True, exist_ok=True)
         part = path.with_name(f"{path.name}.{secrets.token_hex(8)}")

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""A value of attributes that have no effect here. Values that describe the actual behavior are accepted, because
-clients send them."""
+"""The type of request attributes that have no effect in this service. Values that describe the actual behavior are
+accepted, because clients send them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from magnetar_core.versions import Version
 
 
 class Lacking(Value):
-    """An attribute that may only be null or one of the *usual* values. *why*: the rule that others break."""
+    """An attribute that may only be null or one of the *usual* values. *why*: the error text for other values."""
 
     def __init__(self, why: str, *usual: Any) -> None:
         self.why, self.usual = why, (None, *usual)

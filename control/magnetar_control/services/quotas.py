@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Quotas of the embedded services: a project's limit of each resource, and its usage, counted when it asks for more."""
+"""Quotas of the embedded services: a project's limit of each resource, and its usage, counted when the project requests
+more."""
 
 from __future__ import annotations
 
@@ -17,7 +18,8 @@ Count = Callable[[Connection, str, Collection[str]], Mapping[str, int]]
 
 
 class Excess(NamedTuple):
-    """More of a resource than the quota allows: the usage, the request, and the limit."""
+    """A request for more of a resource than the quota allows: the present usage, the requested amount, and the
+    limit."""
 
     resource: str
     used: int
@@ -27,18 +29,19 @@ class Excess(NamedTuple):
 
 class Quotas:
     """The quotas of one *service*. *defaults*: the limits of projects without their own, by resource. *count*: returns
-    the usage. *refusal*: returns the service's error for requests over quota."""
+    the usage. *refusal*: returns the service's error for a request that exceeds the quota."""
 
     def __init__(self, service: str, defaults: Mapping[str, int], count: Count,
                  refusal: Callable[[Sequence[Excess]], MagnetarError]) -> None:
         self.service, self.defaults, self.count, self.refusal = service, dict(defaults), count, refusal
 
     def limits(self, connection: Connection, project: str = DEFAULT) -> Limits:
-        """Return the limits of a project; by default the limits of projects without their own."""
+        """Return the limits of a project; without *project*, the default limits."""
         return quotas.fetch_effective_limits(connection, self.defaults, project, DEFAULT)
 
     def merged(self, configured: Mapping[str, Mapping[str, int]], project: str) -> Limits:
-        """Return the limits as ``limits``, from *configured* (of ``store.accounts.quotas.fetch_quota_limits``)."""
+        """Return what ``limits`` returns, from *configured*, a result of
+        ``store.accounts.quotas.fetch_quota_limits``."""
         return quotas.merge_quota_limits(self.defaults, configured, project, DEFAULT)
 
     def used(self, connection: Connection, project: str) -> Limits:
@@ -46,21 +49,21 @@ class Quotas:
         return {**dict.fromkeys(self.defaults, 0), **self.count(connection, project, self.defaults)}
 
     def set(self, connection: Connection, project: str, requested: Mapping[str, int | None]) -> Limits:
-        """Set limits of a project (-1: none, ``None``: the default again), and return all of its limits."""
+        """Set limits of a project (-1: unlimited, ``None``: the default again), and return all of its limits."""
         quotas.remove_quota_rows(connection, [*requested], project)
         quotas.upsert_quota_rows(connection, project, {name: limit for name,
                                                        limit in requested.items() if limit is not None})
         return self.limits(connection, project)
 
     def every(self, connection: Connection) -> dict[str, Limits]:
-        """Return the limits of all projects with their own limits."""
+        """Return the limits of each project that has limits of its own."""
         projects = quotas.fetch_limited_projects(connection, self.defaults)
         configured = quotas.fetch_quota_limits(connection, (DEFAULT, *projects))
         return {project: self.merged(configured, project) for project in projects}
 
     def bound(self, connection: Connection, project: str, *names: str) -> Limits:
-        """Return the limits among *names* that are not unlimited. A count made afterwards stays true until the
-        transaction ends: other requests for more in the same project wait here."""
+        """Return the limits of *names*, without unlimited ones. Lock the project's quota of the service until the
+        transaction ends, so that a usage counted afterwards stays true: other requests for more in the project wait."""
         limits = self.limits(connection, project)
         most = {name: limits[name] for name in names if limits[name] >= 0}
         if most:
@@ -68,7 +71,8 @@ class Quotas:
         return most
 
     def check(self, connection: Connection, project: str, most: Mapping[str, int], **more: int) -> None:
-        """Raise the service's refusal when *more* exceeds *most* (of ``bound``)."""
+        """Raise the service's refusal when usage plus *more* exceeds the limits *most*, which ``bound`` has
+        returned."""
         requested = {name: number for name, number in more.items() if number > 0 and name in most}
         have = self.count(connection, project, requested) if requested else {}
         over = [Excess(name, have[name], number, most[name]) for name, number in requested.items()
@@ -77,5 +81,6 @@ class Quotas:
             raise self.refusal(over)
 
     def within(self, connection: Connection, project: str, **more: int) -> None:
-        """Raise the service's refusal when *more* exceeds the project's limits, with the lock of ``bound``."""
+        """Raise the service's refusal when usage plus *more* exceeds the project's limits. Locks the quota as ``bound``
+        does."""
         self.check(connection, project, self.bound(connection, project, *more), **more)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Requests to another service of OpenStack. They use the standard library's HTTP, as ``identity.keystone`` does."""
+"""The HTTP client for other OpenStack services, with the standard library only, as in ``identity.keystone``."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from magnetar_core import errors
 
 
 class _NoRedirects(urllib.request.HTTPRedirectHandler):
-    """Redirects are not followed: a token is for the service alone."""
+    """A handler that does not follow redirects, because a token must only reach the service that it is meant for."""
 
     def redirect_request(self, *_args: Any) -> None:
         return None
 
 
 def request_opener(trust: ssl.SSLContext) -> Callable[..., Any]:
-    """Return a function that opens requests to services that *trust* trusts. Proxies of the environment are ignored:
-    tokens go to the service only."""
+    """Return a function that opens requests to services with a certificate that *trust* accepts. Proxies of the
+    environment are ignored: tokens go to the service only."""
     return urllib.request.build_opener(
         urllib.request.ProxyHandler({}), urllib.request.HTTPSHandler(context=trust), _NoRedirects()).open
 
@@ -54,7 +54,8 @@ class ServiceClient:
         self._open = request_opener(context)
 
     def json(self, method: str, path: str, body: Any = None, token: str = "", accept: tuple[int, ...] = ()) -> Any:
-        """Return the document of the answer; ``None`` for an empty one, and for a status of *accept*."""
+        """Return the JSON document of the service's answer; ``None`` if the answer is empty or its status is in
+        *accept*."""
         content = None if body is None else orjson.dumps(body)
         headers = {"Content-Type": "application/json", "Accept": "application/json"}
         try:
@@ -84,8 +85,9 @@ class ServiceClient:
         return errors.Unavailable(f"The {self.what} does not answer ({type(error).__name__}). Try again in a moment.")
 
     def asked(self, method: str, path: str, headers: dict[str, str], content: Any = None, token: str = "") -> Any:
-        """Return the answer, which the caller must read and close. When our own token is refused, a new one is tried
-        once. Raises the error that corresponds to the service's answer, and ``Unavailable``."""
+        """Send a request, and return the answer, which the caller must read and close. If the service refuses the
+        service user's token, try once with a new one. Raises the error that corresponds to the service's answer, and
+        ``Unavailable``."""
         for fresh in (False, True):
             request_headers = {**headers, "X-Auth-Token": token or self.token(fresh)}
             request = urllib.request.Request(  # noqa: S310 - the scheme was checked when the URL was given
@@ -101,7 +103,8 @@ class ServiceClient:
         raise AssertionError("the second answer is given or raised")
 
     def _refused(self, error: urllib.error.HTTPError) -> errors.MagnetarError:
-        """Return the service's error. An invalid token of ours is an error for the operator, not for the user."""
+        """Return the error for the service's answer. An invalid token of the service user is an error for the operator,
+        not the user."""
         if error.code == 401:
             return errors.Unavailable(f"The {self.what} refused the control plane's own token. An operator must see to "
                                       "the service user and the clocks of both machines.")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Application credentials, which a user creates for the project of a token, with roles of that token."""
+"""Application credentials. A user creates one for the project of the user's token, with roles of that token."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def _check_room(connection: Connection, user_id: str) -> None:
 
 
 def delete_application_credential(tokens: Tokens, token: Token, user_id: str, id: str) -> None:
-    """Delete an application credential; its tokens end."""
+    """Delete an application credential. Its tokens are no longer valid."""
     _check_unrestricted(token)
     with tokens.change() as connection:
         CREDENTIALS.row(connection, id, user_id=user_id)
@@ -106,7 +106,7 @@ def _check_unrestricted(token: Token) -> None:
 
 
 def _with_roles(document: Document, roles: Iterable[dict[str, str]]) -> Document:
-    """Return the credential with its roles, taken from *roles*."""
+    """Return the document of a credential with its roles, taken from *roles*."""
     roles_by_id = {role["id"]: role for role in roles}
     return {**document, "roles": [roles_by_id[id] for id in document["roles"] if id in roles_by_id]}
 

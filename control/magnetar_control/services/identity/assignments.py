@@ -19,7 +19,8 @@ ALL = "all"
 
 
 def implied_role_closure(connection: Connection) -> dict[str, set[str]]:
-    """Return the ids of all roles that each role implies, including itself. Cycles do no harm."""
+    """Return, for each role, the ids of all roles that it implies, directly or indirectly, including itself. Cycles of
+    implied roles are allowed."""
     below = defaultdict(set)
     for prior, implied in connection.execute(select(tables.implications.c.prior_id, tables.implications.c.implied_id)):
         below[prior].add(implied)
@@ -40,14 +41,15 @@ def group_ids_query(user_id: str) -> Any:
 
 
 def _of_user(user_id: str) -> Any:
-    """Return the condition for assignments to the user or to one of the user's groups."""
+    """Return the condition for assignments to the user or to a group of the user."""
     columns = tables.assignments.c
     return or_((columns.actor == "user") & (columns.actor_id == user_id),
                (columns.actor == "group") & columns.actor_id.in_(group_ids_query(user_id)))
 
 
 def effective_roles(connection: Connection, user_id: str, target: str, target_id: str) -> list[dict[str, str]]:
-    """Return the roles {id, name} that a user has on the target, by name: assigned, from groups, and implied."""
+    """Return the roles {id, name} that a user has on the target, by name: roles assigned to the user or the user's
+    groups, and the roles that these imply."""
     columns = tables.assignments.c
     direct = connection.execute(select(columns.role_id).filter_by(target=target, target_id=target_id).where(
         _of_user(user_id))).scalars().all()

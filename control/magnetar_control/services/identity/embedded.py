@@ -47,7 +47,8 @@ class EmbeddedIdentity:
             return fetch_identity_row(connection, tables.projects, id=project_id) is not None
 
     def projects_named(self, context: Context, name: str) -> Mapping[str, str]:
-        """Return ids and domains of the projects called *name*; only for administrators, as Keystone lists projects."""
+        """Return {id: domain id} of the projects called *name*; empty unless the caller is an administrator, as
+        Keystone lists projects."""
         projects = tables.projects.c
         if not context.is_admin:
             return {}
@@ -81,7 +82,8 @@ class EmbeddedIdentity:
         return list(services_by_id.values())
 
     def bootstrap(self, url: str, password: str | None = None, keep: Callable[[str], None] | None = None) -> str | None:
-        """Create the missing initial rows of a cloud; return the password of a new user admin, otherwise ``None``.
+        """Create the missing initial rows of a cloud; return the password of the user admin if this call created the
+        user, otherwise ``None``.
 
         *url*: root of the services (``https://cloud:8774``). *password*: instead of a random one. *keep* is called with
         the password before the commit, so that no crash loses it: use it to write ``clouds_yaml``. Two processes may

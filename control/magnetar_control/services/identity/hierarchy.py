@@ -30,7 +30,7 @@ def projects_below(connection: Connection, project_id: str) -> dict[str, list[st
 
 
 def project_ids_above(connection: Connection, project_id: str) -> list[str]:
-    """Return the ids of the projects above a project, the nearest first, and of the domain at the end."""
+    """Return the ids of the projects above a project, the nearest first, and then of the domain."""
     path = [project_id]
     while above := connection.execute(select(projects.c.parent_id).where(projects.c.id == path[-1])).scalar():
         path.append(above)
@@ -38,24 +38,24 @@ def project_ids_above(connection: Connection, project_id: str) -> list[str]:
 
 
 class Hierarchy:
-    """The hierarchy of projects, for callers. Each method is one transaction."""
+    """The hierarchy of projects, as callers may see it. Each method is one transaction."""
 
     def __init__(self, tokens: Tokens) -> None:
         self.tokens = tokens
 
     def parents(self, context: Context, id: str) -> Documents:
-        """Return the projects above that the caller may see."""
+        """Return the projects above the project *id* that the caller may see."""
         with self.tokens.database.read() as connection:
             return self._seen(connection, context, project_ids_above(connection, id))
 
     def subtree(self, context: Context, id: str) -> Documents:
-        """Return the projects below that the caller may see."""
+        """Return the projects below the project *id* that the caller may see."""
         with self.tokens.database.read() as connection:
             return self._seen(connection, context, [child_id for child_id in projects_below(connection, id)
                                                     if child_id != id])
 
     def parent_ids(self, id: str) -> Document | None:
-        """Return the nested ids of the projects above: {nearest: {next: {domain: null}}}."""
+        """Return the nested ids of the projects above the project *id*: {nearest: {next: {domain: null}}}."""
         with self.tokens.database.read() as connection:
             nested: Document | None = None
             for parent_id in reversed(project_ids_above(connection, id)):
@@ -63,7 +63,8 @@ class Hierarchy:
             return nested
 
     def subtree_ids(self, id: str) -> Document | None:
-        """Return the nested ids of the projects below: {child: {grandchild: null}}; ``None`` when there are none."""
+        """Return the nested ids of the projects below the project *id*: {child: {grandchild: null}}; ``None`` if there
+        are none."""
         with self.tokens.database.read() as connection:
             children = projects_below(connection, id)
         nested: dict[str, Document | None] = {}

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""A real Keystone behind ``services.Identity``: it validates tokens, with a token of the service's own user. HTTP uses
-the standard library: two requests of plain JSON need no further package."""
+"""The client of a Keystone, as a ``services.Identity``. It validates users' tokens with a token of the compute
+service's own user. HTTP uses the standard library: two requests of plain JSON need no further package."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ EARLY = 60.0
 class KeystoneUser:
     """The source of tokens for one user.
 
-    *url*: with /v3 (``https://keystone:5000/v3``). *login*: the body of Identity API v3's authentication. *trust*: the
-    TLS context that decides which servers are trusted. *timeout* in seconds. Raises ``ValueError`` for an invalid
+    *url*: with /v3 (``https://keystone:5000/v3``). *login*: the request body of the login (Identity API v3). *trust*:
+    the TLS context that decides which servers are trusted. *timeout* in seconds. Raises ``ValueError`` for an invalid
     URL.
     """
 
@@ -49,7 +49,7 @@ class KeystoneUser:
         self._own, self._own_ends = "", 0.0
 
     def token(self, fresh: bool = False) -> str:
-        """Return the user's token; with *fresh*, a new one. Raises ``Unavailable``."""
+        """Return a token of the user; with *fresh*, a new one. Raises ``Unavailable``."""
         with self._lock:
             if fresh or self._own_ends <= time.time():
                 status, headers, body = self._request("POST", "/auth/tokens?nocatalog", {}, self._login)
@@ -91,8 +91,8 @@ class Keystone(KeystoneUser):
         self._known: dict[str, tuple[float, Context | None]] = {}
 
     def validate(self, token: str) -> Context | None:
-        """Return the context of *token*; ``None`` when Keystone does not know it. Raises ``Unavailable`` when Keystone
-        is away."""
+        """Return the context of *token*; ``None`` when Keystone does not accept it. Raises ``Unavailable`` when
+        Keystone does not answer."""
         moment = time.monotonic()
         until, context = self._known.get(token, (0.0, None))
         if until <= moment:
@@ -107,7 +107,7 @@ class Keystone(KeystoneUser):
         return self._as_ourselves("GET", f"/projects/{urllib.parse.quote(project_id, safe='')}")[0] == 200
 
     def projects_named(self, context: Context, name: str) -> Mapping[str, str]:
-        """Return ids and domains of the projects called *name*. The request uses the caller's own token, so that
+        """Return {id: domain id} of the projects called *name*. The request uses the caller's own token, so that
         Keystone's policy decides about access."""
         status, _headers, body = self._request("GET", f"/projects?name={urllib.parse.quote(name, safe='')}",
                                                {"X-Auth-Token": context.token})
@@ -120,7 +120,8 @@ class Keystone(KeystoneUser):
         return context_of_token(body["token"], token) if status == 200 else None
 
     def _as_ourselves(self, method: str, path: str, headers: dict[str, str] | None = None) -> tuple[int, Any, Any]:
-        """Send a request with the service's own token; renew the token when it is refused."""
+        """Send a request with the service's own token, renewed if Keystone refuses it. Return (status, headers,
+        body)."""
         for fresh in (False, True):
             answer = self._request(method, path, {**(headers or {}), "X-Auth-Token": self.token(fresh)})
             if answer[0] != 401:
@@ -132,7 +133,7 @@ class Keystone(KeystoneUser):
 
 
 def keystone_of_settings(settings: Settings) -> Keystone:
-    """Return the Keystone of the *settings*. Raises ``InvalidSettings``, which says what is missing."""
+    """Return the client of the Keystone in the *settings*. Raises ``InvalidSettings``, which says what is missing."""
     path = settings.keystone_password_file
     if path is None:
         raise InvalidSettings("keystone_url is set, and keystone_password_file is not. Tokens are validated by a user "

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Unified limits: Keystone's limits of projects for resources of services without quotas in their own API. Registered
-limits are the defaults for all projects; the service decides which ones exist."""
+"""Unified limits: Keystone's limits of projects for the resources of services whose own API has no quotas. Registered
+limits are the defaults for all projects. The services decide which registered limits exist."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ NAMESPACE = uuid.UUID("3d0a4a0f-0b65-5d4e-8f40-0a1f6f1c2b77")
 
 
 def _id(*words: str) -> str:
-    """Return the id of a limit, which is derived from its subject."""
+    """Return the id of a limit, derived from *words*: service id, name of the resource, and project id."""
     return uuid.uuid5(NAMESPACE, "\0".join(words)).hex
 
 
 class UnifiedLimits:
-    """The unified limits. *services*: the quotas of services, by their types in the catalogue."""
+    """The unified limits. *services*: the quotas of each service, by the type of the service in the catalogue."""
 
     def __init__(self, database: Database, services: Mapping[str, Quotas]) -> None:
         self.database, self.services = database, services
@@ -47,14 +47,14 @@ class UnifiedLimits:
             raise InvalidField(path, f"must be {accepted}: limits of projects hold in all regions", region)
 
     def registered(self) -> Documents:
-        """Return the registered limits: they apply to projects without their own."""
+        """Return the registered limits, which apply to projects without limits of their own."""
         with self.database.read() as connection:
             return [{"id": _id(service["id"], name), "service_id": service["id"], "region_id": None,
                      "resource_name": name, "default_limit": limit, "description": None}
                     for service, quota in self._known(connection) for name, limit in quota.limits(connection).items()]
 
     def register(self, id: str, limit: int) -> Document:
-        """Set a registered limit."""
+        """Set the registered limit *id* to *limit*."""
         self._set(quotas.DEFAULT, self.find(self.registered(), "registered limit", id), limit)
         return self.find(self.registered(), "registered limit", id)
 
@@ -68,7 +68,8 @@ class UnifiedLimits:
                     for name, limit in project_limits.items() if name in quota.defaults]
 
     def create(self, context: Context, *requests: Mapping[str, Any]) -> Documents:
-        """Set limits that are not set yet. Raises ``Forbidden`` when no limit is registered, ``Conflict``."""
+        """Set limits of projects that have none yet. Raises ``Forbidden`` when the resource has no registered limit,
+        ``Conflict``."""
         registered, have = self.registered(), {limit["id"] for limit in self.list(context)}
         new = []
         for request in requests:
@@ -96,7 +97,7 @@ class UnifiedLimits:
         return {**current, "resource_limit": limit}
 
     def delete(self, context: Context, id: str) -> None:
-        """Remove a limit of a project: the registered limit applies again."""
+        """Remove a limit of a project, so that the registered limit applies again."""
         current = self.find(self.list(context), "limit", id)
         self._set(current["project_id"], current, None)
 
@@ -108,7 +109,7 @@ class UnifiedLimits:
         return match
 
     def _known(self, connection: Connection) -> Iterator[tuple[Document, Quotas]]:
-        """Yield the services of the catalogue that have these limits, with their quotas."""
+        """Yield each service with unified limits that is in the catalogue, with its quotas."""
         for type_, quota in self.services.items():
             service = fetch_identity_row(connection, tables.services, type=type_)
             if service is not None:

@@ -34,8 +34,8 @@ Find = Callable[[str], Token | None]
 
 
 class Authentication:
-    """One login. *find*: looks a token up. *moment*: the time in seconds since the epoch. *life*: lifetime of a new
-    token, in seconds. *address*: the client's address."""
+    """One login. *find*: returns the valid token of a text. *moment*: the time in seconds since the epoch. *life*:
+    lifetime of a new token, in seconds. *address*: the client's address."""
 
     connection: Connection
 
@@ -72,7 +72,7 @@ class Authentication:
                       self.trustor_epoch)
 
     def _authenticated(self, methods: list[str], identity: Any) -> Row:
-        """Return the user after checking all passwords and secrets."""
+        """Return the user, after checking all passwords and secrets of the request."""
         with self.database.read() as self.connection:
             users = [self._user(method, identity) for method in methods]
             attempt = Attempt(self.database, self.account, self.address, self.moment)
@@ -147,7 +147,7 @@ class Authentication:
         return find_user(self.connection, row["user_id"])
 
     def _scope(self, auth: Any, user: Row) -> tuple[str, str, int]:
-        """Return kind, id and epoch of the token's scope."""
+        """Return the kind, id and epoch of the target that the token is for."""
         scope = auth.get("scope")
         if self.credential:
             if scope is not None:
@@ -196,7 +196,8 @@ class Authentication:
         return "project", project["id"], project["epoch"]
 
     def _default(self, user: Row) -> tuple[str, str, int]:
-        """Return the user's default project; no scope when there is none, or the user has no role on it."""
+        """Return the scope of the user's default project; no scope when there is none, or the user has no role on
+        it."""
         if user["default_project_id"] and self.parent is None:
             try:
                 return self._open(user, "project", user["default_project_id"])
@@ -213,7 +214,8 @@ class Authentication:
         return kind, id, target["epoch"]
 
     def _named(self, table: Table, reference: Any, where: str) -> Row | None:
-        """Return a row with its domain, by id, or by name and domain; ``None`` when there is none."""
+        """Return the row, with its domain, that *reference* names by id, or by name and domain; ``None`` when there is
+        none. *where*: the path of *reference* in the request, for errors."""
         if "id" in reference:
             id: str | None = TEXT.check(reference["id"], f"{where}.id")
         else:

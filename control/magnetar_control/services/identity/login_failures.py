@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Failed logins, and the waiting times after too many of them. They are stored, so that all processes know about them,
-also after a restart.
+"""Failed logins, and the waiting times after too many of them. They are stored in the database: all processes know
+about them, also after a restart.
 
 Failures are counted for an account from one address, for an account, and for an address. The first few have no effect;
-then each one doubles the wait, up to a limit. Attempts during a wait are refused unchecked, and not counted.
+then each one doubles the wait, up to a limit. Logins during a wait are refused without a check, and not counted.
 
 An account that has recently logged in from an address only waits for its own failures from there: failures from other
 addresses do not keep it out.
@@ -45,8 +45,8 @@ LIMITS = (Backoff(5, 300), Backoff(50, 20), Backoff(100, 10))
 
 
 def failure_keys(account: str, address: str) -> tuple[str, ...]:
-    """Return the keys for counting failures of *account* from *address*, in the order of ``LIMITS``, and the key that
-    records a login of the account from there (0 failures)."""
+    """Return the keys for counting failures of *account* from *address*, in the order of ``LIMITS``; and the key of the
+    row that records a successful login of the account from the address."""
     address = counted_address(address)
     texts = f"both {address} {account}", f"account {account}", f"address {address}", f"known {address} {account}"
     return tuple(hashlib.sha256(text.encode()).hexdigest() for text in texts)
@@ -56,7 +56,7 @@ _COUNTED = select(login_failures).where(login_failures.c.key.in_(bindparam("keys
 
 
 class Attempt:
-    """A check of a password or secret of *account*, for a client at *address*, at *moment* (seconds)."""
+    """An attempt to log in: a check of a password or secret of *account*, from *address*, at *moment* (seconds)."""
 
     def __init__(self, database: Database, account: str, address: str, moment: float) -> None:
         self.database, self.account, self.address, self.moment = database, account, address, moment
@@ -65,7 +65,7 @@ class Attempt:
         self._failures, self._new = False, False
 
     def check(self, connection: Connection) -> None:
-        """Raise ``TooManyLogins`` during a wait."""
+        """Raise ``TooManyLogins`` while the account or the address must wait."""
         rows = {row.key: row for row in connection.execute(_COUNTED, {"keys": [*self._counted, self._known]})}
         login_row = rows.pop(self._known, None)
         age = math.inf if login_row is None else self.moment - login_row.last_at
@@ -74,13 +74,13 @@ class Attempt:
         check_waits(rows, counted, self.moment)
 
     def failed(self, event: str = "login") -> None:
-        """Count a wrong password or secret."""
+        """Count a failure: the password or secret was wrong."""
         self._log(f"{event} refused")
         with self.database.write() as connection:
             count_login_failure(connection, self._counted, self.moment)
 
     def succeeded(self, event: str = "login") -> None:
-        """Record a right password or secret."""
+        """Record a success: the password or secret was right."""
         if self._failures:
             self._log(f"{event} accepted, after failures")
         if self._failures or self._new:
@@ -102,13 +102,13 @@ def check_waits(rows: Mapping[str, Row[Any]], counted: Sequence[str], moment: fl
 
 
 def _wait(failures: int, limit: Backoff) -> float:
-    """Return the seconds to wait after the last failure."""
+    """Return how many seconds after the last failure the next login may begin."""
     over = failures - limit.free
     return 0.0 if over < 0 else min(2.0**min(over, 30), limit.longest)
 
 
 def count_login_failure(connection: Connection, counted: Sequence[str], moment: float) -> None:
-    """Count one more failure; remove old ones."""
+    """Count one more failure for each of the keys *counted*; remove old failures."""
     at, failures = login_failures.c.last_at, login_failures.c.failures
     connection.execute(delete(login_failures).where(
         ((at < moment - FORGOTTEN) & (failures > 0)) | (at < moment - REMEMBERED)))

@@ -34,8 +34,8 @@ def hash_secret(secret: str) -> str:
 def password_matches(password: str, stored_hash: str | None) -> bool:
     """Return whether *password* matches *stored_hash* (``None``: no password is stored).
 
-    Every refusal computes one slow hash, so that its time does not show whether the user or credential exists. Only the
-    right secret from ``draw_secret`` needs none.
+    Every refusal computes one slow hash, so that the time of the answer does not show whether the user or credential
+    exists. Only the right secret from ``draw_secret`` is accepted without a slow hash.
     """
     if stored_hash is None or stored_hash.startswith("sha256$"):
         if stored_hash is not None and hmac.compare_digest(hash_secret(password[:LONGEST]), stored_hash):

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The resources of identity v3 with the same operations (create, show, list, update, delete), and their fields. A key
-that is not a field is stored in ``extra`` and shown next to the fields, as in Keystone (its schemas allow additional
-properties)."""
+"""The kinds of resources of identity v3 that can be created, shown, listed, updated and deleted, and their fields. A
+key that is not a field is stored in ``extra`` and shown next to the fields, as in Keystone (its schemas allow
+additional properties)."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ class NotBlank(Text):
     """Text that does not consist of blanks."""
 
     def check(self, value: Any, path: str, version: Version | None = None) -> Any:
-        """Return the text."""
+        """Return the text *value*. Raises ``InvalidField`` for one of blanks only."""
         if not (text := super().check(value, path, version)).strip():
             raise InvalidField(path, "must not be empty")
         return text
 
 
 class Secret(Text):
-    """Text that responses never repeat, also when a number or an object was sent by mistake."""
+    """A text, such as a password, that no response repeats, even if a number or an object was sent by mistake."""
 
     def check(self, value: Any, path: str, version: Version | None = None) -> Any:
         if not isinstance(value, str):
@@ -51,18 +51,18 @@ class Secret(Text):
 
 
 def declare_field(value: Value, default: Any = UNSET, on: str = CHANGING) -> Field:
-    """Declare a field of all new resources: required, or with a *default*."""
+    """Declare a field of new resources: a required one, or one with a *default*."""
     return Field(value, "", on=on, required=default is UNSET, default=default)
 
 
 class ResourceOptions(Value):
-    """The options of a resource: *options* by name. A null removes an option."""
+    """The options of a resource. *options*: type of each option, by name. The value null removes an option."""
 
     def __init__(self, **options: Value) -> None:
         self.known = options
 
     def check(self, value: Any, path: str, version: Version | None = None) -> Any:
-        """Return the options in *value*. Raises ``InvalidField`` for an option without effect here."""
+        """Return the options in *value*. Raises ``InvalidField`` for an option that this service does not support."""
         if not isinstance(value, dict):
             raise InvalidField(path, "must be an object", value)
         for name in value:
@@ -107,10 +107,10 @@ REGION_ID = Text(1, 64, r"[^/]*", "must have 1 to 64 characters, without slash")
 class IdentityResource:
     """One kind of resource.
 
-    *filters*: columns that a list can be filtered by. *unasked*: their values when they are not given. *unset*: fields
-    that documents omit when they are null. *constant*: fields with the same value in every document. *aliases*: further
-    names of fields. *references*: tables that fields refer to. *only*: fields that accept only one value or null. A
-    field without a column is stored in ``extra``.
+    *filters*: columns that a list can be filtered by. *unasked*: values of filters that a request does not give.
+    *unset*: fields that documents omit when they are null. *constant*: fields with the same value in every document.
+    *aliases*: further names of fields. *references*: tables that fields refer to. *only*: fields that accept only one
+    value or null. A field without a column is stored in ``extra``.
     """
 
     name: str
@@ -126,8 +126,8 @@ class IdentityResource:
     only: Mapping[str, Lacking] = field(default_factory=dict)
 
     def values(self, body: Mapping[str, Any], making: bool) -> dict[str, Any]:
-        """Return the checked columns for a request. *making*: add defaults, and demand required fields. Raises
-        ``InvalidField``."""
+        """Check the *body* of a request, and return the columns for it. *making*: add defaults, and demand required
+        fields. Raises ``InvalidField``."""
         columns: dict[str, Any] = {}
         body = {**{self.aliases[name]: value for name, value in body.items() if name in self.aliases}, **body}
         for name, one_value in self.only.items():
@@ -152,7 +152,7 @@ class IdentityResource:
         return {**columns, "extra": extra}
 
     def document(self, row: Mapping[Any, Any]) -> dict[str, Any]:
-        """Return a row in the form that callers get."""
+        """Return a row of the table as the API shows it."""
         # orjson does not accept SQLAlchemy's column names as keys, because they are a subclass of str.
         shown = {str(key): value for key, value in row.items()
                  if key not in HIDDEN and not (value is None and key in self.unset)}
@@ -181,7 +181,7 @@ def fetch_identity_row(connection: Connection, table: Table, **equal: Any) -> di
 
 
 def new_row(values: Mapping[str, Any], id: str | None = None) -> dict[str, Any]:
-    """Return *values* with an id and times."""
+    """Return the columns *values* with an id and the time of creation."""
     return {"id": id or uuid.uuid4().hex, "created_at": utc_now(), **values}
 
 

@@ -25,14 +25,15 @@ Inference = tuple[Row, Documents]
 
 
 class RoleAssignments:
-    """Roles of users and groups. An assignment is identified by target, target_id (not for the system), actor, actor_id
-    and role_id. Each id is looked up first (``NotFound``)."""
+    """The roles that are assigned to users and groups. An assignment is identified by target, target_id (not for the
+    system), actor, actor_id and role_id. Each method first looks up these ids, and raises ``NotFound`` for an unknown
+    one."""
 
     def __init__(self, tokens: Tokens) -> None:
         self.tokens = tokens
 
     def roles(self, **named: str) -> Documents:
-        """Return the directly assigned roles."""
+        """Return the roles that are directly assigned to the actor on the target."""
         with self.tokens.database.read() as connection:
             ids = select(tables.assignments.c.role_id).filter_by(**_assignment_columns(connection, named))
             return ROLES.documents(connection, tables.roles.c.id.in_(ids))
@@ -44,7 +45,7 @@ class RoleAssignments:
                 raise _missing(named)
 
     def give(self, **named: str) -> None:
-        """Assign a role; do nothing when it is assigned."""
+        """Assign a role; do nothing when it is assigned already."""
         with self.tokens.change() as connection:
             insert_if_absent(connection, tables.assignments, **_assignment_columns(connection, named))
 
@@ -57,7 +58,8 @@ class RoleAssignments:
 
     def list(self, equal: Mapping[str, str], effective: bool, names: bool,
              subtree: bool = False) -> tuple[Documents, Mapping[str, Document]]:
-        """Return the assignments with *equal* columns, and, with *names*, the names of the ids in them.
+        """Return the assignments with the column values *equal*; *names*: with the names of the objects that they refer
+        to.
 
         *effective*: assignments to groups become assignments to their members, and implied roles are added. *subtree*:
         include assignments on projects below the target.
@@ -94,7 +96,7 @@ class RoleAssignments:
             return prior, ROLES.documents(connection, tables.roles.c.id.in_(ids))
 
     def imply(self, prior_id: str, implied_id: str) -> tuple[Row, Row]:
-        """Make a role imply another one; return both."""
+        """Make a role imply another one; return both roles."""
         with self.tokens.change() as connection:
             prior, implied = ROLES.row(connection, prior_id), ROLES.row(connection, implied_id)
             insert_if_absent(connection, tables.implications, prior_id=prior_id, implied_id=implied_id)
@@ -109,7 +111,7 @@ class RoleAssignments:
 
 
 def _assignment_columns(connection: Connection, named: Mapping[str, str]) -> dict[str, str]:
-    """Return the columns of an assignment after looking up each id."""
+    """Return the columns of the assignment *named*, after looking up each of its ids. Raises ``NotFound``."""
     target, actor = named["target"], named["actor"]
     columns = {"target": target, "actor": actor, "actor_id": ACTORS[actor].row(connection, named["actor_id"])["id"],
                "target_id": TARGETS[target].row(connection, named["target_id"])["id"] if target in TARGETS else

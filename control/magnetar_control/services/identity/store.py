@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The operations on all resources of identity v3: list, show, create, update and delete, and their side effects:
-checked references, epochs, and rows that are deleted with a resource."""
+"""The operations on all resources of identity v3: list, show, create, update and delete. Their side effects: references
+are checked, epochs are increased, so that older tokens end, and rows are deleted together with a resource."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ NAMED_BY = {
 
 
 class IdentityStore:
-    """The resources of one kind. The API layer checks the operations that only administrators may use."""
+    """The store of the resources of one kind. The API layer checks the operations that only administrators may use."""
 
     def __init__(self, resource: IdentityResource, tokens: Tokens) -> None:
         self.resource, self.tokens = resource, tokens
@@ -75,15 +75,15 @@ class IdentityStore:
             return self.resource.document(self.resource.row(connection, row["id"]))
 
     def update(self, id: str, body: Mapping[str, Any]) -> Document:
-        """Change the given fields; an additional key with the value null is removed. Raises ``InvalidField``,
-        ``NotFound``, ``Conflict``."""
+        """Change the fields in *body*; a null removes a key of ``extra``. Raises ``InvalidField``, ``NotFound``,
+        ``Conflict``."""
         values = self._values(body, making=False)
         with self._change(values) as connection:
             return self._update(connection, self.resource.row(connection, id), values, body)
 
     def change_tags(self, id: str, change: Callable[[Tags], Tags]) -> Tags:
-        """Replace the tags by the result of *change*; concurrent changes do not undo each other. Raises the errors of
-        ``update``."""
+        """Set the tags to what *change* returns for the present tags, so that concurrent changes do not undo each
+        other. Raises the errors of ``update``."""
         with self.tokens.change() as connection:
             row = self.resource.row(connection, id)
             body = {"tags": change(self.resource.document(row)["tags"])}
@@ -122,8 +122,8 @@ class IdentityStore:
         return bool(self.resource.document(row).get("options", {}).get("immutable"))
 
     def _check_change(self, row: Row, body: Mapping[str, Any]) -> None:
-        """Raise ``Forbidden`` when the resource is and stays immutable, ``InvalidField`` for fields that never
-        change."""
+        """Raise ``Forbidden`` when the resource is immutable and *body* does not unset that, ``InvalidField`` for
+        fields that never change."""
         name, options = self.resource.name, body.get("options") or {}
         if self._is_immutable(row) and (set(body) != {"options"} or options.get("immutable", True)):
             raise Forbidden(f"The {name} {row['id']} is immutable. Set its option immutable to false first, and "
@@ -133,7 +133,8 @@ class IdentityStore:
                 raise InvalidField(field, f"of a {name} cannot be changed; it is {row[field]}", body[field])
 
     def _merge_options(self, row: Row, values: Document, body: Mapping[str, Any]) -> None:
-        """Merge the options: options that are not given stay, options given as null are removed."""
+        """Merge the options of *body* into those of *row*: options that *body* lacks stay, options that are null are
+        removed."""
         declared = self.resource.fields.get("options")
         if declared is not None and "options" in body:
             both = {**self.resource.document(row)["options"], **declared.value.check(body["options"], "options")}
@@ -153,8 +154,8 @@ class IdentityStore:
                            f"{values.get('name')} already.") from error
 
     def _values(self, body: Mapping[str, Any], making: bool) -> Document:
-        """Return the columns; for a user with the hash of the password. Call it outside any transaction, because
-        hashing takes long."""
+        """Return the columns for *body*; for a user with the hash of the password. Call this outside any transaction,
+        because hashing takes long."""
         values = self.resource.values(body, making)
         if self.resource.name == "user" and body.get("password") is not None:
             values["password"] = passwords.hash_password(PASSWORD.check(body["password"], "password"))
@@ -175,14 +176,15 @@ class IdentityStore:
 
 
 def _make_region(connection: Connection, resource: IdentityResource, body: Mapping[str, Any]) -> None:
-    """Create the ``region`` that old clients name in a new endpoint, if it does not exist, as Keystone does."""
+    """Create the ``region`` that an old client names in a new endpoint, if the region does not exist, as Keystone
+    does."""
     if resource.name == "endpoint" and body.get("region") and body.get("region_id") is None:
         insert_if_absent(connection, tables.regions, **new_row({"description": ""},
                                                                REGION_ID.check(body["region"], "region")))
 
 
 def _place(connection: Connection, values: Document) -> None:
-    """Set the domain of a new project to its parent's. Raises ``InvalidRequest``, ``Forbidden``."""
+    """Set the domain of a new project to its parent's domain. Raises ``InvalidRequest``, ``Forbidden``."""
     id = values["parent_id"]
     parent = fetch_identity_row(connection, tables.projects, id=id)
     domain_id = parent["domain_id"] if parent else id
@@ -198,7 +200,7 @@ def _place(connection: Connection, values: Document) -> None:
 
 def complete_identity_values(connection: Connection, resource: IdentityResource, values: Document,
                              row: Row | None) -> None:
-    """Check and complete the values of a resource that is created (*row* is ``None``) or changed."""
+    """Check and complete the values of a new resource (*row* is ``None``), or of a change of *row*."""
     def check_reference(table: Any, field: str) -> None:
         id = values.get(field)
         if id is not None and fetch_identity_row(connection, table, id=id) is None:

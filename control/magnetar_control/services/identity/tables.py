@@ -14,13 +14,13 @@ ID = String(64)
 
 
 def resource_columns() -> tuple[Column[Any], ...]:
-    """Return the columns of all resources: an id, the keys outside the known fields (``extra``), and times."""
+    """Return the columns of all resources: an id, the keys that are not fields (``extra``), and times."""
     return (Column("id", ID, primary_key=True), Column("extra", JsonColumn, nullable=False, default=dict),
             *timestamp_columns())
 
 
 def enabled_columns() -> tuple[Column[Any], ...]:
-    """Return the columns for whether a row is enabled, and its epoch: a token of an earlier epoch is no longer
+    """Return two columns: whether a row is enabled, and its epoch. A token that was issued in an earlier epoch is not
     valid."""
     return Column("enabled", Boolean, nullable=False, default=True), Column("epoch", Integer, nullable=False, default=0)
 

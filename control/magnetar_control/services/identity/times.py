@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Times of the identity tables, which are text in UTC."""
+"""Times in the identity tables: texts, in UTC."""
 
 from __future__ import annotations
 
@@ -11,20 +11,18 @@ from magnetar_core.errors import InvalidField
 
 
 def is_past(text: str, moment: float) -> bool:
-    """Return whether the time *text* of the tables has passed at *moment* (seconds since the epoch)."""
+    """Return whether the time *text* is before *moment* (seconds since the epoch)."""
     return epoch_seconds(text) <= moment
 
 
 def epoch_seconds(text: str) -> float:
-    """Return the time *text* of the tables as seconds since the epoch."""
+    """Return the time *text* as seconds since the epoch."""
     return datetime.fromisoformat(text).replace(tzinfo=UTC).timestamp()
 
 
 def parse_expiry(text: Any, purpose: str) -> str | None:
-    """Return the time ``expires_at`` as tables store it. *purpose*: why it cannot be past.
-
-    Raises ``InvalidField`` for a text that is not a time, or a past time.
-    """
+    """Return the time ``expires_at`` of a request as tables store it. *purpose*: why the time must not be past, for the
+    error. Raises ``InvalidField`` for a text that is not a time, or a past time."""
     if text is None:
         return None
     try:

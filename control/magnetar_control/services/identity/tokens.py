@@ -46,7 +46,8 @@ LONGEST = 2048
 
 
 def _target_query(table: Table) -> Select[Any]:
-    """Return the query for the row *target* with its domain, without documents, which no token needs."""
+    """Return the query for a row of *table* (parameter ``target``: its id) with its domain, without JSON columns, which
+    no token needs."""
     domain = tables.domains.c
     columns = (column for column in table.c if not isinstance(column.type, JsonColumn))
     query = select(*columns, domain.name.label("domain_name"), domain.enabled.label("domain_enabled"))
@@ -64,8 +65,8 @@ class Claims(NamedTuple):
     """The content of a token.
 
     *scope*: project, domain, system or "" (none). Times are seconds since the epoch. The epochs of user and scope are
-    their values when the token was issued. *chain*: ids of the tokens that it was exchanged from, the first one first.
-    *trust_id*: its trust; then *user_id* is the trustee, and *trustor_epoch* is the trustor's epoch.
+    their values when the token was issued. *chain*: ids of the tokens that this token was exchanged from, the first one
+    first. *trust_id*: the trust that is the scope; then *user_id* is the trustee, *trustor_epoch* the trustor's epoch.
     """
 
     id: str
@@ -84,7 +85,7 @@ class Claims(NamedTuple):
 
     @property
     def ancestors(self) -> list[str]:
-        """The ids in ``chain``: the token ends when one of these tokens is revoked."""
+        """Return the ids in ``chain``: this token ends when one of those tokens is revoked."""
         return self.chain.split()
 
 
@@ -129,8 +130,8 @@ class Tokens:
 
     @contextlib.contextmanager
     def change(self) -> Iterator[Connection]:
-        """Yield the connection of a transaction that changes tables of the identity service. Only one runs at a time:
-        others wait for the row of the revision."""
+        """Yield the connection of a transaction that changes tables of the identity service. Such transactions run one
+        after another: each locks the row of the revision."""
         count = update(tables.revision).values(number=tables.revision.c.number + 1)
         with self.database.write() as connection:
             if not connection.execute(count).rowcount:
@@ -145,7 +146,8 @@ class Tokens:
             self._known, self._keys, self._look_at = {}, {}, 0.0
 
     def create(self, claims: Claims) -> tuple[str, Token]:
-        """Return a new token with *claims*. Raises ``Unauthenticated`` when they are no longer true."""
+        """Return a new token with *claims*. Raises ``Unauthenticated`` when user, target or roles have changed
+        meanwhile."""
         with self.database.read() as connection:
             token = self.sign(connection, claims)
             valid_token = token_of(connection, claims, token, self.clock())
@@ -157,7 +159,7 @@ class Tokens:
         return token, valid_token
 
     def revoke(self, token: Token) -> None:
-        """End a token before it expires."""
+        """Revoke a token before it expires."""
         revocations, claims = tables.revocations, token.claims
         with self.change() as connection:
             connection.execute(delete(revocations).where(revocations.c.expires < self.clock()))
@@ -172,7 +174,7 @@ class Tokens:
         return sign_claims(claims, key["id"], base64.b64decode(key["secret"]))
 
     def _look(self) -> None:
-        """Empty the cache when another process has changed something."""
+        """Empty the cache if another process has changed an identity table."""
         with self.database.read() as connection:
             number = connection.execute(select(tables.revision.c.number)).scalar() or 0
         if number != self._revision:
@@ -261,8 +263,8 @@ def find_target(connection: Connection, scope: str, id: str) -> Row | None:
 
 def _limited(connection: Connection, claims: Claims, roles: list[dict[str, str]],
              moment: float) -> tuple[list[dict[str, str]], dict[str, Any] | None]:
-    """Return the roles and the description of the token's application credential. There are no roles when it is deleted
-    or expired, or when the user has lost one of them."""
+    """Return the roles that the token's application credential allows, and its description. No roles when it is deleted
+    or expired, or when the user has lost one of its roles."""
     columns = tables.credentials.c
     query = select(columns.name, columns.roles, columns.expires_at,
                    columns.unrestricted).where(columns.id == claims.credential_id)
@@ -279,8 +281,8 @@ def _trusted(connection: Connection, claims: Claims, trustee: Row,
              moment: float) -> tuple[Row, list[dict[str, str]], dict[str, Any] | None]:
     """Return the user that a token for a trust acts as, its roles, and the description of the trust.
 
-    There are no roles when the trust is deleted or expired, the trustor has lost one of them, or one of the users is
-    disabled.
+    There are no roles when the trust is deleted or expired, the trustor has lost a role of the trust, or one of the
+    users is disabled.
     """
     chain = trust_chain(connection, claims.trust_id, moment)
     if not chain or chain[0]["trustee_user_id"] != trustee["id"] or chain[0]["project_id"] != claims.scope_id:
@@ -303,7 +305,7 @@ def draw_token_id() -> str:
 
 
 def sign_claims(claims: Claims, key_id: str, secret: bytes) -> str:
-    """Return the token with *claims*."""
+    """Return the text of the token with *claims*, signed with *secret*."""
     head = f"{PREFIX}.{key_id}.{_text(orjson.dumps(tuple(claims)))}"
     return f"{head}.{_text(_mac(head, secret))}"
 

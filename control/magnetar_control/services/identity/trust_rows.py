@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Trusts as tokens and logins read them: the row, the trusts that it was redelegated from, and its roles."""
+"""Trusts, as tokens and logins use them: the row, the trusts that it was redelegated from, and its roles."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def delegated_roles(connection: Connection, chain: list[Row]) -> list[dict[str, 
 
 
 def use_trust(connection: Connection, trust_id: str) -> None:
-    """Count the use of a trust for a token. Raises ``Unauthenticated`` when no uses are left."""
+    """Count that a token was issued for a trust. Raises ``Unauthenticated`` when the trust has no uses left."""
     trust = tables.trusts.c
     counted = connection.execute(update(tables.trusts).where(trust.id == trust_id, trust.remaining_uses > 0).values(
         remaining_uses=trust.remaining_uses - 1)).rowcount

@@ -90,18 +90,16 @@ def show_trust(tokens: Tokens, context: Context, id: str) -> Document:
 
 def delete_trust(tokens: Tokens, context: Context, id: str) -> None:
     """Delete a trust and the trusts that were redelegated from it; their tokens end. Only for trustor and
-    administrators.
-
-    An expired trust can be deleted, too: it counts among the trustor's trusts. Raises ``NotFound``, ``Forbidden``.
-    """
+    administrators. An expired trust can be deleted, too, because it counts towards the limit of trusts. Raises
+    ``NotFound``, ``Forbidden``."""
     with tokens.change() as connection:
         _check_owner(context, fetch_identity_row(connection, tables.trusts, id=id), id, "trustor_user_id")
         connection.execute(delete(tables.trusts).filter_by(id=id))
 
 
 def _check_owner(context: Context, row: Row | None, id: str, *owners: str) -> Row:
-    """Return the *row* of the trust *id*, for its *owners* (columns) and administrators. Raises ``NotFound``,
-    ``Forbidden``."""
+    """Return *row*, the row of the trust *id*, if the caller is an administrator or in one of its columns *owners*.
+    Raises ``NotFound``, ``Forbidden``."""
     if row is None:
         raise NotFound(f"Could not find trust: {id}.")
     if not context.is_admin and context.user_id not in [row[owner] for owner in owners]:
@@ -110,7 +108,7 @@ def _check_owner(context: Context, row: Row | None, id: str, *owners: str) -> Ro
 
 
 def _usable(connection: Connection, tokens: Tokens, context: Context, id: str, *owners: str) -> Row:
-    """Return the row of a trust that has not ended, for its *owners* (columns) and administrators."""
+    """Return the row of a trust that is neither expired nor used up, with the check of ``_check_owner``."""
     chain = trust_chain(connection, id, tokens.clock())
     usable = chain[0] if chain and chain[0]["remaining_uses"] != 0 else None
     return _check_owner(context, usable, id, *owners)
@@ -136,7 +134,7 @@ def _check_room(connection: Connection, trustor_id: str, moment: float) -> None:
 
 
 def _count(request: Mapping[str, Any]) -> int:
-    """Return how often the trust can be redelegated."""
+    """Return how often the new trust can be redelegated."""
     count: int | None = request["redelegation_count"]
     if not request["allow_redelegation"] or count == 0:
         return 0
@@ -167,7 +165,8 @@ def _roles(connection: Connection, request: Mapping[str, Any], trustor_id: str) 
 
 
 def _redelegated(connection: Connection, tokens: Tokens, token: Token, asked_id: str | None) -> list[Row]:
-    """Return the trust of the token and the trusts above it; empty for other tokens."""
+    """Return the trust of the token, and the trusts that it was redelegated from; empty for a token without a trust.
+    *asked_id*: the redelegated_trust_id of the request."""
     trust_id = token.claims.trust_id
     if asked_id not in (None, trust_id):
         raise Forbidden("redelegated_trust_id is not the trust of the token: log in with the scope of that trust.")
@@ -178,7 +177,8 @@ def _redelegated(connection: Connection, tokens: Tokens, token: Token, asked_id:
 
 
 def _redelegate(row: dict[str, Any], request: Mapping[str, Any], roles: Iterable[str], chain: list[Row]) -> None:
-    """Limit a new trust to the trusts in *chain* that it is redelegated from. Raises ``Forbidden``."""
+    """Check and complete the row of a new trust that is redelegated from the trusts in *chain*. Raises ``Forbidden``
+    when it would allow more than they do."""
     parent = chain[0]
     remaining, requested = parent["redelegation_count"] - 1, request["redelegation_count"]
     if row["redelegation_count"] and requested is not None and requested != remaining:
@@ -211,6 +211,6 @@ def _document(connection: Connection, row: Row) -> Document:
 
 
 def check_not_delegated(token: Token, purpose: str) -> None:
-    """Raise ``Forbidden`` for a token from an application credential: such a token manages no trusts."""
+    """Raise ``Forbidden`` for a token from an application credential, which may not manage trusts."""
     if token.claims.credential_id:
         raise Forbidden(f"The token was got with an application credential: such a one does not {purpose}.")

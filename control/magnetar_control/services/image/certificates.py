@@ -1,9 +1,7 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The check that a certificate that signed an image is linked to the certificates that a user trusts (X.509, RFC 5280).
-
-Root certificates are not needed: every certificate that the user names is trusted, if it may sign certificates at
-all.
-"""
+"""The check of certificates of signed images: a certificate must be linked to a certificate that the user trusts
+(X.509, RFC 5280). Root certificates are not needed: every certificate that the user names is trusted, if it may sign
+certificates."""
 
 from __future__ import annotations
 

@@ -28,16 +28,16 @@ _ZEROS = bytes(PIECE)
 
 
 class Content:
-    """The folder. *limit*: largest content in bytes. *max_virtual*: largest virtual size in bytes. *reserve*: bytes
-    that stay free on the file system, which may be the one of the databases."""
+    """The folder with the content of images. *limit*: largest content in bytes. *max_virtual*: largest virtual size in
+    bytes. *reserve*: bytes that stay free on the file system, which may also hold the databases."""
 
     def __init__(self, folder: Path, limit: int, max_virtual: int, reserve: int) -> None:
         self.folder, self.limit, self.max_virtual, self.reserve = folder, limit, max_virtual, reserve
 
     @contextmanager
     def part(self, id: str) -> Iterator[int]:
-        """Yield the file descriptor of an empty part that no other process writes. The part is removed at the end.
-        Raises ``Conflict``."""
+        """Yield the file descriptor of an empty file for the upload to an image, which no other process writes. The
+        file is removed at the end. Raises ``Conflict``."""
         path = self._path(id, PART)
         self.folder.mkdir(parents=True, exist_ok=True)
         part = _locked(path, os.O_CREAT)
@@ -55,10 +55,11 @@ class Content:
 
     def take(self, part: int, chunks: Iterable[bytes], claimed: str, empty: bool = False,
              encrypted: bool = False) -> Document:
-        """Write *chunks* to the *part* and inspect them; return the image's columns for them, sizes in bytes.
+        """Write *chunks* to the file *part* and inspect the content; return the image's columns size, virtual_size (in
+        bytes), checksum and os_hash_value.
 
         *claimed*: the image's disk_format. *empty*: allow empty content. *encrypted*: see
-        ``image_format.inspect_image``. Raises ``InvalidRequest``, 413 or 507; nothing is kept then.
+        ``image_format.inspect_image``. Raises ``InvalidRequest``, 413 or 507; then no content is kept.
         """
         md5, sha512 = hashlib.md5(usedforsecurity=False), hashlib.sha512()
         head, size = bytearray(), 0
@@ -75,13 +76,13 @@ class Content:
         return {"size": size, "virtual_size": virtual, "checksum": md5.hexdigest(), "os_hash_value": sha512.hexdigest()}
 
     def check_length(self, length: int) -> None:
-        """Raise ``TooLarge`` for content above the limit for an image."""
+        """Raise ``TooLarge`` for a *length* above the limit for the content of an image, in bytes."""
         if length > self.limit:
             raise TooLarge(f"The content has more than the {self.limit} bytes that an image may have here.")
 
     def _inspected(self, head: bytes, size: int, claimed: str, encrypted: bool) -> int:
-        """Return the virtual size of the content in bytes. Raises ``InvalidRequest`` unless its format is accepted and
-        as *claimed*."""
+        """Return the virtual size of the content in bytes. Raises ``InvalidRequest`` unless its format is *claimed* and
+        accepted."""
         try:
             format, virtual = image_format.inspect_image(head, size, claimed, encrypted)
             if format != claimed:
@@ -95,7 +96,8 @@ class Content:
         return virtual
 
     def _write(self, part: int, chunk: bytes) -> None:
-        """Write the whole chunk; zeros become a hole. Raises ``NoSpace`` when less than the reserve would stay free."""
+        """Write *chunk* to the file *part*; zeros become a hole. Raises ``NoSpace`` when less than the reserve would
+        stay free."""
         if chunk == _ZEROS[:len(chunk)]:
             os.lseek(part, len(chunk), os.SEEK_CUR)
             return
@@ -112,7 +114,8 @@ class Content:
             raise
 
     def keep(self, id: str) -> None:
-        """Give the complete part its final name. The part also stays, with its lock, until ``part`` ends."""
+        """Give the complete content its final name. The file ``.part`` also stays, with its lock, until ``part``
+        ends."""
         self.remove(id)  # left by an upload whose image never became active
         self._path(id).hardlink_to(self._path(id, PART))
         folder = os.open(self.folder, os.O_RDONLY | os.O_DIRECTORY)
@@ -122,8 +125,8 @@ class Content:
             os.close(folder)
 
     def read(self, id: str, start: int = 0) -> Iterator[bytes] | None:
-        """Return the content from *start*, piece by piece; ``None`` when there is none. The file is opened immediately,
-        so a removal does not disturb the reader."""
+        """Return the content from byte *start*, piece by piece; ``None`` when there is none. The file is opened
+        immediately, so the content may be removed meanwhile."""
         try:
             file = self._path(id).open("rb", buffering=0)
         except FileNotFoundError:
@@ -142,7 +145,7 @@ class Content:
         self._path(id).unlink(missing_ok=True)
 
     def abandoned(self) -> list[str]:
-        """Remove the parts whose process has ended; return the ids of their images."""
+        """Remove the unfinished uploads whose process has ended; return the ids of their images."""
         ids = []
         for path in self.folder.glob(f"*{PART}"):
             part = _locked(path, 0)
@@ -153,7 +156,7 @@ class Content:
         return ids
 
     def kept(self) -> list[str]:
-        """Return the ids of all complete contents."""
+        """Return the ids of the images whose complete content is stored."""
         return [path.name for path in self.folder.glob("*") if UUID.fullmatch(path.name)]
 
     def _path(self, id: str, end: str = "") -> Path:
@@ -161,7 +164,8 @@ class Content:
 
 
 def _locked(path: Path, flags: int) -> int | None:
-    """Return a file descriptor with the lock of *path*; ``None`` when another process holds it, or the file is gone."""
+    """Open and lock the file *path*, and return its descriptor; ``None`` when another process has the lock, or the file
+    is gone."""
     try:
         part = os.open(path, os.O_RDWR | flags, 0o600)
     except FileNotFoundError:

@@ -41,12 +41,11 @@ WAITING = ("queued", "saving")
 
 
 class EmbeddedImages:
-    """An implementation of ``services.Images``.
+    """The embedded ``services.Images``. *folder*: of the content; hosts that share the database share it.
 
-    *folder*: of the content; hosts that share the database share it. *limit*: largest content, *max_virtual*: largest
-    virtual size, *reserve*: free space to leave on the folder's file system, all in bytes. *limits*: see
-    ``quotas.image_quotas``. *keys*: the key manager with the certificates for verifying signatures of uploads; without
-    it, signatures are not verified.
+    *limit*: largest content, *max_virtual*: largest virtual size, *reserve*: free space to leave on the folder's file
+    system, all in bytes. *limits*: see ``quotas.image_quotas``. *keys*: the key manager with the certificates for
+    verifying signatures of uploads; without it, signatures are not verified.
     """
 
     def __init__(self, database: Database, folder: Path, limit: int = 256 * GIB, max_virtual: int = 2048 * GIB,
@@ -142,7 +141,8 @@ class EmbeddedImages:
                                 f"become {status}.")
 
     def bring(self, context: Context, id: str) -> None:
-        """Import staged content. It was checked when it was staged, so the image becomes active immediately."""
+        """Import staged content. The content was checked when it was staged, so the image becomes active
+        immediately."""
         with self.database.write() as connection:
             image = images.require_image_document(connection, context, id, lock=True)
             check_image_owner(context, image)
@@ -157,7 +157,7 @@ class EmbeddedImages:
                 quotas.check_image_quota(connection, self.quota, context.project_id, more, size, image)
 
     def upload(self, id: str, chunks: Iterable[bytes], then: str = "active", size: int | None = None) -> Document:
-        """Take content as ``services.Images`` does. *then*: the status afterwards. An image whose signature does not
+        """Store content as ``services.Images`` does. *then*: the status afterwards. An image whose signature does not
         match the content is deleted, as in Glance, unless it is protected."""
         with self.files.part(id) as part:
             with self.database.write() as connection:
@@ -187,7 +187,7 @@ class EmbeddedImages:
             raise Gone(f"Image {id} was removed while its content came.")
 
     def _check(self, id: str, signed: SignedUpload) -> None:
-        """Raise ``ImageRefused`` and delete the image when the content differs from the signed one."""
+        """Raise ``ImageRefused`` and delete the image when the signature does not match the content."""
         try:
             signed.check()
         except ImageRefused as error:
@@ -215,11 +215,10 @@ class EmbeddedImages:
         self.files.remove(id)
 
     def sweep(self) -> None:
-        """Repair the state after a crash: requeue images whose upload has died, and remove the content of deleted
-        images.
+        """Clean up after a crash: requeue images whose upload has died, and remove the content of deleted images.
 
-        Content without a row that was not deleted is kept and logged: the database may be an older or a different one.
-        Any number of processes may sweep at any time.
+        Content without a row is kept and logged, unless its image was deleted: the database may be an older or a
+        different one. Any number of processes may sweep at any time.
         """
         for id in self.files.abandoned():
             self._set(id, {"status": "queued"}, ("saving",))
@@ -234,7 +233,7 @@ class EmbeddedImages:
                 log.warning("image content %s has no image in the database, and is kept: remove it by hand", id)
 
     def sweeping(self) -> threading.Event:
-        """Start a thread that sweeps now and every ``EVERY`` seconds; return the event that stops it."""
+        """Start a thread that calls ``sweep`` now and every ``EVERY`` seconds; return the event that stops it."""
         over = threading.Event()
 
         def sweep() -> None:
@@ -255,20 +254,20 @@ class EmbeddedImages:
         return {name: (limit, used[name]) for name, limit in limits.items()}
 
     def _set(self, id: str, values: Document, status: tuple[str, ...]) -> None:
-        """Change an image in one of the states *status* and release its claim of the quota, because its content will
-        not arrive."""
+        """Set *values* of an image if it has one of the statuses *status*, and release its claim of the quota: its
+        content will not arrive."""
         with self.database.write() as connection:
             quotas.release_upload_quota(connection, id)
             images.update_image_row(connection, id, values, status)
 
 
 def _owner(image: Document) -> Context:
-    """Return the context for requesting an image's certificate from the key manager."""
+    """Return a context of the image's owner, for reading the certificate of the signature from the key manager."""
     return Context("", image["owner"])
 
 
 def _changed(context: Context, image: Document, changes: Document) -> Document:
-    """Return the columns for *changes*, checked."""
+    """Check the requested *changes* of an image, and return the columns for them."""
     removed = {name for name, value in changes.items() if value is None and name not in fields.FIELDS}
     values, more = fields.check_image_values({name: value for name, value in changes.items() if name not in removed})
     # Unchanged values need no permission, because clients send all fields that they know.

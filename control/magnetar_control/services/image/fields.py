@@ -37,17 +37,18 @@ SIGNATURE = ("img_signature", "img_signature_hash_method", "img_signature_key_ty
 
 
 def is_read_only(name: str) -> bool:
-    """Return whether only the service sets the field *name*."""
+    """Return whether only the service may set the field *name*."""
     return name in READ_ONLY or name.startswith("os_glance_")
 
 
 def is_property(name: str) -> bool:
-    """Return whether callers may use *name* for a property: it is neither a field nor set by the service."""
+    """Return whether a caller may set a property called *name*: it is neither a field nor a name that the service
+    sets."""
     return not (is_read_only(name) or name in FIELDS or name == "id")
 
 
 def check_properties(names: Iterable[str]) -> None:
-    """Raise ``Forbidden`` for names that are not properties, so that properties cannot set anything else."""
+    """Raise ``Forbidden`` for *names* that properties must not have, such as the names of fields."""
     for name in names:
         _check_settable(name)
         if not is_property(name):
@@ -75,20 +76,21 @@ def check_image_values(body: Mapping[str, Any]) -> tuple[Document, dict[str, str
 
 
 def check_formats(image: Mapping[str, Any]) -> None:
-    """Raise ``InvalidField`` for a container format of kernels or ramdisks with a different disk format."""
+    """Raise ``InvalidField`` if the container format is that of a kernel or ramdisk, and the disk format a different
+    one."""
     container, disk = image["container_format"], image["disk_format"]
     if container in BOOT and disk not in (None, container):
         raise InvalidField("container_format", f"must be bare, or {disk} where that is a kernel or ramdisk", container)
 
 
 def sorted_properties(properties: Mapping[str, str]) -> dict[str, str]:
-    """Return properties as the table stores them, by name. Raises ``TooLarge`` when there are too many."""
+    """Return the properties sorted by name, as the table stores them. Raises ``TooLarge`` when there are too many."""
     if len(properties) > MOST:
         raise TooLarge(f"An image may have {MOST} properties, and this would be {len(properties)}.")
     return dict(sorted(properties.items()))
 
 
 def image_document(row: Mapping[Any, Any], names: Iterable[str]) -> Document:
-    """Return a row with its tags in the form of ``services.Images``."""
+    """Return the row of an image, with its tags *names*, in the form of ``services.Images``."""
     columns = {str(key): value for key, value in row.items()}
     return {**columns, "tags": list(names), "os_hash_algo": HASH if row["os_hash_value"] else None}

@@ -58,8 +58,8 @@ class ImageListing:
 
 def find_image_document(connection: Connection, context: Context | None, id: str,
                         lock: bool = False) -> Document | None:
-    """Return the image, if *context* may see it (``None``: the control plane itself). *lock*: no other client changes
-    the image until the transaction ends."""
+    """Return the image, if *context* may see it. *context* is ``None`` for the control plane, which sees every image.
+    *lock*: no other client changes the image until the transaction ends."""
     if context is not None and not context.is_reader:
         return None
     values: dict[str, str | None] = {"id": id}
@@ -100,7 +100,7 @@ def set_tags(connection: Connection, id: str, names: Iterable[str]) -> None:
 
 def fetch_image_page(connection: Connection, context: Context, listing: ImageListing) -> Page:
     """Return the images of a list, and whether more follow. Raises ``InvalidRequest`` for an unknown marker, and
-    ``Forbidden`` for a caller who may not even read."""
+    ``Forbidden`` for a caller without permission to read images."""
     if not context.is_reader:
         raise Forbidden("You are not authorized to complete this action: it needs the role reader of a project.")
     keys, limit = [*listing.sort, ("id", listing.sort[-1][1])], listing.limit

@@ -55,7 +55,8 @@ class Members:
             return _member(connection, context, image_id, project)[1]
 
     def answer(self, context: Context, image_id: str, project: str, status: str) -> RowMapping:
-        """Set the member's own status: pending, accepted or rejected."""
+        """Set the status that a member gives the image: pending, accepted or rejected. Only the member and
+        administrators may."""
         with self.database.write() as connection:
             _member(connection, context, image_id, project)
             check_image_writer(context)
@@ -73,7 +74,8 @@ class Members:
 
 
 def _member(connection: Connection, context: Context, image_id: str, project: str) -> tuple[Document, RowMapping]:
-    """Return the image and the row of its member; only the owner and the member see it. Raises ``NotFound``."""
+    """Return the image, and the row of its member *project*. Only the owner and the member see it. Raises
+    ``NotFound``."""
     image = images.require_image_document(connection, context, image_id)
     row = connection.execute(select(members).filter_by(image_id=image_id, member=project)).mappings().first()
     if row is None or not (owns_image(context, image) or project == context.project_id):

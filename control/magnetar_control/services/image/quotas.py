@@ -33,12 +33,13 @@ _USED = select(func.count(), func.coalesce(func.sum(images.c.size), 0) + _COMING
 
 
 def image_quotas(limits: Mapping[str, int]) -> Quotas:
-    """Return the quotas with these default *limits*; the settings' limits apply to missing ones."""
+    """Return the quotas with the default *limits*; the defaults of the settings apply to resources that *limits*
+    lacks."""
     return Quotas("image", {**image_quota_defaults(Settings()), **limits}, _count, _refusal)
 
 
 def image_quota_defaults(settings: Settings) -> dict[str, int]:
-    """Return the limits of the settings, by Glance's names."""
+    """Return the default limits in *settings*, by Glance's names."""
     size = settings.quota_image_gigabytes
     return {COUNT: settings.quota_images, SIZE: size if size < 0 else size * 1024}
 
@@ -49,13 +50,14 @@ def _count(connection: Connection, project: str, _names: Collection[str]) -> dic
 
 
 def _used(connection: Connection, project: str, besides: str = "") -> tuple[int, int]:
-    """Return the number of images, and the bytes they use, without the upload to the image *besides*."""
+    """Return the number of images of a project, and the bytes that they use, without the upload to the image
+    *besides*."""
     count, size = connection.execute(_USED, {"project": project, "besides": besides}).one()
     return int(count), int(size)
 
 
 def _refusal(over: Sequence[Excess]) -> MagnetarError:
-    """Return the error, in the words of oslo.limit, as Glance does."""
+    """Return the error for a request that exceeds the quota, in the words of oslo.limit, as in Glance."""
     words = ", ".join(
         f"Resource {excess.resource} is over limit of {excess.limit} due to current usage {excess.used} and delta "
                       f"{excess.more}" for excess in over)
@@ -64,8 +66,8 @@ def _refusal(over: Sequence[Excess]) -> MagnetarError:
 
 
 def check_image_quota(connection: Connection, quota: Quotas, project: str, more: int, size: int, image: str) -> None:
-    """Raise the quota's refusal when *more* images with *size* bytes of content do not fit. The upload to *image* does
-    not count."""
+    """Raise the quota's refusal when *more* further images with *size* bytes of content exceed it. The upload to
+    *image* does not count."""
     limits, (count, used) = quota.limits(connection, project), _used(connection, project, image)
     over = [Excess(COUNT, count, more, limits[COUNT])] if more > 0 and 0 <= limits[COUNT] < count + more else []
     if size > 0 and 0 <= limits[SIZE] * MIB < used + size:
@@ -83,7 +85,8 @@ class Share:
         self.taken: int | None = 0
 
     def of(self, chunks: Iterable[bytes], size: int | None) -> Iterator[bytes]:
-        """Yield *chunks*, each as soon as the quota has room. *size*: the total, if known. Raises ``TooLarge``."""
+        """Yield *chunks*, each as soon as the quota has room for it. *size*: the total in bytes, if known. Raises
+        ``TooLarge``."""
         come = 0
         if size:
             self.database.retried(partial(self._take, size, size))
@@ -94,7 +97,8 @@ class Share:
             yield chunk
 
     def _take(self, least: int, most: int) -> None:
-        """Claim *most* bytes or the rest of the quota, but at least *least*."""
+        """Claim *most* bytes of the quota, or all that is left of it. Raises the quota's refusal when less than *least*
+        is left."""
         with self.database.write() as connection:
             limit = self.quota.bound(connection, self.project, SIZE).get(SIZE)
             if limit is None:
@@ -109,5 +113,5 @@ class Share:
 
 
 def release_upload_quota(connection: Connection, image: str) -> None:
-    """Release the claim of an upload that has ended: from now on the size of the image counts, if it has one."""
+    """Release the claim of an upload that has ended. From now on the size of the image counts, if it has one."""
     connection.execute(delete(uploads).where(uploads.c.image_id == image))

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""``services.Images`` over HTTP, for any service with Glance's API v2, including the control plane's own on another
-machine. Content is streamed in both directions."""
+"""The client of a service with Glance's API v2, as a ``services.Images``; also for the control plane's own image
+service on another machine. Content is streamed in both directions."""
 
 from __future__ import annotations
 
@@ -44,9 +44,11 @@ class Remote:
         self._json, self._asked = client.json, client.asked
 
     def show(self, context: Context, id: str) -> Document | None:
-        """Return the image, if *context* may see it. The request uses the user's token, if there is one. Without a
-        token (a conductor that works for a user who was admitted earlier) a private image of another project is not
-        returned."""
+        """Return the image, if *context* may see it.
+
+        The request uses the user's token, if there is one. Without a token (a conductor that works for a user who was
+        admitted earlier) a private image of another project is not returned.
+        """
         return self.show_with_location(context, id)[0]
 
     def show_with_location(self, context: Context, id: str) -> tuple[Document | None, str]:
@@ -65,7 +67,7 @@ class Remote:
 
     def list(self, context: Context, name: str | None = None,
              properties: Mapping[str, str] | None = None) -> Documents:
-        """See ``services.Images``."""
+        """Return images as ``services.Images`` does."""
         images: Documents = []
         following = "?" + urllib.parse.urlencode(
             {**(properties or {}), "limit": 1000, **({} if name is None else {"name": name})})
@@ -94,7 +96,8 @@ class Remote:
 
     def create(self, context: Context, name: str | None, *, share_with: str | None = None,
                **attributes: Any) -> Document:
-        """Create a queued image, with the user's token if there is one. If it cannot be shared, it is removed again."""
+        """Create a queued image, with the user's token if there is one. If the image cannot be shared with the member,
+        remove it."""
         properties = attributes.pop("properties", {})
         check_properties(properties)
         body = {"name": name, **properties, **attributes}
@@ -110,7 +113,7 @@ class Remote:
         return made
 
     def check_room(self, context: Context, more: int, size: int, image: str = "") -> None:
-        """Do nothing: only the service knows its quotas."""
+        """Do nothing: the remote service alone knows its quotas."""
 
     def upload(self, id: str, chunks: Iterable[bytes], *, size: int | None = None) -> Document:
         length = {} if size is None else {"Content-Length": str(size)}
@@ -139,8 +142,8 @@ def _word(id: str) -> str:
 
 
 def _pieces(answer: Any, id: str, size: int) -> Iterator[bytes]:
-    """Yield all *size* bytes. Raises ``Unavailable`` when the content ends early, so that a part is never taken for the
-    whole."""
+    """Yield all *size* bytes of the content. Raises ``Unavailable`` when it ends early, so that incomplete content is
+    not used."""
     sent = 0
     with answer:
         try:

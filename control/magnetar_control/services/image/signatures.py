@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Signatures of images: four properties of the image sign the digest of its content with a certificate of the key
-manager. Source: the documentation of image signature verification of Glance and Nova."""
+"""Signatures of images. Four properties of an image hold the signature of its content's digest, and name a certificate
+in the key manager. Source: the documentation of image signature verification of Glance and Nova."""
 
 from __future__ import annotations
 
@@ -49,7 +49,8 @@ class Signature(NamedTuple):
     certificate: str
 
     def check(self, certificate: x509.Certificate, digest: bytes) -> None:
-        """Raise ``ImageRefused`` unless the key of *certificate* has signed the content with this *digest*."""
+        """Raise ``ImageRefused`` unless the signature of the content's *digest* was made with the key of
+        *certificate*."""
         method = METHODS[self.method]
         hashed = Prehashed(method)
         try:
@@ -101,7 +102,7 @@ def signature_of(image: Mapping[str, Any]) -> Signature:
 
 
 def certificate_of(keys: KeyManager, context: Context, id: str, image: str) -> x509.Certificate:
-    """Return a certificate from the key manager. Raises ``ImageRefused``."""
+    """Return the certificate *id* from the key manager, for *image*. Raises ``ImageRefused``."""
     try:
         return certificates.load_certificate(keys.certificate(context, id), id)
     except NotFound as error:
@@ -109,7 +110,7 @@ def certificate_of(keys: KeyManager, context: Context, id: str, image: str) -> x
 
 
 class SignedUpload:
-    """The upload of a signed image. Raises ``ImageRefused`` immediately for a signature that cannot be valid."""
+    """The upload of a signed image. Creating it raises ``ImageRefused`` for a signature that cannot be valid."""
 
     def __init__(self, image: Document, keys: KeyManager, context: Context) -> None:
         self.signature = signature_of(image)
@@ -125,7 +126,7 @@ class SignedUpload:
             yield chunk
 
     def check(self) -> None:
-        """Raise ``ImageRefused`` when the content differs from the signed one."""
+        """Raise ``ImageRefused`` when the signature does not match the content."""
         self.signature.check(self.certificate, self._digest.digest())
 
 
@@ -210,7 +211,7 @@ class Signatures:
 
 
 def _name(method: str) -> str:
-    """Return the name of the method in hashlib and image services."""
+    """Return the name that hashlib and image services have for the hash method."""
     return method.replace("-", "").lower()
 
 
