@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The embedded network service: Neutron's API v2.0 for servers. Agents make the networks of one host each; an engine
-(``engine.py``) makes networks between hosts."""
+"""The embedded network service: the parts of Neutron's API v2.0 that servers need. Without an engine, each agent makes
+the networks on its own host. An engine (``engine.py``) makes networks that connect hosts."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ __all__ = ["EmbeddedNetworks", "Wait", "engine_of"]
 
 
 def engine_of(settings: Settings) -> NetworkEngine | None:
-    """Return the engine that the settings name; ``None`` when only agents make networks. Raises ``InvalidSettings``."""
+    """Return the engine of networks in *settings*; ``None`` if the agents alone make networks. Raises
+    ``InvalidSettings``."""
     url, south = settings.ovn_northbound, settings.ovn_southbound
     if url is None and south is not None:
         raise InvalidSettings("ovn_southbound needs ovn_northbound too.")

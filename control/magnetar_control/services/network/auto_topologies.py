@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""A project's first network, created on demand: a network with a subnet from the default subnet pool, and a router if
-there is a default external network (Neutron's extension auto-allocated-topology). A server that asks for ``auto`` gets
-it when its project has no network."""
+"""The first network of a project, created on demand: a network with a subnet from the default subnet pool, and a router
+if there is a default external network (Neutron's extension auto-allocated-topology). A server that requests ``auto``
+gets this network if its project has none."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ class AutoTopologies:
         self.database, self.networks, self.subnets, self.routers = database, networks, subnets, routers
 
     def find(self, context: Context, project: str) -> str:
-        """Return the uuid of *project*'s first network, and create the network if there is none. Raises ``Conflict``
-        when the project may use no default subnet pool."""
+        """Return the uuid of *project*'s first network; create the network if there is none. Raises ``Conflict`` when
+        there is no default subnet pool that the project may use."""
         owner = self._as_owner(context, project, "get")
         with self.database.write() as connection:
             advisory_lock(connection, "first network", project)
@@ -47,7 +47,7 @@ class AutoTopologies:
                 _check_pool(connection, owner)
 
     def delete(self, context: Context, project: str) -> None:
-        """Delete the first network with its router. Raises ``Conflict`` while it has ports."""
+        """Delete the first network with its router. Raises ``Conflict`` while the network has ports."""
         owner = self._as_owner(context, project, "delete")
         with self.database.write() as connection:
             row = _row(connection, project)
@@ -61,7 +61,8 @@ class AutoTopologies:
             self.networks.drop(connection, owner, network)
 
     def _as_owner(self, context: Context, project: str, verb: str) -> Context:
-        """Return *context* as a caller of *project*. Raises ``Forbidden``."""
+        """Return *context* with the project *project*. Raises ``Forbidden`` if the caller may not act for that
+        project."""
         if project != context.project_id and not context.is_admin:
             raise forbidden_by_policy(f"{verb}_auto_allocated_topology", "it is another project's")
         if not context.is_writer:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The networks of servers, as the API and the conductors use them."""
+"""The embedded ``services.Networks``, which the API and the conductors call."""
 
 from __future__ import annotations
 
@@ -79,8 +79,8 @@ from .tables import engine as engines
 
 
 def _moves(port: FromClause) -> ColumnElement[bool]:
-    """Return the condition that the engine must be told of the host of a port's server. *port*: the table of ports, or
-    an alias."""
+    """Return the condition of ports that the engine must write again when their server is bound to the host ``there``.
+    *port*: the table of ports, or an alias."""
     return (port.c.host != bindparam("there")) | (port.c.next_host != "") | port.c.arriving | (
         port.c.vnic_type == REMOTE)
 
@@ -111,18 +111,19 @@ NAMESPACE = uuid.UUID("6f0a6f0c-4f0b-5c47-9f59-9b1d4f2b7a10")
 
 
 def _going(port: Row[Any], host: str, running: bool) -> Document:
-    """Return the columns that change of a port (of ``_OF_ENGINE``) whose server goes to *host*."""
+    """Return the new column values of a port (a row of ``_OF_ENGINE``) whose server will move to *host*; empty if none
+    differ."""
     place = {"host": host} if port.host in ("", host) else {"next_host": host}
     values = {"host": port.host, "next_host": "", "arriving": running, **place}
     return values if any(getattr(port, name) != value for name, value in values.items()) else {}
 
 
 class EmbeddedNetworks:
-    """``services.Networks`` in the API *database*. *default_cidr*: the addresses of the network or pool that
-    ``bootstrap`` makes, a /16 because it serves all projects; ``None``: make none. *pools*: the ranges of users'
-    subnets. *limits*: see ``quotas.build_network_quotas``. *engine*: makes the networks between hosts; ``None``: agents
-    alone make networks. *wait*: see ``EngineWorker``. *physical_mtu*: the MTU of the hosts' own networks. *domain*: the
-    DNS domain of networks without their own."""
+    """The embedded ``services.Networks``, in the API *database*. *default_cidr*: the addresses of the network or pool
+    that ``bootstrap`` creates, a /16 because it serves all projects; ``None``: create none. *pools*: the ranges of
+    users' subnets. *limits*: see ``quotas.build_network_quotas``. *engine*: makes the networks between hosts; ``None``:
+    agents alone make networks. *wait*: see ``EngineWorker``. *physical_mtu*: the MTU of the hosts' own networks.
+    *domain*: the DNS domain of networks without their own."""
 
     def __init__(self, database: Database, default_cidr: str | None = "10.213.0.0/16",
                  pools: Sequence[IPv4Network] = addresses.PRIVATE, limits: Mapping[str, int] | None = None,
@@ -158,15 +159,15 @@ class EmbeddedNetworks:
                 name: made(database, resource, self.quota, self.log) for name, (made, resource) in WITH_PARTS.items()})
 
     def on_moved(self, tell: Callable[[Collection[str]], None]) -> None:
-        """Call *tell* with the uuids of servers after their floating IPs have changed here."""
+        """Register *tell*, to be called with the uuids of servers after this process has changed their floating IPs."""
         self.moved = tell
         if isinstance(store := self.resources.get("floatingips"), FloatingIpStore):
             store.moved = tell
 
     def bootstrap(self) -> None:
-        """Create what a new cloud has: the default rules of security groups; with an engine a default subnet pool for
-        the networks of projects; without one a shared network ``default``, if there is no network at all. May run
-        again, and in several processes."""
+        """Create the initial rows of a new cloud: the default rules of security groups; with an engine a default subnet
+        pool for the networks of projects; without one a shared network ``default``. Creates no network or pool if there
+        is any network. May run again, and in several processes."""
         with self.database.write() as connection:
             default_rules.bootstrap_default_rules(connection)
         if self.default_cidr is None:
@@ -187,8 +188,8 @@ class EmbeddedNetworks:
                                  allocation_pools=[{"start": str(net[2]), "end": str(net[-2])}], **common)
 
     def check_requested(self, context: Context, requested: Any, external: bool = False) -> list[PortRequest]:
-        """Return the normal form of *requested*. It also has ``make``: the id of a port to be made is derived from it,
-        so that a repeated call makes no second port."""
+        """Check *requested* as ``services.Networks`` does. A request for a new port also has ``make``: the port's id is
+        derived from it, so that a repeated ``allocate`` creates no second port."""
         try:
             with self.database.read() as connection:
                 return requested_networks.parse_requested_networks(connection, context, requested, external)
@@ -203,8 +204,8 @@ class EmbeddedNetworks:
         return self.worker is not None and self.worker.leads
 
     def _first_network(self, context: Context) -> None:
-        """Create the project's first network. Raises ``InvalidRequest``, as Nova does, when the project can have
-        none."""
+        """Create the project's first network. Raises ``InvalidRequest``, as Nova does, when the project cannot get
+        one."""
         try:
             self.topologies.find(context, context.project_id or "")
         except (Conflict, Forbidden) as error:
@@ -217,7 +218,8 @@ class EmbeddedNetworks:
     def allocate(self, context: Context, server_id: str, requested: Sequence[PortRequest],
                  groups: Sequence[str] = (), sure: Sure = always_allowed, hostname: str = "",
                  host: str = "") -> list[ServerNic]:
-        """Return the NICs for *requested*. *groups*: names or ids of the security groups of new ports."""
+        """Create ports and return NICs as ``services.Networks`` does. *groups*: names or ids of the security groups of
+        new ports."""
         project, makes = context.project_id or "", not all(request.get("port_id") for request in requested)
 
         def once() -> list[ServerNic]:
@@ -361,8 +363,8 @@ class EmbeddedNetworks:
             return list(connection.execute(_USER_IDS, {"after": after, "most": limit}).scalars())
 
     def on_host(self, network_id: str) -> Document | None:
-        """Return the network in the form of the agents that make it; ``None`` for other networks. Its name is derived
-        from the uuid, and therefore the same on each host."""
+        """Return the network in the form of the agents, if the agents make it; ``None`` for other networks. The name is
+        derived from the network's uuid, and therefore the same on each host."""
         with self.database.read() as connection:
             network = connection.execute(select(networks).where(networks.c.id == network_id)).mappings().first()
             subnet = connection.execute(select(subnets).where(subnets.c.network_id == network_id)
@@ -374,7 +376,8 @@ class EmbeddedNetworks:
         return host_network if network["mtu"] == 1500 else {**host_network, "mtu": network["mtu"]}
 
     def ports(self, server_id: str) -> list[PortOfServer]:
-        """Return the NICs of a server. ``port_state`` is ACTIVE or DOWN. ``host``: where the port is bound."""
+        """Return the NICs of a server, each with ``port_state`` (ACTIVE or DOWN) and ``host`` (where the port is
+        bound)."""
         with self.database.read() as connection:
             return nics.ports_of_server(connection, server_id)
 
@@ -385,8 +388,8 @@ class EmbeddedNetworks:
             return nics.floating_ips_by_server(connection, server_ids)
 
     def groups(self, context: Context, names: Sequence[str]) -> Documents:
-        """Return the security groups *names*. No names stand for the project's ``default``, which each project has
-        once."""
+        """Return the security groups *names* of the caller's project. Without *names*: the project's group
+        ``default``."""
         if set(names) <= {"default"}:
             return [{"name": "default"}]
         with self.database.read() as connection:
@@ -413,7 +416,8 @@ class EmbeddedNetworks:
             self.moved([server_id])
 
     def differences(self) -> list[EngineDifference]:
-        """Return the faults of the engine and its differences from the rows; ``[]`` without an engine."""
+        """Return the faults of the engine, and the differences between its content and the rows; ``[]`` without an
+        engine."""
         if self.worker is None:
             return []
         try:

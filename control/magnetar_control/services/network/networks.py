@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Networks. The agents make a network of type ``nat`` or ``isolated`` on each host that needs it; ``flat`` is a
-*bridge* that each host already has. With an engine, ``ovn`` is a network between hosts, and ``flat`` and ``vlan`` are
-on a physical network, named as the hosts name it."""
+"""Networks. Without an engine: the agents make a network of type ``nat`` or ``isolated`` on each host that needs it;
+``flat`` is a *bridge* that each host already has. With an engine: ``ovn`` is a network between hosts; ``flat`` and
+``vlan`` are on a physical network, *bridge* is the hosts' name of it."""
 
 from __future__ import annotations
 
@@ -44,7 +44,8 @@ LEAST_MTU = 1280
 
 
 def network_documents(connection: Connection, rows: Sequence[RowMapping]) -> list[Document]:
-    """Return the rows with the ids of their subnets, and ``scopes``: IP version to the address scope of its subnets."""
+    """Return the networks *rows* with the ids of their subnets, and ``scopes``: {IP version: address scope of the
+    subnets}."""
     ids: dict[str, list[str]] = {row["id"]: [] for row in rows}
     scopes: dict[str, dict[int, str]] = {row["id"]: {} for row in rows}
     query = select(*subnets.c["id", "network_id", "cidr"], subnet_pools.c.address_scope_id).outerjoin(
@@ -59,8 +60,8 @@ def network_documents(connection: Connection, rows: Sequence[RowMapping]) -> lis
 
 
 def create_network_row(physical_mtu: int | None, connection: Connection, context: Context, values: Document) -> None:
-    """Add a network. Only a flat network has a bridge. *physical_mtu*: the MTU of the hosts' networks, with an
-    engine."""
+    """Check *values* and insert the row of a network. *physical_mtu*: the MTU of the hosts' networks; ``None`` without
+    an engine."""
     values["by_engine"] = physical_mtu is not None and values["type"] in OF_ENGINE
     _check_internal(values, values)
     _check_default(connection, values)
@@ -88,8 +89,8 @@ def _check_mtu(values: Document, most: int) -> None:
 
 
 def _check_other_mtu(physical_mtu: int | None, connection: Connection, row: RowMapping, values: Document) -> None:
-    """Raise an error when the network of *row*, which is locked, cannot have the MTU in *values*. DHCP and router
-    advertisements announce a new MTU immediately; NICs of servers keep the MTU that they were plugged with."""
+    """Raise an error when the network *row*, which is locked, cannot get the MTU in *values*. DHCP and router
+    advertisements announce a new MTU immediately, but NICs of servers keep the MTU that they were plugged with."""
     if physical_mtu is None or not row["by_engine"]:
         raise InvalidField("mtu", f"cannot change, but of a network of OVN: hosts may have this one of type "
                                   f"{row['type']} already. Create another network", values["mtu"])
@@ -106,12 +107,13 @@ def _check_other_mtu(physical_mtu: int | None, connection: Connection, row: RowM
 
 
 def _most(physical_mtu: int, type: str) -> int:
-    """Return the largest MTU of a network of an engine."""
+    """Return the largest possible MTU of an engine's network of this *type*."""
     return physical_mtu - (GENEVE if type == "ovn" else 0)
 
 
 def _check_physical(connection: Connection, values: Document) -> None:
-    """Check where a network of the engine is. Only one network may be in one place."""
+    """Check the physical network and VLAN tag in *values* of an engine's network. Raises ``Conflict`` if another
+    network has them."""
     type, physical, segment = values["type"], values["bridge"], values.get("segment")
     if (physical is not None) != (type != "ovn"):
         raise InvalidField(BRIDGE, "must be the name that hosts have for the physical network (ovn-bridge-mappings), "
@@ -151,8 +153,8 @@ def _check_internal(values: Document, made: Document | RowMapping) -> None:
 
 
 def _check_default(connection: Connection, values: Document) -> None:
-    """Check ``is_default`` in all *values* of a network: there is one default network, and it is external, because the
-    first routers of projects lead out through it."""
+    """Check ``is_default`` in all *values* of a network. There is at most one default network, and it is external:
+    routers that are created with the first networks of projects have their gateway in it."""
     if not values["is_default"]:
         return
     if not values["external"]:
@@ -167,7 +169,8 @@ def _check_default(connection: Connection, values: Document) -> None:
 
 
 def check_admin_state(network: Document | RowMapping, up: bool) -> None:
-    """Raise ``InvalidField`` when *network*, or a port of it, would be down but its packets would still pass."""
+    """Raise ``InvalidField`` when *up* is false and *network* has no engine: its packets, and its ports', would still
+    pass."""
     if not up and not network["by_engine"]:
         raise InvalidField("admin_state_up", "must be true, but on networks of OVN: hosts pass the packets of a "
                                              f"network of type {network['type']} whatever is said here", False)
@@ -175,7 +178,8 @@ def check_admin_state(network: Document | RowMapping, up: bool) -> None:
 
 def prepare_network_update(physical_mtu: int | None, connection: Connection, context: Context, row: RowMapping,
                            values: Document) -> None:
-    """Check and complete the values. A network stays shared while other projects have ports on it."""
+    """Check and complete the new *values* of the network *row*. A network stays shared while other projects have ports
+    on it."""
     if values.get("mtu", row["mtu"]) != row["mtu"]:
         _check_other_mtu(physical_mtu, connection, find_resource_row(connection, context, NETWORK, row["id"],
                                                                      lock=True), values)
@@ -209,8 +213,8 @@ def prepare_network_update(physical_mtu: int | None, connection: Connection, con
 
 
 def prepare_network_delete(connection: Connection, context: Context, row: RowMapping) -> None:
-    """Check that no port is on the network. Its subnets are deleted with it. The error does not name ports of other
-    projects."""
+    """Raise ``Conflict`` while a port is on the network; the error does not name ports of other projects. Delete the
+    network's sharing policies, and have hosts remove the network. Its subnets are deleted with it."""
     used = connection.execute(select(ports.c.id, rows_of_caller(ports)(context)).where(
         ports.c.network_id == row["id"]).limit(20)).all()
     if used:
@@ -224,8 +228,8 @@ def prepare_network_delete(connection: Connection, context: Context, row: RowMap
 
 
 def changed_network_units(connection: Connection, row: RowMapping, changed: Document | None) -> list[str]:
-    """Return the network; its ports, if it goes up or down or gets another QoS policy or domain; the routers that
-    advertise its MTU, if that changes."""
+    """Return the keys of the changed units: the network; its ports, if ``admin_state_up``, QoS policy or domain change;
+    the routers that advertise its MTU, if that changes."""
     unit_keys = [f"network/{row['id']}"]
     if changed and changed.get("mtu", row["mtu"]) != row["mtu"]:
         unit_keys += [f"router/{id}" for id in connection.execute(select(ports.c.device_id).distinct().where(
@@ -238,7 +242,7 @@ def changed_network_units(connection: Connection, row: RowMapping, changed: Docu
 
 
 def network_resource(physical_mtu: int | None = None) -> NetworkResource:
-    """Return the resource of networks. *physical_mtu*: see ``create_network_row``."""
+    """Return the kind of resource "network". *physical_mtu*: see ``create_network_row``."""
     usual: dict[str, Any] = {"type": "nat", "mtu": USUAL_MTU} if physical_mtu is None else {"type": "ovn", "mtu": None}
     return NetworkResource(
         name="network", table=networks, visible=networks_visible_to,

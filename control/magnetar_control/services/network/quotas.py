@@ -55,7 +55,7 @@ def build_network_quotas(limits: Mapping[str, int], engine: bool = False) -> Quo
 
 
 def default_network_limits(settings: Settings) -> dict[str, int]:
-    """Return the limits in the settings, by resource."""
+    """Return the default limits in the settings, by resource."""
     return {name: getattr(settings, f"quota_{name}s".replace("ys", "ies")) for name in (*RESOURCES, *OF_ENGINE)}
 
 
@@ -64,7 +64,7 @@ def _count(connection: Connection, project: str, names: Collection[str]) -> dict
 
 
 def _refusal(over: Sequence[Excess]) -> MagnetarError:
-    """Return the error in Neutron's words, with the figures."""
+    """Return the error for a request that exceeds the quota, in Neutron's words, with the figures."""
     have = ", ".join(f"{excess.resource}: {excess.used} of {excess.limit} are there, {excess.more} more were asked for"
                      for excess in over)
     return Conflict(

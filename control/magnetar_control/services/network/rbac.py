@@ -20,7 +20,7 @@ from .tables import rbac_policies
 
 
 def create_rbac_policy_row(connection: Connection, context: Context, values: Document) -> None:
-    """Add a policy for an object of the caller's project."""
+    """Check *values* and insert an RBAC policy for an object of the caller's project."""
     kind, id, action = values["object_type"], values["object_id"], values["action"]
     if action not in KINDS[kind].users:
         raise InvalidField("action", f"must be {SHARED} for a {kind}: only networks are external", action)
@@ -42,7 +42,7 @@ def create_rbac_policy_row(connection: Connection, context: Context, values: Doc
 
 
 def _shared_object(connection: Connection, kind: str, id: str) -> RowMapping | None:
-    """Return the row of the shared object, locked."""
+    """Lock and return the row of a shared object. *kind*: see ``sharing.KINDS``."""
     table = KINDS[kind].table
     return connection.execute(select(table).where(table.c.id == id).with_for_update()).mappings().first()
 
@@ -64,7 +64,7 @@ def _check_network(connection: Connection, kind: str, action: str, network: RowM
 
 
 def prepare_rbac_policy_update(connection: Connection, context: Context, row: RowMapping, values: Document) -> None:
-    """Change the target project, unless another project depends on the present one."""
+    """Check a new target project in *values*. Raises ``Conflict`` if another project depends on the present one."""
     target = values.get("target_project", row["target_project"])
     if target == row["target_project"]:
         return

@@ -53,20 +53,20 @@ AT_ONCE = 1000
 class NetworkResource:
     """One kind of resource.
 
-    *visible*: the condition of the rows that a caller sees. *listed*: the same rows, by a condition for lists, where
-    that is faster (``sharing.listed_ids``). *few*: whether an index finds the few rows that pass the filters of a list;
-    for resources that callers see as ``rows_of_caller`` says. *documents*: converts rows to what callers get. *create*,
-    *update* and *delete* run in a transaction. *create* adds the row and everything that belongs to it. *update* checks
-    and completes the values before they are set (``None``: the resource cannot change). *delete* checks whether the row
-    may go.
+    *visible*: returns the condition of the rows that a caller sees. *listed*: the same for lists, if another condition
+    is faster (``sharing.listed_ids``). *few*: returns whether the filters of a list match only few rows, which the
+    database finds by an index; for resources whose *visible* is ``rows_of_caller``. *documents*: converts rows to what
+    callers get. *create*, *update* and *delete* run in a transaction. *create* inserts the row and everything that
+    belongs to it. *update* checks and completes the values before they are set (``None``: the resource cannot change).
+    *delete* checks whether the row may be deleted.
 
-    *defaults*: values of a new resource, where the request leaves them out. *admin*: values that only admins change, or
-    set to something else than the default. *filters*: filters of lists, in addition to the columns; *private*: the
-    filters for admins only. *before_list*: creates what a list must contain, and returns the units that the engine has
-    of it. *counts*: what else a new resource with these values counts as. *writers_are_admins*: whether only admins
-    create, change and delete. *after*: runs after a row has changed or is gone. *units*: the units that the engine has
-    of a row that is added, deleted (``None``) or given values. *owner*: the project of a new resource, where its values
-    do not name it.
+    *defaults*: values of a new resource that the request lacks. *admin*: fields that only admins change, or set to
+    something else than the default. *filters*: filters of lists, in addition to the columns; *private*: the filters for
+    admins only. *before_list*: creates what a list must contain, and returns its unit keys. *counts*: returns the other
+    resources that a new one counts as for quotas. *writers_are_admins*: whether only admins create, change and delete.
+    *after*: runs after a row was changed or deleted. *units*: returns the unit keys that change when a row is created,
+    deleted (values ``None``) or given values. *owner*: returns the project of a new resource, if its values do not name
+    it.
     """
 
     name: str
@@ -91,17 +91,18 @@ class NetworkResource:
 
     @cached_property
     def all_filters(self) -> Mapping[str, Filter]:
-        """Return the filters of the resource, and the filters of tags if it has tags."""
+        """Return the filters of lists of this resource, with the filters by tags if it has tags."""
         return {**self.filters, **tags.tag_filters(self.table)}
 
 
 def forbidden_by_policy(rule: str, why: str) -> Forbidden:
-    """Return the error for a request that the policy *rule* forbids."""
+    """Return the error for a request that the policy *rule* forbids; *why* is for the user."""
     return Forbidden(f"(rule:{rule}) is disallowed by policy: {why}.")
 
 
 def check_network_owner(context: Context, project_id: str | None, rule: str, attribute: str) -> None:
-    """Raise ``Forbidden`` unless the caller belongs to *project_id*, the project of a network, or is an admin."""
+    """Raise ``Forbidden`` unless the caller belongs to *project_id*, the project of a network, or is an admin. *rule*,
+    *attribute*: the policy rule and the attribute for the error."""
     if project_id != context.project_id and not context.is_admin:
         raise forbidden_by_policy(
             rule, f"the network's own project and admins may choose {attribute}. Leave it out, or ask an admin "
@@ -109,14 +110,15 @@ def check_network_owner(context: Context, project_id: str | None, rule: str, att
 
 
 def rows_of_caller(table: Table, column: ColumnElement[Any] | None = None) -> Callable[[Context], ColumnElement[bool]]:
-    """Return the condition of the rows of the caller's project; admins see all rows. *column*: the project of a row."""
+    """Return a function from a caller to the condition of rows of the caller's project; for admins: all rows. *column*:
+    the project of a row."""
     project = table.c.project_id if column is None else column
     return lambda context: true() if context.is_admin else project == (context.project_id or "")
 
 
 def find_resource_row(connection: Connection, context: Context, resource: NetworkResource, id: str,
                       lock: bool = False) -> RowMapping:
-    """Return the row *id*, which *context* must be allowed to see. *lock*: until the transaction ends. Raises
+    """Return the row *id*, if *context* may see it. *lock*: lock the row until the transaction ends. Raises
     ``NotFound``."""
     query = select(resource.table).where(resource.table.c.id == id, resource.visible(context))
     row = connection.execute(query.with_for_update() if lock else query).mappings().first()
@@ -137,14 +139,15 @@ def insert_resource_row(connection: Connection, table: Table, values: Document) 
 
 
 def check_once(field: str, items: Sequence[Any]) -> None:
-    """Raise ``InvalidField`` when *items* of a field contains a duplicate. Neutron refuses it too."""
+    """Raise ``InvalidField`` if a list contains a duplicate, as Neutron does. *field*: the field with the list
+    *items*."""
     for at, candidate in enumerate(items):
         if candidate in items[:at]:
             raise InvalidField(f"{field}[{at}]", "must not stand in the list twice", candidate)
 
 
 def any_of(name: str, values: Sequence[str], condition: Callable[[str], ColumnElement[bool]]) -> ColumnElement[bool]:
-    """Return the condition that *condition* holds for one of *values*, for the filter *name*. Raises ``InvalidField``
+    """Return the condition that *condition* is true for one of *values*. *name*: of the filter. Raises ``InvalidField``
     for too many values."""
     distinct = dict.fromkeys(values)
     if len(distinct) > VALUES:
@@ -153,33 +156,33 @@ def any_of(name: str, values: Sequence[str], condition: Callable[[str], ColumnEl
 
 
 def choice_filter(conditions: Mapping[Any, ColumnElement[bool]]) -> Filter:
-    """Return a filter that knows the values in *conditions*. A row matches when the condition of a requested value
-    holds. No row matches another value."""
+    """Return a list filter for the values in *conditions*. A row matches if the condition of a requested value is true.
+    For any other value no row matches."""
     return lambda values: or_(false(), *(condition for value, condition in conditions.items() if value in values))
 
 
 def ip_version_filter(six: ColumnElement[bool]) -> Filter:
-    """Return the filter ``ip_version``. *six*: the condition of IPv6 rows."""
+    """Return the list filter ``ip_version``. *six*: the condition of IPv6 rows."""
     return choice_filter({"4": ~six, "6": six})
 
 
 def _column_value(column: ColumnElement[Any]) -> ColumnElement[Any]:
-    """Return the value that a filter compares: of a JSON column its text, as a query's values are texts."""
+    """Return what a filter compares with the values of a query: the column, or its text if it is a JSON column."""
     return type_coerce(column, Text) if isinstance(column.type, JsonColumn) else column
 
 
 class _Undone(Exception):
-    """Ends a transaction and rolls it back."""
+    """An exception that rolls back the transaction of a dry run."""
 
 
 def run_transaction(database: Database, act: Callable[[Connection], T], dry: bool = False) -> T:
-    """Run *act* in a transaction, again when it collides with others, and return its result. *dry*: roll back at the
-    end; the same errors are raised.
+    """Run *act* in a transaction, and return its result. Retry when the transaction conflicts with others. *dry*: roll
+    back at the end; the same errors are raised.
 
     The retries last as long as other transactions' retries (``RETRY_FOR``). PostgreSQL takes a second to detect a
     deadlock, and ends one of the two transactions. A shorter time would allow only a few tries, and simultaneous
-    deletions of many servers could fail. Nothing here waits for the engine, however slow it is: the worker gets a note,
-    and writes afterwards.
+    deletions of many servers could fail. The transaction does not wait for the engine: the worker gets a note, and
+    writes to the engine afterwards.
     """
     def once() -> T:
         with suppress(_Undone), database.write() as connection:
@@ -251,7 +254,8 @@ class NetworkStore:
         run_transaction(self.database, lambda connection: self.drop(connection, context, id), dry)
 
     def retag(self, context: Context, id: str, change: Callable[[Sequence[str]], Sequence[str]]) -> None:
-        """Set the tags to what *change* returns for the present tags. Raises ``InvalidField`` for too many."""
+        """Set the tags of a resource to what *change* returns for the present tags. Raises ``InvalidField`` for too
+        many."""
         self._check_writer(context, "update")
 
         def act(connection: Connection) -> None:
@@ -281,8 +285,8 @@ class NetworkStore:
 
     def put(self, context: Context, id: str | None, values: Document, parts: Sequence[Any] | None,
             dry: bool = False) -> Document:
-        """Create a resource with *values* (without *id*) or change it, so that it holds exactly *parts* (rules,
-        addresses and the like). ``None``: keep the parts; a new resource gets the usual ones. One transaction."""
+        """Create a resource with *values* (without *id*) or change it, so that it has exactly *parts* (rules, addresses
+        and the like). ``None``: keep the parts; a new resource gets the default ones. One transaction."""
         self._check_writer(context, "update" if id else "create")
 
         def act(connection: Connection) -> Document:
@@ -298,11 +302,12 @@ class NetworkStore:
         return run_transaction(self.database, act, dry)
 
     def leave(self, connection: Connection, context: Context, row: RowMapping, parts: Sequence[Any]) -> None:
-        """Remove the parts that are not among *parts*, before the resource's own values change."""
+        """Remove the parts of the resource *row* that are not in *parts*. ``put`` calls this before the resource's
+        values change."""
 
     def enter(self, connection: Connection, context: Context, row: RowMapping, parts: Sequence[Any]) -> None:
-        """Make the resource hold exactly *parts*. Stores of resources with parts implement this. Other stores are never
-        given *parts*."""
+        """Add and remove parts of the resource *row*, so that it has exactly *parts*. Stores of resources with parts
+        implement this; other stores never get *parts*."""
         raise NotImplementedError
 
     def _create(self, connection: Connection, context: Context, new: Documents) -> None:
@@ -326,7 +331,7 @@ class NetworkStore:
         self.resource.after(connection, row)
 
     def _rows(self, connection: Connection, *ids: str) -> Sequence[RowMapping]:
-        """Return the rows of *ids*, in this order."""
+        """Return the rows with these *ids*, in the order of *ids*."""
         rows_by_id = {row["id"]: row for row in connection.execute(select(self.resource.table).where(
             self.resource.table.c.id.in_(ids))).mappings()}
         return [rows_by_id[id] for id in ids]
@@ -339,8 +344,8 @@ class NetworkStore:
             self.log.changed(connection, *self.resource.units(connection, row, values))
 
     def _check_quota(self, connection: Connection, context: Context, new: Documents) -> None:
-        """Raise ``Conflict`` when a project would exceed its quota. Projects are locked in sorted order, which prevents
-        deadlocks."""
+        """Raise ``Conflict`` if the resources *new* would exceed a project's quota. Projects are locked in sorted
+        order, to prevent deadlocks."""
         if self.resource.name not in self.quota.defaults:
             return
         owners: dict[str, Counter[str]] = {}
@@ -378,7 +383,7 @@ class NetworkStore:
         return row
 
     def _conditions(self, context: Context, page: Page) -> Sequence[ColumnElement[bool]]:
-        """Return the conditions of a list. Raises ``InvalidRequest``."""
+        """Return the conditions of the rows on a *page* of a list. Raises ``InvalidRequest``."""
         table, visible = self.resource.table, self.resource.listed or self.resource.visible
         columns: dict[str, ColumnElement[Any]] = dict(table.c.items())
         if self.database.kind == "sqlite" and self.resource.few(page.filters):
@@ -397,7 +402,7 @@ class NetworkStore:
                   for name, values in page.filters.items())]
 
     def _order(self, page: Page) -> Order:
-        """Return the columns to sort by. Raises ``InvalidRequest``."""
+        """Return the columns that a list is sorted by, each with whether descending. Raises ``InvalidRequest``."""
         table = self.resource.table.c
         order = []
         for name, down in (*(page.sort or (("created_at", False),)), ("id", False)):
@@ -407,7 +412,8 @@ class NetworkStore:
         return order
 
     def _marked(self, context: Context, order: Order, marker: str | None) -> Sequence[Any] | None:
-        """Return the values of the row *marker* in the columns of *order*. Raises ``InvalidRequest``."""
+        """Return the values that the row *marker* has in the columns of *order*; ``None`` without a marker. Raises
+        ``InvalidRequest``."""
         if marker is None:
             return None
         with self.database.read() as connection:

@@ -57,8 +57,9 @@ Users = Callable[[str], Sequence[Select[Any]]]
 
 @dataclass(frozen=True)
 class Shareable:
-    """A kind of object that can be shared. *users*: action to statements that find the projects that use an object
-    through it. *columns*: action to the column that says that such a policy exists (``shared``: a policy for all)."""
+    """A kind of object that can be shared. *users*: for each action, a function from an object's id to the statements
+    that select the projects which use it. *columns*: action to the column that says whether such a policy exists
+    (``shared``: for all)."""
 
     table: Table
     users: Mapping[str, Users]
@@ -90,7 +91,8 @@ def _named(id: str) -> Sequence[Select[Any]]:
 
 
 def _by_default(named: ColumnElement[bool]) -> Select[Any]:
-    """Select all projects, if a default rule *named* an object: the new groups of all projects will use it."""
+    """Select all projects if a default rule refers to an object, because the new groups of all projects will use it.
+    *named*: the condition of such default rules."""
     return select(literal(ALL).label("project_id")).select_from(default_security_group_rules).where(named)
 
 
@@ -99,7 +101,8 @@ def _cut(id: str) -> Sequence[Select[Any]]:
 
 
 def _scoped(id: str) -> Sequence[Select[Any]]:
-    """Select the projects that have pools in a scope, and the projects that such pools are shared with."""
+    """Select the projects that have pools in the address scope *id*, and the projects that such pools are shared
+    with."""
     return (select(subnet_pools.c.project_id).where(subnet_pools.c.address_scope_id == id),
             select(rbac_policies.c.target_project).join(
                 subnet_pools, subnet_pools.c.id == rbac_policies.c.object_id).where(
@@ -116,8 +119,8 @@ KINDS = {
 
 
 def shared_with(table: Table, project: Any, action: str = SHARED) -> ColumnElement[bool]:
-    """Return the condition of rows of *table* that a policy shares with *project*, or with all. *project*: a value or a
-    parameter."""
+    """Return the condition of rows of *table* that a policy shares with *project* or with all projects. *project*: a
+    value or a parameter."""
     policy = rbac_policies.c
     return exists().where(policy.object_id == table.c.id, policy.action == action,
                           policy.target_project.in_((project, ALL)))
@@ -130,7 +133,8 @@ def own_or_shared_with(table: Table, project: Any) -> ColumnElement[bool]:
 
 
 def own_or_shared(table: Table) -> Callable[[Context], ColumnElement[bool]]:
-    """Return the condition of rows of the caller's project and rows shared with it; admins see all rows."""
+    """Return a function from a caller to the condition of rows that the caller's project owns or that are shared with
+    it; for admins: all rows."""
     def visible(context: Context) -> ColumnElement[bool]:
         return true() if context.is_admin else own_or_shared_with(table, context.project_id or "")
 
@@ -138,21 +142,23 @@ def own_or_shared(table: Table) -> Callable[[Context], ColumnElement[bool]]:
 
 
 def listed_ids(table: Table, project: str, *actions: str) -> ColumnElement[bool]:
-    """Return the condition of rows of *table* that belong to *project* or that policies share with it by *actions*, for
-    lists: the ids are looked up first, and no other row is read."""
+    """Return the condition of rows of *table* that belong to *project* or that policies for *actions* share with it. It
+    is for lists: the database looks up the ids first, and reads no other row."""
     own, policy = table.alias(), rbac_policies.c
     return table.c.id.in_(select(own.c.id).where(own.c.project_id == project).union(select(policy.object_id).where(
         policy.action.in_(actions), policy.target_project.in_((project, ALL)))))
 
 
 def own_or_shared_list(table: Table, *actions: str) -> Callable[[Context], ColumnElement[bool]]:
-    """Return the condition of ``own_or_shared`` for lists. *actions*: see ``listed_ids``; by default ``SHARED``."""
+    """Return the same as ``own_or_shared``, but faster for lists. *actions*: see ``listed_ids``; by default
+    ``SHARED``."""
     return lambda context: true() if context.is_admin else listed_ids(
         table, context.project_id or "", *(actions or (SHARED,)))
 
 
 def sharing_of_rows(connection: Connection, rows: Sequence[RowMapping] | Sequence[Document]) -> dict[str, Document]:
-    """Return for each of *rows*, by id: ``shared`` (with all projects), and ``shared_with`` (other projects)."""
+    """Return for each row, by id: ``shared`` (whether with all projects), and ``shared_with`` (ids of other
+    projects)."""
     targets_by_id: dict[str, list[str]] = {row["id"]: [] for row in rows}
     policy = rbac_policies.c
     for row in connection.execute(select(policy.object_id, policy.target_project).where(
@@ -163,21 +169,21 @@ def sharing_of_rows(connection: Connection, rows: Sequence[RowMapping] | Sequenc
 
 
 def is_shared(connection: Connection, id: str) -> bool:
-    """Return whether a project other than the owner may use the object."""
+    """Return whether a project other than the owner may use the object *id*."""
     return connection.execute(select(rbac_policies.c.id).where(
         rbac_policies.c.object_id == id, rbac_policies.c.action == SHARED).limit(1)).first() is not None
 
 
 def share_new_row(connection: Connection, kind: str, row: Mapping[Any, Any]) -> None:
-    """Share a new object with all projects, if one of its columns says so."""
+    """Share a new object with all projects, if one of its columns (``shared``, ``external``) says so."""
     for action, column in KINDS[kind].columns.items():
         if row.get(column):
             _share(connection, kind, row, action)
 
 
 def apply_sharing_change(connection: Connection, kind: str, row: Mapping[Any, Any], values: Mapping[str, Any]) -> None:
-    """Share an object with all projects, or stop that, as the columns in *values* say. Raises ``Conflict`` while others
-    use it."""
+    """Share an object with all projects, or stop sharing it, as the columns in *values* say. Raises ``Conflict`` while
+    other projects use it."""
     for action, column in KINDS[kind].columns.items():
         if values.get(column):
             _share(connection, kind, row, action)
@@ -204,8 +210,8 @@ def _unshare(connection: Connection, kind: str, row: Mapping[Any, Any], action: 
 
 def uncovered_projects(connection: Connection, kind: str, row: Mapping[Any, Any], action: str,
                        without: ColumnElement[bool], plus: Collection[str] = ()) -> set[str]:
-    """Return the projects that use the object by *action*, and may not any more *without* some policies and with new
-    policies for the projects *plus*. Locks the object."""
+    """Return the projects that use the object by *action*, but could not if its policies *without* were deleted and it
+    had new policies for the projects *plus*. Locks the object."""
     table, policy = KINDS[kind].table, rbac_policies.c
     connection.execute(select(table.c.id).where(table.c.id == row["id"]).with_for_update()).all()
     targets = {*plus, *connection.execute(select(policy.target_project).where(
@@ -219,12 +225,12 @@ def uncovered_projects(connection: Connection, kind: str, row: Mapping[Any, Any]
 
 
 def delete_sharing_policies(connection: Connection, id: str) -> None:
-    """Delete the policies of an object that is deleted."""
+    """Delete the RBAC policies of the object *id*, which will be deleted."""
     connection.execute(delete(rbac_policies).where(rbac_policies.c.object_id == id))
 
 
 def refresh_sharing_columns(connection: Connection, kind: str, id: str) -> None:
-    """Update the columns of an object that tell of its policies."""
+    """Set the columns of an object that say whether it has RBAC policies."""
     policy, table = rbac_policies.c, KINDS[kind].table
     for action, column in KINDS[kind].columns.items():
         some = and_(policy.object_id == id, policy.action == action,

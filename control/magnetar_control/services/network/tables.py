@@ -26,14 +26,14 @@ from magnetar_control.store.engine.tables import API, NAME, UUID, timestamp_colu
 
 
 def owned_columns() -> tuple[Column[Any], ...]:
-    """Return the columns of every resource of a project."""
+    """Return the columns of every resource that belongs to a project."""
     return (Column("id", UUID, primary_key=True), Column("project_id", NAME, nullable=False),
             Column("name", NAME, nullable=False), Column("description", NAME, nullable=False, default=""),
             Column("tags", JsonColumn, nullable=False, default=list))
 
 
 def define_page_indexes(table: str) -> tuple[Index, Index]:
-    """Return the indexes for the pages of lists: of a project's rows, and of all rows."""
+    """Return two indexes for the pages of lists: for a project's rows, and for all rows."""
     return (Index(f"{table}_project", "project_id", "created_at", "id"),
             Index(f"{table}_created", "created_at", "id"))
 
@@ -205,8 +205,8 @@ OWNER = "compute:nova"
 
 
 def taken_by_server(of: FromClause = ports) -> ColumnElement[bool]:
-    """Return the condition that a server has taken a port. Only taking a port gives it a place: no value that users
-    write makes it a server's port. *of*: the table of ports, or an alias."""
+    """Return the condition that a server has a port, or has reserved it. Only the service sets ``place`` of a port, so
+    users cannot give a port to a server by its ``device_owner``. *of*: the table of ports, or an alias."""
     return (of.c.device_owner == OWNER) & of.c.place.is_not(None)
 
 
@@ -214,8 +214,8 @@ TAKEN = taken_by_server()
 
 
 def has_group(group_id: str) -> ColumnElement[bool]:
-    """Return the condition that a port has a security group. The text of the JSON is searched: the value that LIKE
-    compares with the column is a part of it, and no document."""
+    """Return the condition that a port has a security group. It searches the text of the JSON column, because LIKE
+    compares texts."""
     return type_coerce(ports.c.security_groups, Text).contains(f'"{group_id}"', autoescape=True)
 
 

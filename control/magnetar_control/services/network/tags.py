@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Tags: words that users give to resources, and filters of lists by them (API reference, "Standard attributes tag
+"""Tags: words that users attach to resources, and filters of lists by tags (API reference, "Standard attributes tag
 extension")."""
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def tags_of(row: Mapping[Any, Any]) -> list[str]:
 
 
 def tag_filters(table: Table) -> Mapping[str, Callable[[Sequence[str]], ColumnElement[bool]]]:
-    """Return the filters of lists of *table* by tags; none when its resources have no tags."""
+    """Return the list filters by tags for *table*; none if its resources cannot have tags."""
     if "tags" not in table.c:
         return {}
 

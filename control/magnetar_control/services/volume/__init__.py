@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The embedded volume service: Cinder's API v3, implemented with the agents' kinds ``volume`` and
+"""The embedded volume service: Cinder's API v3. The agents store the content as their kinds ``volume`` and
 ``volume_snapshot``."""
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 # ruff: noqa: ARG001 - actions take the same first arguments
-"""Actions of a volume. Each takes the connection, the caller, the volume's row, and its own arguments."""
+"""Actions on a volume. Each function takes the connection, the caller, the volume's row, and arguments of its own."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from .volumes import begin_delete, follow_attachments
 
 def extend_volume(connection: Connection, context: Context, row: RowMapping, *, new_size: int, in_use: bool,
                   quota: Quotas) -> None:
-    """Extend the volume to *new_size* GiB. *in_use*: also while servers have it (microversion 3.42)."""
+    """Queue the extension of the volume to *new_size* GiB. *in_use*: also while servers have it (microversion 3.42)."""
     statuses = ("available", "in-use") if in_use else ("available",)
     if row["status"] not in statuses:
         raise wrong_status(volumes, row, statuses)
@@ -38,8 +38,8 @@ def extend_volume(connection: Connection, context: Context, row: RowMapping, *, 
 def reimage_volume(connection: Connection, context: Context, row: RowMapping, *, image_id: str,
                    image_metadata: Document, reimage_reserved: bool = False, request: str | None = None,
                    **_of_image: object) -> None:
-    """Replace the content of the volume, which is lost, with an image. *reimage_reserved*: also while it is reserved
-    for a server. Does nothing when the same *request* was queued before."""
+    """Queue the replacement of the volume's content, which is lost, with an image. *reimage_reserved*: also if the
+    volume is reserved. Does nothing when the same *request* was queued before."""
     if request and (row["reimage"] or {}).get("request") == request:
         return
     # The metadata as text: the worker that takes the task may be of an earlier release.
@@ -52,8 +52,8 @@ def reimage_volume(connection: Connection, context: Context, row: RowMapping, *,
 
 
 def upload_image(connection: Connection, context: Context, row: RowMapping, *, image_id: str) -> None:
-    """Queue the copy of the volume into an existing image. As in Cinder with its default ``enable_force_upload =
-    False``, a volume in use is refused, even with ``force``."""
+    """Queue the upload of the volume's content to an existing image. As in Cinder with its default
+    ``enable_force_upload = False``, a volume in use is refused, even with ``force``."""
     queue_volume_task(connection, volumes, row, "upload", ("available",), status="uploading",
                       previous_status=row["status"], upload={"image_id": image_id})
 
@@ -65,8 +65,8 @@ def set_bootable(connection: Connection, context: Context, row: RowMapping, *, b
 
 def reset_status(connection: Connection, context: Context, row: RowMapping, *, status: str | None = None,
                  attach_status: str | None = None) -> None:
-    """Set the status, for an admin who has checked the volume. The worker's task is dropped, unless the status says
-    that it is still pending."""
+    """Set the status, for an admin who has checked the volume. Cancel the worker's task if there is a new *status*,
+    other than creating or deleting."""
     if attach_status == "attached" and not _attachment_ids(connection, row, "attached", "detaching"):
         raise InvalidRequest(f"Invalid volume: Volume {row['id']} is attached to no server, and a status attaches it "
                              "to none. Use the Compute API: openstack server add volume.")
@@ -77,7 +77,7 @@ def reset_status(connection: Connection, context: Context, row: RowMapping, *, s
 
 
 def force_delete_volume(connection: Connection, context: Context, row: RowMapping) -> None:
-    """Delete the volume in any status, attached or not."""
+    """Queue the deletion of the volume in any status, attached or not."""
     connection.execute(delete(held).where(held.c.volume_id == row["id"]))
     begin_delete(connection, row, force=True)
 
@@ -100,7 +100,8 @@ def _attachment_ids(connection: Connection, row: RowMapping, *statuses: str) -> 
 
 def attach_volume(connection: Connection, context: Context, row: RowMapping, *, instance_uuid: str, mode: str = "rw",
                   host_name: str | None = None, mountpoint: str | None = None) -> None:
-    """Attach a reserved volume to a server. Nova without attachments (Cinder 3.27), and tools, use this."""
+    """Attach a reserved volume to a server. This is for tools, and for a Nova that uses no attachments (Cinder
+    3.27)."""
     free = _attachment_ids(connection, row, "reserved", "attaching")
     id = free[0] if free else attachments.reserve_attachment(connection, context, row["id"], instance_uuid)["id"]
     set_columns(connection, held, id, server_id=instance_uuid, mode=mode)
@@ -108,7 +109,7 @@ def attach_volume(connection: Connection, context: Context, row: RowMapping, *, 
 
 
 def begin_volume_detaching(connection: Connection, context: Context, row: RowMapping) -> None:
-    """Show the volume as detaching."""
+    """Set the status of the volume to detaching."""
     attachment_ids = _attachment_ids(connection, row, "attached")
     if row["status"] != "in-use" or not attachment_ids:
         raise wrong_status(volumes, row, ("in-use",))
@@ -118,7 +119,7 @@ def begin_volume_detaching(connection: Connection, context: Context, row: RowMap
 
 
 def roll_volume_detaching(connection: Connection, context: Context, row: RowMapping) -> None:
-    """Show the volume as attached again."""
+    """Set the status of the volume back from detaching to in-use."""
     for id in _attachment_ids(connection, row, "detaching"):
         set_columns(connection, held, id, status="attached")
     follow_attachments(connection, row["id"])
@@ -145,11 +146,11 @@ def set_readonly(connection: Connection, context: Context, row: RowMapping, *, r
 
 
 def terminate_connection(connection: Connection, context: Context, row: RowMapping, *, connector: Document) -> None:
-    """Accept the end of a connection. No connection exists: ``os-initialize_connection`` makes none here."""
+    """Do nothing: there is no connection to end, because ``os-initialize_connection`` creates none."""
 
 
 def show_image_metadata(connection: Connection, context: Context, row: RowMapping) -> Document:
-    """Return the volume's metadata from the image that it was made from."""
+    """Return the metadata that the volume has from the image that it was made from."""
     return {"metadata": row["image_metadata"]}
 
 

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Attachments: a volume is reserved for a server (reserved, attaching), then attached, then detached (the row is
-deleted)."""
+"""Attachments of volumes to servers. An attachment is first reserved or attaching, then attached, and its row is
+deleted when the volume is detached."""
 
 from __future__ import annotations
 
@@ -28,14 +28,15 @@ MOST = 256
 
 
 def id_of_new(server_id: str, volume_id: str) -> str:
-    """Return the uuid of a new server's attachment to a volume: the same for the API and for conductors."""
+    """Return the uuid of the attachment of a volume to a new server. It is derived, so that API and conductors get the
+    same one."""
     return str(uuid.uuid5(uuid.UUID(server_id), f"attachment {volume_id}"))
 
 
 def reserve_attachment(connection: Connection, context: Context, volume_id: str, server_id: str | None,
                        id: str | None = None, mode: str = "rw", connector: Document | None = None) -> RowMapping:
-    """Reserve the volume for a server, and return the attachment. Several servers may have a volume with multiattach. A
-    server that has the volume already may reserve it again (a live migration). Raises ``InvalidRequest``."""
+    """Reserve the volume for a server, and return the attachment. With multiattach several servers may have the volume.
+    A server that has the volume already may reserve it again (a live migration). Raises ``InvalidRequest``."""
     lock_volume(connection, volume_id)
     row = get_visible_row(connection, volumes, context, volume_id)
     existing = connection.execute(select(attachments).where(attachments.c.volume_id == volume_id)).mappings().all()
@@ -58,13 +59,13 @@ def reserve_attachment(connection: Connection, context: Context, volume_id: str,
 
 
 def lock_volume(connection: Connection, volume_id: str) -> None:
-    """Make other callers wait for the volume until this transaction ends. Later reads see the changes of earlier
+    """Lock the volume until this transaction ends: other callers wait. Later reads see the changes of earlier
     callers."""
     connection.execute(update(volumes).where(volumes.c.id == volume_id).values(updated_at=volumes.c.updated_at))
 
 
 def _connected(connector: Document | None) -> Document:
-    """Return the columns from a connector: the host that will attach the volume, and the device."""
+    """Return the columns of an attachment for a *connector*: the host that will attach the volume, and the device."""
     if not connector:
         return {"status": "reserved"}
     return {"status": "attaching", "host": connector.get("host"), "connector": connector,
@@ -72,7 +73,7 @@ def _connected(connector: Document | None) -> Document:
 
 
 def _locked(connection: Connection, id: str) -> RowMapping:
-    """Lock the attachment's volume, and return the attachment. Raises ``NotFound`` when it is gone."""
+    """Lock the attachment's volume, and return the attachment. Raises ``NotFound`` if it was deleted."""
     volume_id = connection.execute(select(attachments.c.volume_id).where(attachments.c.id == id)).scalar()
     if volume_id is not None:
         lock_volume(connection, volume_id)
@@ -83,7 +84,7 @@ def _locked(connection: Connection, id: str) -> RowMapping:
 
 
 def connect_attachment(connection: Connection, id: str, connector: Document) -> None:
-    """Note that a host is about to attach the volume. Raises ``NotFound`` when the attachment is gone."""
+    """Record that a host is about to attach the volume. Raises ``NotFound`` if the attachment was deleted."""
     row, values = _locked(connection, id), _connected(connector)
     if row["status"] == "attached":
         values.pop("status")
@@ -92,7 +93,7 @@ def connect_attachment(connection: Connection, id: str, connector: Document) -> 
 
 
 def complete_attachment(connection: Connection, id: str, host: str | None = None, device: str | None = None) -> None:
-    """Note that the server has the volume. Raises ``NotFound`` when the attachment is gone."""
+    """Record that the server has the volume. Raises ``NotFound`` if the attachment was deleted."""
     row = _locked(connection, id)
     set_columns(connection, attachments, id, status="attached", attached_at=row["attached_at"] or utc_now(),
                 host=host or row["host"], device=device or row["device"])
@@ -133,7 +134,7 @@ def remove_attachment(connection: Connection, id: str) -> None:
 
 
 def documents(connection: Connection, rows: Sequence[RowMapping]) -> Documents:
-    """Return the rows with ``volume_host``, the host of the volume."""
+    """Return the attachments *rows* with ``volume_host``, the host of the volume."""
     hosts = {row.id: row.host for row in connection.execute(select(volumes.c.id, volumes.c.host).where(
         volumes.c.id.in_([row["volume_id"] for row in rows])))}
     return [{**row, "volume_host": hosts.get(row["volume_id"])} for row in rows]
@@ -141,14 +142,14 @@ def documents(connection: Connection, rows: Sequence[RowMapping]) -> Documents:
 
 def check_free(context: Context, used: Used, rows: Iterable[RowMapping]) -> None:
     """Raise ``Conflict`` when a server uses one of the attachments *rows*: its host would keep the volume open after
-    another server gets it (CVE-2023-2088). Services are trusted to know that."""
+    another server gets it (CVE-2023-2088). Services, such as Nova, are not checked."""
     for row in () if context.is_service else rows:
         if row["server_id"] and used(row["server_id"], row["id"]):
             raise Conflict(f"Detach volume from instance {row['server_id']} using the Compute API")
 
 
 class AttachmentStore(Reading):
-    """The store of attachments. *used*: whether a server uses an attachment."""
+    """The store of attachments. *used*: returns whether a server uses an attachment."""
 
     table, documents = attachments, staticmethod(documents)
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The volumes of servers, as the API and the conductors use them."""
+"""The embedded ``services.Volumes``, which the API and the conductors call."""
 
 from __future__ import annotations
 
@@ -51,10 +51,12 @@ MAKING = ("creating", "downloading")
 
 
 class EmbeddedVolumes:
-    """``services.Volumes`` in the API *database*, with the content on compute hosts. *hosts* returns [{name, endpoint,
-    disk_gb, disk_gb_free, up}]. *ensure_image* (host, image's uuid) makes a host have an image. *images*: the image
-    service. *pools*: the agents' pools, the default one first. *used*: whether a server uses an attachment. *limits*:
-    see ``quotas.build_volume_quotas``. *keys*: the key manager of encrypted volumes."""
+    """The embedded ``services.Volumes``, in the API *database*, with the content on compute hosts.
+
+    *hosts* returns [{name, endpoint, disk_gb, disk_gb_free, up}]. *ensure_image* (host, image's uuid) makes a host have
+    an image. *images*: the image service. *pools*: the agents' pools, the default one first. *used*: whether a server
+    uses an attachment. *limits*: see ``quotas.build_volume_quotas``. *keys*: the key manager of encrypted volumes.
+    """
 
     def __init__(self, database: Database, hosts: Hosts, agents: Agents, ensure_image: Callable[[str, str], None],
                  images: Images | None = None, pools: Sequence[str] = ("default",), zone: str = "nova",
@@ -98,7 +100,7 @@ class EmbeddedVolumes:
         """Create a volume. Further *fields*: description, metadata, multiattach, hints {same_host, different_host:
         uuids of volumes}, ``image_names_type`` (false: ignore the type that the image names, because the caller may not
         be allowed to use it). A repeated call with the same ``id`` returns the same volume. The copy of a snapshot or
-        volume is on its host."""
+        volume is on the host of its source."""
         id = fields.get("id") or str(uuid.uuid4())
         if existing := self.show(context, id):
             return existing
@@ -111,7 +113,7 @@ class EmbeddedVolumes:
         return self.volumes.show(context, id)
 
     def _values(self, context: Context, id: str, size: int, fields: Document) -> tuple[Document, VolumeType | None]:
-        """Return the columns and the type of a new volume, from the request. Type ``None``: the type of its source."""
+        """Return the columns of a new volume, and its type; ``None``: it gets the type of its source."""
         if fields.get("image_id") and (snapshot_id := self._snapshot_of_image(context, fields["image_id"])):
             fields = {**fields, "image_id": None, "snapshot_id": snapshot_id}
         sources = [name for name in ("image_id", "snapshot_id", "source_volume_id") if fields.get(name)]
@@ -150,8 +152,8 @@ class EmbeddedVolumes:
         return values, chosen
 
     def _near(self, context: Context, hints: Mapping[str, Sequence[str]]) -> Callable[[str], bool] | None:
-        """Return a check whether a host holds one of the volumes ``same_host`` and none of ``different_host``; ``None``
-        without hints. Raises ``NotFound``."""
+        """Return a function that tells whether a host has one of the volumes ``same_host`` and none of
+        ``different_host``; ``None`` without *hints*. Raises ``NotFound``."""
         if not any(hints.values()):
             return None
         host_of = self.volumes.hosts(context, {id for ids in hints.values() for id in ids})
@@ -160,9 +162,9 @@ class EmbeddedVolumes:
         return lambda host: (not hints.get("same_host") or host in same) and host not in different
 
     def _snapshot_of_image(self, context: Context, id: str) -> str | None:
-        """Return the root volume's snapshot that an image of a volume-backed server names, as Cinder does: such an
-        image has no content. ``None`` for another image. The snapshot must belong to the project of the volume or of
-        the image: conductors ask as administrators, and a user can write any uuid into an image. Raises
+        """Return the id of the root volume's snapshot, if the image *id* is of a volume-backed server and has no
+        content, as Cinder does. ``None`` for other images. The snapshot must belong to the project of the volume or of
+        the image: conductors call this as administrators, and a user can write any uuid into an image. Raises
         ``NotFound``."""
         image = (self.images.show(context, id) if self.images else None) or {}
         mapping = (image.get("properties") or {}).get("block_device_mapping")
@@ -252,7 +254,8 @@ class EmbeddedVolumes:
                 is not None
 
     def wait(self, id: str, limit: float) -> Document:
-        """Wait until the volume is made. If no worker makes it, make it here."""
+        """Wait until the volume is ready, as ``services.Volumes`` does. If no worker has its task, do the task in this
+        thread."""
         deadline = time.monotonic() + limit
         while True:
             bell_count = self.database.bell.count(BELL)
@@ -320,7 +323,7 @@ class EmbeddedVolumes:
             return self.quota.limits(connection, project_id), self.quota.used(connection, project_id)
 
     def set_quotas(self, project_id: str, limits: Mapping[str, int | None]) -> dict[str, int]:
-        """Set limits of a project (``None``: the default again). Returns all its limits."""
+        """Set limits of a project (``None``: the default again), and return all its limits."""
         with self.database.write() as connection:
             return self.quota.set(connection, project_id, limits)
 

@@ -25,12 +25,12 @@ def build_volume_quotas(limits: Mapping[str, int]) -> Quotas:
 
 
 def default_volume_limits(settings: Settings) -> dict[str, int]:
-    """Return the limits in the settings, by resource."""
+    """Return the default limits in the settings, by resource."""
     return {name: getattr(settings, f"quota_{name}") for name in RESOURCES}
 
 
 def _count(connection: Connection, project_id: str, _names: Collection[str]) -> dict[str, int]:
-    """Count a project's resources. Snapshots count as gigabytes too, as in Cinder."""
+    """Return a project's usage of each resource. Snapshots count as gigabytes too, as in Cinder."""
     def of(table: Table) -> tuple[int, int]:
         count, size = connection.execute(select(func.count(), func.coalesce(func.sum(table.c.size), 0))
                                          .select_from(table).where(table.c.project_id == project_id)).one()
@@ -41,7 +41,7 @@ def _count(connection: Connection, project_id: str, _names: Collection[str]) -> 
 
 
 def _refusal(over: Sequence[Excess]) -> MagnetarError:
-    """Return the error for the first excess, with Cinder's status."""
+    """Return the error for the first resource that exceeds the quota, with Cinder's status."""
     excess = over[0]
     if excess.resource == "per_volume_gigabytes":
         return TooLarge(f"Requested volume size {excess.more}G is larger than maximum allowed limit {excess.limit}G.")

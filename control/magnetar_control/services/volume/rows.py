@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Rows of volumes, snapshots and attachments: found, listed, changed, and given a task."""
+"""Rows of volumes, snapshots and attachments: functions and base classes that find, list and change them, and queue
+tasks."""
 
 from __future__ import annotations
 
@@ -23,7 +24,7 @@ SORTED = ("id", "name", "size", "status", "created_at", "updated_at", "bootable"
 
 
 def check_volume_writer(context: Context) -> None:
-    """Raise ``Forbidden`` for a caller who may only read."""
+    """Raise ``Forbidden`` for a caller without permission to change volumes."""
     if not context.is_writer:
         raise Forbidden("Policy doesn't allow this to be performed: it needs the role member of the project.")
 
@@ -62,8 +63,8 @@ def queue_volume_task(connection: Connection, table: Table, row: RowMapping, tas
     """Queue a task for the worker. Raises ``InvalidRequest`` when the status is not in *statuses*, ``Conflict`` when it
     has just changed.
 
-    A deletion keeps the lease of the task at work, and begins when that lease has ended. Otherwise content that is
-    still being made would reach the host afterwards.
+    A deletion does not end the lease of a running task, and begins after that lease. Otherwise the running task could
+    create content on the host after the deletion.
     """
     if statuses is not None and row["status"] not in statuses:
         raise wrong_status(table, row, statuses)
@@ -82,7 +83,7 @@ def wrong_status(table: Table, row: RowMapping | Document, statuses: Sequence[st
 
 
 def checked_metadata(metadata: Document) -> Document:
-    """Return metadata that a volume or snapshot may have. Raises ``InvalidRequest`` for too many keys."""
+    """Return *metadata*, if a volume or snapshot may have it. Raises ``InvalidRequest`` for too many keys."""
     if len(metadata) > KEYS:
         raise InvalidRequest(
             f"Invalid input received: metadata has {KEYS} keys at most, and would have {len(metadata)}.")
@@ -93,8 +94,8 @@ def checked_metadata(metadata: Document) -> Document:
 class VolumeListing:
     """The parameters of a list. *filters*: by column. *named*: text in the name. *pairs*: pairs that JSON columns
     contain. *compared*: (column, operator, moment). *everywhere*: all projects, for admins. *project_id*: this project
-    only. *sort*: (column, whether descending). *limit*: rows at most (``None``: all), after *offset* and after the row
-    *marker*. *count*: return the total too."""
+    only. *sort*: (column, whether descending). *limit*: maximum number of rows (``None``: all), after *offset* and
+    after the row *marker*. *count*: return the total, too."""
 
     filters: Mapping[str, Any] = field(default_factory=dict)
     named: str | None = None
@@ -114,7 +115,7 @@ OWN = VolumeListing()
 
 
 def listing_condition(context: Context, table: Table, listing: VolumeListing) -> ColumnElement[bool]:
-    """Return the condition of the rows of the listed projects."""
+    """Return the condition of the rows of those projects that *listing* includes and the caller may see."""
     in_project = true() if listing.project_id is None else table.c.project_id == listing.project_id
     return in_project if context.is_admin and listing.everywhere else in_project & (
         table.c.project_id == (context.project_id or ""))
@@ -171,7 +172,7 @@ class Reading:
             return self.documents(connection, [row])[0] if row else None
 
     def hosts(self, context: Context, ids: Collection[str]) -> dict[str, str | None]:
-        """Return the host of each of *ids*. Raises ``NotFound`` for an id that *context* may not see."""
+        """Return {id: host} for *ids*. Raises ``NotFound`` for an id that *context* may not see."""
         columns = self.table.c
         with self.database.read() as connection:
             host_by_id = {row.id: row.host for row in connection.execute(select(columns.id, columns.host).where(
@@ -187,7 +188,7 @@ class Reading:
 
 
 class NamedStore(Reading):
-    """The base of the stores of volumes and snapshots."""
+    """The base of the stores of volumes and snapshots, which have a name, description and metadata."""
 
     def update(self, context: Context, id: str, **values: Any) -> None:
         """Change name, description or metadata."""
@@ -198,7 +199,7 @@ class NamedStore(Reading):
                                                        for name, value in values.items()})
 
     def change_metadata(self, context: Context, id: str, change: Callable[[Document], Document]) -> Document:
-        """Set the metadata to what *change* returns for the present metadata, and return it."""
+        """Set the metadata to what *change* returns for the present metadata, and return the new metadata."""
         check_volume_writer(context)
         with self.database.write() as connection:
             new = change(get_visible_row(connection, self.table, context, id)["metadata"])

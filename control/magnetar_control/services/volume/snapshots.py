@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Snapshots: copies of volumes as of one moment, on the same host."""
+"""Snapshots: copies of volumes at one moment, on the same host."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ DELETABLE = ("available", "error", "error_deleting")
 
 
 def begin_snapshot(connection: Connection, context: Context, volume: RowMapping, id: str, **values: Any) -> None:
-    """Add a snapshot, and queue its creation."""
+    """Insert a snapshot of *volume*, and queue its creation."""
     connection.execute(insert(snapshots).values(
         id=id, project_id=volume["project_id"], user_id=context.user_id, volume_id=volume["id"], size=volume["size"],
         status="creating", host=volume["host"], bootable=volume["bootable"], volume_type=volume["volume_type"],

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Tables of the embedded volume service, in the API database.
 
-``task``: the pending work on the host (create, extend, delete), written before it begins. ``lease_until``: until when a
-worker is busy with it. ``not_before``: when it is tried again. ``fault``: why it failed.
+``task``: the pending work on the host (create, extend, delete), written before it begins. ``lease_until``: the end of
+the lease of the worker that does the task. ``not_before``: when a failed task is tried again. ``fault``: why it failed.
 """
 
 from __future__ import annotations

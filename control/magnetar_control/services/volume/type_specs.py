@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Extra specs of volume types, compared with the capabilities of pools, as Cinder's CapabilitiesFilter does.
-
-A type may have any extra spec. A volume is created only if the pool fulfils the extra specs of its type.
-"""
+"""Extra specs of volume types, compared with the capabilities of pools, as Cinder's CapabilitiesFilter does. A type may
+have any extra spec. A volume is created only if the pool fulfils the extra specs of its type."""
 
 from __future__ import annotations
 
@@ -39,7 +37,7 @@ def check_volume(type_name: str, specs: Mapping[str, str], pool: str, size: int,
 
 
 def _lacking(specs: Mapping[str, str], pool: Mapping[str, Any], size: int, zone: str) -> Iterator[str]:
-    """Yield each of the *specs* that is not fulfilled, with the reason."""
+    """Yield each of the *specs* that the pool does not fulfil, with the reason."""
     for name, text in sorted(specs.items()):
         key = name.removeprefix(SCOPE)
         if (name == LEAST and _number(text) > size) or (name == MOST and _number(text) < size):
@@ -59,7 +57,7 @@ def _lacking(specs: Mapping[str, str], pool: Mapping[str, Any], size: int, zone:
 
 
 def _number(text: str) -> int:
-    """Return the GiB in *text*. Raise ``InvalidRequest`` unless it is a whole number."""
+    """Return the number of GiB in *text*. Raise ``InvalidRequest`` unless it is a whole number."""
     if not text.strip().isdecimal():
         raise InvalidRequest(f"Invalid input received: {text[:80]!r}, a size of the volume type, is no "
                              "whole number.")

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Volume types: one for each pool of the agents, derived from the settings, and types that administrators create.
 
-A volume stores its type by name, and the pool, ``multiattach`` and encryption of the type at creation. So these cannot
-change while volumes have the type (Cinder: ``allow_inuse_volume_type_modification = False``).
+A volume stores its type by name, and the type's pool, ``multiattach`` and encryption at the time of creation. So these
+cannot change while volumes have the type (Cinder: ``allow_inuse_volume_type_modification = False``).
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ SHOWN_TO_ALL = (MULTIATTACH,)
 
 @dataclass(frozen=True)
 class VolumeType:
-    """A volume type. *pool*: the pool of its volumes. *is_fixed*: whether it is the type of a pool."""
+    """A volume type. *pool*: the pool of its volumes. *is_fixed*: whether it is derived from a pool in the settings."""
 
     id: str
     name: str
@@ -49,7 +49,7 @@ class VolumeType:
 
     @property
     def multiattach(self) -> bool:
-        """Return whether several servers may have its volumes at the same time."""
+        """Return whether several servers may have a volume of this type at the same time."""
         return TRUTH.get(self.extra_specs.get(MULTIATTACH, "").lower(), False)
 
 
@@ -80,14 +80,14 @@ class TypeStore:
             return False
 
     def of(self, name: str) -> VolumeType:
-        """Return the type of a volume, even if the caller may not use it. If no type has the name, return a pool's
-        type; the pool may no longer exist."""
+        """Return the type of a volume by *name*, even if the caller may not use it. If no type has the name, return the
+        type of a pool with this name, which may no longer exist."""
         with self.database.read() as connection:
             row = connection.execute(select(types).where(types.c.name == name)).mappings().first()
         return self._of(row) if row else self._of_pool(name)
 
     def admitted(self) -> dict[str, list[str]]:
-        """Return the projects that may use private types, by the types' uuids."""
+        """Return the projects that may use each private type: {uuid of the type: ids of projects}."""
         projects_by_type: dict[str, list[str]] = {}
         with self.database.read() as connection:
             for row in connection.execute(select(type_projects).order_by(type_projects.c.project_id)):
@@ -95,13 +95,13 @@ class TypeStore:
         return projects_by_type
 
     def check(self, name: str) -> None:
-        """Raise the error of ``create`` for a *name* that is taken."""
+        """Raise the error that ``create`` would raise if the *name* is taken."""
         with self.database.read() as connection:
             self._check_free(connection, name)
 
     def check_change(self, context: Context, name_or_id: str, *, must_be_unused: bool) -> None:
-        """Raise the error that a change would raise. *must_be_unused*: for a deletion, or a change of values that
-        volumes were created with."""
+        """Raise the error that a change of the type would raise. *must_be_unused*: for a deletion, or a change of
+        values that volumes were created with."""
         with self.database.read() as connection:
             (self._unused if must_be_unused else self._made)(connection, context, name_or_id)
 
@@ -142,7 +142,7 @@ class TypeStore:
             connection.execute(delete(types).where(types.c.id == volume_type.id))
 
     def change_specs(self, context: Context, name_or_id: str, change: Callable[[Document], Document]) -> Document:
-        """Set the extra specs to what *change* returns for the present ones, and return them."""
+        """Set the extra specs to what *change* returns for the present ones, and return the new ones."""
         with self.database.write() as connection:
             volume_type = self._unused(connection, context, name_or_id)
             specs = change({**volume_type.extra_specs})
@@ -171,14 +171,14 @@ class TypeStore:
                 type_projects.c.type_id == volume_type.id)).scalars())
 
     def admit(self, context: Context, name_or_id: str, project_id: str) -> None:
-        """Let a project use a private type. Raises ``Conflict`` if it already may."""
+        """Give a project access to a private type. Raises ``Conflict`` if it has access already."""
         with self.database.write() as connection:
             volume_type = self._private(connection, context, name_or_id)
             if not insert_if_absent(connection, type_projects, type_id=volume_type.id, project_id=project_id):
                 raise Conflict(f"Volume type access for {volume_type.id} / {project_id} combination already exists.")
 
     def expel(self, context: Context, name_or_id: str, project_id: str) -> None:
-        """Withdraw a project's access to a private type; its volumes stay. Raises ``NotFound`` if it has none."""
+        """Withdraw a project's access to a private type. Its volumes stay. Raises ``NotFound`` if it has no access."""
         with self.database.write() as connection:
             volume_type = self._private(connection, context, name_or_id)
             if not self._admits(connection, volume_type.id, project_id):

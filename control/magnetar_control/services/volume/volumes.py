@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Changes of volumes, each in one transaction. ``worker`` does the work on the host."""
+"""Changes of volumes in the database, each in one transaction. ``worker`` does the work on the host."""
 
 from __future__ import annotations
 
@@ -46,8 +46,8 @@ DELETABLE = ("available", "error", "error_extending", "error_deleting", "error_r
 
 
 def create_volume_row(connection: Connection, context: Context, quota: Quotas, values: Document) -> None:
-    """Add a volume, and queue its creation. *values*: columns; host, size and bootable come from the source, if there
-    is one."""
+    """Insert a volume, and queue its creation. *values*: columns; host, size and bootable come from the source, if
+    there is one."""
     source = _source(connection, context, values)
     if source is not None:
         if source["host"]:
@@ -72,8 +72,8 @@ def key_id(volume_id: str) -> str:
 
 
 def _source(connection: Connection, context: Context, values: Document) -> RowMapping | None:
-    """Return the row that the volume is made from; ``None`` if it is made from none. A copy gets the type and pool of
-    its source unless the request names another type."""
+    """Return the row of the volume or snapshot that the new volume is made from; ``None`` if there is none. A copy gets
+    the type and pool of its source unless the request names another type."""
     if values.get("snapshot_id"):
         row = get_visible_row(connection, snapshots, context, values["snapshot_id"])
         if row["status"] != "available":
@@ -101,8 +101,8 @@ def _source(connection: Connection, context: Context, values: Document) -> RowMa
 
 
 def begin_delete(connection: Connection, row: RowMapping, cascade: bool = False, force: bool = False) -> None:
-    """Queue the deletion of the volume. Raises ``InvalidRequest`` when it is in use, or when its snapshots would
-    stay."""
+    """Queue the deletion of the volume. Raises ``InvalidRequest`` while it is in use, or if it has snapshots and
+    *cascade* is false."""
     id = row["id"]
     # Locked, so that a simultaneous new snapshot is seen here, or sees the deletion.
     connection.execute(select(volumes.c.id).where(volumes.c.id == id).with_for_update())
@@ -118,7 +118,7 @@ def begin_delete(connection: Connection, row: RowMapping, cascade: bool = False,
 
 
 def follow_attachments(connection: Connection, volume_id: str) -> None:
-    """Set the volume's status from its attachments."""
+    """Set the volume's status according to its attachments."""
     have = set(connection.execute(select(attachments.c.status).where(attachments.c.volume_id == volume_id)).scalars())
     status = next((volume_status for attachment_status, volume_status in FOLLOWING.items()
                    if attachment_status in have), "available")

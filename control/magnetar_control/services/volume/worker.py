@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The work on hosts: taken from the ``task`` of rows, done by the agents, and noted.
+"""The worker of volume tasks. It takes a task from the column ``task`` of a volume or snapshot, has the host's agent do
+the work, and stores the result.
 
-Each task may run twice, because it states the result (``ensure``). A task whose process died starts again when its
-lease has ended. A host that does not answer is asked again for a while.
+A task may run twice without harm, because it states the result (``ensure``). A task whose process died starts again
+when its lease has ended. If a host does not answer, the task is retried for a while.
 """
 
 from __future__ import annotations
@@ -68,7 +69,7 @@ Row = Mapping[Any, Any]
 @dataclass(frozen=True)
 class Reach:
     """Access to hosts. *hosts* returns [{name, endpoint, disk_gb, disk_gb_free, up}]. *ensure_image* makes a host have
-    an image. *images*: the image service, for images of volumes. *keys*: the key manager of encrypted volumes."""
+    an image. *images*: the image service, for uploads. *keys*: the key manager of encrypted volumes."""
 
     hosts: Hosts
     agents: Agents
@@ -77,8 +78,8 @@ class Reach:
     keys: KeyManager | None = None
 
     def client(self, name: str) -> AbstractContextManager[AgentClient]:
-        """Return a client of a host's agent. For a host that is down it gives up early, so that the volumes of this
-        host do not delay others. Raises ``Unreachable``."""
+        """Return a client of a host's agent. If the host is down, the client gives up early, so that its volumes do not
+        delay others. Raises ``Unreachable``."""
         for host in self.hosts():
             if host["name"] == name:
                 return self.agents.client(host["endpoint"], None if host["up"] else PATIENCE)
@@ -92,7 +93,7 @@ class Reach:
 
 
 class Worker:
-    """The worker of tasks, with threads of its own (``start``), or on request (``step``)."""
+    """The worker of volume tasks, with threads of its own (``start``), or on request (``step``)."""
 
     def __init__(self, database: Database, reach: Reach, pause: float = PAUSE) -> None:
         self.database, self.reach, self.pause = database, reach, pause
@@ -104,21 +105,22 @@ class Worker:
         self._threads: list[threading.Thread] = []
 
     def start(self, threads: int = 4) -> None:
-        """Start working. Tasks of a process that died are continued."""
+        """Start *threads* threads that do tasks, also those of processes that died."""
         self._threads = [threading.Thread(target=self._run, args=(SELDOM if number else LOOK,), daemon=True,
                                           name=f"volumes {number}") for number in range(threads)]
         for thread in self._threads:
             thread.start()
 
     def stop(self) -> None:
-        """Take no new tasks. A task at work runs to its end, or continues in another process."""
+        """Take no new tasks. A running task is completed, or continues in another process."""
         self._over.set()
         self.database.bell.ring(BELL)
         for thread in self._threads:
             thread.join(5)
 
     def rest(self, bell_count: int, limit: float) -> None:
-        """Wait until a bell rings again, at most *limit* seconds, without a look at the tables."""
+        """Wait until the bell of volume tasks rings after *bell_count*, at most *limit* seconds, without reading the
+        tables."""
         if not self._over.is_set():
             self.database.bell.wait_for_ring(BELL, bell_count, limit)
 
@@ -139,7 +141,7 @@ class Worker:
                 self._over.wait(1.0)
 
     def _has_tasks(self) -> bool:
-        """Return whether there are tasks, which may wait for a time or belong to another worker."""
+        """Return whether there are any tasks, including those that must wait or that another worker has."""
         with self.database.read() as connection:
             return bool(connection.execute(_HAS_TASKS).scalar())
 
@@ -189,8 +191,8 @@ class Worker:
 
     @contextlib.contextmanager
     def _kept(self, table: Table, row: Row) -> Iterator[None]:
-        """Renew the lease until the block ends, also when a deletion has been requested meanwhile: it waits for
-        that."""
+        """Renew the lease of a task until the block ends, even if a deletion has been requested meanwhile: the deletion
+        waits for the end of the lease."""
         over, own_task = threading.Event(), and_(table.c.id == row["id"], table.c.holder == row["holder"],
                                                  table.c.task.in_((row["task"], "delete")))
 
@@ -208,17 +210,17 @@ class Worker:
             thread.join()
 
     def _finish(self, table: Table, row: Row, values: Document | None) -> bool:
-        """Note the end of a task. *values*: new values of the row; ``None``: the row is deleted. Return whether the row
-        still had this task."""
+        """Record the end of a task. *values*: new values of the row; ``None``: the row is deleted. Return whether the
+        row still had this task."""
         statement = delete(table) if values is None else update(table).values(
             task=None, lease_until=None, holder=None, not_before=None, attempts=0, updated_at=utc_now(),
             **{"fault": None, **values})
         return self._note(table, row, statement)
 
     def _note(self, table: Table, row: Row, statement: Update | Delete) -> bool:
-        """Execute *statement* if the row still has the task that was taken, and return whether it has. Otherwise a
-        deletion was requested meanwhile. It may begin now (see ``rows.queue_volume_task``). If a worker already runs
-        it, it begins again, because that worker may have come before there was anything to delete."""
+        """Execute *statement* if the row still has the task that was taken, and return whether it has. If not, a
+        deletion was requested meanwhile and may begin now (see ``rows.queue_volume_task``). If a worker already runs
+        the deletion, it is started again, because that worker may have come before there was anything to delete."""
         with self.database.write() as connection:
             done = connection.execute(statement.where(_mine(table, row))).rowcount > 0
             if not done and row["task"] != "delete":
@@ -249,7 +251,8 @@ class Worker:
             {row["task"]: None} if row["task"] in ("reimage", "upload") else {})})
 
     def _give_up_image(self, row: Row, error: MagnetarError) -> None:
-        """Mark the image of a volume as failed. The host's copy is deleted now, or by the conductors later."""
+        """Mark the image that should get a volume's content as failed. Delete the host's copy; if that fails,
+        conductors do it later."""
         id = row["upload"]["image_id"]
         try:
             if self.reach.images:
@@ -261,13 +264,15 @@ class Worker:
                         why.message)
 
     def ensure(self, row: Row, noun: str, want: Document) -> Document:
-        """Make the host's agent ensure *want*, and return the resource."""
+        """Have the host's agent create or change the resource *noun* (volume, volume_snapshot) as *want* says, and
+        return it."""
         with self.reach.client(row["host"]) as client:
             resource: Document = client.ensure(noun, row["id"], want, timeout=LIMIT)["resource"]
         return resource
 
     def place(self, row: Row) -> str:
-        """Return the host of the volume, chosen and noted before it is used."""
+        """Return the host of the volume. If it has none, choose one, and store that before anything is created
+        there."""
         if row["host"]:
             return str(row["host"])
         host = self.reach.roomiest()
@@ -285,7 +290,7 @@ def _waiting_query(table: Table, moment: Any, id: str | None = None) -> Select[A
 
 
 def _ready(table: Table, moment: Any, id: str | None) -> ColumnElement[bool]:
-    """Return the condition of tasks that no worker has and whose time has come. *moment*: of the database's clock,
+    """Return the condition of tasks that no worker has and that may begin at *moment*, a time of the database's clock,
     because the clocks of machines may differ."""
     is_ready = and_(table.c.task.is_not(None), or_(table.c.lease_until.is_(None), table.c.lease_until < moment),
                     or_(table.c.not_before.is_(None), table.c.not_before <= moment))
@@ -293,7 +298,7 @@ def _ready(table: Table, moment: Any, id: str | None) -> ColumnElement[bool]:
 
 
 def _mine(table: Table, row: Row) -> ColumnElement[bool]:
-    """Return the condition of the row while it has the task, and the worker, that it had when it was taken."""
+    """Return the condition that the row still has the task, and the worker, that *row* had when the task was taken."""
     return and_(table.c.id == row["id"], table.c.task == row["task"], table.c.holder == row["holder"])
 
 
@@ -316,7 +321,7 @@ def _create_volume(worker: Worker, row: Row) -> Document:
 
 
 def _key(worker: Worker, row: Row) -> str:
-    """Return the key of a volume, created once. A copy has the key of its source."""
+    """Return the encryption key of a volume; create the key if it does not exist. A copy has the key of its source."""
     if worker.reach.keys is None:
         raise Conflict("There is no key manager here, so no volume can be encrypted.")
     with worker.database.read() as connection:
@@ -343,7 +348,7 @@ def _reimage_volume(worker: Worker, row: Row) -> Document:
 
 
 def _upload_volume(worker: Worker, row: Row) -> Document:
-    """Make the host create an image of its own from the volume, and upload the content to the image service."""
+    """Have the host create an image of its own from the volume, and upload the content of that to the image service."""
     images, id = worker.reach.images, row["upload"]["image_id"]
     image = images.show(Context(row["user_id"], row["project_id"], frozenset(("admin",))), id) if images else None
     if images is None or image is None:

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Notes of changes that the engine must still write. A note is added in the transaction that changes a row, and removed
-when the engine has written the change. Changes for hosts that filter by themselves are noted too (``host_groups``)."""
+"""Notes of changes that must still be written to the engine. A note is added in the transaction that changes a row, and
+removed when the engine has the change. This module also notes changes for hosts that filter themselves
+(``host_groups``)."""
 
 from __future__ import annotations
 
@@ -39,36 +40,37 @@ class Pending(NamedTuple):
 
 
 class ChangeLog:
-    """The notes in the API *database*. Without an engine (*enabled* is false) none are made. *leads*: whether this
-    process writes the notes to the engine; then no other process has to hear the bell."""
+    """The notes in the API *database*. *enabled*: false without an engine: no notes are added. *leads*: returns whether
+    this process writes the notes to the engine; if so, other processes are not notified of new notes."""
 
     def __init__(self, database: Database, enabled: bool, leads: Callable[[], bool] = lambda: False) -> None:
         self.database, self.enabled, self.leads = database, enabled, leads
 
     def note(self, connection: Connection, *units: str) -> None:
-        """Note for the engine, in this transaction, that *units* have changed."""
+        """Add notes, in the caller's transaction, that *units* have changed and must be written to the engine."""
         if self.enabled and units:
             connection.execute(insert(changes), [{"id": str(uuid.uuid4()), "unit": unit}
                                                  for unit in dict.fromkeys(units)])
             self.database.ring(connection, BELL, remote=not self.leads())
 
     def changed(self, connection: Connection, *units: str) -> None:
-        """Note for the engine and for hosts, in this transaction, that *units* have changed on request."""
+        """Add notes, in the caller's transaction, that *units* have changed on request: for the engine, and for
+        hosts."""
         self.note(connection, *units)
         host_groups.note_changed_units(connection, units)
 
     def minds(self, resource: str) -> bool:
-        """Return whether changes of a *resource* are noted for anyone."""
+        """Return whether changes of a kind of *resource* are noted, for the engine or for hosts."""
         return self.enabled or resource in ON_HOSTS
 
 
 def port_unit_keys(ids: Iterable[str]) -> list[str]:
-    """Return the unit keys of ports."""
+    """Return the unit keys of the ports *ids*."""
     return [f"port/{id}" for id in ids]
 
 
 def read_change_notes(connection: Connection, last_id: str = "") -> dict[str, str]:
-    """Return the first notes after the id *last_id*, ``MANY`` at most, in the order of their ids: id to unit."""
+    """Return the notes after the id *last_id*, at most ``MANY``, in the order of their ids: {id: unit key}."""
     return {row.id: row.unit for row in connection.execute(_AFTER, {"after": last_id, "many": MANY})}
 
 
@@ -85,7 +87,7 @@ def noted_units(connection: Connection) -> set[str]:
 
 
 def finish_change_notes(database: Database, ids: Iterable[str], number: int) -> None:
-    """Remove the notes *ids*, which the engine has written with its change *number*."""
+    """Remove the notes *ids*, because the engine has their changes, and store the *number* of the engine's change."""
     note_ids = list(ids)
     if database.kind == "postgresql" and 0 < len(note_ids) <= MANY:  # one message instead of four
         with database.single() as connection:

@@ -2,8 +2,8 @@
 """The interface of engines. An engine gives hosts the networks that the rows of the network service describe.
 
 The rows are the truth. ``wanted.py`` turns them into *units*: a network, port, group or router with everything that
-belongs to it. An engine compares its content with the units, and repairs the difference. It leaves alone what others
-made.
+belongs to it. An engine compares its content with the units, and repairs the difference. It does not touch what others
+have created.
 """
 
 from __future__ import annotations
@@ -29,8 +29,9 @@ class LogicalSubnet:
 
 @dataclass(frozen=True)
 class LogicalNetwork:
-    """A network. *domain*: the DNS domain of its ports, without the trailing dot. *physical*: the name that hosts have
-    for the physical network below it; ``None``: the network exists between hosts only. *vlan*: its VLAN tag there."""
+    """A network. *domain*: the DNS domain of its ports, without the trailing dot. *physical*: the hosts' name of the
+    physical network that carries it; ``None``: it is tunnelled between hosts. *vlan*: its VLAN tag on the physical
+    network."""
 
     id: str
     name: str
@@ -52,7 +53,7 @@ class LogicalLimit:
 
 
 class LogicalFunction(NamedTuple):
-    """A virtual function of a SmartNIC: the MAC of its physical function, its number there, and the MTU of its
+    """A virtual function of a SmartNIC: the MAC of its physical function, the function's number, and the MTU of its
     representor."""
 
     parent_mac: str
@@ -69,8 +70,8 @@ class LogicalPort:
     returns the last one. *parent*: the port whose guest has this port as a VLAN device with the tag *vlan*.
 
     On a SmartNIC: *card* is the serial number of the SmartNIC whose chassis has the port, instead of hosts. *hosts* is
-    ``None`` while the chassis cannot be found out: the port stays where it is. *function*: what the chassis plugs in
-    for the port, unless the port is a subport.
+    ``None`` while the chassis is not known: the port stays where it is. *function*: the virtual function that the
+    chassis plugs in for the port, unless the port is a subport.
     """
 
     id: str
@@ -111,7 +112,7 @@ class LogicalRule:
 
 @dataclass(frozen=True)
 class LogicalGroup:
-    """A security group. Its rules add to what the other groups of a port let through. Nothing else passes."""
+    """A security group. A port passes a packet only if a rule of one of its groups allows the packet."""
 
     id: str
     stateful: bool = True
@@ -120,7 +121,7 @@ class LogicalGroup:
 
 @dataclass(frozen=True)
 class LogicalAddresses:
-    """An address group: addresses and networks that rules name."""
+    """An address group: the addresses and networks that a rule of a security group can refer to."""
 
     id: str
     addresses: tuple[str, ...] = ()
@@ -128,8 +129,9 @@ class LogicalAddresses:
 
 @dataclass(frozen=True)
 class LogicalInterface:
-    """A router's side of its port. *networks*: its addresses with prefix lengths. *gateway*: whether the way out is
-    here. *advertises*: the mode that router advertisements tell guests, together with *mtu*."""
+    """An interface of a router, to the port *port_id*. *networks*: its addresses with prefix lengths. *gateway*:
+    whether it is the router's gateway to an external network. *advertises*: the IPv6 address mode that its router
+    advertisements announce together with *mtu*; ``None``: it sends none."""
 
     port_id: str
     mac: str
@@ -141,8 +143,9 @@ class LogicalInterface:
 
 @dataclass(frozen=True)
 class LogicalTranslation:
-    """A translation of addresses. *kind*: snat (packets of the network *inside* leave with the address *outside*) or
-    floating (the address *inside* of the port *port_id* is *outside*, and its host answers with *mac*)."""
+    """A translation of addresses (NAT). *kind*: snat (packets of the network *inside* leave with the address *outside*)
+    or floating (the address *inside* of the port *port_id* is reachable as *outside*, which the port's host answers
+    with *mac*)."""
 
     id: str
     kind: str
@@ -154,8 +157,8 @@ class LogicalTranslation:
 
 @dataclass(frozen=True)
 class LogicalForwarding:
-    """Port forwardings of the floating IP *id*, for one *protocol* (tcp, udp, sctp) and its address *outside*.
-    *targets*: (port outside, address inside, port inside)."""
+    """Port forwardings of the floating IP *id*, which has the address *outside*, for one *protocol* (tcp, udp, sctp).
+    *targets*: (external port, internal address, internal port)."""
 
     id: str
     protocol: str
@@ -191,8 +194,8 @@ def unit_key(unit: Unit) -> str:
 
 @dataclass(frozen=True)
 class Wanted:
-    """The units that the engine must have. *units*: key to unit. *scope*: the keys in question; the engine removes a
-    key without a unit. ``None``: all keys."""
+    """The units that the engine must have. *units*: key to unit. *scope*: the keys that a repair covers: a key in it
+    without a unit is removed from the engine. ``None``: all keys."""
 
     units: Mapping[str, Unit] = field(default_factory=dict)
     scope: frozenset[str] | None = None
@@ -206,7 +209,7 @@ class EngineDifference(NamedTuple):
 
 
 class Incomplete(Exception):
-    """The engine lacks something that a unit belongs to: everything must be written."""
+    """An error: the engine lacks what a unit belongs to, such as the network of a port. All units must be written."""
 
 
 class NetworkEngine(Protocol):
@@ -214,41 +217,42 @@ class NetworkEngine(Protocol):
 
     @property
     def knows_cards(self) -> bool:
-        """Return whether the engine finds the chassis of SmartNICs."""
+        """Return whether the engine can find the chassis of SmartNICs."""
 
     def claim(self) -> None:
-        """Ask for the right to write. Of all processes that ask, one has it at a time; see ``leads``."""
+        """Request the right to write. Of all processes that request it, one has it at a time; see ``leads``."""
 
     def leads(self) -> bool:
-        """Return whether this process may write."""
+        """Return whether this process has the right to write."""
 
     def knows_all(self) -> bool:
-        """Return whether this process has written everything to the engine's present content. False after that content
-        was lost."""
+        """Return whether this process is the last one that wrote all units to the engine. False after the engine's
+        content was lost."""
 
     def has(self, key: str) -> bool:
-        """Return whether the engine has a network or security group with this key, in any form."""
+        """Return whether the engine has a network or security group with this unit key, even an outdated one."""
 
     def repair(self, desired: Wanted) -> int:
-        """Make the engine match *desired*, in one transaction. Returns the number of the change, for ``reached``.
-        Raises ``Incomplete``. Ports that ``unplaced`` returns stay on their chassis."""
+        """Make the engine's content match *desired*, in one transaction. Returns the number of the change, for
+        ``reached``. Raises ``Incomplete``. Ports that ``unplaced`` returns stay on their chassis."""
 
     def unplaced(self, desired: Wanted) -> frozenset[str]:
-        """Return the keys of the ports on SmartNICs whose chassis the engine cannot find out now. Ask for them again
-        after the repair. Does not wait."""
+        """Return the keys of the ports on SmartNICs whose chassis the engine does not know now. The caller must repair
+        them later. Does not wait."""
 
     def differences(self, desired: Wanted) -> list[EngineDifference]:
-        """Return what a repair would change."""
+        """Return what ``repair`` would change."""
 
     def faults(self) -> list[str]:
-        """Return what is wrong with the engine itself, such as lost members of its cluster. Raises nothing."""
+        """Return what is wrong with the engine itself, such as lost members of its cluster. Raises no error."""
 
     def reached(self, number: int, seconds: float) -> bool:
-        """Wait until all hosts have followed the change *number*. Returns false when they have not after *seconds*."""
+        """Wait at most *seconds* until all hosts have applied the engine's change *number*. Return whether they
+        have."""
 
     def chassis_of(self, card: str) -> str | None:
         """Return the name of the chassis on the SmartNIC with the serial number *card*; ``None`` when there is none.
-        Waits for the source of this information."""
+        Waits until the chassis are known."""
 
     def close(self) -> None:
-        """Give up the connection, and the right to write."""
+        """Close the connection, and give up the right to write."""

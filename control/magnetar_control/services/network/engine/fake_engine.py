@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""An engine without hosts, which only keeps the units. For tests, and for trying things out."""
+"""An engine without hosts, which only stores the units. It is for tests and experiments."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .engine import EngineDifference, Incomplete, LogicalGroup, LogicalPort, Log
 
 class FakeEngine:
     """A ``NetworkEngine`` in memory. *units*: its content. *cards*: serial number of a SmartNIC to its chassis.
-    ``away``: it does not answer. ``lost_cards``: the chassis of SmartNICs cannot be found out."""
+    ``away``: the engine does not answer. ``lost_cards``: the chassis of SmartNICs are not known."""
 
     knows_cards = True
 
@@ -24,7 +24,7 @@ class FakeEngine:
         self._lock = threading.Lock()
 
     def lose(self) -> None:
-        """Lose everything, as a recreated northbound database does."""
+        """Lose all content, as a recreated northbound database does."""
         with self._lock:
             self.units, self._all, self.number = {}, False, 0
 

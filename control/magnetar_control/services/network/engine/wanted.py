@@ -71,16 +71,17 @@ GATEWAYS = 5
 
 
 def knows_nothing(_key: str) -> bool:
-    """Return false: the engine's content is not known."""
+    """Return false for every unit key. This is the default of *engine_has*, for callers that do not know the engine's
+    content."""
     return False
 
 
 def read_desired_units(connection: Connection, scope: Iterable[str] | None = None, gateways: Sequence[str] = (),
                        engine_has: Callable[[str], bool] = knows_nothing) -> Wanted:
-    """Return the units with the keys *scope* and the units that these belong to; without *scope* all units. A unit is
-    read before the unit that it belongs to, so that the latter is there. *gateways*: the hosts for routers' gateways;
-    empty: any host. *engine_has*: whether the engine has the network or group with a key. Such a unit is left out,
-    unless *scope* names it too."""
+    """Return the units with the keys *scope*, and the networks, groups and address groups that they need; without
+    *scope* all units. A port is read before its network, so that the network cannot be missing. *gateways*: the hosts
+    for routers' gateways; empty: any host. *engine_has*: returns whether the engine has the network or group with a
+    key; then the unit is left out, unless its key is in *scope*."""
     keys = None if scope is None else frozenset(scope)
     logical_ports = list(_ports(connection, _with_subports(connection, _ids(keys, "port"))))
     groups = list(_groups(connection, _ids(keys, "group", {
@@ -104,12 +105,13 @@ def _ids(keys: frozenset[str] | None, kind: str, besides: Iterable[str] = ()) ->
 
 
 def _some(column: ColumnElement[Any], every: bool) -> ColumnElement[bool]:
-    """Return the condition of a statement about all rows (*every*), or about the rows of some ``ids``."""
+    """Return the condition that selects all rows (*every*), or the rows whose *column* is in the parameter ``ids``."""
     return true() if every else column.in_(bindparam("ids", expanding=True))
 
 
 def _parts(ids: Sequence[str] | None) -> Iterator[tuple[bool, dict[str, Sequence[str]]]]:
-    """Split *ids* for several statements. Yield for each whether it is about all rows, and its parameters."""
+    """Split *ids* for several statements. Yield for each whether it selects all rows (*ids* is ``None``), and its
+    parameters."""
     if ids is None:
         yield True, {}
     for at in range(0, len(ids or ()), MANY):
@@ -117,8 +119,8 @@ def _parts(ids: Sequence[str] | None) -> Iterator[tuple[bool, dict[str, Sequence
 
 
 def _with_subports(connection: Connection, ids: Sequence[str] | None) -> list[str] | None:
-    """Return *ids* of ports together with the subports of those ports that are parents: the parent decides where its
-    subports are."""
+    """Return the port ids *ids* together with the ids of the subports of these ports, because a subport is where its
+    parent is."""
     if ids is None:
         return None
     subport_ids: set[str] = set()
@@ -128,14 +130,14 @@ def _with_subports(connection: Connection, ids: Sequence[str] | None) -> list[st
 
 
 def _columns_of_engine(table: Table) -> list[Column[Any]]:
-    """Return the columns of *table* without the documents that no engine reads: they may be long, and are decoded in
-    each row."""
+    """Return the columns of *table* without documents that no engine needs: they may be long, and decoding them for
+    each row is slow."""
     return [column for column in table.c if column.name not in ("tags", "profile")]
 
 
 @cache
 def _on_engine(every: bool) -> Select[Any]:
-    """Return the statement about the engine's ports: one row for each address."""
+    """Return the statement that selects ports of the engine: one row for each address."""
     return select(
         *_columns_of_engine(ports), *addresses.c["subnet_id", "ip_address"],
         networks.c.admin_state_up.label("network_up"),
@@ -195,7 +197,7 @@ def _port(row: RowMapping, port_addresses: Sequence[tuple[str, str]], rules: Seq
 
 @cache
 def _groups_and_rules(every: bool) -> Select[Any]:
-    """Return the statement about security groups: one row for each rule."""
+    """Return the statement that selects security groups: one row for each rule."""
     group_ids, rule = select(security_groups.c.id), security_group_rules.c
     return select(security_groups.c.id.label("group"), security_groups.c.stateful, security_group_rules).outerjoin(
         security_group_rules, and_(rule.security_group_id == security_groups.c.id, or_(
@@ -229,7 +231,7 @@ def _rule(row: Row[Any]) -> LogicalRule:
 
 @cache
 def _networks_and_subnets(every: bool) -> Select[Any]:
-    """Return the statement about the engine's networks: one row for each subnet."""
+    """Return the statement that selects networks of the engine: one row for each subnet."""
     return select(networks.c.id.label("network"), *networks.c["name", "mtu", "bridge", "segment", "dns_domain"],
                   *subnets.c["id", "cidr", "gateway_ip", "enable_dhcp", "dns_nameservers", "host_routes",
                              "ipv6_address_mode"]).outerjoin(
@@ -275,7 +277,7 @@ def _routers(connection: Connection, ids: Sequence[str] | None, gateways: Sequen
 
 
 def _forwardings(connection: Connection, router_ids: Sequence[str]) -> dict[str, list[LogicalForwarding]]:
-    """Return the port forwardings of each router. Forwardings of one floating IP and protocol are one
+    """Return the port forwardings, by router id. Forwardings of one floating IP and protocol are one
     ``LogicalForwarding``."""
     row = forwardings.c
     targets_by_address: dict[tuple[str, ...], list[tuple[int, str, int]]] = {}

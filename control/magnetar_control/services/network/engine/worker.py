@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The worker that writes changes to the engine. Each process of the control plane has one; the worker of the leading
-process writes.
+"""The worker that writes changes to the engine. Each process of the control plane has one; only the worker of the
+leading process writes.
 
-A note is removed when the engine has written it. A crash loses nothing: the next worker finds the note again.
+A note is removed when the engine has the change. A crash loses nothing: the next leading worker finds the note.
 """
 
 from __future__ import annotations
@@ -36,7 +36,8 @@ BEHIND = 0.5
 
 
 class Wait(NamedTuple):
-    """Seconds that the start of a guest waits: for the engine to have its ports, then for hosts to follow."""
+    """The seconds that the start of a guest waits: until the engine has its ports, then until hosts have applied
+    that."""
 
     engine: float = 30.0
     hosts: float = 5.0
@@ -51,7 +52,8 @@ class Hearing:
 
 
 class EngineWorker:
-    """The worker's thread, and the callers that wait for the engine. *gateways*: the hosts for routers' gateways."""
+    """The thread that writes changes to the engine, and the methods that wait for it. *gateways*: the hosts for
+    routers' gateways."""
 
     def __init__(self, database: Database, engine: NetworkEngine, wait: Wait = Wait(),  # noqa: B008 - it is frozen
                  gateways: Sequence[str] = ()) -> None:
@@ -67,14 +69,14 @@ class EngineWorker:
         self._hearing: set[Hearing] = set()
 
     def start(self) -> None:
-        """Start the thread, unless it runs."""
+        """Start the thread, unless it runs already."""
         if self._thread is None:
             self.engine.claim()
             self._thread = threading.Thread(target=self._run, name="network engine", daemon=True)
             self._thread.start()
 
     def stop(self) -> None:
-        """Stop the thread after its current writes."""
+        """Stop the thread after its current writes, and close the engine."""
         self._over.set()
         self.database.bell.ring(changes.BELL)
         if self._thread is not None:
@@ -99,16 +101,16 @@ class EngineWorker:
                 self.database.bell.wait(changes.BELL, bell_count, LOOK)
 
     def _tell(self, error: Exception) -> None:
-        """Log an error once, until the engine works again."""
+        """Log *error*, but only once until the engine works again."""
         if not self._silent:
             log.warning("networks are not written to the engine: %s",
                         error.message if isinstance(error, MagnetarError) else error)
         self._silent = True
 
     def round(self) -> None:
-        """Write all changes. Write everything when the engine's content is not known to come from this process. Notes
-        of ports whose place the engine cannot know yet stay for the next round; so do new notes that sort before
-        them."""
+        """Write all noted changes, if this process leads. First write all units when another process wrote last, or the
+        last comparison is old. Keep the notes of ports whose chassis is not known yet for the next round, and new notes
+        that sort before them."""
         self.leads = self.engine.leads()
         if not self.leads:
             return
@@ -138,7 +140,7 @@ class EngineWorker:
                 last_id = next(reversed(noted))
 
     def whole(self) -> None:
-        """Compare everything, and write what differs."""
+        """Compare all units with the engine's content, and write what differs."""
         with self.database.read() as connection:
             noted = changes.read_change_notes(connection)
             desired = read_desired_units(connection, gateways=self.gateways)
@@ -148,8 +150,8 @@ class EngineWorker:
         self._whole = time.monotonic()
 
     def _done(self, noted: Collection[str], number: int) -> None:
-        """Remove the notes *noted*, which the engine has written with its change *number*. Waiting callers hear of them
-        first: notes that a crash keeps are written again."""
+        """Remove the notes *noted*, because the engine has them with its change *number*. Notify the waiting callers
+        first: they need not wait for the removal, and after a crash the remaining notes are written again."""
         self._tell_hearing(noted, number)
         changes.finish_change_notes(self.database, noted, number)
         self._tell_hearing(noted, number)  # again, for callers that read the notes since
@@ -162,14 +164,15 @@ class EngineWorker:
                 hearing.rung.set()
 
     def settle(self, units: Collection[str]) -> None:
-        """Wait until the engine has *units*, and for a while until hosts have followed. Raises ``Unavailable``."""
+        """Wait until the engine has *units*, and for a few seconds until hosts have applied them. Raises
+        ``Unavailable``."""
         if units:
             with self.hears() as hearing:
                 self.follow(units, hearing)
 
     @contextlib.contextmanager
     def hears(self) -> Iterator[Hearing]:
-        """Yield a ``Hearing`` that is told which notes are written, until the block ends."""
+        """Yield a ``Hearing`` that collects which notes are written, until the block ends."""
         hearing = Hearing()
         with self._lock:
             self._hearing.add(hearing)
@@ -180,7 +183,8 @@ class EngineWorker:
                 self._hearing.discard(hearing)
 
     def follow(self, units: Collection[str], hearing: Hearing, number: int | None = None) -> None:
-        """Wait as ``settle`` does. *number*: the engine's last change, if the caller knows that it has *units*."""
+        """Wait as ``settle`` does. *number*: the engine's last change, if the caller knows that the engine has
+        *units*."""
         if number is None:
             number = self._written(units, hearing)
         if self.wait.hosts <= 0:
@@ -192,7 +196,7 @@ class EngineWorker:
         self._behind = behind
 
     def _written(self, units: Collection[str], hearing: Hearing) -> int:
-        """Wait until the engine has *units*, and return the number of its change."""
+        """Wait until the engine has *units*, and return the number of the engine's last change."""
         deadline = time.monotonic() + self.wait.engine
         while True:
             bell_count = self.database.bell.count(changes.WRITTEN)
@@ -215,7 +219,7 @@ class EngineWorker:
                 self.database.bell.wait(changes.WRITTEN, bell_count, min(remaining, LOOK))
 
     def differences(self) -> list[EngineDifference]:
-        """Return the differences between the engine and the rows that are not noted to be written."""
+        """Return the differences between the engine's content and the rows, without those that notes announce."""
         with self.database.read() as connection:
             desired = read_desired_units(connection, gateways=self.gateways)
         differences = self.engine.differences(desired)
@@ -225,5 +229,5 @@ class EngineWorker:
 
 
 def _without(noted: Mapping[str, str], later: Collection[str]) -> dict[str, str]:
-    """Return the notes without the units *later*, which the worker must ask for again."""
+    """Return the notes without those of the units *later*, which a later round must write again."""
     return {id: unit for id, unit in noted.items() if unit not in later}

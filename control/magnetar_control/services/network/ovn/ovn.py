@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The engine OVN. Units are rows of its northbound database. From there ovn-northd and the hosts' ovn-controllers go
-on.
+"""The engine OVN. Units are rows of its northbound database, which ovn-northd and the hosts' ovn-controllers apply.
 
 One process writes: the holder of the database's lock (RFC 7047, 4.1.8). Transactions of other processes fail. The
 connection, its copy of the database and its thread are ovsdbapp's. In a cluster the connection goes to the leader,
@@ -143,8 +142,8 @@ class OvnEngine:
         return self._followed("hv_cfg", number, seconds)
 
     def _followed(self, column: str, number: int, seconds: float) -> bool:
-        """Wait until NB_Global has *number* in *column*: ``sb_cfg`` of ovn-northd, ``hv_cfg`` of all hosts. Returns
-        false when it has not after *seconds*."""
+        """Wait until *column* of NB_Global is at least *number*: ``sb_cfg`` is set by ovn-northd, ``hv_cfg`` when all
+        hosts have the change. Return false if that takes longer than *seconds*."""
         deadline = time.monotonic() + seconds
         while True:
             followed = self._connected().idl.followed
@@ -157,11 +156,11 @@ class OvnEngine:
             followed.wait(HOSTS, bell_count, remaining)
 
     def _knows_chassis(self) -> bool:
-        """Return whether the chassis of a card, or that it has none, is known without waiting."""
+        """Return whether the chassis of SmartNICs are known, so that ``_chassis`` does not wait."""
         return self._south is None or self._south.is_known()
 
     def _chassis(self) -> Mapping[str, str]:
-        """Return ``Southbound.chassis``, which waits."""
+        """Return the name of each SmartNIC's chassis, by serial number. Waits for the southbound database."""
         return {} if self._south is None else self._south.chassis()
 
     def close(self) -> None:
@@ -196,7 +195,7 @@ class OvnEngine:
 
 
 class _Idl(ovn_servers.DatabaseCopy):
-    """The copy of the database. ``followed`` wakes the callers that wait for hosts."""
+    """The local copy of the northbound database. ``followed``: the bell for callers that wait for hosts."""
 
     def __init__(self, *words: Any, **more: Any) -> None:
         self.followed = Bell(LOOK)  # before the first message of the database
@@ -204,7 +203,7 @@ class _Idl(ovn_servers.DatabaseCopy):
         super().__init__(*words, **more)
 
     def notify(self, event: str, row: Any, updates: Any = None) -> None:
-        """Handle a changed row. The thread of the connection calls this."""
+        """Handle a changed row. The thread of the connection calls this method."""
         if row._table.name == GLOBAL:  # noqa: SLF001 - a row has no other name of its table
             self.followed.ring(HOSTS)
         elif self._north:
@@ -212,33 +211,34 @@ class _Idl(ovn_servers.DatabaseCopy):
                              is_present=event != ROW_DELETE)
 
     def known(self) -> Northbound:
-        """Return our rows, for the connection's thread: read once, then kept up to date."""
+        """Return the cloud's rows, for the connection's thread. They are read once, and then kept up to date."""
         if self._north is None or not self._north.is_of(self.tables):
             self._north = Northbound(self.tables)
         return self._north
 
     def is_connected(self) -> bool:
-        """Return whether the copy follows the database now."""
+        """Return whether the copy is connected to the database and up to date."""
         return bool(self._session.is_connected()) and self.state == self.IDL_S_MONITORING
 
 
 class _Api:
-    """The attributes that a transaction of ovsdbapp needs."""
+    """The attributes of an API object that a transaction of ovsdbapp needs."""
 
     def __init__(self, open_: connection.Connection) -> None:
         self.ovsdb_connection, self.idl = open_, open_.idl
 
 
 class _WriteDifference(command.BaseCommand):  # type: ignore[misc]
-    """The command of ``ovsdbapp`` that finds the difference and writes it, in one transaction. ``number``:
-    that of the change."""
+    """The ``ovsdbapp`` command that finds the difference and writes it, in one transaction. ``number``: the number of
+    the change, for ``reached``."""
 
     def __init__(self, open_: connection.Connection, desired: Wanted, token: str) -> None:
         super().__init__(_Api(open_))
         self.wanted, self.token, self.number = desired, token, 0
 
     def run_idl(self, txn: Any) -> None:
-        """Find the difference and write it. Runs again when another transaction came between."""
+        """Find the difference and write it. ovsdbapp calls this again if another transaction has changed the database
+        meanwhile."""
         idl = self.api.idl
         if not idl.is_connected():
             raise ConnectionError("it has closed the connection")
@@ -261,8 +261,8 @@ def _on_cards(desired: Wanted) -> dict[str, LogicalPort]:
 
 
 def _placed(desired: Wanted, cards: Mapping[str, LogicalPort], chassis: Mapping[str, str] | None) -> Wanted:
-    """Return *desired* with the *chassis* (by serial number) of the ports on *cards*. ``None``: the chassis are not
-    known."""
+    """Return *desired* with the ports on *cards* placed on their *chassis* (name by serial number). ``None``: the
+    chassis are not known."""
     def hosts(card: str) -> tuple[str, ...] | None:
         if chassis is None:
             return None

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """The difference between the desired rows and the rows of a northbound database, and how it is written.
 
-Our rows have ``magnetar:unit`` and ``magnetar:key`` in their ``external_ids``. No other row is read as ours, changed,
-or taken out of a row that holds it.
+The cloud's rows have ``magnetar:unit`` and ``magnetar:key`` in their ``external_ids``. All other rows are ignored: they
+are not changed, and not removed from the rows that refer to them.
 """
 
 from __future__ import annotations
@@ -27,8 +27,9 @@ _HOLDING = {table: tuple(column for holding, column, _held in HOLDERS if holding
 
 @dataclass
 class NorthboundChanges:
-    """The changes of a repair. *make*, *drop*: rows. *change*: columns of rows. *put* and *take*: (holder, row).
-    *refer*: (row, column, name of the row that it will refer to). *found*: the differences in words."""
+    """The changes of a repair. *make*, *drop*: rows to insert and delete. *change*: columns to set. *put*, *take*:
+    (holder, row) to add to, and remove from, a holder's column. *refer*: (row, column, name of the row that it will
+    refer to). *found*: the differences in words."""
 
     make: list[NorthRow] = field(default_factory=list)
     change: list[tuple[Any, dict[str, Any]]] = field(default_factory=list)
@@ -40,8 +41,8 @@ class NorthboundChanges:
 
 
 class Northbound:
-    """Our rows in *tables* (of an IDL). They stay current if ``hear`` is told of each changed row: reading all rows at
-    each change would take longer than writing it."""
+    """The cloud's rows in *tables* (of an IDL). ``hear`` must be called for each changed row, and keeps them current:
+    reading all rows at each change would take longer than writing it."""
 
     def __init__(self, tables: Mapping[str, Any]) -> None:
         self.rows: dict[Name, Any] = {}
@@ -60,11 +61,12 @@ class Northbound:
                 self._add(table, row)
 
     def is_of(self, tables: Mapping[str, Any]) -> bool:
-        """Return whether this is the content of *tables*."""
+        """Return whether this object describes *tables*, and need not be read again."""
         return not self.stale and all(tables[table].rows is rows_ for table, rows_ in self._seen.items())
 
     def hear(self, row: Any, changed: Collection[str] | None, *, is_present: bool) -> None:
-        """Take in a changed row. *changed*: its columns; ``None`` for a new or deleted row."""
+        """Update this object after a change of *row*. *changed*: the changed columns; ``None`` for a new or deleted
+        row."""
         table = row._table  # noqa: SLF001 - a row has no other name of its table
         if self.stale or table.name not in self._seen:
             return
@@ -93,8 +95,8 @@ class Northbound:
             self._hold(row, column)
 
     def _hold(self, row: Any, column: str) -> None:
-        """Note which rows *row* holds, and which it holds no longer. A row may hold many thousands, so this reads the
-        IDL's own data without its conversion to Python: the atoms stay the same objects, whose hashes the sets know."""
+        """Update which rows the *column* of *row* refers to, maybe thousands. To be fast this reads the IDL's own data,
+        without its conversion to Python: the atoms stay the same objects, and keep their hashes."""
         place, holder = (row.uuid, column), (*self.names[row.uuid], column)
         previous, now = self._held.get(place, set()), set(row._data[column].values)  # noqa: SLF001
         for atom in now - previous:
@@ -164,7 +166,7 @@ class Northbound:
             self._refer(changes, new, name, (row, column, key))
 
     def _known(self, new: Mapping[Name, NorthRow], holder: Holder, row: NorthRow) -> bool:
-        """Return whether the holder exists, or will. A security group that is gone holds no ports; any other missing
+        """Return whether *holder* exists, or will. False for a port of a deleted security group. Any other missing
         holder must be written first and raises ``Incomplete``."""
         if holder[:2] in new or holder[:2] in self.rows:
             return True
@@ -205,8 +207,8 @@ class Northbound:
 
 
 def _read(row: Any, column: str) -> Any:
-    """Return a column as the database has it: rows as uuids, sets as sorted tuples. A repair compares dozens of
-    columns. The IDL's conversion to Python also looks for changes of the transaction, and there are none yet."""
+    """Return a column as the database has it: rows as uuids, sets as sorted tuples. This reads the IDL's own data. The
+    IDL's conversion to Python is slow: it also looks for changes of the transaction, and there are none yet."""
     datum = row._data[column]  # noqa: SLF001 - as in _hold
     if datum.type.is_map():
         return {name.value: value.value for name, value in datum.values.items()}

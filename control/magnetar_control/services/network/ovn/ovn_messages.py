@@ -22,7 +22,8 @@ class MessageParser(ovs.json.Parser):  # type: ignore[misc]
     """A parser of one message (JSON-RPC, an object) in pieces, as ``ovs.jsonrpc`` calls it."""
 
     def __new__(cls, *_words: Any, **_more: Any) -> Self:
-        """Create the object directly: the base would create the registered class, which is this one."""
+        """Create the object directly. The base class would create the registered class, which is this one, and call
+        this again."""
         return object.__new__(cls)
 
     def __init__(self, check_trailer: bool = False) -> None:
@@ -31,8 +32,8 @@ class MessageParser(ovs.json.Parser):  # type: ignore[misc]
         self._depth, self._open = 0, ""  # the open string, as its beginning
 
     def feed(self, s: str) -> int:
-        """Return how many characters of *s* belong to the message. The base class still reads files
-        (``check_trailer``)."""
+        """Take the next piece *s*. Return how many of its characters belong to the message. Files (``check_trailer``)
+        are left to the base class."""
         if self.check_trailer:
             return int(super().feed(s))
         if self._depth == 0 and (begin := s.lstrip(" \t\r\n")) and begin[0] != "{":
@@ -64,5 +65,6 @@ class MessageParser(ovs.json.Parser):  # type: ignore[misc]
 
 
 def register_message_parser() -> None:
-    """Make connections of ``ovs`` use this parser, even if the C module of ``ovs`` is built: that one counts bytes."""
+    """Make connections of ``ovs`` use this parser, even if the C module of ``ovs`` is built: the C parser counts
+    bytes."""
     ovs.json.PARSER, ovs.json.Parser = ovs.json.PARSER_PY, MessageParser

@@ -60,9 +60,9 @@ WORDS = {6: "tcp", 17: "udp", 132: "sctp"}
 
 @dataclass(frozen=True)
 class NorthRow:
-    """A row. *key*: our key, unique in its table. *columns*: sets are sorted tuples. *refs*: column to the key of a row
-    of ``REFERRED``, or ``None``. *inside*: (table, key, column) of the rows that hold this one. *kept*: an option that
-    stays as it is."""
+    """A row that a unit needs. *key*: unique in the row's table. *columns*: sets are sorted tuples. *refs*: column to
+    the key of a row of ``REFERRED``, or ``None``. *inside*: (table, key, column) of the rows that refer to this one.
+    *kept*: an option whose present value stays."""
 
     unit: str
     table: str
@@ -78,7 +78,7 @@ REFERRED = {"dhcpv4_options": DHCP, "dhcpv6_options": DHCP}
 
 
 def rows_of_unit(unit: Unit) -> Iterator[NorthRow]:
-    """Yield the rows of a unit."""
+    """Yield the northbound rows of a unit."""
     if isinstance(unit, LogicalNetwork):
         yield from _network(unit)
     elif isinstance(unit, LogicalPort):
@@ -98,7 +98,7 @@ def rows_of_unit(unit: Unit) -> Iterator[NorthRow]:
 
 
 def permanent_rows() -> Iterator[NorthRow]:
-    """Yield the rows that always exist: the port group that lets nothing pass."""
+    """Yield the rows that always exist: the port group that drops all packets that no rule allows, and its ACLs."""
     yield NorthRow(DROP_UNIT, GROUP, "drop", {"name": DROP})
     for key, direction, priority, match in (
             ("drop out", "from-lport", FALL, f"inport == @{DROP} && ip"),
@@ -112,7 +112,7 @@ def permanent_rows() -> Iterator[NorthRow]:
 
 
 def group_name(id: str) -> str:
-    """Return the name of the port group of a security group. OVN's set names have no dashes."""
+    """Return the name of the port group of a security group. OVN's names of sets have no dashes."""
     return f"mag_{id.replace('-', '_')}"
 
 
@@ -122,7 +122,7 @@ def set_name(id: str, version: int) -> str:
 
 
 def mac_of(*words: str) -> str:
-    """Return a MAC address derived from *words*. Ports draw theirs from another range."""
+    """Return a MAC address derived from *words*, outside the range of the ports' random MAC addresses."""
     digest = hashlib.sha256(" ".join(words).encode()).digest()
     return ":".join(("fa", "16", "3f", *(f"{byte:02x}" for byte in digest[:3])))
 
@@ -157,8 +157,8 @@ def _network(unit: LogicalNetwork) -> Iterator[NorthRow]:
 
 
 def _by_dhcpv6(unit: LogicalNetwork, subnet: LogicalSubnet) -> Iterator[NorthRow]:
-    """Yield the DHCPv6 options (ovn-nb(5)), and the ACL that lets the request through to the server. SLAAC needs
-    neither, nor does a subnet without a mode."""
+    """Yield the DHCPv6 options of a subnet (ovn-nb(5)), and the ACL that allows requests to the DHCP server. SLAAC
+    needs neither, nor does a subnet without a mode."""
     if subnet.mode not in ("dhcpv6-stateful", "dhcpv6-stateless"):
         return
     key, options = unit_key(unit), {"server_id": mac_of("dhcp", unit.id)}
@@ -178,8 +178,8 @@ def _server(subnet: LogicalSubnet) -> str:
 
 
 def _dhcp(network: LogicalNetwork, subnet: LogicalSubnet) -> dict[str, str]:
-    """Return the DHCPv4 options (ovn-nb(5), "DHCPv4 options"). A client that gets routes (option 121) ignores the
-    router option (RFC 3442), so the default route is among them. The metadata service is on the link, even without a
+    """Return the DHCPv4 options of a subnet (ovn-nb(5), "DHCPv4 options"). A client that gets routes (option 121)
+    ignores the router option (RFC 3442), so the default route is among them. The route to the metadata service needs no
     router."""
     options = {"server_id": _server(subnet), "server_mac": mac_of("dhcp", network.id), "lease_time": str(LEASE),
                "mtu": str(network.mtu)}
@@ -256,7 +256,7 @@ def _names(unit: LogicalPort) -> Iterator[NorthRow]:
 
 
 def _port_security(own_addresses: str, unit: LogicalPort) -> tuple[str, ...]:
-    """Return the addresses for each MAC that the port may send from."""
+    """Return the column ``port_security``: each MAC that the port may send from, with its addresses."""
     addresses_by_mac = {unit.mac: own_addresses}
     for mac, address in unit.pairs:
         addresses_by_mac[mac] = f"{addresses_by_mac.get(mac, mac)} {address}"
@@ -278,7 +278,8 @@ def _acl(unit: str, key: str, direction: str, priority: int, match: str, action:
 
 
 def rule_match(group: str, rule: LogicalRule) -> str:
-    """Return the match of a rule of the port group *group*, in OVN's language (ovn-sb(5), Logical_Flow)."""
+    """Return the match of *rule* in OVN's language (ovn-sb(5), Logical_Flow), for the ports of the port group
+    *group*."""
     inward, six = rule.direction == "ingress", rule.ethertype == "IPv6"
     words = [f"{'outport' if inward else 'inport'} == @{group}", "ip6" if six else "ip4"]
     remote_field = f"{words[-1]}.{'src' if inward else 'dst'}"

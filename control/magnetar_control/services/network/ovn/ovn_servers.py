@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The servers of an OVN database: one, or the members of a cluster (ovsdb(7)). This module connects to them, and
-queries each server separately.
+"""The servers of an OVN database: one, or the members of a cluster (ovsdb(7)). This module connects to them, and can
+query each of them separately.
 
 A cluster accepts changes while more than half of its members reach one another. One of them is then the leader.
 """
@@ -27,13 +27,13 @@ BACKOFF = (100, 1000)
 
 
 def server_addresses(url: str) -> list[str]:
-    """Return the servers of a URL, such as ``ssl:10.0.0.1:6641,ssl:10.0.0.2:6641``."""
+    """Return the addresses of the servers in a URL such as ``ssl:10.0.0.1:6641,ssl:10.0.0.2:6641``."""
     return [address.strip() for address in url.split(",")]
 
 
 def call_server(address: str, method: str, parameters: Sequence[Any], patience: float = PATIENCE) -> Any:
-    """Call *method* (RFC 7047) of the server at *address*, and return the result. Raises ``OSError``, also when the
-    server refuses, and ``TimeoutError`` after *patience* seconds."""
+    """Call *method* (RFC 7047) on the server at *address*, and return the result. Raises ``OSError``, also when the
+    server refuses the request, and ``TimeoutError`` after *patience* seconds."""
     deadline = time.monotonic() + patience
     error, stream = Stream.open_block(Stream.open(address), int(patience * 1000))
     if error:
@@ -69,26 +69,26 @@ def _until(line: jsonrpc.Connection, seconds: float) -> None:
 
 
 class DatabaseCopy(connection.OvsdbIdl):  # type: ignore[misc]
-    """The copy of a database. It accepts the content of the cluster's leader in every case. A database that was started
-    again (``cluster-to-standalone``) counts its changes from the beginning, and is not outdated."""
+    """The local copy of a database (an IDL). It always accepts the content of the cluster's leader. A database that was
+    started again (``cluster-to-standalone``) counts its changes from the beginning, and is not outdated."""
 
     @property
     def _min_index(self) -> int:
-        """The smallest number of changes that an Idl accepts: always 0."""
+        """Return 0: a server's content is accepted, however few changes it has counted."""
         return 0
 
     @_min_index.setter
     def _min_index(self, value: int) -> None:
-        """Ignore *value*, the greatest number seen."""
+        """Ignore *value*, the greatest number of changes that the IDL has seen."""
 
 
 def open_connection(url: str, database: str, tables: Iterable[str], patience: float,
                     copy: type[DatabaseCopy] = DatabaseCopy,
                     begin: Callable[[Any], None] | None = None, leader: bool = True) -> connection.Connection:
-    """Return a connection that follows *tables* of *database*, as soon as it has them. *begin*: called with the *copy*
-    before the connection starts. *leader*: connect to the leader of a cluster, which alone grants locks; false: to any
-    server, also a relay. *patience*: seconds for the schema, and again for the rows. Raises ``OSError``, and errors of
-    ``ovs``. Then no connection and no lock remain."""
+    """Return a connection that follows *tables* of *database*, as soon as it has their rows. *begin*: called with the
+    *copy* before the connection starts. *leader*: connect to the leader of a cluster, which alone grants locks; false:
+    to any server, also a relay. *patience*: seconds for the schema, and again for the rows. Raises ``OSError``, and
+    errors of ``ovs``; then no connection and no lock remain."""
     idl = copy.from_server(url, database, helper_tables=tables,
                            helper=idlutils.create_schema_helper(fetch_schema(url, patience, database)),
                            leader_only=leader)
@@ -123,8 +123,8 @@ def fetch_schema(url: str, patience: float, database: str = NORTHBOUND) -> Any:
 
 
 def cluster_faults(url: str) -> Iterator[str]:
-    """Yield the faults of a cluster: it has no leader, or members do not answer. Yields nothing for a single server,
-    because its users notice themselves."""
+    """Yield the faults of a cluster: it has no leader, or members do not answer. Yields nothing for a single server: if
+    it does not answer, every request fails."""
     servers = server_addresses(url)
     if len(servers) == 1:
         return

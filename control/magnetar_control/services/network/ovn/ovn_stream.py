@@ -2,7 +2,7 @@
 """TLS connections of ``ovs`` that fail as other connections do, so that the next server of a cluster is tried.
 
 In ovs 2.17 they raise ``ValueError`` when no server listens, and ``ssl.SSLError`` when a handshake fails. A session
-cannot handle either, and stays with that server.
+handles neither, and keeps trying the same server.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ class TlsStream(SSLStream):  # type: ignore[misc]
 
     @staticmethod
     def check_connection_completion(sock: Any) -> int:
-        """Return 0, EAGAIN while connecting, or the error."""
+        """Return 0 if *sock* is connected, EAGAIN while it is connecting, or the error."""
         try:
             return int(SSLStream.check_connection_completion(sock))
         except ValueError:
             return int(sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)) or errno.ECONNREFUSED
 
     def connect(self) -> int:
-        """Return 0, EAGAIN while connecting, or the error."""
+        """Continue to connect. Return 0 if connected, EAGAIN while connecting, or the error."""
         try:
             return int(super().connect())
         except ssl.SSLWantWriteError:

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """The chassis in OVN's southbound database, for ports whose chassis is not one of the cloud's hosts but a SmartNIC. The
-ovn-controller there says which card it is on (``ovn-cms-options``, Neutron's *Off-path SmartNIC DPUs*)."""
+ovn-controller of a SmartNIC reports its serial number (``ovn-cms-options``, Neutron's *Off-path SmartNIC DPUs*)."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ AGAIN = 2.0
 
 
 class Southbound:
-    """The database at *url*. *patience*: seconds for one answer. The first question opens the connection. The last
-    known content remains available while the database is away."""
+    """The southbound database at *url*. *patience*: seconds for one answer. The first call that needs it opens the
+    connection. The last known content remains available while the database does not answer."""
 
     def __init__(self, url: str, patience: float) -> None:
         self.url, self.patience = url, patience
@@ -36,7 +36,8 @@ class Southbound:
         self._tried, self._said = -AGAIN, False
 
     def is_known(self) -> bool:
-        """Return whether the content is known, so that ``chassis`` does not wait. If not, connect in the background."""
+        """Return whether the chassis are known, so that ``chassis`` does not wait. If not, connect in the
+        background."""
         if self._open is not None:
             return True
         with self._beginning:
@@ -56,13 +57,13 @@ class Southbound:
         self._tried = time.monotonic()
 
     def chassis_of(self, serial: str) -> str | None:
-        """Return the name of the chassis on the card with the number *serial*; ``None`` when no ovn-controller claims
-        the card. Raises ``Unavailable`` when the database never answered."""
+        """Return the name of the chassis on the SmartNIC with the number *serial*; ``None`` when no ovn-controller
+        reports this number. Raises ``Unavailable`` if the database has never answered."""
         return self.chassis().get(serial)
 
     def chassis(self) -> dict[str, str]:
-        """Return the serial number of each card to the name of its chassis; of several chassis the first by name.
-        Raises ``Unavailable`` as ``chassis_of`` does."""
+        """Return the name of each SmartNIC's chassis, by serial number; if several chassis report one number, the first
+        by name. Raises ``Unavailable`` as ``chassis_of`` does."""
         open_ = self._connected()
         with open_.lock:
             rows = sorted(open_.idl.tables[CHASSIS].rows.values(), key=lambda row: row.name, reverse=True)
@@ -70,7 +71,7 @@ class Southbound:
                     if option.startswith(f"{CARD}=")}
 
     def close(self) -> None:
-        """Close the connection for good. A connection attempt that is under way ends by itself."""
+        """Close the connection for good. An attempt to connect in the background ends by itself."""
         self._over.set()
         if not self._opening.acquire(timeout=1.0):
             return
@@ -100,7 +101,7 @@ class Southbound:
 
 
 def _options(row: Any) -> list[str]:
-    """Return the cloud's options of a chassis. Today's ovn-controller has them in ``other_config``, older ones in
-    ``external_ids``."""
+    """Return the options in ``ovn-cms-options`` of a chassis. Current ovn-controllers have them in ``other_config``,
+    older ones in ``external_ids``."""
     return [option.strip() for column in ("other_config", "external_ids") if hasattr(row, column)
             for option in getattr(row, column).get(OPTIONS, "").split(",")]

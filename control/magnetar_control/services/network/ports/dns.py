@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """DNS names of ports (Neutron's extension dns-integration). ``dns_name`` of a port is a label in the ``dns_domain`` of
-its network. Guests of the network resolve it with any name server. A port without a name is shown with a name made from
-its address, which does not resolve."""
+its network. Guests of the network can resolve it, whatever name server they use. A port without ``dns_name`` is shown
+with a name made from its address, which does not resolve."""
 
 from __future__ import annotations
 
@@ -42,7 +42,8 @@ def normalize_label(value: Any) -> str:
 
 
 def server_dns_name(hostname: str) -> str:
-    """Return the name of a server's port: the first label of its host name; empty when that is no valid label."""
+    """Return the ``dns_name`` for the ports of a server: the first label of *hostname*; empty if that is no valid
+    label."""
     first_label = hostname.lower().partition(".")[0]
     return first_label if LABEL.fullmatch(first_label) else ""
 
@@ -57,7 +58,7 @@ def domains_of_networks(connection: Connection, rows: Sequence[RowMapping], usua
 
 
 def dns_assignment(name: str, fixed_ips: Sequence[Document], domain: str) -> list[Document]:
-    """Return ``dns_assignment`` of a port: the names of its addresses."""
+    """Return ``dns_assignment`` of a port called *name*: the DNS name of each of its addresses."""
     assignments = []
     for fixed_ip in fixed_ips:
         host = name or f"host-{fixed_ip['ip_address'].replace('.', '-').replace(':', '-')}"
@@ -78,15 +79,15 @@ def check_domain(connection: Connection, network: Mapping[Any, Any]) -> None:
 
 
 def check_dns_name(network: Mapping[Any, Any], dns_name: str) -> None:
-    """Raise ``InvalidField`` when a port of *network* may not have the name."""
+    """Raise ``InvalidField`` when a port of *network* may not have the ``dns_name``."""
     if dns_name and not network["by_engine"]:
         raise InvalidField("dns_name", "must be empty: names are for networks that OVN makes, and the network of this "
                                        f"port is of type {network['type']}, without it", dns_name)
 
 
 def check_server(port_id: str, name: str, hostname: str) -> None:
-    """Raise ``InvalidRequest``, as Nova does, when a server called *hostname* may not take the port *port_id* with this
-    name."""
+    """Raise ``InvalidRequest``, as Nova does, when the ``dns_name`` *name* of the port *port_id* is not that of a
+    server called *hostname*."""
     if name and name != server_dns_name(hostname):
         raise InvalidRequest(f"Port {port_id} not usable for instance. Value {name} assigned to dns_name attribute "
                              f"does not match instance's hostname {hostname}. Clear it, or make the server with this "

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Ports as NICs of servers: taken, created and shown."""
+"""Ports as NICs of servers: functions that create them, attach existing ports to a server, and show them."""
 
 from __future__ import annotations
 
@@ -71,8 +71,8 @@ def host_name(network_id: str) -> str:
 def allocate_network_ports(connection: Connection, context: Context, server: tuple[str, str, str],
                            requested: Sequence[PortRequest], groups: Sequence[str],
                            check: Callable[[int], None]) -> list[ServerNic]:
-    """Return the NICs for *requested*; create or take the ports that the server does not have yet. *server*: its uuid,
-    host name and future host, which the engine's ports are told. *check*: called with the number of new ports."""
+    """Return the NICs for *requested*; create or attach the ports that the server lacks. *server*: its uuid, host name,
+    and future host, which the engine's ports get. *check*: called with the number of new ports."""
     server_id, hostname, host = server
     networks_by_id, taken = _networks(connection, server_id, {request["network_id"] for request in requested})
     rows = connection.execute(_PLACES, {"server": server_id}).all() if taken else ()
@@ -113,7 +113,7 @@ def allocate_network_ports(connection: Connection, context: Context, server: tup
 def _networks(connection: Connection, server_id: str,
               ids: Collection[str]) -> tuple[dict[str, tuple[RowMapping, list[RowMapping]]], int]:
     """Return each network with its subnets, oldest first; and the number of the server's ports. Raises ``NotFound`` for
-    a network that is gone meanwhile."""
+    a network that was deleted meanwhile."""
     networks_by_id: dict[str, tuple[RowMapping, list[RowMapping]]] = {}
     network_ids, taken = sorted(ids), 0
     for row in connection.execute(_OF_NETWORKS, {"ids": network_ids, "server": server_id}).mappings():
@@ -127,7 +127,7 @@ def _networks(connection: Connection, server_id: str,
 
 
 def _take_port(connection: Connection, id: str, hostname: str, values: Document) -> None:
-    """Take a port that was created beforehand. Raises ``NotFound``; ``Conflict`` when it is neither free nor reserved
+    """Attach an existing port to a server. Raises ``NotFound``; ``Conflict`` when the port is neither free nor reserved
     for the server; ``InvalidRequest`` when its name does not match the server's."""
     reserved = (ports.c.device_id == values["device_id"]) & (ports.c.place == RESERVED)
     free = update(ports).where(ports.c.id == id, (ports.c.device_id == "") | reserved, ports.c.dns_name.in_(
@@ -157,8 +157,8 @@ def _make_port(connection: Connection, context: Context, id: str, request: PortR
 
 
 def nics_of_server(connection: Connection, server_id: str, *, lock: bool = False) -> list[ServerNic]:
-    """Return the NICs of a server, in its order. *lock*: their demands on a host stay the same until the transaction
-    ends."""
+    """Return the NICs of a server, in its order. *lock*: what the ports need from a host cannot change until the
+    transaction ends."""
     return cast("list[ServerNic]", _nics_of_server(connection, server_id, states=False, lock=lock))
 
 
@@ -179,7 +179,7 @@ def _nics_of_server(connection: Connection, server_id: str, *, states: bool, loc
 
 
 def _vlans(connection: Connection, parents: Sequence[str]) -> dict[str, list[Document]]:
-    """Return for each parent port the facts about its trunk's subports that the guest is told, by tag."""
+    """Return, for each parent port, what its guest is told about the subports of its trunk, by VLAN tag."""
     rows: dict[str, list[RowMapping]] = {}
     for row in connection.execute(_CARRIED, {"parents": parents}).mappings() if parents else ():
         rows.setdefault(row["id"], []).append(row)
@@ -194,7 +194,7 @@ def _vlans(connection: Connection, parents: Sequence[str]) -> dict[str, list[Doc
 
 
 def _is_six(row: RowMapping | Document) -> bool:
-    """Return whether the row's address is IPv6: such addresses come after IPv4 addresses."""
+    """Return whether the row's address is IPv6. Used as sort key: IPv4 addresses come first."""
     return ":" in (row["ip_address"] or "")
 
 
@@ -257,7 +257,7 @@ def _nic(rows: Sequence[RowMapping], states: bool, rate: Mapping[str, int],
 
 
 def _security(row: RowMapping, fixed: Sequence[Document], flat: bool) -> Document:
-    """Return the port security for the agent, where it differs from what the agent does anyway."""
+    """Return the fields of the agent's NIC for port security, without those that equal the agent's defaults."""
     if not row["port_security_enabled"]:
         return {"port_security": False}
     other_addresses = [fixed_ip["ip_address"] for fixed_ip in fixed[1:]]
@@ -268,8 +268,8 @@ def _security(row: RowMapping, fixed: Sequence[Document], flat: bool) -> Documen
 
 
 def _guest_facts(rows: Sequence[RowMapping]) -> Document:
-    """Return the facts for the guest: about the subnet of its first IPv4 address, and about its IPv6 addresses. Leaves
-    out empty ones."""
+    """Return what the guest is told: the MTU, data of the subnet of its first IPv4 address, and its IPv6 addresses.
+    Empty values are left out."""
     row, six = rows[0], [address_row for address_row in rows if _is_six(address_row)]
     facts: Document = {"mtu": row["mtu"] if row["by_engine"] or row["mtu"] != 1500 else None}
     if not _is_six(row):

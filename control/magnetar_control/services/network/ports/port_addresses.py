@@ -1,9 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Addresses that ports of servers gain and lose while guests use the ports.
-
-For networks of OVN only, because OVN filters by the present addresses of a port. Hosts filter by the addresses that the
-NIC had when it was plugged.
-"""
+"""Changes of a port's addresses while a server has the port. For networks of OVN only, because OVN filters by the
+present addresses of a port. Hosts filter by the addresses that the NIC had when it was plugged."""
 
 from __future__ import annotations
 
@@ -22,10 +19,10 @@ MOST = 64
 
 
 def change_port_addresses(connection: Connection, server_id: str, network_id: str, address: str) -> list[str]:
-    """Give the first port of a server on the network *network_id* one more address, or take *address* away.
+    """Give the first port of a server on the network *network_id* one more address, or remove *address* from its port.
 
-    Return the changed units. Raise ``NotFound`` when the server has no such port, ``InvalidRequest`` when the port
-    keeps its addresses.
+    Return the keys of the changed units. Raise ``NotFound`` when the server has no such port, ``InvalidRequest`` when
+    the addresses of the port cannot change.
     """
     query = select(*ports.c["id", "network_id", "vnic_type"], networks.c.by_engine).join(
         networks, networks.c.id == ports.c.network_id).where(
@@ -68,6 +65,6 @@ def _without(connection: Connection, port: RowMapping, address: str) -> list[str
 
 
 def _have(connection: Connection, port: RowMapping) -> dict[str, str]:
-    """Return the addresses of a port, each with its subnet."""
+    """Return {address: subnet id} of a port."""
     return {row.ip_address: row.subnet_id for row in connection.execute(select(
         *addresses.c["ip_address", "subnet_id"]).where(addresses.c.port_id == port["id"]))}

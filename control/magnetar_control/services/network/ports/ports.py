@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Ports. Ports created with a server (``nics``) are the same as ports that users create beforehand."""
+"""Ports, created by users or together with a server (``nics``). Both are rows of the same table."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ from .requested_networks import visible as usable_networks
 
 
 def port_documents(usual: str, connection: Connection, rows: Sequence[RowMapping]) -> list[Document]:
-    """Return the rows with their addresses and DNS names. *usual*: the domain of networks without one."""
+    """Return the ports *rows* with their addresses and DNS names. *usual*: the domain of networks without one."""
     addresses_by_port = addresses_of(connection, [row["id"] for row in rows])
     domains, details = dns.domains_of_networks(connection, rows, usual), trunks.trunk_facts_of_ports(connection, rows)
     asking = reservations.port_resource_requests(connection, rows)
@@ -63,7 +63,8 @@ def port_documents(usual: str, connection: Connection, rows: Sequence[RowMapping
 
 
 def _with_request(port: Document, asking: Document | None) -> Document:
-    """Return the port with its demands on its server's host, and in ``profile`` the provider of its bandwidth."""
+    """Return the port with ``resource_request``, and in ``profile`` the resource provider that its bandwidth is
+    allocated from. *asking*: its entry of ``reservations.port_resource_requests``."""
     if asking is None:
         return {**port, "resource_request": None}
     allocation = {"allocation": asking["allocation"]} if asking["allocation"] else {}
@@ -71,7 +72,8 @@ def _with_request(port: Document, asking: Document | None) -> Document:
 
 
 def create_port_row(connection: Connection, context: Context, values: Document, cards: bool = True) -> None:
-    """Add a port with its addresses and groups. *cards*: see ``virtual_functions.check_host_device_port``."""
+    """Check *values* and insert a port with its addresses and groups. *cards*: see
+    ``virtual_functions.check_host_device_port``."""
     network = find_resource_row(connection, context, NETWORK, values["network_id"])
     if network["external"] and connection.execute(select(networks.c.id).where(
             networks.c.id == network["id"], usable_networks(context))).first() is None:
@@ -106,14 +108,16 @@ def create_port_row(connection: Connection, context: Context, values: Document, 
 
 
 def _check_free(row: RowMapping, operation: str, names: Collection[str]) -> None:
-    """Raise ``Conflict`` when *names* of one of the cloud's own ports would be touched."""
+    """Raise ``Conflict`` if the port is one of the cloud's own, such as a router's, and a request changes its fields
+    *names*."""
     if names and row["device_owner"].startswith(OWN):
         raise Conflict(f"Port {row['id']} cannot {operation} directly via the port API: has device owner "
                        f"{row['device_owner']}.", type="ServicePortInUse")
 
 
 def changed_port_units(connection: Connection, row: RowMapping, changed: Document | None) -> list[str]:
-    """Return the port; its groups, if they change; and the routers of its floating IPs, if these may lose it."""
+    """Return the keys of the changed units: the port; its security groups, if they change; the routers of its floating
+    IPs, if it may lose them."""
     unit_keys = [f"port/{row['id']}"]
     if changed and "security_groups" in changed:  # addresses of ports on bridges are told with groups
         unit_keys += [f"group/{id}" for id in {*row["security_groups"], *(changed["security_groups"] or ())}]
@@ -124,13 +128,13 @@ def changed_port_units(connection: Connection, row: RowMapping, changed: Documen
 
 
 def _leads_to(row: RowMapping) -> ColumnElement[bool]:
-    """Return the condition of the floating IPs that lead to a port, also through a port forwarding alone."""
+    """Return the condition of the floating IPs that are associated with a port, or forward one of their ports to it."""
     return or_(floating_ips.c.port_id == row["id"], floating_ips.c.id.in_(select(forwardings.c.floatingip_id).where(
         forwardings.c.internal_port_id == row["id"])))
 
 
 def _check_pairs(network: RowMapping, values: Document) -> None:
-    """Raise an error when *values* have address pairs without effect, or duplicates. A pair without a MAC has the
+    """Raise an error when *values* have duplicate address pairs, or pairs without effect. A pair without a MAC has the
     port's own."""
     if not values.get("pairs"):
         return
@@ -144,7 +148,7 @@ def _check_pairs(network: RowMapping, values: Document) -> None:
 
 
 def _pairs(port: Document, pairs: Sequence[Document]) -> list[Document]:
-    """Return the address pairs *pairs*, each with its MAC."""
+    """Return *pairs* with the MAC of the port in each pair that has none."""
     return [{"mac_address": port.get("mac_address"), **pair} for pair in pairs]
 
 
@@ -181,8 +185,8 @@ def _may_pair(context: Context, network: RowMapping, verb: str, port: Document, 
 
 
 def _may_mark(connection: Connection, context: Context, verb: str, values: Document) -> None:
-    """Check the device of a port: users only name servers of their own project. Raises ``InvalidField``,
-    ``Forbidden``."""
+    """Check ``device_id`` and ``device_owner`` of a port: users may only name servers of their own project. Raises
+    ``InvalidField``, ``Forbidden``."""
     if values["device_owner"].startswith((OWN, SUBPORT)):
         raise InvalidField("device_owner", f"must not begin with {OWN} or {SUBPORT}, as the cloud's own ports do and "
                                            "subports of trunks", values["device_owner"])
@@ -197,8 +201,8 @@ def _may_mark(connection: Connection, context: Context, verb: str, values: Docum
 
 
 def _let_go(connection: Connection, row: RowMapping) -> None:
-    """Raise ``Conflict`` while a server has the port: another port could get its address while the guest still uses
-    it."""
+    """Raise ``Conflict`` while a server has the port. Otherwise another port could get its address, which the guest
+    still uses."""
     server = connection.execute(select(server_mappings.c.server_id).join(
         ports, ports.c.device_id == server_mappings.c.server_id).where(
         ports.c.id == row["id"], TAKEN, ~server_mappings.c.deleted)).scalar()
@@ -219,8 +223,8 @@ def _give_fixed_ip(connection: Connection, port_id: str, network_id: str, choice
 
 
 def _groups(connection: Connection, values: Document) -> list[str]:
-    """Return the groups of a port with *values*. Locks them in the order that ``host_groups.note_changed_units`` uses,
-    so that among ports with the same groups one waits for the other."""
+    """Return the ids of the security groups of a port with *values*. Locks them in the order that
+    ``host_groups.note_changed_units`` uses, to avoid deadlocks between ports with the same groups."""
     group_ids, project = values.get("security_groups"), values["project_id"]
     if group_ids is None:
         return [default_group(connection, project)] if values["port_security_enabled"] else []
@@ -239,7 +243,8 @@ def _groups(connection: Connection, values: Document) -> list[str]:
 
 def prepare_port_update(connection: Connection, context: Context, row: RowMapping, values: Document,
                         cards: bool = True) -> None:
-    """Check and complete the values. ``fixed_ips`` replaces the addresses; unchanged ones are kept."""
+    """Check and complete the new *values* of the port *row*. ``fixed_ips`` replaces the addresses; unchanged ones are
+    kept."""
     # no server takes it until the transaction ends
     row = find_resource_row(connection, context, PORT, row["id"], lock=True)
     _check_free(row, "be changed", values.keys() - {"name", "description"})
@@ -266,7 +271,8 @@ def prepare_port_update(connection: Connection, context: Context, row: RowMappin
 
 
 def _check_with_network(connection: Connection, context: Context, row: RowMapping, values: Document) -> None:
-    """Check that the port's network allows the changes. The network is read only for attributes that depend on it."""
+    """Check that the port's network allows the new *values*. The network is read only for attributes that depend on
+    it."""
     pairs, name = values.get("pairs") or values.get("port_security_enabled") is False, values.get("dns_name")
     down = values.get("admin_state_up") is False
     if not (pairs or name or down or "qos_policy_id" in values):
@@ -285,8 +291,8 @@ def _check_with_network(connection: Connection, context: Context, row: RowMappin
 
 
 def _check_function(connection: Connection, context: Context, row: RowMapping, values: Document, cards: bool) -> None:
-    """Check that the port may become a device of a host, or stop being one. It may not while a server has it, because
-    the server's host has claimed the device. A port that becomes a device leaves OVN."""
+    """Check that the port may become a device of a host, or stop being one. Raises ``Conflict`` while a server has it,
+    because the server has claimed the device on its host. OVN does not know a port that is a device of a host."""
     virtual_functions.check_trust({**row, **values})
     other = values.get("qos_policy_id",
                        row["qos_policy_id"]) != row["qos_policy_id"] and virtual_functions.is_host_device(row)
@@ -346,8 +352,8 @@ def _readdress(connection: Connection, context: Context, row: RowMapping, fixed:
 
 
 def prepare_port_delete(connection: Connection, context: Context, row: RowMapping) -> None:
-    """Release the port's floating IPs. Raises ``Conflict`` while a server has the port: ``interfaces.delete_port``
-    detaches it there, which takes more than a transaction."""
+    """Release the port's floating IPs. Raises ``Conflict`` while a server has the port; ``interfaces.delete_port``
+    detaches it from the server first, in an action of its own."""
     row = find_resource_row(connection, context, PORT, row["id"], lock=True)
     _check_free(row, "be deleted", {"id"})
     trunks.check_in_none(connection, row["id"])
@@ -356,8 +362,8 @@ def prepare_port_delete(connection: Connection, context: Context, row: RowMappin
 
 
 def _with_address(values: Sequence[str]) -> ColumnElement[bool]:
-    """Return the condition of ``fixed_ips=ip_address=…``, ``ip_address_substr=…`` and ``subnet_id=…``, which must all
-    hold."""
+    """Return the condition for the list filter ``fixed_ips``. *values*: ip_address=…, ip_address_substr=… and
+    subnet_id=…, which must all match."""
     columns = {"ip_address": addresses.c.ip_address, "subnet_id": addresses.c.subnet_id}
     query = select(addresses.c.port_id)
     values_by_name: dict[str, list[str]] = {}
@@ -376,7 +382,8 @@ def _with_address(values: Sequence[str]) -> ColumnElement[bool]:
 
 
 def _are_few(filters: Mapping[str, Sequence[Any]]) -> bool:
-    """Return whether few ports of all projects pass the filters of a list, which an index finds."""
+    """Return whether the *filters* of a list match only few ports of all projects, which the database finds by an
+    index."""
     return not _OF_FEW.isdisjoint(filters) or any(
         value.startswith("ip_address=") for value in filters.get("fixed_ips", ()))
 
@@ -401,7 +408,7 @@ PORT = NetworkResource(
 
 
 def port_resource(usual_domain: str, *, cards: bool) -> NetworkResource:
-    """Return the resource of ports. *usual_domain*: the DNS domain of networks without one. *cards*: see
+    """Return the kind of resource "port". *usual_domain*: the DNS domain of networks without one. *cards*: see
     ``virtual_functions.check_host_device_port``."""
     return replace(PORT, documents=partial(port_documents, usual_domain), create=partial(create_port_row, cards=cards),
                    update=partial(prepare_port_update, cards=cards))

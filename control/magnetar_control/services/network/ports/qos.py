@@ -37,7 +37,7 @@ KINDS: dict[str, tuple[str, ...]] = {"bandwidth_limit": ("max_kbps", "max_burst_
 
 
 def qos_policy_documents(connection: Connection, rows: Sequence[RowMapping]) -> list[Document]:
-    """Return the rows with their rules."""
+    """Return the QoS policies *rows* with their rules."""
     rules_by_policy = rules_of_policies(connection, [row["id"] for row in rows])
     shared = sharing.sharing_of_rows(connection, rows)
     return [{**row, "rules": rules_by_policy.get(row["id"], []), "shared_with": shared[row["id"]]["shared_with"]}
@@ -58,14 +58,15 @@ visible = sharing.own_or_shared(qos_policies)
 
 
 def create_qos_policy_row(connection: Connection, context: Context, values: Document) -> None:
-    """Add a policy."""
+    """Check *values* and insert a QoS policy."""
     _check_default(connection, values["project_id"], values)
     insert_resource_row(connection, qos_policies, values)
     sharing.share_new_row(connection, "qos_policy", values)
 
 
 def prepare_qos_policy_update(connection: Connection, context: Context, row: RowMapping, values: Document) -> None:
-    """Check and complete the values. A policy stays shared while other projects use it."""
+    """Check and complete the new *values* of the QoS policy *row*. A policy stays shared while other projects use
+    it."""
     row = find_resource_row(connection, context, POLICY, row["id"], lock=True)  # as it is now
     if values.get("is_default") and not row["is_default"]:
         _check_default(connection, row["project_id"], values)
@@ -83,13 +84,14 @@ def _check_default(connection: Connection, project: str, values: Document) -> No
 
 
 def default_qos_policy(connection: Connection, project: str) -> str | None:
-    """Return the policy that a project's new networks get; ``None`` if there is none."""
+    """Return the id of the QoS policy that a project's new networks get; ``None`` if there is none."""
     return connection.execute(select(qos_policies.c.id).where(
         qos_policies.c.project_id == project, qos_policies.c.is_default).with_for_update()).scalar()
 
 
 def prepare_qos_policy_delete(connection: Connection, context: Context, row: RowMapping) -> None:
-    """Delete the sharing policies of a policy. Raises ``Conflict`` while a network or port has it."""
+    """Delete the RBAC policies that share a QoS policy. Raises ``Conflict`` while a network or port has the QoS
+    policy."""
     find_resource_row(connection, context, POLICY, row["id"], lock=True)
     for user_kind, table in (("Network", networks), ("Port", ports)):
         user = connection.execute(select(table.c.id).where(table.c.qos_policy_id == row["id"]).limit(1)).scalar()
@@ -101,9 +103,9 @@ def prepare_qos_policy_delete(connection: Connection, context: Context, row: Row
 
 def check_qos_policy(connection: Connection, context: Context, network: RowMapping | Document, values: Document,
                      had: str | None = None) -> None:
-    """Check that a network or port with *values* may have its ``qos_policy_id`` on *network*. *had*: its present
-    policy. A policy that the caller does not see stays: it is the operator's limit. Locks the new policy. Raises
-    ``Forbidden``, ``InvalidField``, ``NotFound``."""
+    """Check that a network, or a port on *network*, may get the ``qos_policy_id`` in *values*. *had*: the id of its
+    present policy. A present policy that the caller cannot see may not be removed: it is the operator's limit. Locks
+    the new policy. Raises ``Forbidden``, ``InvalidField``, ``NotFound``."""
     if "qos_policy_id" not in values or values["qos_policy_id"] == had:
         return
     if had is not None and connection.execute(select(qos_policies.c.id).where(
@@ -122,7 +124,7 @@ def check_qos_policy(connection: Connection, context: Context, network: RowMappi
 
 
 def ports_with(connection: Connection, policy_id: str) -> list[str]:
-    """Return the units of the ports that have a policy, themselves or from their network."""
+    """Return the unit keys of the ports that have a QoS policy, of their own or from their network."""
     by_network = ports.c.qos_policy_id.is_(None) & (networks.c.qos_policy_id == policy_id)
     query = select(ports.c.id).join(networks, networks.c.id == ports.c.network_id).where(
         ~ports.c.device_owner.startswith(OWN), (ports.c.qos_policy_id == policy_id) | by_network)
@@ -145,7 +147,8 @@ def _create_rule(kind: str, connection: Connection, context: Context, values: Do
 
 
 def _check_rule(connection: Connection, policy_id: str, rule: Document) -> None:
-    """Raise ``Conflict`` for a rule that contradicts another, or changes the claims of servers."""
+    """Raise ``Conflict`` for a *rule* that contradicts another rule of the policy, or would change what servers have
+    claimed."""
     reservations.check_bandwidth_rule(connection, policy_id, rule)
     virtual_functions.check_host_device_rule(connection, policy_id, rule)
     if rule["kind"] == reservations.KIND:
@@ -191,7 +194,7 @@ RULES = tuple(_rule(kind, **defaults) for kind, defaults in (
 
 
 class PolicyStore(NetworkStore):
-    """The store of QoS policies, whose rules can be set with them."""
+    """The store of QoS policies. ``put`` can set a policy together with its rules."""
 
     def enter(self, connection: Connection, context: Context, row: RowMapping, parts: Sequence[Document]) -> None:
         """Make *parts* the rules of the policy *row*: {kind, direction, …}, one for each kind and direction."""

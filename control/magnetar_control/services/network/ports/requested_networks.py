@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The networks that a server is created with, checked as Nova does with Neutron (API reference, "Create server").
+"""The networks that a request for a server names, checked as Nova does with Neutron (API reference, "Create server").
 
-The answers are Nova's. 400: a network or port does not exist or cannot be used. 409: a port is in use, or there are
+The errors are Nova's. 400: a network or port does not exist or cannot be used. 409: a port is in use, or there are
 several networks to choose from. 403: an external network is not shared with the caller and the caller's policy does not
 allow it, or the caller chooses an address on another project's network.
 """
@@ -75,8 +75,8 @@ def _seen_by(project: Any) -> ColumnElement[bool]:
 
 
 def networks_visible_to(context: Context) -> ColumnElement[bool]:
-    """Return the condition of the networks that *context* may see: its usable networks, and external ones for
-    routers."""
+    """Return the condition of the networks that *context* may see: those that it may use for servers, and external ones
+    for routers."""
     return true() if context.is_admin else _seen_by(context.project_id or "")
 
 
@@ -85,8 +85,8 @@ _NAMED_SEEN = _NAMED.where(_seen_by(_PROJECT))
 
 def parse_requested_networks(connection: Connection, context: Context, requested: Any,
                              external: bool) -> list[PortRequest]:
-    """Return the normal form of *requested*: "none", "auto", nothing (the default network), or [{uuid, port, fixed_ip,
-    tag}]. *external*: see ``Networks.check_requested``."""
+    """Check *requested*, and return its normal form. *requested*: "none", "auto", nothing (the default network), or
+    [{uuid, port, fixed_ip, tag}]. *external*: see ``Networks.check_requested``."""
     if requested == "none":
         return []
     if requested == "auto" or not requested:
@@ -119,11 +119,11 @@ def _plain(request: Mapping[str, Any]) -> Document:
 
 
 def _default(connection: Connection, context: Context, automatic: bool) -> tuple[dict[str, Row[Any]], list[Document]]:
-    """Return the only network that the project has or that is shared with all projects.
+    """Return the only network that the project owns or that is shared with all projects, and a request for it.
 
-    Without one the server gets no NIC, as in Nova. "auto" (*automatic*) promises a NIC, and raises ``InvalidRequest``
-    then. Raises ``Conflict`` for several, and if other projects share networks only with this one: the request must
-    name one of them.
+    If there is none, the server gets no NIC, as in Nova. "auto" (*automatic*) requires a NIC: then none raises
+    ``InvalidRequest``. Raises ``Conflict`` if there are several, or if there is none but other projects share networks
+    with this project: the request must name one of these.
     """
     network_rows = connection.execute(_UP if automatic else _ANY, {"project": context.project_id or ""}).all()
     if len(network_rows) > 1:
@@ -145,8 +145,8 @@ def _default(connection: Connection, context: Context, automatic: bool) -> tuple
 
 
 def _marked(nic: Document, network: Row[Any]) -> PortRequest:
-    """Return *nic* with ``by_engine`` if an engine has its network on the host, because not every host supports such a
-    NIC; and with ``network_affinity`` (``reservations.network_affinity``)."""
+    """Return *nic* with ``by_engine`` if the engine plugs it in on the host, which not every host supports; and with
+    ``network_affinity`` (``reservations.network_affinity``)."""
     near = reservations.network_affinity(network._mapping)  # noqa: SLF001 - SQLAlchemy's name
     plugged = network.by_engine and virtual_functions.is_plugged_in(nic)
     return cast("PortRequest", {**nic, **({"by_engine": True} if plugged else {}),
@@ -154,7 +154,8 @@ def _marked(nic: Document, network: Row[Any]) -> PortRequest:
 
 
 def _check_ports(connection: Connection, context: Context, plain: Sequence[Document]) -> dict[str, Row[Any]]:
-    """Check the requested ports, and complete their NICs. Returns the ports' networks, by uuid."""
+    """Check the requested ports, and add what they need from a host to *plain*. Returns the ports' networks, by
+    uuid."""
     if not plain:
         return {}
     ids = [nic["port_id"] for nic in plain]
@@ -217,7 +218,7 @@ def subnets_of(connection: Connection, ids: Collection[str]) -> dict[str, list[R
 
 
 def _check_made(connection: Connection, network_rows: Sequence[Row[Any]]) -> None:
-    """Raise ``InvalidRequest`` when ports cannot be created for a server on these networks."""
+    """Raise ``InvalidRequest`` if no new port of a server can be created on one of these networks."""
     promising = reservations.minima_of_policies(connection, {row.qos_policy_id for row in network_rows
                                                              if row.qos_policy_id})
     for network in network_rows:

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Minimum bandwidth: what ports demand of their servers' hosts, by the rules ``minimum_bandwidth`` of their QoS policy.
+"""Minimum bandwidth: what ports need from the hosts of their servers, by the rules ``minimum_bandwidth`` of QoS
+policies.
 
-A server claims the bandwidth with its host (``store.claims.allocations``), so the demand of a port does not change
-while a server has the port. A change of policy or rules that would change it is refused. A caller that takes a port for
-a server locks its network and policy against such changes (``bandwidth_of_ports`` with *lock*). Subports of trunks
-claim nothing, and therefore no bandwidth is promised to them. Source: Neutron's *Quality of Service Guaranteed Minimum
-Bandwidth*.
+A server claims the bandwidth with its host (``store.claims.allocations``), so what a port needs does not change while a
+server has the port. A change of policy or rules that would change it is refused. A caller that attaches a port to a
+server locks its network and policy against such changes (``bandwidth_of_ports`` with *lock*). Subports of trunks claim
+nothing, so they cannot have a minimum bandwidth. Source: Neutron's *Quality of Service Guaranteed Minimum Bandwidth*.
 """
 
 from __future__ import annotations
@@ -35,20 +35,21 @@ _MINIMA = select(qos_rules.c.policy_id, qos_rules.c.direction, qos_rules.c.min_k
 
 
 def bandwidth_network(type: str, physical: str | None) -> str:
-    """Return where the bandwidth of a network is: its physical network, or the network between hosts."""
+    """Return the name by which hosts count a network's bandwidth: its physical network, or ``TUNNELS`` between
+    hosts."""
     return bandwidth.TUNNELS if type == "ovn" or physical is None else physical
 
 
 def network_affinity(row: Any) -> str:
-    """Return the network (see ``bandwidth_network``) whose NUMA cells a server with a NIC should be near; empty for a
-    network of one host. *row*: of the network."""
+    """Return the name (see ``bandwidth_network``) of the network to whose NUMA cells a server with a NIC should be
+    close; empty for a network of one host. *row*: of the NIC's network."""
     return bandwidth_network(row["type"], row["bridge"]) if row["by_engine"] or row["bridge"] else ""
 
 
 def minima_of_policies(connection: Connection, ids: Collection[str], *, lock: bool = False) -> dict[str,
                                                                                                     dict[str, int]]:
-    """Return for each policy that promises bandwidth: direction to kbit/s. *lock*: the rules stay until the transaction
-    ends."""
+    """Return the minimum bandwidths of QoS policies: {policy: {direction: kbit/s}}, without policies that have none.
+    *lock*: the rules cannot change until the transaction ends."""
     if lock and ids:
         connection.execute(select(qos_policies.c.id).where(qos_policies.c.id.in_(ids)).order_by(
             qos_policies.c.id).with_for_update(read=True))
@@ -59,27 +60,28 @@ def minima_of_policies(connection: Connection, ids: Collection[str], *, lock: bo
 
 
 def requested_bandwidth(minima: Mapping[str, int], type: str, physical: str | None) -> dict[str, int]:
-    """Return the demand of a port on a network with these *minima*, by ``bandwidth.bandwidth_resource``."""
+    """Return the bandwidth that a port with these *minima* needs from its host, by ``bandwidth.bandwidth_resource``."""
     return {bandwidth.bandwidth_resource(way, bandwidth_network(type, physical)): n for way,
             n in sorted(minima.items())}
 
 
 def bandwidth_of_ports(connection: Connection, rows: Sequence[Mapping[Any, Any]], *,
                        lock: bool = False) -> dict[str, dict[str, int]]:
-    """Return the demand of each port. *rows*: with ``id``, ``policy``, and ``type`` and ``bridge`` of the network."""
+    """Return the bandwidth that each port needs from its host; ports that need none are left out. *rows*: ports with
+    ``id``, ``policy``, and ``type`` and ``bridge`` of the network."""
     minima = minima_of_policies(connection, {row["policy"] for row in rows if row["policy"]}, lock=lock)
     return {row["id"]: requested_bandwidth(minima[row["policy"]], row["type"], row["bridge"])
             for row in rows if row["policy"] in minima}
 
 
 def request_id(port_id: str) -> str:
-    """Return the uuid of the single request group of a port: the same each time."""
+    """Return the uuid of the only request group of a port, derived from the port's uuid."""
     return str(uuid.uuid5(uuid.UUID(port_id), "minimum bandwidth"))
 
 
 def port_resource_requests(connection: Connection, rows: Sequence[RowMapping]) -> dict[str, dict[str, Any]]:
     """Return ``resource_request`` of each port (API reference, extension port-resource-request-groups), and the
-    ``allocation`` of its group if a server has the port on a host. Ports without a demand are left out."""
+    ``allocation`` of its group if a server has the port on a host. Ports that need no bandwidth are left out."""
     if not rows:
         return {}
     query = _PORTS.where(
@@ -108,8 +110,8 @@ def port_resource_requests(connection: Connection, rows: Sequence[RowMapping]) -
 
 
 def check_bandwidth_rule(connection: Connection, policy_id: str, rule: Document) -> None:
-    """Raise ``Conflict`` when a rule of the policy (with ``kind`` and ``direction``) would promise more than another
-    lets through, or limit to less than another promises."""
+    """Raise ``Conflict`` when a new or changed *rule* (with ``kind`` and ``direction``) would make the policy's minimum
+    bandwidth greater than its limit."""
     limit_column, other_column = ("min_kbps", "max_kbps") if rule["kind"] == KIND else ("max_kbps", "min_kbps")
     if rule.get(limit_column) is None:
         return
@@ -127,21 +129,21 @@ def check_bandwidth_rule(connection: Connection, policy_id: str, rule: Document)
 
 
 def check_promises(connection: Connection, policy_id: str) -> None:
-    """Raise ``Conflict`` while servers have ports with the policy: their claims on hosts must stay the same. The caller
-    has locked the policy."""
+    """Raise ``Conflict`` while servers have ports with the policy: what they have claimed on hosts must not change. The
+    caller has locked the policy."""
     _check_unused(connection, POLICY.is_not_distinct_from(policy_id), f"What QoS policy {policy_id} promises")
 
 
 def check_policy(connection: Connection, which: ColumnElement[bool], had: str | None, new: str | None) -> None:
-    """Raise ``Conflict`` when servers have some of the ports *which*, and policy *new* promises them something else
-    than policy *had*. The caller has locked the port or network."""
+    """Raise ``Conflict`` when servers have some of the ports that *which* selects, and the QoS policies *had* and *new*
+    differ in their minimum bandwidth. The caller has locked the port or network."""
     minima = minima_of_policies(connection, {policy_id for policy_id in (had, new) if policy_id})
     if minima.get(had or "") != minima.get(new or ""):
         _check_unused(connection, which, "The minimum bandwidth of a port")
 
 
 def check_subports(connection: Connection, ids: Sequence[str]) -> None:
-    """Raise ``Conflict`` when bandwidth is promised to one of these ports. Locks their networks and policies."""
+    """Raise ``Conflict`` when one of the ports *ids* has a minimum bandwidth. Locks their networks and policies."""
     rows = connection.execute(_PORTS.where(ports.c.id.in_(ids)).order_by(networks.c.id).with_for_update(
         read=True, of=networks)).mappings().all()
     if promised := sorted(bandwidth_of_ports(connection, rows, lock=True)):

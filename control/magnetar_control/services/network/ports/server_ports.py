@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Ports that servers have or will have: reserved for a new server, and released."""
+"""Ports of servers: functions that reserve ports for a new server, and release them."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def reserve_ports(connection: Connection, server_id: str, port_ids: Sequence[str
 
 
 def release_ports(connection: Connection, log: ChangeLog, server_id: str, port_id: str | None, *, delete: bool) -> None:
-    """Free the ports of a server, or *port_id* alone. Delete the ports that were created with the server; *delete*: the
+    """Free the ports of a server, or only *port_id*. Ports that were created with the server are deleted; *delete*: the
     others too."""
     which = {"server": server_id, "port": port_id}
     if delete:

@@ -1,9 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Trunks: a server's NIC that has further ports, its subports, as VLANs (API reference, "Trunk networking").
-
-The guest has a VLAN device for each subport, with the subport's MAC. The parent port decides where subports are, and
-whether they are up.
-"""
+"""Trunks: a server's NIC that has further ports, its subports, as VLANs (API reference, "Trunk networking"). The guest
+has a VLAN device for each subport, with the subport's MAC. A subport has the host and status of the parent port."""
 
 from __future__ import annotations
 
@@ -46,7 +43,7 @@ _TRUNKED = select(
 
 
 def trunk_documents(connection: Connection, rows: Sequence[RowMapping]) -> list[Document]:
-    """Return the rows with their subports, and whether a running server has them."""
+    """Return the trunks *rows* with their subports, and the status of the parent port as ``status``."""
     subports_by_trunk = _subports_of(connection, [row["id"] for row in rows])
     states = {row.id: row.status for row in connection.execute(select(*ports.c["id", "status"]).where(
         ports.c.id.in_([row["port_id"] for row in rows])))}
@@ -55,7 +52,7 @@ def trunk_documents(connection: Connection, rows: Sequence[RowMapping]) -> list[
 
 
 def _subports_of(connection: Connection, ids: Sequence[str]) -> dict[str, list[Document]]:
-    """Return the subports of each trunk, by tag."""
+    """Return the subports of each trunk, sorted by VLAN tag."""
     subports_by_trunk: dict[str, list[Document]] = {}
     for row in connection.execute(select(subports).where(subports.c.trunk_id.in_(ids)).order_by(
             subports.c.trunk_id, subports.c.segmentation_id)):
@@ -65,13 +62,13 @@ def _subports_of(connection: Connection, ids: Sequence[str]) -> dict[str, list[D
 
 
 def _inside(connection: Connection, id: str) -> list[Document]:
-    """Return the subports of one trunk."""
+    """Return the subports of the trunk *id*."""
     return _subports_of(connection, [id]).get(id, [])
 
 
 def trunk_facts_of_ports(connection: Connection, rows: Sequence[RowMapping]) -> dict[str, Document]:
-    """Return the facts from trunks about each port: ``trunk_details`` (Neutron's) of a parent; ``status`` and ``host``
-    of a subport, which are its parent's."""
+    """Return what trunks add to each port: ``trunk_details`` (Neutron's) to a parent port; ``status`` and ``host`` of
+    the parent to a subport."""
     facts_by_port: dict[str, Document] = {row["id"]: {} for row in rows}
     for row in connection.execute(_TRUNKED, {"ids": list(facts_by_port)}):
         details = facts_by_port[row.parent].setdefault("trunk_details", {"trunk_id": row.id, "sub_ports": []})
@@ -88,7 +85,8 @@ def trunk_facts_of_ports(connection: Connection, rows: Sequence[RowMapping]) -> 
 
 
 def binding_filter(name: str) -> Callable[[Sequence[str]], ColumnElement[bool]]:
-    """Return the filter of ports by *name*, status or host. A subport has its parent's."""
+    """Return the list filter of ports by the field *name* (status or host). A subport has the value of its parent
+    port."""
     def condition(values: Sequence[str]) -> ColumnElement[bool]:
         parent = exists().where(
             subports.c.port_id == ports.c.id, trunks.c.id == subports.c.trunk_id, _parents.c.id == trunks.c.port_id,
@@ -111,7 +109,7 @@ def check_no_subport(connection: Connection, port_id: str) -> None:
 
 
 def check_in_none(connection: Connection, port_id: str) -> None:
-    """Raise ``Conflict`` for a parent port or subport of a trunk."""
+    """Raise ``Conflict`` for a port that is the parent or a subport of a trunk."""
     check_no_subport(connection, port_id)
     trunk = connection.execute(select(trunks.c.id).where(trunks.c.port_id == port_id)).scalar()
     if trunk is not None:
@@ -120,8 +118,8 @@ def check_in_none(connection: Connection, port_id: str) -> None:
 
 
 def create_trunk_row(connection: Connection, context: Context, values: Document) -> None:
-    """Add a trunk with its subports. The parent port outlives the server that it was created with, because the trunk
-    needs it."""
+    """Check *values* and insert a trunk with its subports. If the parent port was created with a server, it is no
+    longer deleted with the server, because the trunk needs it."""
     new_subports = values["sub_ports"]
     _check_once(new_subports)
     locked_ports = _locked(connection, context, {values["port_id"], *(subport["port_id"] for subport in new_subports)})
@@ -137,7 +135,7 @@ def create_trunk_row(connection: Connection, context: Context, values: Document)
 
 def _locked(connection: Connection, context: Context, ids: Collection[str]) -> dict[str, RowMapping]:
     """Return the caller's ports *ids*, locked until the transaction ends; with their network, whose MTU is locked too,
-    the trunk of a parent (``trunk``), and the trunk of a subport (``inside``). Raises ``NotFound``."""
+    the id of the port's trunk (``trunk``: as parent, ``inside``: as subport). Raises ``NotFound``."""
     own_ids = connection.execute(select(ports.c.id).where(
         ports.c.id.in_(list(ids)), rows_of_caller(ports)(context)).order_by(
         ports.c.id).with_for_update()).scalars().all()
@@ -215,7 +213,7 @@ def check_mtu(connection: Connection, network_id: str, mtu: int) -> None:
 
 
 def at_servers(connection: Connection, network_id: str) -> bool:
-    """Return whether servers have ports on a network, directly or as subports."""
+    """Return whether servers have ports on a network, as NICs or as subports."""
     parent = ports.alias()
     carried = select(subports.c.port_id).join(trunks, trunks.c.id == subports.c.trunk_id).join(
         parent, parent.c.id == trunks.c.port_id).where(parent.c.device_owner == OWNER)
@@ -234,20 +232,19 @@ def _owned_by(connection: Connection, ids: Sequence[str], owner: str) -> None:
 
 
 def _check_enabled(row: RowMapping) -> None:
-    """Raise ``Conflict`` when the trunk is down. Then it is locked: its packets still pass, and its subports cannot
-    change."""
+    """Raise ``Conflict`` when the trunk is disabled: then its subports cannot change, although packets still pass."""
     if not row["admin_state_up"]:
         raise Conflict(f"Trunk {row['id']} is currently disabled. Enable it first: openstack network trunk set "
                        f"--enable {row['id']}.", type="TrunkDisabled")
 
 
 def prepare_trunk_update(connection: Connection, context: Context, row: RowMapping, values: Document) -> None:
-    """Accept a new name, description or ``admin_state_up``."""
+    """Accept all *values*: a new name, description or ``admin_state_up``."""
 
 
 def prepare_trunk_delete(connection: Connection, context: Context, row: RowMapping) -> None:
-    """Delete the subports of a trunk: they become ordinary ports. Raises ``Conflict`` while a server has its parent
-    port."""
+    """Make the subports of a trunk ordinary ports, before it is deleted. Raises ``Conflict`` while a server has its
+    parent port."""
     row = find_resource_row(connection, context, TRUNK, row["id"], lock=True)
     _check_enabled(row)
     server = connection.execute(select(ports.c.device_id).where(ports.c.id == row["port_id"], TAKEN)).scalar()
@@ -259,7 +256,7 @@ def prepare_trunk_delete(connection: Connection, context: Context, row: RowMappi
 
 
 def changed_trunk_units(connection: Connection, row: RowMapping, changed: Document | None) -> list[str]:
-    """Return the subports of a new or deleted trunk."""
+    """Return the unit keys of the subports of a new or deleted trunk."""
     if changed is not None:
         return []
     return changes.port_unit_keys(subport["port_id"] for subport in _inside(connection, row["id"]))
@@ -273,15 +270,16 @@ TRUNK = NetworkResource(
 
 
 class TrunkStore(NetworkStore):
-    """The store of trunks, whose subports are added and removed."""
+    """The store of trunks, whose subports can be added and removed."""
 
     def leave(self, connection: Connection, context: Context, row: RowMapping, parts: Sequence[Document]) -> None:
-        """Set the subports of a trunk that is up before its own values change: these may lock it."""
+        """Set the subports of an enabled trunk before its own values change: these may disable it, so that subports
+        cannot change."""
         if row["admin_state_up"]:
             self.enter(connection, context, row, parts)
 
     def enter(self, connection: Connection, context: Context, row: RowMapping, parts: Sequence[Document]) -> None:
-        """Make *parts* the subports of the trunk *row*. A subport with a new tag is removed and added again."""
+        """Make *parts* the subports of the trunk *row*. To change the tag of a subport, remove it and add it again."""
         row = find_resource_row(connection, context, self.resource, row["id"], lock=True)
         _check_once(parts)
         have, want = _tags(_inside(connection, row["id"])), _tags(parts)
@@ -307,7 +305,7 @@ class TrunkStore(NetworkStore):
         self.log.note(connection, *changes.port_unit_keys(ids))
 
     def move(self, context: Context, id: str, changed_subports: Sequence[Document], *, put: bool) -> Document:
-        """Add subports to the trunk (*put*) or remove them, and return the trunk. If one is refused, none changes."""
+        """Add subports to the trunk (*put*) or remove them, all or none, and return the trunk."""
         self._check_writer(context, "add_subports_to" if put else "remove_subports_from")
 
         def act(connection: Connection) -> Document:
@@ -328,5 +326,5 @@ class TrunkStore(NetworkStore):
 
 
 def _tags(rows: Sequence[Document]) -> dict[str, int]:
-    """Return the tag of each port."""
+    """Return {port id: VLAN tag} of subports."""
     return {subport["port_id"]: subport["segmentation_id"] for subport in rows}

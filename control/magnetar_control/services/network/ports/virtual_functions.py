@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Ports that are devices of a host (``vnic_type`` direct and macvtap: virtual functions by SR-IOV; direct-physical: a
-whole card), their rules, and their demands on the server's host.
+whole card), their rules, and the devices that they need from the server's host.
 
-Nothing on the host sees their packets: no OVN, no filter, no limit. So OVN is not told of them, and requests that OVN
-would have to fulfil are refused. Source: Neutron's *SR-IOV* guide; its mechanism driver has no security groups either.
+Nothing on the host sees their packets: no OVN, no filter, no limit. So they are not written to OVN, and requests that
+need OVN are refused. Source: Neutron's *SR-IOV* guide; its mechanism driver has no security groups either.
 """
 
 from __future__ import annotations
@@ -36,19 +36,19 @@ _REFUSED = (
 
 
 def is_host_device(row: Mapping[Any, Any]) -> bool:
-    """Return whether a port is a device of a host that sends past OVN."""
+    """Return whether a port is a device of a host, so that OVN does not see its packets."""
     return row["vnic_type"] in PAST_OVN
 
 
 def is_plugged_in(wish: Mapping[str, Any]) -> bool:
-    """Return whether a requested NIC is plugged into the Open vSwitch of its server's host, if OVN makes its network.
+    """Return whether a requested NIC would be plugged into the Open vSwitch of its server's host, on a network of OVN.
     *wish*: with the ``vnic_type`` of its port unless that is normal."""
     return wish.get("vnic_type") not in (*PAST_OVN, REMOTE)
 
 
 def smartnic_device(row: Mapping[Any, Any]) -> Document:
-    """Return the data of a SmartNIC's virtual function that identify the port to OVN, as the host reported them
-    (``device``); empty for other ports, and before the report."""
+    """Return the data about a SmartNIC's virtual function that the host reported (``device``); OVN needs them to plug
+    in the port. Empty for other ports, and before the report."""
     device: Document = row["device"]
     return device if row["vnic_type"] == REMOTE else {}
 
@@ -61,7 +61,7 @@ def vif_type(row: Mapping[Any, Any]) -> str:
 
 
 def devices_of_port(row: Mapping[Any, Any]) -> dict[str, int]:
-    """Return the devices that a port demands of its server's host, in the form of claims. *row*: with ``vnic_type`` and
+    """Return the devices that a port needs from its server's host, in the form of claims. *row*: with ``vnic_type`` and
     ``profile``, and ``type`` and ``bridge`` of its network."""
     if row["vnic_type"] in BY_OVN:
         return {network_devices_name(bandwidth_network(row["type"], row["bridge"]), row["vnic_type"]): 1}
@@ -69,7 +69,7 @@ def devices_of_port(row: Mapping[Any, Any]) -> dict[str, int]:
 
 
 def is_trusted(row: Mapping[Any, Any]) -> bool:
-    """Return whether a port's ``profile`` asks its card to trust it."""
+    """Return whether the ``profile`` of a port requests a trusted virtual function."""
     return is_host_device(row) and _truth(row["profile"].get(TRUST)) is True
 
 
@@ -80,8 +80,8 @@ def _truth(value: Any) -> bool | None:
 
 
 def function_rates(connection: Connection, rows: Sequence[Mapping[Any, Any]]) -> dict[str, dict[str, int]]:
-    """Return the rates of the ports that are virtual functions with a QoS policy, in the agent's form: whole Mbit/s, as
-    cards know no others, and no minimum above the maximum. *rows*: of ports, with ``policy``."""
+    """Return the rates of the ports that are virtual functions with a QoS policy, in the agent's form: whole Mbit/s,
+    because cards support no fractions, and no minimum above the maximum. *rows*: of ports, with ``policy``."""
     policies = {row["policy"] for row in rows if row["policy"] and is_host_device(row)}
     rates_by_policy: dict[str, dict[str, int]] = {}
     for rule in connection.execute(select(*qos_rules.c["policy_id", "kind", "max_kbps", "min_kbps"]).where(
@@ -97,8 +97,8 @@ def function_rates(connection: Connection, rows: Sequence[Mapping[Any, Any]]) ->
 
 
 def host_device_nic(row: Mapping[Any, Any], rate: Mapping[str, int] = MappingProxyType({})) -> dict[str, Any]:
-    """Return the NIC in the agent's form. *row*: also with ``id``, and ``segment`` of its network. *rate*: from
-    ``function_rates``."""
+    """Return the NIC of a host device in the agent's form. *row*: as in ``devices_of_port``, also with ``id``, and
+    ``segment`` of its network. *rate*: from ``function_rates``."""
     if row["vnic_type"] in BY_OVN:
         return {"port": row["id"], "vnic_type": row["vnic_type"],
                 "physical_network": bandwidth_network(row["type"], row["bridge"])}
@@ -109,13 +109,15 @@ def host_device_nic(row: Mapping[Any, Any], rate: Mapping[str, int] = MappingPro
 
 
 def set_default_port_security(values: Document) -> None:
-    """Turn port security off for a new device of a host, unless the request says otherwise."""
+    """Set port security to false in the *values* of a new port that is a device of a host, unless the request has a
+    value."""
     if is_host_device(values):
         values.setdefault("port_security_enabled", False)
 
 
 def check_trust(port: Mapping[Any, Any]) -> None:
-    """Raise ``InvalidField`` when the ``profile`` of *port*, with all its values, asks for trust that no card gives."""
+    """Raise ``InvalidField`` when the ``profile`` of *port*, with all its values, requests trust and its ``vnic_type``
+    has none."""
     profile: Document = port["profile"]
     if TRUST not in profile:
         return
@@ -128,9 +130,9 @@ def check_trust(port: Mapping[Any, Any]) -> None:
 
 
 def check_host_device_rule(connection: Connection, policy_id: str, rule: Mapping[Any, Any] | None) -> None:
-    """Raise ``Conflict`` when virtual functions have the QoS policy and its new *rule* does not act on them (``None``:
-    a rule is removed), or when servers have such ports: those keep the rules they began with. The caller has locked the
-    policy."""
+    """Raise ``Conflict`` if virtual functions have the QoS policy, and a server has one of them, or the new *rule*
+    cannot act on them. *rule*: ``None`` if a rule is removed. Servers' virtual functions keep the rules that they were
+    plugged in with. The caller has locked the policy."""
     used = connection.execute(select(ports.c.id, ports.c.device_id, TAKEN.label("taken")).where(
         ports.c.qos_policy_id == policy_id, ports.c.vnic_type.in_(PAST_OVN)).order_by(
         TAKEN.desc()).limit(1)).first()
@@ -146,7 +148,7 @@ def check_host_device_rule(connection: Connection, policy_id: str, rule: Mapping
 
 
 def _unfit(rule: Mapping[Any, Any]) -> str:
-    """Return why a rule does not act on a virtual function; empty if it does."""
+    """Return why a rule cannot act on a virtual function; empty if it can."""
     if rule["kind"] not in (LIMIT, PROMISE) or rule["direction"] != "egress":
         return (f"a rule {rule['kind']} ({rule['direction']}) acts on none, as cards limit and promise only what "
                 "guests send")
@@ -169,8 +171,9 @@ def _check_policy(connection: Connection, port: Mapping[Any, Any]) -> None:
 
 def check_host_device_port(connection: Connection, network: Mapping[Any, Any], port: Mapping[Any, Any],
                            cards: bool = True) -> None:
-    """Raise ``InvalidField`` when *port*, with all its values, is a device of a host and asks for something that none
-    supports; ``Conflict`` when its network does. *cards*: whether the engine finds the chassis of SmartNICs."""
+    """Raise an error when *port*, with all its values, is a device of a host and requests what such a device does not
+    support: ``InvalidField``, or ``Conflict`` if its network has a QoS policy. *cards*: whether the engine finds
+    chassis of SmartNICs."""
     if port["vnic_type"] in BY_OVN and not network["by_engine"]:
         raise InvalidField("binding:vnic_type", f"must be another one on a network of type {network['type']}: it is "
                                                 "OVN that has cards forward the packets of such devices",
@@ -199,7 +202,8 @@ def check_host_device_port(connection: Connection, network: Mapping[Any, Any], p
 
 
 def check_reached(port: Mapping[Any, Any]) -> None:
-    """Raise ``Conflict`` when OVN would have to act on a *port* that is a device of a host."""
+    """Raise ``Conflict`` if *port* is a device of a host: a floating IP, trunk or router interface needs a port of
+    OVN."""
     if is_host_device(port):
         raise Conflict(f"Port {port['id']} is a device of a host (binding:vnic_type {port['vnic_type']}), which OVN "
                        "does not see: it can have no floating IP or port forwarding, and be in no trunk and no "

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 # ruff: noqa: ARG001 - the functions of a resource take the same arguments
-"""Floating IPs: addresses of an external network that lead to ports behind a router."""
+"""Floating IPs: addresses of an external network that a router translates to the addresses of ports."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from .router_ports import FLOATING, GATEWAY, INTERFACE, OWN
 
 
 def floating_ip_documents(connection: Connection, rows: Sequence[RowMapping]) -> list[Document]:
-    """Return the rows with their port forwardings."""
+    """Return the floating IPs *rows* with their port forwardings."""
     forwardings_by_ip: dict[str, list[RowMapping]] = {row["id"]: [] for row in rows}
     for forwarding in forwardings_of(connection, list(forwardings_by_ip)):
         forwardings_by_ip[forwarding["floatingip_id"]].append(forwarding)
@@ -47,7 +47,7 @@ def forwardings_of(connection: Connection, ids: Sequence[str]) -> Sequence[RowMa
 
 
 def create_floating_ip_row(connection: Connection, context: Context, values: Document) -> None:
-    """Add a floating IP, with a port of its own that has the address. Associate it with a port if the values name
+    """Insert a floating IP, and the cloud's own port that has its address. Associate it with a port if *values* name
     one."""
     network = router_ports.find_external_network(connection, context, values["network_id"])
     address, subnet_id = values.pop("floating_ip_address", None), values.pop("subnet_id", None)
@@ -68,7 +68,7 @@ def create_floating_ip_row(connection: Connection, context: Context, values: Doc
 
 
 def prepare_floating_ip_update(connection: Connection, context: Context, row: RowMapping, values: Document) -> None:
-    """Associate the floating IP with a port, or with none."""
+    """Complete *values* to associate the floating IP *row* with another port, or with none."""
     # no port forwarding is added meanwhile
     row = find_resource_row(connection, context, FLOATING_IP, row["id"], lock=True)
     values.pop("router_id", None)  # follows from the port
@@ -83,9 +83,9 @@ def prepare_floating_ip_update(connection: Connection, context: Context, row: Ro
 
 
 def _reaches(connection: Connection, context: Context, row: Document | RowMapping, wish: Document) -> Document:
-    """Return the columns of the port that the floating IP reaches as a whole. Raises ``InvalidRequest`` for an address
-    with port forwardings. It gets no floating IP of its own, as in Neutron: answers would come from that floating IP,
-    and on another way."""
+    """Return the columns of a floating IP's target, for an association with a port. Raises ``InvalidRequest`` if the
+    target has port forwardings, as in Neutron: answers to forwarded packets would leave with the associated floating IP
+    as their source address."""
     target = leads_to(connection, context, row, wish)
     if connection.execute(select(forwardings.c.id).where(
             forwardings.c.internal_port_id == target["port_id"],
@@ -97,7 +97,8 @@ def _reaches(connection: Connection, context: Context, row: Document | RowMappin
 
 
 def leads_to(connection: Connection, context: Context, row: Document | RowMapping, wish: Document) -> Document:
-    """Return the columns of a floating IP's target: the port, its address and the router between."""
+    """Return the columns of a floating IP's target: the port, its fixed address, and the router between them. *wish*:
+    the requested port_id and fixed_ip_address."""
     if wish["port_id"] is None:
         if wish["fixed_ip_address"] is not None:
             raise InvalidRequest("Bad floatingip request: fixed_ip_address cannot be specified without a port_id.",
@@ -123,7 +124,7 @@ def leads_to(connection: Connection, context: Context, row: Document | RowMappin
 
 
 def _fixed(connection: Connection, port: RowMapping, requested_address: str | None) -> tuple[str, str]:
-    """Return the address of the port that the request means, and its subnet. Raises ``InvalidRequest``."""
+    """Return the port's IPv4 address that the request means, and its subnet. Raises ``InvalidRequest``."""
     have = connection.execute(select(addresses.c.ip_address, addresses.c.subnet_id).where(
         addresses.c.port_id == port["id"])).all()
     fitting = [address_row for address_row in have if requested_address in (None, address_row.ip_address)
@@ -161,8 +162,8 @@ def prepare_floating_ip_delete(connection: Connection, context: Context, row: Ro
 
 
 def release_floating_ips(connection: Connection, port_ids: Collection[str], stay: Sequence[str] = ()) -> list[str]:
-    """Disassociate the floating IPs of ports and delete their port forwardings, except for the addresses that *stay*.
-    Returns the units of the routers."""
+    """Disassociate the floating IPs of ports and delete their port forwardings, except those of the fixed addresses
+    *stay*. Returns the unit keys of the routers."""
     which = floating_ips.c.port_id.in_(port_ids) & floating_ips.c.fixed_ip_address.not_in(stay)
     router_ids = set(connection.execute(select(floating_ips.c.router_id).where(which)).scalars())
     if router_ids:
@@ -180,7 +181,7 @@ def release_floating_ips(connection: Connection, port_ids: Collection[str], stay
 
 
 def changed_floating_ip_units(connection: Connection, row: RowMapping, changed: Document | None) -> list[str]:
-    """Return the routers between the floating IP and its port, before and after the change."""
+    """Return the unit keys of the routers between the floating IP and its port, before and after the change."""
     reached = {row["router_id"], (changed or {}).get("router_id")} - {None}
     return [f"router/{id}" for id in sorted(reached)]
 
@@ -215,7 +216,7 @@ class ObservedFloatingIps(NetworkStore):
         self._tell(dry, previous_port_id)
 
     def _tell(self, dry: bool, *port_ids: str | None) -> None:
-        """Call ``moved`` with the servers of these ports."""
+        """Call ``moved`` with the servers of the ports *port_ids*, unless *dry*."""
         ids = {id for id in port_ids if id}
         if dry or self.moved is None or not ids:
             return

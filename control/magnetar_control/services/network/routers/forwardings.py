@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 # ruff: noqa: ARG001 - the functions of a resource take the same arguments
-"""Port forwardings: single ports of a floating IP that lead to ports of servers behind one router."""
+"""Port forwardings: a router forwards single TCP, UDP or SCTP ports of a floating IP to ports of servers."""
 
 from __future__ import annotations
 
@@ -30,7 +30,8 @@ MOST = 100
 
 
 def create_port_forwarding_row(connection: Connection, context: Context, values: Document) -> None:
-    """Add a port forwarding. Raises ``Conflict`` when the floating IP reaches a port as a whole."""
+    """Check *values* and insert a port forwarding. Raises ``Conflict`` when the floating IP is associated with a
+    port."""
     floating = find_resource_row(connection, context, FLOATING_IP, values["floatingip_id"], lock=True)
     if floating["port_id"] is not None:
         raise Conflict(f"Floating IP {floating['id']} is associated with port {floating['port_id']}, so all of its "
@@ -46,7 +47,7 @@ def create_port_forwarding_row(connection: Connection, context: Context, values:
 
 
 def _inside(connection: Connection, context: Context, floating: RowMapping, values: Mapping[Any, Any]) -> Document:
-    """Return the address of the inner port that the request means. Sets the router of the floating IP."""
+    """Return the internal address of a port forwarding, and set the router of the floating IP."""
     target = leads_to(connection, context, floating, {
         "port_id": values["internal_port_id"], "fixed_ip_address": values["internal_ip_address"]})
     if floating["router_id"] not in (None, target["router_id"]):
@@ -59,7 +60,8 @@ def _inside(connection: Connection, context: Context, floating: RowMapping, valu
 
 
 def _check_alone(connection: Connection, values: Mapping[Any, Any]) -> None:
-    """Raise ``InvalidRequest`` when another port forwarding has the same outer port, or the same inner one."""
+    """Raise ``InvalidRequest`` if another port forwarding of the floating IP has the same external port, or the same
+    target."""
     row = forwardings.c
     for names in (("external_port",), ("internal_port_id", "internal_ip_address", "internal_port")):
         existing_id = connection.execute(select(row.id).where(
@@ -73,7 +75,7 @@ def _check_alone(connection: Connection, values: Mapping[Any, Any]) -> None:
 
 
 def prepare_port_forwarding_update(connection: Connection, context: Context, row: RowMapping, values: Document) -> None:
-    """Check and complete the values."""
+    """Check and complete the new *values* of the port forwarding *row*."""
     floating = find_resource_row(connection, context, FLOATING_IP, row["floatingip_id"], lock=True)
     if "internal_port_id" in values or "internal_ip_address" in values:
         wish = {"internal_port_id": row["internal_port_id"], "internal_ip_address": None, **values}
@@ -82,7 +84,7 @@ def prepare_port_forwarding_update(connection: Connection, context: Context, row
 
 
 def _clear_unused_router(connection: Connection, id: str) -> None:
-    """Clear the router of a floating IP that has no port forwardings."""
+    """Clear the router of a floating IP that has neither port forwardings nor an associated port."""
     if connection.execute(select(forwardings.c.id).where(forwardings.c.floatingip_id == id).limit(1)).first() is None:
         connection.execute(updating(floating_ips).where(
             floating_ips.c.id == id, floating_ips.c.port_id.is_(None)).values(router_id=None))
@@ -108,10 +110,11 @@ def forwarding_key(row: Mapping[Any, Any]) -> tuple[Any, ...]:
 
 
 class FloatingIpStore(ObservedFloatingIps):
-    """The store of floating IPs, whose port forwardings can be set with them."""
+    """The store of floating IPs. ``put`` can set a floating IP together with its port forwardings."""
 
     def leave(self, connection: Connection, context: Context, row: RowMapping, parts: Sequence[Document]) -> None:
-        """Delete the port forwardings that are not among *parts*, so that the floating IP may reach a port."""
+        """Delete the port forwardings that are not in *parts*, so that the floating IP may be associated with a
+        port."""
         find_resource_row(connection, context, FLOATING_IP, row["id"], lock=True)
         desired_keys = {forwarding_key(forwarding) for forwarding in parts}
         removed_ids = [forwarding["id"] for forwarding in forwardings_of(connection, [row["id"]])
@@ -122,7 +125,7 @@ class FloatingIpStore(ObservedFloatingIps):
             _clear_unused_router(connection, row["id"])
 
     def enter(self, connection: Connection, context: Context, row: RowMapping, parts: Sequence[Document]) -> None:
-        """Create the port forwardings of *parts* that do not exist."""
+        """Create the port forwardings in *parts* that do not exist."""
         have = {forwarding_key(forwarding) for forwarding in forwardings_of(connection, [row["id"]])}
         for forwarding in parts:
             if forwarding_key(forwarding) not in have:

@@ -24,8 +24,7 @@ OWN = "network:"
 
 
 def ports_of_routers(connection: Connection, router_ids: Sequence[str]) -> list[RowMapping]:
-    """Return the ports of routers with their addresses, a row for each: device_id, device_owner, port, subnet and
-    network.
+    """Return the ports of routers, one row for each address, with columns of its subnet and network.
 
     ``address_scope_id``: the scope of the subnet's pool, if the pool belongs to the project of the scope. Other
     projects may put pools of any prefix into a shared scope, so routers translate the addresses of such pools.
@@ -44,13 +43,13 @@ def ports_of_routers(connection: Connection, router_ids: Sequence[str]) -> list[
 
 
 def prefixes_overlap(cidr: str, other_cidr: str) -> bool:
-    """Return whether two networks have addresses in common."""
+    """Return whether two networks in CIDR notation have addresses in common."""
     first, second = ip_network(cidr), ip_network(other_cidr)
     return first.version == second.version and first.overlaps(second)
 
 
 def first_of_each(choices: Sequence[RowMapping]) -> list[RowMapping]:
-    """Return the first subnet of each IP version."""
+    """Return the first subnet of each IP version in *choices*."""
     first_subnets: dict[int, RowMapping] = {}
     for subnet in choices:
         first_subnets.setdefault(ip_network(subnet["cidr"]).version, subnet)
@@ -58,8 +57,8 @@ def first_of_each(choices: Sequence[RowMapping]) -> list[RowMapping]:
 
 
 def check_apart(port_rows: Sequence[RowMapping], new: Sequence[RowMapping]) -> None:
-    """Raise ``InvalidRequest`` when a subnet of *new* overlaps with a subnet of the router, which could not tell them
-    apart."""
+    """Raise ``InvalidRequest`` when a subnet of *new* overlaps with a subnet of the router, because the router could
+    not route to both."""
     for subnet in new:
         for port_row in port_rows:
             if prefixes_overlap(subnet["cidr"], port_row["cidr"]):
@@ -69,7 +68,7 @@ def check_apart(port_rows: Sequence[RowMapping], new: Sequence[RowMapping]) -> N
 
 
 def create_cloud_port(connection: Connection, owner: str, device_id: str, network_id: str, project_id: str = "") -> str:
-    """Create a port of the cloud's own, and return its id."""
+    """Create a port that belongs to the cloud itself, such as a router's interface, and return its id."""
     id = str(uuid.uuid4())
     ipam.add_port(connection, id=id, project_id=project_id, name="", network_id=network_id, status="ACTIVE",
                   device_owner=owner, device_id=device_id, port_security_enabled=False, created_at=utc_now())
@@ -85,12 +84,12 @@ def give_gateway_address(connection: Connection, port_id: str, subnet: RowMappin
 
 
 def delete_cloud_port(connection: Connection, id: str) -> None:
-    """Delete a port of the cloud's own."""
+    """Delete a port that belongs to the cloud itself."""
     connection.execute(delete(ports).where(ports.c.id == id, ports.c.device_owner.startswith(OWN)))
 
 
 def find_external_network(connection: Connection, context: Context, network_id: str) -> RowMapping:
-    """Return an external network that *context* may use as one. Raises ``InvalidRequest``."""
+    """Return an external network that *context* may use for gateways and floating IPs. Raises ``InvalidRequest``."""
     row = connection.execute(select(networks).where(
         networks.c.id == network_id, networks.c.external, true() if context.is_admin else or_(
             networks.c.project_id == (context.project_id or ""), sharing.shared_with(
@@ -101,5 +100,5 @@ def find_external_network(connection: Connection, context: Context, network_id: 
 
 
 def fixed_ips_of_rows(port_rows: Sequence[RowMapping]) -> list[Document]:
-    """Return the addresses in the form of ``fixed_ips``."""
+    """Return the addresses of *port_rows* in the form of ``fixed_ips``."""
     return [{"subnet_id": port_row["subnet_id"], "ip_address": port_row["ip_address"]} for port_row in port_rows]

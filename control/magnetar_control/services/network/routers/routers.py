@@ -42,7 +42,7 @@ MOST_ROUTES = 30
 
 
 def router_documents(connection: Connection, rows: Sequence[RowMapping]) -> list[Document]:
-    """Return the rows with their gateways. ``inside``: the subnets of their interfaces."""
+    """Return the routers *rows* with their gateways. ``inside``: the ids of the subnets where they have interfaces."""
     gateway_rows: dict[str, list[RowMapping]] = {}
     inside: dict[str, list[str]] = {}
     for port_row in router_ports.ports_of_routers(connection, [row["id"] for row in rows]):
@@ -57,7 +57,7 @@ def router_documents(connection: Connection, rows: Sequence[RowMapping]) -> list
 
 
 def create_router_row(connection: Connection, context: Context, values: Document) -> None:
-    """Add a router with its gateway."""
+    """Check *values* and insert a router with its gateway and routes."""
     gateway, routes = values.pop("gateway", None), values.pop("routes", None) or []
     values["enable_snat"] = (gateway or {}).get("enable_snat", True)
     insert_resource_row(connection, routers, values)
@@ -71,7 +71,7 @@ def create_router_row(connection: Connection, context: Context, values: Document
 
 
 def prepare_router_update(connection: Connection, context: Context, row: RowMapping, values: Document) -> None:
-    """Check and complete the values, and change the gateway."""
+    """Check and complete the new *values* of the router *row*, and change its gateway."""
     # with the routes that others have set meanwhile
     row = find_resource_row(connection, context, ROUTER, row["id"], lock=True)
     if moved := "gateway" in values:
@@ -90,8 +90,9 @@ def prepare_router_update(connection: Connection, context: Context, row: RowMapp
 def _check_gateway(context: Context, verb: str, requested: Document, current: Document | None = None) -> None:
     """Raise ``Forbidden`` unless the caller may choose the attributes of the *requested* gateway.
 
-    Only admins turn SNAT off: the servers of the router would send from any address into the external network. Only
-    admins choose addresses there. Every caller may repeat the values of the *current* gateway in the same network.
+    Only admins may turn SNAT off, because the router's servers could then send with any source address into the
+    external network. Only admins may choose addresses of that network. Any caller may repeat the values of the
+    *current* gateway in the same network.
     """
     same = current if current and current["network_id"] == requested["network_id"] else {}
     if context.is_admin:
@@ -108,7 +109,7 @@ def _check_gateway(context: Context, verb: str, requested: Document, current: Do
 
 
 def _repeats(chosen: Sequence[Document], current: Sequence[Document]) -> bool:
-    """Return whether the *chosen* ``external_fixed_ips`` are the *current* ones, in any order."""
+    """Return whether the *chosen* ``external_fixed_ips`` are the same as the *current* ones, in any order."""
     return len(chosen) == len(current) and all(
         any(address.items() <= have.items() for address in chosen) for have in current)
 
@@ -138,8 +139,7 @@ def _set_gateway(connection: Connection, context: Context, id: str, wish: Docume
 
 
 def _check_without_floating(connection: Connection, id: str, subnet_id: str | None = None) -> None:
-    """Raise ``Conflict`` when floating IPs reach servers through the router. *subnet_id*: only servers in this
-    subnet."""
+    """Raise ``Conflict`` when floating IPs need the router. *subnet_id*: only those of servers in this subnet."""
     query = select(floating_ips.c.floating_ip_address).where(floating_ips.c.router_id == id)
     if subnet_id:
         forwarding = forwardings.c
@@ -155,7 +155,7 @@ def _check_without_floating(connection: Connection, id: str, subnet_id: str | No
 
 
 def prepare_router_delete(connection: Connection, context: Context, row: RowMapping) -> None:
-    """Delete the gateway of a router. Raises ``Conflict`` while it has interfaces."""
+    """Delete the gateway of a router. Raises ``Conflict`` while the router has interfaces."""
     port_rows = router_ports.ports_of_routers(connection, [row["id"]])
     if any(port_row["device_owner"] == INTERFACE for port_row in port_rows):
         raise Conflict(f"Router {row['id']} still has ports", type="RouterInUse")
@@ -165,7 +165,8 @@ def prepare_router_delete(connection: Connection, context: Context, row: RowMapp
 
 
 def add_interface(connection: Connection, context: Context, id: str, wish: Document) -> Document:
-    """Add an interface: in a subnet with the gateway address, or with an existing port. Returns Neutron's answer."""
+    """Add an interface to a router: a new port with the gateway address of a subnet, or an existing port. Returns
+    Neutron's answer."""
     router = find_resource_row(connection, context, ROUTER, id, lock=True)
     if len(wish) != 1:
         raise InvalidRequest("Either subnet_id or port_id must be specified, and not both.", type="BadRequest")
@@ -203,8 +204,8 @@ def _answer(router: RowMapping, port: str, subnet: RowMapping) -> Document:
 
 
 def _place(connection: Connection, context: Context, wish: Document) -> tuple[RowMapping, str | None]:
-    """Return the subnet that the request means, and the port, if it names one. The port belongs to the caller's
-    project, and stays free until the transaction ends."""
+    """Return the subnet for the new interface, and the port if the request *wish* names one. The port belongs to the
+    caller's project, and stays free until the transaction ends."""
     if wish.get("subnet_id"):
         query = select(subnets).where(subnets.c.id == wish["subnet_id"], rows_of_caller(subnets)(context))
         subnet = connection.execute(query).mappings().first()
@@ -230,7 +231,7 @@ def _place(connection: Connection, context: Context, wish: Document) -> tuple[Ro
 
 
 def remove_interface(connection: Connection, context: Context, id: str, wish: Document) -> Document:
-    """Remove an interface, named by its subnet_id or port_id. Returns Neutron's answer."""
+    """Remove an interface from a router. *wish*: its subnet_id or port_id. Returns Neutron's answer."""
     router = find_resource_row(connection, context, ROUTER, id, lock=True)
     port_rows = router_ports.ports_of_routers(connection, [id])
     mine = [port_row for port_row in port_rows if port_row["device_owner"] == INTERFACE
@@ -253,7 +254,7 @@ def remove_interface(connection: Connection, context: Context, id: str, wish: Do
 
 
 def changed_router_units(connection: Connection, row: RowMapping, changed: Document | None) -> list[str]:
-    """Return the router and its ports, also deleted ones."""
+    """Return the unit keys of the router and its ports."""
     return [f"router/{row['id']}", *(f"port/{port_row['id']}" for port_row in router_ports.ports_of_routers(
         connection, [row["id"]]))]
 
@@ -317,11 +318,11 @@ class RouterStore(NetworkStore):
         return run_transaction(self.database, act, dry)
 
     def join(self, connection: Connection, context: Context, id: str, subnet: str) -> None:
-        """Add an interface in *subnet*, in a transaction that does more."""
+        """Add an interface in *subnet* to the router *id*, in the caller's transaction."""
         self._enter(connection, context, id, [subnet])
 
     def dismantle(self, connection: Connection, context: Context, id: str) -> None:
-        """Delete a router with its routes and interfaces, in a transaction that does more."""
+        """Delete a router with its routes and interfaces, in the caller's transaction."""
         self._update(connection, context, id, {"routes": []})
         self._leave(connection, context, id, [])
         self.drop(connection, context, id)

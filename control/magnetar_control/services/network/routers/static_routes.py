@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Static routes of routers. Each route leads to a neighbour of its router, and no route leads into a loop.
+"""Static routes of routers. A route's next hop must be in a subnet of its router, and routes must not form a loop.
 
-A route leads to another router if its next hop is the address of a port of that router, interface or gateway. There the
-longest match counts, as in OVN. The router's own subnet wins against a route of the same length, and ends the way. All
-routes of the same length are followed, because packets take any of them. Packets that leave by a gateway's default
+If the next hop is the address of another router's port (interface or gateway), that router forwards the packets by its
+longest matching route, as in OVN. The router's own subnet wins against a route of the same length: packets end there.
+All routes of the same length are followed, because packets take any of them. Packets that leave by a gateway's default
 route reach no router of the cloud: external networks hold no interfaces.
 """
 
@@ -32,7 +32,7 @@ DEFAULT = ("0.0.0.0/0", "::/0")
 
 
 class AddressRange(NamedTuple):
-    """A network as numbers, because many are compared."""
+    """The first and last address of a network, as numbers, so that comparisons are fast."""
 
     version: int
     first: int
@@ -67,8 +67,8 @@ class RouteHop:
 
 @dataclass
 class RouteStation:
-    """A router that packets reach. *inside*: (prefix, subnet id) of its own subnets. *seen*: whether the caller may see
-    it."""
+    """A router that the packets can reach. *inside*: (prefix, subnet id) of its own subnets. *seen*: whether the caller
+    may see the router."""
 
     id: str
     name: str
@@ -77,14 +77,15 @@ class RouteStation:
     inside: list[tuple[AddressRange, str]] = field(default_factory=list)
 
     def knows(self) -> Iterator[AddressRange]:
-        """Yield the destinations of its routes, and its own subnets."""
+        """Yield the destinations of the router's routes, and its own subnets."""
         yield from (hop.to for hop in self.hops)
         yield from (net for net, _subnet in self.inside)
 
     def leads(self, prefix: AddressRange) -> list[RouteHop]:
-        """Return the next hops of the longest routes that match *prefix*: several, one or none.
+        """Return the longest routes of the router that match *prefix*: several, one or none.
 
-        There is none if one of the router's own subnets matches as well or better."""
+        Empty if one of the router's own subnets matches as well or better.
+        """
         fitting = [hop for hop in self.hops if hop.to.has(prefix)]  # each contains the next
         size = min((hop.to.size for hop in fitting), default=-1)
         if any(net.has(prefix) and net.size <= size for net, _subnet in self.inside):
@@ -93,8 +94,8 @@ class RouteStation:
 
 
 def check_static_routes(port_rows: Sequence[RowMapping], routes: Sequence[Document]) -> None:
-    """Raise ``InvalidField`` when a route leads nowhere, leads back to the router itself, or is a duplicate.
-    *port_rows*: the ports of the router."""
+    """Raise ``InvalidField`` for a route whose next hop is the router itself or in none of its subnets, or for a
+    duplicate. *port_rows*: the ports of the router."""
     check_once("routes", routes)
     for route in routes:
         hop = ip_address(route["nexthop"])
@@ -118,11 +119,11 @@ def check_loops(connection: Connection, context: Context, router: Mapping[Any, A
                 port_rows: Sequence[RowMapping], routes: Sequence[Document], *, lost_subnet: str = "",
                 new_address: str = "") -> None:
     """Raise ``Conflict`` when packets that *router* sends by *routes* would circle between routers. *port_rows*: the
-    ports of the router after the change. The row of the router is locked. The check locks the routers that it leads to:
-    of two changes which form a loop together, the second sees the first. Without routes the check costs nothing.
+    ports of the router after the change. The caller has locked *router*. This locks the routers that the packets can
+    reach: of two changes which form a loop together, the second sees the first. Without routes this reads nothing.
 
-    If the routes stay as they are, the check looks only for new loops: of packets to the subnet *lost_subnet*, or
-    through the next hop *new_address*.
+    If the routes stay as they are, this looks only for new loops: of packets to the subnet *lost_subnet*, or through
+    the next hop *new_address*.
     """
     if not routes:
         return
@@ -162,8 +163,8 @@ def _inside(port_rows: Iterable[RowMapping]) -> list[tuple[AddressRange, str]]:
 
 def _next(connection: Connection, context: Context, stations: dict[str, RouteStation], level: Iterable[RouteStation],
           ranges: Sequence[AddressRange]) -> list[RouteStation]:
-    """Follow the routes of *level* for packets to *ranges*. Adds the routers found to *stations*, and returns the new
-    routers with routes."""
+    """Follow the routes of the routers *level* for packets to *ranges*. Add the routers that they reach to *stations*,
+    and return the new ones that have routes."""
     hops: dict[tuple[str, int], list[RouteHop]] = {}
     for station in level:
         for hop in station.hops:
@@ -194,8 +195,9 @@ def _next(connection: Connection, context: Context, stations: dict[str, RouteSta
 
 def _loop(stations: Mapping[str, RouteStation], at: RouteStation, prefix: AddressRange, new_address: str,
           path: list[tuple[RouteStation, RouteHop]], ended: set[str]) -> list[tuple[RouteStation, RouteHop]]:
-    """Return the loop of *prefix*, as routers with their routes, when packets come to *at* by *path*; empty if there is
-    none. *new_address*: count only loops with this next hop. *ended*: routers that lead into no such loop."""
+    """Return the loop that packets to *prefix* get into when they come to *at* by *path*: its routers and routes. Empty
+    if there is none. *new_address*: only loops with this next hop. *ended*: ids of routers that lead into no such
+    loop."""
     for hop in at.leads(prefix):
         way = [*path, (at, hop)]
         visited = [station.id for station, _hop in way]
@@ -210,7 +212,8 @@ def _loop(stations: Mapping[str, RouteStation], at: RouteStation, prefix: Addres
 
 
 def _is_covered(prefix: AddressRange, known_ranges: Iterable[AddressRange]) -> bool:
-    """Return whether longer *known_ranges* cover all of *prefix*, so that no packet uses a route to it."""
+    """Return whether longer prefixes in *known_ranges* cover all of *prefix*, so that no packet uses a route to
+    *prefix*."""
     longer = [ip_network(address_range.text) for address_range in known_ranges if prefix.has(address_range)
               and not address_range.has(prefix)]
     return list(collapse_addresses(longer)) == [ip_network(prefix.text)]  # type: ignore[type-var]
@@ -218,10 +221,10 @@ def _is_covered(prefix: AddressRange, known_ranges: Iterable[AddressRange]) -> b
 
 def _is_summary(stations: Mapping[str, RouteStation], start: RouteStation, prefix: AddressRange,
                 loop: Sequence[tuple[RouteStation, RouteHop]], known_ranges: Iterable[AddressRange]) -> bool:
-    """Return whether the *loop* is only a summary route at work, and therefore allowed. Its routes have different
-    ranges: a hub sends a range to a spoke, and the spoke sends everything else to the hub. Then a part of *prefix*
-    arrives at the spoke, or may arrive once the spoke has its subnet (its default route says no more than that). The
-    loop is also allowed when such a part is gone from the spoke and all routes are wider than *prefix*."""
+    """Return whether the *loop* only comes from a summary route, and is therefore allowed: a hub routes a whole range
+    to a spoke, which routes everything else to the hub. The routes of such a loop have different ranges. A part of
+    *prefix* arrives at the spoke, or may arrive once the spoke has its subnet (its default route tells no more). A loop
+    is also allowed if all its routes are wider than *prefix*: the subnet of *prefix* was removed from the spoke."""
     to = {hop.to for _station, hop in loop}
     if len(to) > 1 and any(address_range.text in DEFAULT for address_range in to):
         return True
@@ -234,8 +237,9 @@ def _is_summary(stations: Mapping[str, RouteStation], start: RouteStation, prefi
 
 def _message(prefix: AddressRange, loop: Sequence[tuple[RouteStation, RouteHop]],
              visible_ranges: Iterable[AddressRange]) -> str:
-    """Return the text of the error. *visible_ranges*: what the caller's own routers know; one of them contains
-    *prefix*. The text names the smallest such range when only another project's router knows *prefix*."""
+    """Return the error text for a *loop*. *visible_ranges*: the prefixes that the caller's own routers know; one of
+    them contains *prefix*. If only another project's router knows *prefix*, the text names the smallest of these
+    instead."""
     least = min((address_range for address_range in visible_ranges if address_range.has(prefix)),
                 key=lambda address_range: address_range.size)
     subject = "Packets" if least == prefix else "Some packets"

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 # ruff: noqa: ARG001 - the functions of a resource take the same arguments
-"""Address groups: named sets of networks for the rules of security groups. They act on networks of an engine."""
+"""Address groups: named sets of networks that rules of security groups refer to. They need an engine."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ MOST = 1000
 
 
 def address_group_documents(connection: Connection, rows: Sequence[RowMapping]) -> list[Document]:
-    """Return the rows with the projects that they are shared with."""
+    """Return the address groups *rows* with the projects that they are shared with."""
     shared = sharing.sharing_of_rows(connection, rows)
     return [{**row, **shared[row["id"]]} for row in rows]
 
 
 def create_address_group_row(connection: Connection, context: Context, values: Document) -> None:
-    """Add an address group."""
+    """Check *values* and insert an address group."""
     values["addresses"] = _distinct_addresses(values["addresses"])
     insert_resource_row(connection, address_groups, values)
 
@@ -48,11 +48,11 @@ def _distinct_addresses(requested: Sequence[str]) -> list[str]:
 
 
 def prepare_address_group_update(connection: Connection, context: Context, row: RowMapping, values: Document) -> None:
-    """Accept a new name or description. Addresses have operations of their own."""
+    """Accept all *values*: a new name or description. Other methods change the addresses."""
 
 
 def prepare_address_group_delete(connection: Connection, context: Context, row: RowMapping) -> None:
-    """Delete the sharing policies of a group. Raises ``Conflict`` while a rule names it."""
+    """Delete the RBAC policies of an address group. Raises ``Conflict`` while a rule refers to the group."""
     find_resource_row(connection, context, ADDRESS_GROUP, row["id"], lock=True)
     for table, words in ((security_group_rules, ""), (default_security_group_rules, "default ")):
         if connection.execute(select(table.c.id).where(table.c.remote_address_group_id == row["id"]).limit(1)).first():
@@ -62,7 +62,7 @@ def prepare_address_group_delete(connection: Connection, context: Context, row: 
 
 
 def changed_address_group_units(connection: Connection, row: RowMapping, changed: Document | None) -> list[str]:
-    """Return the unit of a new or deleted group."""
+    """Return the unit key of a new or deleted address group."""
     return [f"addresses/{row['id']}"] if changed is None else []
 
 
@@ -75,10 +75,10 @@ ADDRESS_GROUP = NetworkResource(
 
 
 class AddressGroupStore(NetworkStore):
-    """The store of address groups, whose addresses are added and removed."""
+    """The store of address groups, whose addresses can be added and removed."""
 
     def enter(self, connection: Connection, context: Context, row: RowMapping, parts: Sequence[str]) -> None:
-        """Make *parts* the addresses of the group *row*."""
+        """Make *parts* the addresses of the address group *row*."""
         have = find_resource_row(connection, context, self.resource, row["id"], lock=True)
         new_addresses = _distinct_addresses(parts)
         if set(new_addresses) != set(have["addresses"]):

@@ -34,17 +34,17 @@ _RULES = {use: select(default_security_group_rules).where(default_security_group
 
 
 def of_default_groups(connection: Connection) -> Sequence[RowMapping]:
-    """Return the rules of a project's new group ``default``."""
+    """Return the default rules for a project's new group ``default``."""
     return connection.execute(_RULES[USES[0]]).mappings().all()
 
 
 def of_other_groups(connection: Connection) -> Sequence[RowMapping]:
-    """Return the rules of any other new group."""
+    """Return the default rules for new groups other than ``default``."""
     return connection.execute(_RULES[USES[1]]).mappings().all()
 
 
 def rule_from_default(default: RowMapping, group: Document) -> Document:
-    """Return the row of the rule that a new *group* gets from the rule *default*."""
+    """Return the row of the rule that the default rule *default* makes in a new *group*."""
     values = {name: default[name] for name in SAME}
     if values["remote_group_id"] == PARENT:
         values["remote_group_id"] = group["id"]
@@ -53,8 +53,8 @@ def rule_from_default(default: RowMapping, group: Document) -> Document:
 
 
 def bootstrap_default_rules(connection: Connection) -> None:
-    """Create Neutron's four initial rules, once: all traffic out of all groups, and traffic into ``default`` from its
-    own members."""
+    """Create Neutron's four initial default rules, once: groups allow all egress, and ``default`` allows ingress from
+    its own members."""
     if not insert_if_absent(connection, beginnings, name="default_security_group_rules", created_at=utc_now()):
         return
     connection.execute(insert(default_security_group_rules), [
@@ -65,9 +65,9 @@ def bootstrap_default_rules(connection: Connection) -> None:
 
 
 def create_default_rule_row(engine: bool, connection: Connection, context: Context, values: Document) -> None:
-    """Add a default rule, unless the same rule is used in the same groups. *engine*: see
-    ``group_rules.check_rule_values``. The groups that it names must be shared with all projects, because the groups of
-    each project will name them."""
+    """Check *values* and insert a default rule. Raises ``Conflict`` if the same rule exists for the same groups.
+    *engine*: see ``group_rules.check_rule_values``. A group that the rule refers to must be shared with all projects,
+    because the groups of each project will refer to it."""
     check_rule_values(engine, values)
     advisory_lock(connection, "default security group rules")
     _check_named(connection, "security_group", values)
@@ -83,8 +83,8 @@ def create_default_rule_row(engine: bool, connection: Connection, context: Conte
 
 
 def _anywhere(values: Mapping[str, Any]) -> Any:
-    """Return the condition of rows with the same addresses. No prefix, and the prefix of all addresses, are the
-    same."""
+    """Return the condition of default rules for the same remote addresses. No prefix, and the prefix of all addresses,
+    are the same."""
     column, prefix = default_security_group_rules.c.remote_ip_prefix, values["remote_ip_prefix"]
     if prefix is None or prefix in ANYWHERE:
         return or_(column.is_(None), column.in_(ANYWHERE))
@@ -92,7 +92,8 @@ def _anywhere(values: Mapping[str, Any]) -> Any:
 
 
 def _check_named(connection: Connection, kind: str, values: Document) -> None:
-    """Lock the group that the rule names. Raises ``InvalidField``."""
+    """Lock the group of this *kind* that a default rule refers to. Raises ``InvalidField`` unless all projects may use
+    it."""
     field = {"security_group": "remote_group_id", "address_group": "remote_address_group_id"}[kind]
     id, table = values[field], sharing.KINDS[kind].table
     if id in (None, PARENT):
@@ -107,7 +108,7 @@ def _check_named(connection: Connection, kind: str, values: Document) -> None:
 
 
 def check_unnamed(connection: Connection, group_id: str) -> None:
-    """Raise ``Conflict`` while a default rule names a security group."""
+    """Raise ``Conflict`` while a default rule refers to the security group *group_id*."""
     column = default_security_group_rules.c
     if rule_id := connection.execute(select(column.id).where(column.remote_group_id == group_id).limit(1)).scalar():
         raise Conflict(f"Security Group {group_id} in use: default security group rule {rule_id} names it. An "
@@ -115,7 +116,7 @@ def check_unnamed(connection: Connection, group_id: str) -> None:
 
 
 def default_rule_resource(engine: bool) -> NetworkResource:
-    """Return the resource of default rules. *engine*: see ``create_default_rule_row``."""
+    """Return the kind of resource "default rule". *engine*: see ``create_default_rule_row``."""
     return NetworkResource(
         name="default_security_group_rule", table=default_security_group_rules, visible=lambda _context: true(),
         create=partial(create_default_rule_row, engine), writers_are_admins=True,

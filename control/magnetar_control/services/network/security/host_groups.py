@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Security groups on hosts, for ports that no engine has: the hosts' agents filter.
+"""Security groups on hosts, for ports on networks without an engine: the hosts' agents filter their packets.
 
-Conductors tell a host of each group that its NICs name, before the first such NIC comes
+Conductors send a host each group that its NICs have, before the first such NIC is plugged
 (``conductor.steps.host_groups``). From then on a row says that the host has the group. A transaction that changes the
-group, or the addresses of its ports, marks the row: the host must be told again. A port that gets other groups is
-marked too.
+group, or the addresses of its ports, marks the row: the group must be sent to the host again. A port that gets other
+groups is marked, too.
 
 The agents know the addresses of their own guests. Addresses on other hosts matter on bridges only (networks of type
-flat): packets from a network that the agents make never reach another host from there.
+flat): packets of a network that the agents make do not reach other hosts.
 """
 
 from __future__ import annotations
@@ -56,8 +56,8 @@ _FLAT = ports.c.network_id.in_(select(networks.c.id).where(networks.c.type == "f
 
 
 class DuePort(NamedTuple):
-    """A server's port, whose host must be told its *groups* (``None``: no port security). *in_row*: the groups in its
-    row, in their order there."""
+    """A server's port whose *groups* must be sent to its host (``None``: no port security). *in_row*: the groups in the
+    order of the port's row."""
 
     id: str
     server: str
@@ -71,13 +71,13 @@ def _due_port(row: RowMapping) -> DuePort:
 
 
 def groups_of_port(row: RowMapping | Mapping[str, Any]) -> list[str] | None:
-    """Return the groups that a port's host filters by; ``None`` without port security."""
+    """Return the security groups that a port's host filters by; ``None`` without port security."""
     return sorted(row["security_groups"]) if row["port_security_enabled"] else None
 
 
 def note_changed_units(connection: Connection, units: Iterable[str]) -> None:
-    """Mark in this transaction that *units* (``group/UUID``, ``port/UUID``, ``addresses/UUID`` of an address group)
-    have changed: their hosts must be told."""
+    """Mark, in the caller's transaction, what must be sent to hosts because *units* have changed (``group/UUID``,
+    ``port/UUID``, ``addresses/UUID`` of an address group)."""
     kinds: dict[str, set[str]] = {"group": set(), "port": set(), "addresses": set()}
     for unit in units:
         kind, _slash, id = unit.partition("/")
@@ -94,41 +94,42 @@ def note_changed_units(connection: Connection, units: Iterable[str]) -> None:
 
 
 def on_bridges(which: ColumnElement[bool]) -> Select[list[str]]:
-    """Return the statement that selects the groups of the ports *which* that are on bridges of hosts."""
+    """Return the statement that selects the security groups of those ports that are on bridges of hosts. *which*: their
+    condition."""
     return select(ports.c.security_groups).where(which, _FLAT)
 
 
 def groups_of_rows(rows: Iterable[Row[Any]]) -> set[str]:
-    """Return the groups of ports. *rows*: with the column ``security_groups`` alone."""
+    """Return the ids of the groups in *rows*, which have only the column ``security_groups``."""
     return {id for (group_ids,) in rows for id in group_ids}
 
 
 def forget_host_groups(connection: Connection, host: str) -> None:
-    """Delete the rows of *host*, which is removed."""
+    """Delete the rows of *host*, which is removed from the cloud."""
     connection.execute(deleting(security_group_hosts).where(_HELD.host == host))
 
 
 class HostGroups:
-    """The questions and notes of conductors, in the API *database*."""
+    """The record of the security groups that hosts have, in the API *database*. Conductors use it."""
 
     def __init__(self, database: Database) -> None:
         self.database = database
 
     def hosts(self) -> list[str]:
-        """Return the hosts that must be told something."""
+        """Return the names of hosts to which groups, or groups of ports, must be sent."""
         with self.database.read() as connection:
             return sorted(connection.execute(_DUE_HOSTS).scalars())
 
     def due(self, host: str) -> tuple[Sequence[str], Sequence[DuePort]]:
-        """Return the groups, and the ports of servers, that *host* must be told next."""
+        """Return the next ids of groups, and the next ports of servers, that must be sent to *host*."""
         with self.database.read() as connection:
             groups = connection.execute(_DUE_GROUPS, {"at": host}).scalars().all()
             rows = connection.execute(_DUE_PORTS, {"at": host}).mappings().all()
         return groups, [_due_port(row) for row in rows]
 
     def claim(self, host: str, id: str) -> None:
-        """Note that *host* will have the group: from now on a change marks the row. Call this before the group is
-        read."""
+        """Record that *host* will have the group, so that a change of the group marks the row. Call this before reading
+        the group."""
         with self.database.write() as connection:
             insert_if_absent(connection, security_group_hosts, group_id=id, host=host, due=True)
 
@@ -149,7 +150,7 @@ class HostGroups:
                 "members": sorted(members)}
 
     def told(self, host: str, id: str, revision: int) -> None:
-        """Note that *host* has the group as of *revision*."""
+        """Record that *host* has the group in this *revision*."""
         with self.database.write() as connection:
             # Locked, to wait for a change that is not committed yet; a later change sees this note.
             now = connection.execute(select(_GROUP.revision).where(_GROUP.id == id).with_for_update(read=True)).scalar()
@@ -158,8 +159,9 @@ class HostGroups:
                     _HELD.group_id == id, _HELD.host == host).values(due=None))
 
     def gone(self, host: str, id: str) -> None:
-        """Note that *host* no longer has the group. The uuid of a project's ``default`` is derived from the project's,
-        so this group may come back. Conductors remember that the host had it: its row stays."""
+        """Record that *host* no longer has the group. A deleted project's group ``default`` may be created again with
+        the same uuid, which is derived from the project's. So its row stays, and conductors remember that the host had
+        the group."""
         this = (_HELD.group_id == id) & (_HELD.host == host)
         with self.database.write() as connection:
             if uuid.UUID(id).version == FOLLOWS:
@@ -169,14 +171,15 @@ class HostGroups:
                 connection.execute(deleting(security_group_hosts).where(this))
 
     def port_told(self, host: str, port: DuePort) -> None:
-        """Note that *host* knows the groups of the port."""
+        """Record that *host* has the groups of the port."""
         with self.database.write() as connection:
             connection.execute(update(ports).where(
                 ports.c.id == port.id, ports.c.host == host, ports.c.security_groups == port.in_row,
                 ports.c.port_security_enabled.is_(port.groups is not None)).values(groups_due=None))
 
     def compare(self, host: str, reported: Mapping[str, int]) -> None:
-        """Mark the groups that the host does not have as it should. *reported*: group to the host's revision of it."""
+        """Mark the groups that *host* lacks, has in another revision, or should not have. *reported*: {group: revision
+        on the host}."""
         with self.database.read() as connection:
             noted_rows = connection.execute(select(_HELD.group_id, _GROUP.revision).outerjoin(
                 security_groups, _GROUP.id == _HELD.group_id).where(_HELD.host == host, _HELD.due.is_(None))).all()
@@ -198,7 +201,7 @@ class HostGroups:
         return [_due_port(row) for row in rows]
 
     def tell_again(self, host: str, ports_: Sequence[DuePort]) -> None:
-        """Mark ports that *host* does not have as it should: it must be told again."""
+        """Mark ports whose groups are wrong on *host*, so that conductors send them again."""
         with self.database.write() as connection:
             for at in range(0, len(ports_), MANY):
                 connection.execute(update(ports).where(

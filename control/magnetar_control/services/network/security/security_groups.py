@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 # ruff: noqa: ARG001 - the functions of a resource take the same arguments
-"""Security groups of projects, and their rules. An engine enforces them on its networks; elsewhere hosts filter by them
+"""Security groups of projects, and their rules. An engine enforces them on its networks; on other networks hosts do
 (``host_groups``)."""
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def default_id(project_id: str | None) -> str:
 
 
 def default_group(connection: Connection, project_id: str | None) -> str:
-    """Return the project's group ``default``, created on first use."""
+    """Return the uuid of the project's group ``default``; create the group on first use."""
     id = default_id(project_id)
     if insert_if_absent(connection, security_groups, id=id, project_id=project_id or "", name="default",
                         description="Default security group", created_at=utc_now()):
@@ -73,15 +73,16 @@ def default_group(connection: Connection, project_id: str | None) -> str:
 
 
 def _insert_default_rules(connection: Connection, group: Document, rules: Sequence[RowMapping]) -> None:
-    """Give a new *group* the default *rules*."""
+    """Add the default rules *rules* to a new *group*."""
     if rules:
         connection.execute(insert(security_group_rules), [default_rules.rule_from_default(default_rule, group)
                                                           for default_rule in rules])
 
 
 def find_group_ids(connection: Connection, project: str, names: Sequence[str], *, make: bool = False) -> list[str]:
-    """Return the uuids of the project's groups *names* (or uuids). *make*: create ``default`` if it is missing; needs a
-    write transaction. Raises ``InvalidRequest`` for a group that does not exist, 409 when several have the name."""
+    """Return the uuids of the project's groups with these *names* (or uuids). *make*: create ``default`` if it is
+    missing; needs a write transaction. Raises ``InvalidRequest`` for a group that does not exist, 409 when several
+    groups have the name."""
     rows = connection.execute(_NAMED, {"project": project, "names": list(names)}).all()
     group_ids = []
     for name in dict.fromkeys(names):
@@ -99,14 +100,14 @@ def find_group_ids(connection: Connection, project: str, names: Sequence[str], *
 
 
 def check_number(groups: Sequence[str]) -> None:
-    """Raise ``InvalidField`` for more *groups* than a port may have: hosts have the same limit."""
+    """Raise ``InvalidField`` for more *groups* than a port may have. Hosts have the same limit."""
     if len(groups) > MOST_GROUPS:
         raise InvalidField("security_groups", f"a port has {MOST_GROUPS} at most, and this would be {len(groups)}. Put "
                                               "the rules of several groups into one")
 
 
 def security_group_documents(connection: Connection, rows: Sequence[RowMapping]) -> list[Document]:
-    """Return the rows with their rules."""
+    """Return the security groups *rows* with their rules."""
     rules_by_group: dict[str, list[Document]] = {row["id"]: [] for row in rows}
     for rule in connection.execute(select(security_group_rules).where(
             security_group_rules.c.security_group_id.in_(rules_by_group))
@@ -124,8 +125,8 @@ def server_security_groups(connection: Connection, server_id: str) -> list[Docum
 
 
 def change_server_groups(connection: Connection, project: str, server_id: str, name: str, *, add: bool) -> list[str]:
-    """Add a group to a server's ports, or remove it. See ``services.Networks.change_groups``. Returns the changed
-    units."""
+    """Add a group to a server's ports, or remove it, as ``services.Networks.change_groups`` does. Returns the keys of
+    the changed units."""
     (id,) = find_group_ids(connection, project, [name], make=True)
     port_rows = connection.execute(_PORTS, {"server": server_id}).all()
     if not port_rows:
@@ -151,7 +152,7 @@ def change_server_groups(connection: Connection, project: str, server_id: str, n
 
 
 def create_security_group_row(engine: bool, connection: Connection, context: Context, values: Document) -> None:
-    """Add a group with the default ``rules``. The one group ``default`` is created automatically."""
+    """Check *values* and insert a group with the default ``rules``. Users cannot create a group called ``default``."""
     _check_stateful(engine, values)
     if values["name"] == "default":
         raise Conflict("Default security group already exists.", type="SecurityGroupDefaultAlreadyExists")
@@ -162,15 +163,15 @@ def create_security_group_row(engine: bool, connection: Connection, context: Con
 
 def prepare_security_group_update(engine: bool, connection: Connection, context: Context, row: RowMapping,
                                   values: Document) -> None:
-    """Check the values. The name ``default`` cannot change, and no other group gets it."""
+    """Check the new *values* of the group *row*. The name ``default`` cannot change, and no other group gets it."""
     _check_stateful(engine, values)
     if "name" in values and "default" in (row["name"], values["name"]) and row["name"] != values["name"]:
         raise Conflict("Updating default security group not allowed.", type="SecurityGroupCannotUpdateDefault")
 
 
 def prepare_security_group_delete(connection: Connection, context: Context, row: RowMapping) -> None:
-    """Delete the sharing policies of a group, and the rules of other groups that name it, as Neutron does. Raises
-    ``Conflict`` while a port has it or a default rule names it."""
+    """Delete the RBAC policies of a group, and the rules of other groups that refer to it, as Neutron does. Raises
+    ``Conflict`` while a port has the group or a default rule refers to it."""
     if row["name"] == "default" and not context.is_admin:
         raise Conflict("Insufficient rights for removing default security group.",
                        type="SecurityGroupCannotRemoveDefault")
@@ -185,8 +186,8 @@ def prepare_security_group_delete(connection: Connection, context: Context, row:
 
 
 def changed_security_group_units(connection: Connection, row: RowMapping, changed: Document | None) -> list[str]:
-    """Return the group; if it is deleted, also the groups with rules that name it. A new group may have created the
-    project's ``default``, which is returned too."""
+    """Return the keys of the changed units: the group; if it is deleted, also the groups with rules that refer to it;
+    if it is new, also the project's ``default``, which may have been created with it."""
     if changed is not None:
         return [f"group/{row['id']}"] if "stateful" in changed else []
     rule = security_group_rules.c
@@ -203,7 +204,7 @@ def _prepare(connection: Connection, context: Context) -> list[str]:
 
 
 def group_resource(engine: bool) -> NetworkResource:
-    """Return the resource of security groups. *engine*: whether there is one; only an engine supports stateless
+    """Return the kind of resource "security group". *engine*: whether there is one; only an engine supports stateless
     groups."""
     return NetworkResource(
         name="security_group", table=security_groups, visible=VISIBLE,
@@ -221,7 +222,8 @@ def _check_stateful(engine: bool, values: Document) -> None:
 
 
 def create_group_rule_row(engine: bool, connection: Connection, context: Context, values: Document) -> None:
-    """Add a rule to a group of the project. *engine*: whether there is one; it must support the rule."""
+    """Check *values* and insert a rule of a group of the project. *engine*: whether there is an engine, which must
+    support it."""
     check_rule_values(engine, values)
     group = _existing(connection, context, values["security_group_id"])
     values["project_id"] = group["project_id"]
@@ -238,7 +240,7 @@ def create_group_rule_row(engine: bool, connection: Connection, context: Context
 
 
 def _owner(connection: Connection, context: Context, values: Document) -> str:
-    """Return the project of a rule: the project of its group."""
+    """Return the project that owns a rule: the project of its group."""
     return str(_existing(connection, context, values["security_group_id"])["project_id"])
 
 
@@ -252,7 +254,7 @@ def _existing(connection: Connection, context: Context, id: str,
 
 
 def _check_addresses(connection: Connection, context: Context, id: str) -> None:
-    """Lock the address group that a rule names. Raises ``NotFound``."""
+    """Lock the address group that a rule refers to. Raises ``NotFound``."""
     visible = sharing.own_or_shared(address_groups)(context)
     if connection.execute(select(address_groups.c.id).where(
             address_groups.c.id == id, visible).with_for_update()).first() is None:
@@ -260,7 +262,7 @@ def _check_addresses(connection: Connection, context: Context, id: str) -> None:
 
 
 def rule_resource(engine: bool) -> NetworkResource:
-    """Return the resource of rules. *engine*: see ``create_group_rule_row``."""
+    """Return the kind of resource "security group rule". *engine*: see ``create_group_rule_row``."""
     return NetworkResource(
         name="security_group_rule", table=security_group_rules, visible=rows_of_caller(security_group_rules),
         create=partial(create_group_rule_row, engine), owner=_owner,
@@ -269,7 +271,8 @@ def rule_resource(engine: bool) -> NetworkResource:
 
 
 class GroupStore(NetworkStore):
-    """The store of security groups, whose rules can be set with them. *rules*: the store of the rules."""
+    """The store of security groups. ``put`` can set a group together with its rules. *rules*: the store of the
+    rules."""
 
     def __init__(self, database: Database, resource: NetworkResource, quota: Quotas, log: ChangeLog,
                  rules: NetworkStore) -> None:
@@ -302,5 +305,5 @@ class GroupStore(NetworkStore):
 
 
 def group_rule_key(rule: Document | RowMapping) -> tuple[Any, ...]:
-    """Return the attributes that identify a rule."""
+    """Return the attributes that make two rules equal."""
     return (*({"ethertype": "IPv4", **rule}.get(name) for name in SAME), rule.get("description") or "")

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 # ruff: noqa: ARG001 - the functions of a resource take the same arguments
 """Address scopes. The prefixes of all subnet pools in a scope are disjoint, also across projects. Therefore routers do
-not translate addresses between such a subnet and a network of the same scope (Neutron's extension address-scope)."""
+not translate addresses between subnets of such pools and networks of the same scope (Neutron's extension
+address-scope)."""
 
 from __future__ import annotations
 
@@ -25,7 +26,7 @@ from magnetar_core.errors import Conflict, InvalidRequest
 
 
 def address_scope_documents(connection: Connection, rows: Sequence[RowMapping]) -> list[Document]:
-    """Return the rows with the projects that they are shared with."""
+    """Return the address scopes *rows* with the projects that they are shared with."""
     shared = sharing.sharing_of_rows(connection, rows)
     return [{**row, "shared_with": shared[row["id"]]["shared_with"]} for row in rows]
 
@@ -37,12 +38,13 @@ def create_address_scope_row(connection: Connection, context: Context, values: D
 
 
 def prepare_address_scope_update(connection: Connection, context: Context, row: RowMapping, values: Document) -> None:
-    """Check and complete the values. A scope stays shared while other projects have pools in it."""
+    """Check and apply the new *values* of the address scope *row*. It stays shared while other projects have pools in
+    it."""
     sharing.apply_sharing_change(connection, "address_scope", row, values)
 
 
 def prepare_address_scope_delete(connection: Connection, context: Context, row: RowMapping) -> None:
-    """Delete the sharing policies of a scope. Raises ``Conflict`` while a pool is in it."""
+    """Delete the RBAC policies of an address scope. Raises ``Conflict`` while a pool is in the scope."""
     find_resource_row(connection, context, ADDRESS_SCOPE, row["id"], lock=True)
     if connection.execute(select(subnet_pools.c.id).where(
             subnet_pools.c.address_scope_id == row["id"]).limit(1)).first():
@@ -63,8 +65,8 @@ ADDRESS_SCOPE = NetworkResource(
 
 
 def check_pool(connection: Connection, context: Context, pool: Mapping[Any, Any]) -> None:
-    """Check that a subnet *pool*, new or as it will be, may be in the scope that it names.
-    Locks the scope. Raises ``NotFound``, ``InvalidRequest``, or ``Conflict`` when prefixes overlap."""
+    """Check that the subnet *pool*, with all its new values, may be in the address scope that it names. Locks the
+    scope. Raises ``NotFound``, ``InvalidRequest``, or ``Conflict`` when prefixes overlap."""
     id = pool["address_scope_id"]
     scope = find_resource_row(connection, context, ADDRESS_SCOPE, id, lock=True)
     if scope["ip_version"] != pool["ip_version"]:
@@ -85,8 +87,8 @@ def check_pool(connection: Connection, context: Context, pool: Mapping[Any, Any]
 
 
 def check_shared(connection: Connection, pool: RowMapping, target: str) -> None:
-    """Raise ``InvalidRequest`` when *target* may not use the scope of the subnet *pool*, before the pool is shared with
-    it. Locks the scope."""
+    """Raise ``InvalidRequest`` if the project *target* may not use the address scope of the subnet *pool*, so that the
+    pool cannot be shared with it. Locks the scope."""
     if pool["address_scope_id"] is None:
         return
     scope = connection.execute(select(address_scopes).where(
@@ -95,7 +97,8 @@ def check_shared(connection: Connection, pool: RowMapping, target: str) -> None:
 
 
 def check_targets(connection: Connection, scope: RowMapping, pool_id: str, targets: Collection[str]) -> None:
-    """Raise ``InvalidRequest`` when one of *targets*, projects or all, may not use the *scope*."""
+    """Raise ``InvalidRequest`` if one of *targets* (projects, or ``*``) may not use *scope*, and so not the pool
+    *pool_id* in it."""
     policy = rbac_policies.c
     may = {scope["project_id"], *connection.execute(select(policy.target_project).where(
         policy.object_id == scope["id"], policy.action == sharing.SHARED,

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Addresses. Each is given once, however many callers race: the key of ``port_addresses`` decides, not an earlier
-look."""
+"""Addresses of ports. The primary key of ``port_addresses`` ensures that concurrent callers never get the same address;
+no earlier check could."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ _RANDOM = secrets.SystemRandom()
 
 
 def address_number(address: str) -> int:
-    """Return the number of *address* in its subnet: an IPv4 address as it is; the last 64 bits of an IPv6 address, as
-    the column has them (two's complement). No subnet is larger."""
+    """Return the number that stands for *address* in ``port_addresses``: an IPv4 address itself; of an IPv6 address the
+    last 64 bits, in two's complement. No subnet is larger."""
     ip = ip_address(address)
     if ip.version == 4:
         return int(ip)
@@ -36,7 +36,7 @@ def address_number(address: str) -> int:
 
 
 def is_six(text: str) -> bool:
-    """Return whether an address or a range, in its usual form, is IPv6."""
+    """Return whether *text*, an address or a range, is IPv6."""
     return ":" in text
 
 
@@ -51,8 +51,8 @@ def of_mac(cidr: str, mac: str) -> str:
 
 
 def fitting_subnet(address: str, choices: Sequence[RowMapping]) -> RowMapping | None:
-    """Return the first of the subnets *choices* that can give *address* to a port; ``None`` if there is none. The
-    subnet's own, broadcast and gateway addresses are no port's."""
+    """Return the first of the subnets *choices* that can give *address* to a port; ``None`` if there is none. A port
+    cannot have the network address, broadcast address or gateway address of a subnet."""
     ip = ip_address(address)
     for subnet in choices:
         net = ip_network(subnet["cidr"])
@@ -64,7 +64,7 @@ def fitting_subnet(address: str, choices: Sequence[RowMapping]) -> RowMapping | 
 
 
 def is_given(connection: Connection, subnet_id: str, address: str) -> bool:
-    """Return whether a port has *address*."""
+    """Return whether a port has *address* in the subnet."""
     return connection.execute(select(addresses.c.port_id).where(
         addresses.c.subnet_id == subnet_id, addresses.c.number == address_number(address))).first() is not None
 
@@ -72,8 +72,7 @@ def is_given(connection: Connection, subnet_id: str, address: str) -> bool:
 def give_address(connection: Connection, port_id: str, network_id: str, choices: Sequence[RowMapping],
                  address: str | None = None, where: str = "") -> None:
     """Give the port *address*, in the first fitting subnet of *choices*. ``None``: any address from the pools of the
-    first subnet that has one left. *where*: words for the subnets in errors. Raises ``Conflict``,
-    ``InvalidRequest``."""
+    first subnet with a free one. *where*: words for the subnets in errors. Raises ``Conflict``, ``InvalidRequest``."""
     if address is None:
         if not any(_give_any_address(connection, port_id, subnet) for subnet in choices):
             raise Conflict(f"No more IP addresses available on network {network_id}.",
@@ -92,8 +91,8 @@ def give_address(connection: Connection, port_id: str, network_id: str, choices:
 
 def give_all(connection: Connection, port_id: str, mac: str, choices: Sequence[RowMapping],
              network_id: str) -> None:
-    """Give the port the addresses of a request without addresses, as Neutron does: an IPv4 address, one by DHCPv6, and
-    those derived from its MAC."""
+    """Give the port the addresses that a port gets by default, as in Neutron: an IPv4 address, one by DHCPv6, and those
+    derived from its MAC."""
     for six in (False, True):
         fitting = [subnet for subnet in choices if is_six(subnet["cidr"]) is six and not by_itself(subnet)]
         if fitting:
@@ -102,14 +101,14 @@ def give_all(connection: Connection, port_id: str, mac: str, choices: Sequence[R
 
 
 def give_automatic(connection: Connection, port_id: str, mac: str, choices: Sequence[RowMapping]) -> None:
-    """Give the port the addresses derived from its MAC, in all subnets with such addresses. Existing ones are kept."""
+    """Give the port its derived address in each subnet of *choices* where guests derive addresses from their MAC."""
     for subnet in choices:
         if by_itself(subnet):
             _note_address(connection, port_id, subnet, of_mac(subnet["cidr"], mac))
 
 
 def _give_any_address(connection: Connection, port_id: str, subnet: RowMapping) -> bool:
-    """Give the port any free address of the subnet. Return whether one was left."""
+    """Give the port any free address of the subnet. Return false if there is none."""
     if by_itself(subnet):
         mac = connection.execute(select(ports.c.mac_address).where(ports.c.id == port_id)).scalar()
         return _note_address(connection, port_id, subnet, of_mac(subnet["cidr"], str(mac)))
@@ -145,8 +144,8 @@ def _first_free(connection: Connection, subnet: RowMapping, pools: Sequence[tupl
 
 
 def add_port(connection: Connection, **row: Any) -> str | None:
-    """Add a port, and return its MAC. The MAC is drawn unless *row* has it. ``None``: a port with this id, or with the
-    MAC in *row*, exists."""
+    """Insert a port, and return its MAC, which is random unless *row* has one. Return ``None`` if a port with this id,
+    or with the MAC in *row*, exists."""
     if "mac_address" in row:
         return str(row["mac_address"]) if insert_if_absent(connection, ports, **row) else None
     for _try in range(TRIES):

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Subnet pools: prefixes that subnets are cut from. No two subnets of a pool overlap, and no project gets more than its
-quota. A cloud has at most one default pool of each IP version (Neutron's extension default-subnetpools)."""
+"""Subnet pools: prefixes from which subnets are allocated. No two subnets of a pool overlap, and no project gets more
+than its quota. A cloud has at most one default pool of each IP version (Neutron's extension default-subnetpools)."""
 
 from __future__ import annotations
 
@@ -44,13 +44,13 @@ SHORTEST, BITS, COUNTED = {4: 8, 6: 64}, {4: 32, 6: 128}, {4: 32, 6: 64}
 
 
 def subnet_pool_documents(connection: Connection, rows: Sequence[RowMapping]) -> list[Document]:
-    """Return the rows with the projects that they are shared with."""
+    """Return the subnet pools *rows* with the projects that they are shared with."""
     shared = sharing.sharing_of_rows(connection, rows)
     return [{**row, "shared_with": shared[row["id"]]["shared_with"]} for row in rows]
 
 
 def create_subnet_pool_row(connection: Connection, context: Context, values: Document) -> None:
-    """Add a subnet pool."""
+    """Check *values* and insert a subnet pool."""
     nets = join_prefixes(values["prefixes"])
     version = nets[0].version
     least = values.get("min_prefixlen")
@@ -68,8 +68,8 @@ def create_subnet_pool_row(connection: Connection, context: Context, values: Doc
 
 
 def bootstrap_default_pool(connection: Connection, net: IPv4Network) -> None:
-    """Create the default pool of a new cloud, for the first networks of all projects. This happens once, so that the
-    pool stays away after administrators delete it. Its quota leaves addresses for every project."""
+    """Create the default pool of a new cloud, for the first networks of all projects. If administrators delete the
+    pool, it is not created again. Its quota leaves addresses for every project."""
     length = max(FIRST, net.prefixlen)
     if default_subnet_pool(connection, 4, true()) is None and insert_if_absent(
         connection, beginnings, name="subnet_pool", created_at=utc_now()):
@@ -80,8 +80,8 @@ def bootstrap_default_pool(connection: Connection, net: IPv4Network) -> None:
 
 
 def prepare_subnet_pool_update(connection: Connection, context: Context, row: RowMapping, values: Document) -> None:
-    """Check and complete the values. Prefixes are only added, because subnets may be cut from the present ones. A pool
-    that joins an address scope is checked with all its new values."""
+    """Check and complete the new *values* of the pool *row*. Prefixes can only be added, because subnets may be in the
+    present ones. If the pool joins an address scope, all its new values are checked."""
     row = find_resource_row(connection, context, SUBNET_POOL, row["id"], lock=True)  # as it is now
     for name in ("min_prefixlen", "default_prefixlen", "max_prefixlen"):
         if name in values and values[name] is None:
@@ -99,7 +99,7 @@ def prepare_subnet_pool_update(connection: Connection, context: Context, row: Ro
 
 
 def _with_more(row: RowMapping, values: Document) -> list[str]:
-    """Return the new prefixes of the pool. Raises ``InvalidRequest`` when one would be removed."""
+    """Return the new prefixes of the pool *row*. Raises ``InvalidRequest`` if *values* lack a present prefix."""
     nets = join_prefixes(values["prefixes"])
     removed_nets = [net for net in map(ip_network, row["prefixes"]) if not _inside(net, nets)]
     if removed_nets:
@@ -138,14 +138,15 @@ def _check_default(connection: Connection, version: int, values: Document) -> No
 
 
 def default_subnet_pool(connection: Connection, version: int, visible: ColumnElement[bool]) -> str | None:
-    """Return the default pool for subnets that name none and ask for one, if it is *visible*. The pool is not locked:
-    callers that cut a subnet have locked the project's quota."""
+    """Return the id of the default pool of an IP version, if *visible* is true for it. The pool is not locked: callers
+    that allocate a subnet have locked the project's quota."""
     return connection.execute(select(subnet_pools.c.id).where(
         subnet_pools.c.ip_version == version, subnet_pools.c.is_default, visible)).scalar()
 
 
 def prepare_subnet_pool_delete(connection: Connection, context: Context, row: RowMapping) -> None:
-    """Delete the sharing policies of a pool. Raises ``InvalidRequest`` while a subnet is cut from it."""
+    """Delete the RBAC policies of a subnet pool. Raises ``InvalidRequest`` while a subnet is allocated from the
+    pool."""
     find_resource_row(connection, context, SUBNET_POOL, row["id"], lock=True)
     subnet_id = connection.execute(select(subnets.c.id).where(subnets.c.subnetpool_id == row["id"]).limit(1)).scalar()
     if subnet_id is not None:
@@ -156,7 +157,8 @@ def prepare_subnet_pool_delete(connection: Connection, context: Context, row: Ro
 
 
 def changed_subnet_pool_units(connection: Connection, row: RowMapping, changed: Document | None) -> list[str]:
-    """Return the routers of the pool's subnets, if its address scope changes: they then translate other addresses."""
+    """Return the unit keys of the routers of the pool's subnets, if its address scope changes: they then translate
+    other addresses."""
     if not changed or changed.get("address_scope_id", row["address_scope_id"]) == row["address_scope_id"]:
         return []
     return [f"router/{id}" for id in connection.execute(select(ports.c.device_id).distinct().join(
@@ -176,8 +178,8 @@ SUBNET_POOL = NetworkResource(
 
 # Subnets ---------------------------------------------------------------------------------------------------------
 def cut_subnet(connection: Connection, context: Context, values: Document) -> None:
-    """Give the *values* of a new subnet their ``cidr`` and ``subnetpool_id``: from the named pool or the default one,
-    with the requested ``cidr`` or ``prefixlen``."""
+    """Set ``cidr`` and ``subnetpool_id`` in the *values* of a new subnet: allocate the requested ``cidr`` or
+    ``prefixlen`` from the named pool or the default one."""
     usual, length = values.pop("use_default_subnetpool", False), values.pop("prefixlen", None)
     cidr, id = values.get("cidr"), values.get("subnetpool_id")
     version = values.get("ip_version") or (ip_network(cidr).version if cidr else 4)
@@ -200,7 +202,7 @@ def cut_subnet(connection: Connection, context: Context, values: Document) -> No
 
 def check_others(connection: Connection, network: RowMapping, values: Document) -> None:
     """Raise ``InvalidRequest`` unless the subnets of *network* with one IP version are all from one pool, from pools of
-    one address scope, or from no pool. The network is locked."""
+    one address scope, or from no pool. The caller has locked the network."""
     six, id = ":" in values["cidr"], values["subnetpool_id"]
     query = select(*subnets.c["cidr", "subnetpool_id"], subnet_pools.c.address_scope_id).outerjoin(
         subnet_pools, subnet_pools.c.id == subnets.c.subnetpool_id).where(subnets.c.network_id == network["id"])
@@ -224,8 +226,8 @@ def check_others(connection: Connection, network: RowMapping, values: Document) 
 
 
 def _check_scope(connection: Connection, context: Context, pool: RowMapping) -> None:
-    """Raise ``InvalidRequest`` when a network has subnets of *pool* and of other pools: these must keep one address
-    scope. The error names the network if the caller may see it."""
+    """Raise ``InvalidRequest`` when *pool* would change its address scope, and a network has subnets of this pool and
+    of others, which must be in one scope. The error names the network if the caller may see it."""
     advisory_lock(connection, *SCOPES)
     mine, other = subnets.alias(), subnets.alias()
     shared = select(mine.c.network_id).join(other, other.c.network_id == mine.c.network_id).join(
@@ -243,7 +245,7 @@ def _check_scope(connection: Connection, context: Context, pool: RowMapping) -> 
 
 def _allocate_prefix(connection: Connection, pool: RowMapping, project: str, cidr: str | None,
                      length: int | None) -> AnyNetwork:
-    """Return the prefix for a new subnet. The *pool* is locked."""
+    """Return the prefix for a new subnet: *cidr*, or a free one of *length* bits. The caller has locked the *pool*."""
     bits = ip_network(cidr).prefixlen if cidr else pool["default_prefixlen"] if length is None else length
     for name, words, wrong in (("min_prefixlen", "minimum", bits < pool["min_prefixlen"]),
                                ("max_prefixlen", "maximum", bits > pool["max_prefixlen"])):
@@ -284,8 +286,8 @@ def _check_quota(pool: RowMapping, have: Sequence[AnyNetwork], bits: int) -> Non
 
 
 def first_free(nets: Sequence[Any], taken: Sequence[Any], bits: int) -> AnyNetwork | None:
-    """Return the first prefix of *bits* bits in *nets* that overlaps with none of *taken*, in the smallest of *nets*
-    that has one."""
+    """Return a prefix of *bits* bits that overlaps with none of *taken*: the first one in the smallest of *nets* that
+    has a free one."""
     spans = sorted((int(taken_net[0]), int(taken_net[-1])) for taken_net in taken)
     for net in sorted(nets, key=lambda pool_net: (-pool_net.prefixlen, int(pool_net[0]))):
         if net.prefixlen > bits:

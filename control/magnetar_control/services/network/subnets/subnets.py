@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 # ruff: noqa: ARG001 - the functions of a resource take the same arguments
-"""Subnets. A network that the agents make (nat, isolated) has one subnet, whose first address is the host's. No other
-such network of the cloud has its addresses, because a host routes to all of them. Networks of an engine have as many
+"""Subnets. A network that the agents make (nat, isolated) has one subnet, whose first address is the host's. Other such
+networks of the cloud have other addresses, because a host routes to all of them. Networks of an engine have as many
 subnets as they need, with any addresses."""
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ NOT_FOR_GUESTS = (IPv6Network("fe80::/10"), IPv6Network("ff00::/8"), IPv6Network
 
 
 def visible_subnets(context: Context) -> ColumnElement[bool]:
-    """Return the condition of the caller's own subnets and the subnets of visible networks."""
+    """Return the condition of the subnets that the caller's project owns, and of the subnets of visible networks."""
     if context.is_admin:
         return true()
     return or_(subnets.c.project_id == (context.project_id or ""),
@@ -60,7 +60,8 @@ def _listed_subnets(context: Context) -> ColumnElement[bool]:
 
 
 def check_range(ranges: Sequence[IPv4Network], context: Context, net: IPv4Network) -> None:
-    """Raise ``InvalidField`` when *net* is not for servers, or lies in none of *ranges* and *context* is no admin."""
+    """Raise ``InvalidField`` when servers cannot have addresses of *net*, or when *context* is no admin and *net* is
+    outside *ranges*."""
     core_addresses.check_special_networks(net)
     if not context.is_admin and not any(net.subnet_of(pool) for pool in ranges):
         raise InvalidField("cidr", f"must lie in {', '.join(map(str, ranges))} (setting network_pools): hosts route to "
@@ -69,7 +70,7 @@ def check_range(ranges: Sequence[IPv4Network], context: Context, net: IPv4Networ
 
 def create_subnet_row(ranges: Sequence[IPv4Network], connection: Connection, context: Context,
                       values: Document) -> None:
-    """Add a subnet to a network of the project. *ranges*: see ``check_range``."""
+    """Check *values* and insert a subnet of a network of the project. *ranges*: see ``check_range``."""
     network = find_resource_row(connection, context, NETWORK, values["network_id"])
     if network["project_id"] != context.project_id and not context.is_admin:
         raise forbidden_by_policy("create_subnet", "the network belongs to another project, which shares it")
@@ -97,7 +98,7 @@ def create_subnet_row(ranges: Sequence[IPv4Network], connection: Connection, con
 
 
 def _make_known(connection: Connection, network: RowMapping, subnet: Document) -> None:
-    """Give the ports of the network their addresses of *subnet*: their guests will use them."""
+    """Give each port of the network the address in *subnet* that its guest will derive from its MAC."""
     for port in connection.execute(select(ports.c.id, ports.c.mac_address).where(
             ports.c.network_id == network["id"], ~ports.c.device_owner.startswith(OWN))).all():
         address = ipam.of_mac(subnet["cidr"], port.mac_address)
@@ -154,8 +155,8 @@ def _check_dhcp_options(net: AnyNetwork, values: Document) -> None:
 
 
 def _check_mtu(connection: Connection, network_id: str) -> None:
-    """Raise ``Conflict`` when the MTU is too small for IPv6. The network is locked, so its MTU does not change
-    meanwhile."""
+    """Raise ``Conflict`` when the network's MTU is too small for IPv6. The caller has locked the network, so the MTU
+    stays."""
     mtu = connection.execute(select(networks.c.mtu).where(networks.c.id == network_id)).scalar_one()
     if mtu < LEAST_MTU:
         raise Conflict(f"MTU of {network_id} is not valid, subnet requires a minimum of {LEAST_MTU}: guests do without "
@@ -164,7 +165,8 @@ def _check_mtu(connection: Connection, network_id: str) -> None:
 
 
 def _check_free(connection: Connection, network: RowMapping, net: AnyNetwork) -> None:
-    """Raise an error when *net* overlaps. Locks the networks, so that two simultaneous callers see each other."""
+    """Raise an error if *net* overlaps with another subnet of *network*; if the agents make *network*, also with one of
+    their other networks. Locks all networks, so that of two simultaneous callers the second sees the first."""
     connection.execute(select(networks.c.id).order_by(networks.c.id).with_for_update()).all()
     rows = connection.execute(select(subnets.c.cidr, subnets.c.network_id, networks.c.type).join(
         networks, networks.c.id == subnets.c.network_id)).all()
@@ -199,7 +201,7 @@ def _span(net: AnyNetwork) -> tuple[int, int]:
 
 
 def default_allocation_pools(net: AnyNetwork, gateway: str | None) -> list[Document]:
-    """Return all addresses except the gateway's, as pools."""
+    """Return the allocation pools of a subnet without ``allocation_pools``: all addresses except the gateway's."""
     first, last = _span(net)
     pools = [(first, last)]
     if gateway is not None and first <= (middle := int(ip_address(gateway))) <= last:
@@ -209,7 +211,7 @@ def default_allocation_pools(net: AnyNetwork, gateway: str | None) -> list[Docum
 
 
 def check_pools(net: AnyNetwork, gateway: str | None, pools: Sequence[Document]) -> None:
-    """Raise an error when *pools* leave the subnet, overlap, or contain its gateway."""
+    """Raise an error when *pools* are not inside *net*, overlap, or contain its gateway."""
     read, (first, last) = type(net[0]), _span(net)
     if other := next((each for pool in pools for each in pool.values() if ip_address(each).version != net.version), ""):
         raise InvalidRequest(f"The allocation pool with {other} is not valid: {net} is of IPv{net.version}.",
@@ -231,7 +233,7 @@ def check_pools(net: AnyNetwork, gateway: str | None, pools: Sequence[Document])
 
 
 def prepare_subnet_update(connection: Connection, context: Context, row: RowMapping, values: Document) -> None:
-    """Check and complete the values. Values that hosts already have cannot change."""
+    """Check and complete the new *values* of the subnet *row*. Values that hosts already have cannot change."""
     network = connection.execute(select(networks).where(networks.c.id == row["network_id"])).mappings().one()
     net, gateway = ip_network(row["cidr"]), values.get("gateway_ip", row["gateway_ip"])
     _check_gateway(network, net, gateway)
@@ -247,8 +249,8 @@ def prepare_subnet_update(connection: Connection, context: Context, row: RowMapp
 
 
 def prepare_subnet_delete(connection: Connection, context: Context, row: RowMapping) -> None:
-    """Delete the addresses of a subnet. Raises ``Conflict`` while a port has an address that it did not derive from its
-    MAC, or a router has one."""
+    """Delete the addresses of a subnet. Raises ``Conflict`` while a router has one of them, or a port has one that is
+    not derived from its MAC."""
     query = select(addresses.c.port_id).join(ports, ports.c.id == addresses.c.port_id).where(
         addresses.c.subnet_id == row["id"])
     if ipam.by_itself(row):  # derived addresses go with it, except a router's
@@ -260,8 +262,8 @@ def prepare_subnet_delete(connection: Connection, context: Context, row: RowMapp
 
 
 def changed_subnet_units(connection: Connection, row: RowMapping, changed: Document | None) -> list[str]:
-    """Return the network; the ports that gain or lose addresses, or that DHCP begins or stops to serve; the routers, if
-    the gateway address changes."""
+    """Return the keys of the changed units: the network; the ports that gain or lose addresses, or for which DHCP is
+    switched on or off; the routers, if the gateway address changes."""
     unit_keys = [f"network/{row['network_id']}"]
     if changed is None and ipam.by_itself(row):
         unit_keys += changes.port_unit_keys(connection.execute(select(addresses.c.port_id).where(
@@ -277,7 +279,7 @@ def changed_subnet_units(connection: Connection, row: RowMapping, changed: Docum
 
 
 def subnet_resource(ranges: Sequence[IPv4Network]) -> NetworkResource:
-    """Return the resource of subnets. *ranges*: see ``check_range``."""
+    """Return the kind of resource "subnet". *ranges*: see ``check_range``."""
     return NetworkResource(
         name="subnet", table=subnets, visible=visible_subnets, listed=_listed_subnets,
         create=partial(create_subnet_row, ranges),
