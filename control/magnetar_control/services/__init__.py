@@ -39,7 +39,7 @@ class Context:
     token: str = field(default="", repr=False)
     #: The token's scope: project, domain, system, or none.
     scope: str = "project"
-    #: Whether a service sends the request for this user: it brought its own token too.
+    #: Whether a service sent the request for this user: with its own token in addition to the user's.
     for_user: bool = False
 
     @property
@@ -277,7 +277,7 @@ class Volumes(Protocol):
 
     #: The availability zone of all volumes.
     zone: str
-    #: For callers: ``services.volume.volumes.VolumeStore`` and ``services.volume.snapshots.SnapshotStore``.
+    #: The stores for callers: ``services.volume.volumes.VolumeStore``, ``services.volume.snapshots.SnapshotStore``.
     volumes: Any
     snapshots: Any
     #: The volume types: ``services.volume.types.TypeStore``.

@@ -19,7 +19,7 @@ from .service_client import ServiceClient
 
 #: The prefix of the names of our keys.
 NAME = "magnetar-"
-#: The most secrets of one name: one, and those of conductors that created it at the same time.
+#: Maximum number of secrets of one name: usually one; more if conductors created the key at the same time.
 PAGE = 100
 #: The type of secrets that are certificates.
 CERTIFICATE = "certificate"

@@ -14,7 +14,7 @@ from magnetar_core.errors import Conflict, Forbidden, NotFound
 
 from . import Context
 
-#: Bytes to read from a file: far more than a certificate has.
+#: Maximum number of bytes to read from a file: far more than a certificate has.
 MOST = 64 << 10
 #: Bytes of a key.
 KEY = 32

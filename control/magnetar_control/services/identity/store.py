@@ -122,8 +122,8 @@ class IdentityStore:
         return bool(self.resource.document(row).get("options", {}).get("immutable"))
 
     def _check_change(self, row: Row, body: Mapping[str, Any]) -> None:
-        """Raise ``Forbidden`` when the resource is immutable and *body* does not unset that, ``InvalidField`` for
-        fields that never change."""
+        """Raise ``Forbidden`` when the resource is immutable and *body* does not unset that option, ``InvalidField``
+        for fields that never change."""
         name, options = self.resource.name, body.get("options") or {}
         if self._is_immutable(row) and (set(body) != {"options"} or options.get("immutable", True)):
             raise Forbidden(f"The {name} {row['id']} is immutable. Set its option immutable to false first, and "

@@ -38,7 +38,7 @@ from .trust_rows import delegated_roles, trust_chain, use_trust
 
 #: Number of cached tokens; when it is exceeded, the cache is emptied.
 REMEMBERED = 20_000
-#: Seconds after which the number of changes is checked again.
+#: Seconds between two checks of ``revision``.
 LOOK_AGAIN = 1.0
 PREFIX = "mt"
 #: Longest token that is accepted, in characters.

@@ -82,7 +82,7 @@ def require_image_document(connection: Connection, context: Context | None, id: 
 
 
 def update_image_row(connection: Connection, id: str, values: Row, status: Sequence[str] = ()) -> bool:
-    """Change columns of an image (only in one of the states *status*, if given); return whether there was such an
+    """Change columns of the image *id*, if its status is in *status* (empty: any); return whether there was such an
     image."""
     condition = images.c.id == id
     if status:

@@ -89,7 +89,7 @@ def _moves(port: FromClause) -> ColumnElement[bool]:
 _BIND = update(ports).where(ports.c.device_id == bindparam("server"), TAKEN)
 _USER_IDS = select(ports.c.device_id).distinct().where(TAKEN, ports.c.device_id > bindparam("after")).order_by(
     ports.c.device_id).limit(bindparam("most"))
-#: Moves a port. Its new host may not have everything that the former host was told of its groups.
+#: Binds a server's ports. A new host may lack groups of the ports that the former host has, so these ports become due.
 _MOVED = _BIND.values(groups_due=case(
     ((ports.c.host != "") & (ports.c.host != bindparam("there")) & host_groups.OURS, True), else_=ports.c.groups_due))
 _MOVING = select(ports.c.id).where(ports.c.device_id == bindparam("server"), TAKEN, _moves(ports))
@@ -103,9 +103,9 @@ _BOUND = _BIND.where(~exists().where(_OWN, _moves(_own))).values(status="ACTIVE"
 _OF_ENGINE = select(*ports.c["id", "host", "next_host", "arriving", "vnic_type", "device"]).join(
     networks, networks.c.id == ports.c.network_id).where(
     ports.c.device_id == bindparam("server"), TAKEN, networks.c.by_engine, ports.c.vnic_type.not_in(PAST_OVN))
-#: Resources with an engine, in addition to routers.
+#: Kinds of resources that need an engine, in addition to routers.
 OF_ENGINE = {"port_forwardings": PORT_FORWARDING, **{f"{rule.name}s": rule for rule in qos.RULES}}
-#: Resources with an engine that can be set together with their parts.
+#: Kinds of resources that need an engine and can be set together with their parts.
 WITH_PARTS = {"floatingips": (FloatingIpStore, FLOATING_IP), "qos_policies": (qos.PolicyStore, qos.POLICY)}
 NAMESPACE = uuid.UUID("6f0a6f0c-4f0b-5c47-9f59-9b1d4f2b7a10")
 

@@ -193,7 +193,7 @@ def prepare_network_update(physical_mtu: int | None, connection: Connection, con
     check_admin_state(row, values.get("admin_state_up", True))
     qos.check_qos_policy(connection, context, row, values, row["qos_policy_id"])
     if values.get("qos_policy_id", row["qos_policy_id"]) != row["qos_policy_id"]:
-        # no server takes a port there until the change is done
+        # no server gets a port on this network until the change is done
         find_resource_row(connection, context, NETWORK, row["id"], lock=True)
         virtual_functions.check_no_host_devices(connection, row["id"])
         reservations.check_policy(connection, (ports.c.network_id == row["id"]) & ports.c.qos_policy_id.is_(None),

@@ -43,9 +43,9 @@ from . import sharing, tags
 
 T = TypeVar("T")
 Filter = Callable[[Sequence[str]], ColumnElement[bool]]
-#: Values of a filter that adds one condition for each value: databases limit the depth of an expression.
+#: Maximum number of values of a filter with one condition for each value: databases limit the depth of expressions.
 VALUES = 100
-#: Resources of a list that are in memory at once.
+#: Maximum number of resources of a list that are in memory at a time.
 AT_ONCE = 1000
 
 
@@ -129,12 +129,12 @@ def find_resource_row(connection: Connection, context: Context, resource: Networ
 
 
 def column_values(table: Table, values: Document) -> Document:
-    """Return the *values* that are columns of the table."""
+    """Return those of *values* that are columns of the table."""
     return {name: value for name, value in values.items() if name in table.c}
 
 
 def insert_resource_row(connection: Connection, table: Table, values: Document) -> None:
-    """Add a row with *values*."""
+    """Insert a row with those *values* that are columns of *table*, and the time of creation."""
     connection.execute(insert(table).values(**column_values(table, values), created_at=utc_now()))
 
 

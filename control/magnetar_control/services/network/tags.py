@@ -13,7 +13,7 @@ from sqlalchemy import ColumnElement, Table, and_, false, not_, or_
 from magnetar_control.store.engine.conditions import has_word
 from magnetar_core.errors import InvalidField
 
-#: Tags of one resource, and in one filter.
+#: Maximum number of tags of one resource, and of tags in one filter.
 MOST = 50
 #: Filters that ask for all of the tags, for one of them, and for the opposite of either.
 FILTERS = ("tags", "tags-any", "not-tags", "not-tags-any")

@@ -23,7 +23,7 @@ from .volumes import attachments_of, follow_attachments
 Used = Callable[[str, str], bool]
 
 
-#: Attachments of one volume.
+#: Maximum number of attachments of one volume.
 MOST = 256
 
 

@@ -46,7 +46,7 @@ GIB = 2**30
 TYPE = "cinder_img_volume_type"
 _USER_IDS = select(held.c.server_id).distinct().where(held.c.server_id > bindparam("after")).order_by(
     held.c.server_id).limit(bindparam("most"))
-#: Statuses of a volume without its content yet.
+#: Statuses of a volume whose content is not complete yet.
 MAKING = ("creating", "downloading")
 
 

@@ -31,16 +31,16 @@ from .worker import BELL
 
 #: Namespace of the uuids of keys.
 KEYS = uuid.UUID("c1b1b0a4-4f0c-5d0e-9a3e-3f4b6a0d7e55")
-#: Status of an attachment to the status of its volume. The first that exists wins.
+#: Status of an attachment to the status of its volume. Of several attachments the first status in this order counts.
 FOLLOWING = {"attached": "in-use", "detaching": "detaching", "attaching": "attaching", "reserved": "reserved"}
-#: Columns that are shown.
+#: Columns in the documents of volumes.
 SHOWN = ("id", "name", "description", "status", "size", "multiattach", "bootable", "host", "volume_type", "pool",
          "encryption_key_id", "readonly",
          "availability_zone", "project_id", "user_id", "snapshot_id", "source_volid", "fault", "created_at",
          "updated_at")
 #: Columns of attachments that are shown with their volumes.
 HELD = ("id", "volume_id", "server_id", "host", "device", "attached_at", "status")
-#: Facts in ``volume_image_metadata`` in addition to the image's properties.
+#: Fields in ``volume_image_metadata`` in addition to the image's properties.
 OF_IMAGE = ("image_id", "image_name", "checksum", "container_format", "disk_format", "min_disk", "min_ram", "size")
 DELETABLE = ("available", "error", "error_extending", "error_deleting", "error_restoring")
 

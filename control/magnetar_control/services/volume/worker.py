@@ -49,15 +49,15 @@ log = logging.getLogger(__name__)
 BELL = "volumes"
 #: Seconds that a task belongs to the worker that took it; renewed while the worker is busy with it.
 LEASE = 15.0
-#: How often a host that does not answer is asked, and the seconds between, which double up to the last number.
+#: Maximum number of attempts while a host does not answer; seconds between them, which double, and their maximum.
 ATTEMPTS, PAUSE, LONGEST = 6, 2.0, 60.0
-#: Seconds between looks at the tables when no bell rings: of the first thread, and of the others.
+#: Seconds between reads of the tables when no bell rings: by the first thread, and by each other one.
 LOOK, SELDOM = 1.0, 5.0
-#: Seconds between looks at the tables while there are no tasks and the database looks unchanged.
+#: Seconds between reads of the tables while there are no tasks and the database seems unchanged.
 QUIET = 15.0
 #: Seconds that one task may take.
 LIMIT = 6 * 3600.0
-#: Prefix of the names of images that hosts make from volumes. The uuid of our image follows.
+#: Prefix of the names of images that hosts make from volumes. The uuid in the image service follows.
 COPY = "volume-image-"
 _HAS_TASKS = select(or_(exists().where(volumes.c.task.is_not(None)), exists().where(snapshots.c.task.is_not(None))))
 ABROAD = (Unreachable, TimedOut, HypervisorDown, Unavailable)
@@ -230,8 +230,8 @@ class Worker:
             return done
 
     def _again(self, table: Table, row: Row, error: MagnetarError) -> None:
-        """Queue the task for later, or give up after ``ATTEMPTS``. A deletion waits for its host without limit, so that
-        nothing is left there."""
+        """Queue the task for later; after ``ATTEMPTS`` attempts, let it fail. A deletion is retried without limit, so
+        that no content is left on the host."""
         if row["attempts"] + 1 >= ATTEMPTS and row["task"] != "delete":
             self._failed(table, row, error)
             return
@@ -333,7 +333,7 @@ def _key(worker: Worker, row: Row) -> str:
 
 def _extend_volume(worker: Worker, row: Row) -> Document:
     worker.ensure(row, "volume", {"size": row["new_size"]})
-    # The column as it is by then: a server may have detached the volume.
+    # The column, not its old value: a server may have detached the volume meanwhile.
     return {"status": volumes.c.previous_status, "size": row["new_size"], "new_size": None, "previous_status": None}
 
 
@@ -341,7 +341,7 @@ def _reimage_volume(worker: Worker, row: Row) -> Document:
     reimage_task = row["reimage"]
     worker.reach.ensure_image(row["host"], reimage_task["image_id"])
     worker.ensure(row, "volume", {"reimage": {"image": reimage_task["image_id"], "request": reimage_task["request"]}})
-    # The status as it is by then, as above. The task has the metadata as text, as the column stores it.
+    # The column, as above. The task has the metadata as text, as the column stores it.
     return {"status": volumes.c.previous_status, "previous_status": None, "bootable": True,
             "image_id": reimage_task["image_id"], "image_metadata": type_coerce(reimage_task["image_metadata"], Text),
             "reimage": {**reimage_task, "done": True}}
@@ -370,7 +370,7 @@ def _create_snapshot(worker: Worker, row: Row) -> Document:
 
 
 def _delete(noun: str, worker: Worker, row: Row) -> None:
-    # A host that left the cloud took its content with it.
+    # The content of a host that was removed from the cloud is lost already.
     if row["host"] and any(host["name"] == row["host"] for host in worker.reach.hosts()):
         with worker.reach.client(row["host"]) as client:
             client.delete(noun, row["id"], timeout=LIMIT)

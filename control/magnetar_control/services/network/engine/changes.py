@@ -17,9 +17,9 @@ from magnetar_control.store.engine.database import Database, insert_if_absent
 
 #: The bell that the engine's workers listen to, and the bell that rings when the engine has written what was noted.
 BELL, WRITTEN = "network_changes", "network_written"
-#: Notes that one round reads, and ids in one statement.
+#: Maximum number of notes in one read, and of ids in one statement.
 MANY = 500
-#: Resources whose changes are told to hosts too.
+#: Kinds of resources whose changes are also noted for hosts.
 ON_HOSTS = frozenset({"address_group", "port", "security_group", "security_group_rule"})
 # Built once: building a statement takes longer than executing it.
 _AFTER = select(changes).where(changes.c.id > bindparam("after")).order_by(changes.c.id).limit(bindparam("many"))

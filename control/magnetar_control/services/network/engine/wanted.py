@@ -64,9 +64,9 @@ parents = ports.alias("parents")
 # Statements that each new port needs are built once: building one takes longer than executing it.
 _SUBPORTS = select(subports.c.port_id).join(trunks, trunks.c.id == subports.c.trunk_id).where(
     trunks.c.port_id.in_(bindparam("ids", expanding=True)))
-#: Ids in one statement.
+#: Maximum number of ids in one statement.
 MANY = 500
-#: Hosts that may have a router's gateway: one has it, and the next takes over when it fails.
+#: Number of hosts that may have a router's gateway: one has it, and the next takes over when that host fails.
 GATEWAYS = 5
 
 
@@ -174,7 +174,7 @@ def _policy(port: RowMapping) -> str | None:
 
 def _port(row: RowMapping, port_addresses: Sequence[tuple[str, str]], rules: Sequence[RowMapping]) -> LogicalPort:
     parent = row["parent_id"]
-    # A subport follows when its parent has moved.
+    # A subport moves when its parent has moved.
     bound = (row["parent_host"],) if parent else (row["host"], row["next_host"])
     above = {name: row[f"parent_{name}" if parent else name] for name in ("vnic_type", "device")}
     on_card, remote = above["vnic_type"] == REMOTE, virtual_functions.smartnic_device(above)

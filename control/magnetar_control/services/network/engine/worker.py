@@ -24,14 +24,14 @@ from .engine import EngineDifference, Incomplete, NetworkEngine
 from .wanted import knows_nothing, read_desired_units
 
 log = logging.getLogger(__name__)
-#: Seconds between two looks for notes. A bell announces what this process notes itself.
+#: Seconds between two reads of the notes. A bell announces new notes of this process immediately.
 LOOK = 0.5
 #: Seconds between two comparisons of everything.
 ALL = 300.0
-#: Seconds before the worker asks the engine again after it did not answer.
+#: Seconds until the worker tries again after the engine did not answer.
 AGAIN = 2.0
-#: Seconds that the start of a guest waits for hosts that did not follow the last time. A host that is down never
-#: follows until it is back or taken out of OVN.
+#: Seconds that the start of a guest waits for the hosts if they were too slow the last time. A host that is down
+#: applies no change until it is back or removed from OVN.
 BEHIND = 0.5
 
 
@@ -63,7 +63,7 @@ class EngineWorker:
         self._whole = -ALL  # the time of the last comparison of everything
         self._silent = False
         self._behind = False
-        #: Whether this process writes what is noted.
+        #: Whether this process writes the noted changes to the engine.
         self.leads = False
         self._lock = threading.Lock()
         self._hearing: set[Hearing] = set()

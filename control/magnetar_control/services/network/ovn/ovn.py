@@ -43,7 +43,7 @@ ROW_OF = {"network": SWITCH, "group": GROUP}
 LOOK = 1.0
 #: Seconds that ovn-northd has for a change before the audit reports that it does not follow.
 NORTHD = 10.0
-#: The bell that rings when the hosts report their progress.
+#: The bell that rings when NB_Global changes: hosts or ovn-northd have applied changes.
 HOSTS = "hosts"
 NOT_FOLLOWED = ("ovn-northd does not write what has changed to the southbound database, so that hosts do not hear of "
                 "it: no ovn-northd runs, or a cluster of the southbound database has no quorum. Look at both on the "

@@ -17,11 +17,11 @@ from magnetar_control.services.network.engine.engine import EngineDifference, In
 from .ovn_rows import ACL, DROP_UNIT, GROUP, HOLDERS, REFERRED, TABLES, NorthRow, permanent_rows, rows_of_unit
 
 UNIT, KEY = "magnetar:unit", "magnetar:key"
-#: One of our rows: table and key.
+#: The name of one of the cloud's rows: table and key.
 Name = tuple[str, str]
-#: A column that holds rows: table and key of its row, and the column.
+#: A column that refers to rows: table and key of its row, and the column.
 Holder = tuple[str, str, str]
-#: Table to its columns that hold rows.
+#: Table to its columns that refer to rows.
 _HOLDING = {table: tuple(column for holding, column, _held in HOLDERS if holding == table) for table in TABLES}
 
 

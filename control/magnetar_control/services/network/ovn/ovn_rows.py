@@ -45,7 +45,7 @@ ROUTER, ROUTER_PORT, NAT = "Logical_Router", "Logical_Router_Port", "NAT"
 ROUTE, CHASSIS, QOS = "Logical_Router_Static_Route", "Gateway_Chassis", "QoS"
 BALANCER, SET, NAMES = "Load_Balancer", "Address_Set", "DNS"
 TABLES = (SWITCH, PORT, GROUP, ACL, DHCP, ROUTER, ROUTER_PORT, NAT, ROUTE, CHASSIS, QOS, BALANCER, SET, NAMES)
-#: Columns that hold rows: table, column, and table of the held rows.
+#: Columns that refer to rows which belong to the referring row: table, column, and table of those rows.
 HOLDERS = ((SWITCH, "ports", PORT), (SWITCH, "acls", ACL), (SWITCH, "qos_rules", QOS),
            (SWITCH, "dns_records", NAMES),
            (GROUP, "ports", PORT), (GROUP, "acls", ACL),
@@ -54,7 +54,7 @@ HOLDERS = ((SWITCH, "ports", PORT), (SWITCH, "acls", ACL), (SWITCH, "qos_rules",
            (ROUTER_PORT, "gateway_chassis", CHASSIS))
 #: The option of a port that names its chassis.
 CHASSIS_OF = "requested-chassis"
-#: The only protocols that OVN has words for.
+#: The only protocols with ports in OVN's match language.
 WORDS = {6: "tcp", 17: "udp", 132: "sctp"}
 
 

@@ -19,7 +19,7 @@ from ovsdbapp.backend.ovs_idl import connection, idlutils
 from ovsdbapp.exceptions import TimeoutException
 
 NORTHBOUND, SOUTHBOUND = "OVN_Northbound", "OVN_Southbound"
-#: Seconds that one server may take.
+#: Seconds that one server may take to answer.
 PATIENCE = 3.0
 #: Milliseconds between two attempts to reach the servers of a cluster, minimum and maximum: a cluster has a new leader
 #: within seconds.

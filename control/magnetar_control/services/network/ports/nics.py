@@ -35,7 +35,7 @@ from magnetar_core.kinds.guest_data import MOST
 
 from . import dns, reservations, virtual_functions
 
-#: Servers in one statement.
+#: Maximum number of servers in one statement.
 MANY = 500
 #: Statements that each new server needs, built once: building one takes longer than executing it.
 _PLACES = select(ports.c.id, ports.c.place).where(ports.c.device_id == bindparam("server"), TAKEN)
@@ -194,7 +194,7 @@ def _vlans(connection: Connection, parents: Sequence[str]) -> dict[str, list[Doc
 
 
 def _is_six(row: RowMapping | Document) -> bool:
-    """Return whether the row's address is IPv6. Used as sort key: IPv4 addresses come first."""
+    """Return whether the row's address is IPv6. As a sort key it puts IPv4 addresses first."""
     return ":" in (row["ip_address"] or "")
 
 

@@ -14,7 +14,7 @@ from magnetar_core.errors import InvalidRequest, NotFound
 from . import virtual_functions
 from .requested_networks import subnets_of
 
-#: Addresses of one port, as in its ``fixed_ips``.
+#: Maximum number of addresses of one port, as for its ``fixed_ips``.
 MOST = 64
 
 

@@ -163,22 +163,22 @@ def _may_choose(context: Context, network: RowMapping, values: Document) -> None
 
 
 def _may_address(context: Context, network: RowMapping, verb: str) -> None:
-    """Raise ``Forbidden`` unless the caller may choose addresses on the network: another server may have had the chosen
-    address a moment ago."""
+    """Raise ``Forbidden`` unless the caller may choose addresses on the network. Another server may just have released
+    the chosen address."""
     check_network_owner(context, network["project_id"], f"{verb}_port:fixed_ips:ip_address", "addresses")
 
 
 def _may_secure(context: Context, network: RowMapping, verb: str, values: Document, usual: bool) -> None:
-    """Raise ``Forbidden`` unless the caller may change port security: without it, a port can take all other addresses
-    of the network."""
+    """Raise ``Forbidden`` unless the caller may change port security: without it, a port can use any other address of
+    the network."""
     port_security = values.get("port_security_enabled", usual)
     if port_security != usual:
         check_network_owner(context, network["project_id"], f"{verb}_port:port_security_enabled", "port security")
 
 
 def _may_pair(context: Context, network: RowMapping, verb: str, port: Document, have: Sequence[Document] = ()) -> None:
-    """Raise ``Forbidden`` unless the caller may set address pairs: as without port security, a port with pairs can take
-    all other addresses of the network. Pairs that the *port* already has may stay."""
+    """Raise ``Forbidden`` unless the caller may set address pairs, because a port with pairs can use other addresses of
+    the network. Pairs that the *port* already has (*have*) may stay."""
     requested_pairs, current_pairs = _pairs(port, port["pairs"]), _pairs(port, have)
     if any(pair not in current_pairs for pair in requested_pairs):
         check_network_owner(context, network["project_id"], f"{verb}_port:allowed_address_pairs", "address pairs")
@@ -245,7 +245,7 @@ def prepare_port_update(connection: Connection, context: Context, row: RowMappin
                         cards: bool = True) -> None:
     """Check and complete the new *values* of the port *row*. ``fixed_ips`` replaces the addresses; unchanged ones are
     kept."""
-    # no server takes it until the transaction ends
+    # no server gets the port until the transaction ends
     row = find_resource_row(connection, context, PORT, row["id"], lock=True)
     _check_free(row, "be changed", values.keys() - {"name", "description"})
     if any(values.get(name, row[name]) != row[name] for name in ("device_id", "device_owner")):
@@ -328,7 +328,7 @@ def _change_mac(connection: Connection, context: Context, row: RowMapping, value
 
 def _readdress(connection: Connection, context: Context, row: RowMapping, fixed: Sequence[Document]) -> None:
     choices = subnets_of(connection, [row["network_id"]])[row["network_id"]]
-    # the port has an address in these in any case
+    # the port always has an address in these subnets
     automatic = {subnet["id"] for subnet in choices if ipam.by_itself(subnet)}
     have = [fixed_ip for fixed_ip in addresses_of(connection, [row["id"]]).get(row["id"], [])
             if fixed_ip["subnet_id"] not in automatic]
@@ -392,7 +392,7 @@ def _with_group(values: Sequence[str]) -> ColumnElement[bool]:
     return any_of("security_groups", values, has_group)
 
 
-#: Filters that few ports of all projects pass.
+#: Filters that match only few ports of all projects.
 _OF_FEW = frozenset({"id", "mac_address", "device_id", "ip_address"})
 PORT = NetworkResource(
     name="port", table=ports, visible=rows_of_caller(ports), few=_are_few, documents=partial(port_documents, ""),

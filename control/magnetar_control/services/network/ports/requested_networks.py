@@ -51,7 +51,7 @@ _IDS: BindParameter[Any] = bindparam("ids", expanding=True)
 _OUTSIDE = and_(networks.c.external, not_(sharing.shared_with(networks, _PROJECT))).label("outside")
 _EACH: Select[Any] = select(*networks.c["id", "project_id", "by_engine", "qos_policy_id", "type", "bridge"], _SERVES,
                             _OUTSIDE)
-#: Networks of servers that name none. Networks shared with one project are excluded: their owner would get its servers.
+#: Networks for requests that name none. Not those shared with this project only: their owners would get its NICs.
 _ANY = _EACH.where(or_(networks.c.project_id == _PROJECT, sharing.shared_with(networks, sharing.ALL))).limit(2)
 _SHARED = select(networks.c.id).where(sharing.shared_with(networks, _PROJECT)).limit(1)
 _UP = _ANY.where(networks.c.admin_state_up)

@@ -29,9 +29,9 @@ from magnetar_core.errors import Conflict, InvalidRequest, NotFound
 
 from . import reservations, virtual_functions
 
-#: Subports of one trunk: the number of VLAN tags.
+#: Maximum number of subports of one trunk: the number of VLAN tags.
 MOST = 4094
-#: The only way that guests tell subports apart.
+#: The only supported ``segmentation_type`` of subports.
 VLAN = "vlan"
 _parents = ports.alias("trunk_parents")
 #: The trunks of parent ports. Built once: building it takes longer than executing it.

@@ -28,7 +28,7 @@ TRUST = "trusted"
 LIMIT, PROMISE, MEGA = "bandwidth_limit", "minimum_bandwidth", 1000
 #: Types of networks on a physical network.
 PHYSICAL = ("flat", "vlan")
-#: Features of OVN: the attribute, its only value for a device of a host, and the rule.
+#: Features that need OVN: the attribute, its only value for a device of a host, and the error text.
 _REFUSED = (
     ("port_security_enabled", False, "must be false: nothing filters the packets of a virtual function or a card"),
     ("admin_state_up", True, "must be true: nothing stops the packets of a virtual function or a card"),

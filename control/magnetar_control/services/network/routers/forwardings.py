@@ -25,7 +25,7 @@ from magnetar_core.errors import Conflict, InvalidRequest
 
 from .floating_ips import FLOATING_IP, ObservedFloatingIps, forwardings_of, leads_to
 
-#: Port forwardings of a floating IP.
+#: Maximum number of port forwardings of a floating IP.
 MOST = 100
 
 

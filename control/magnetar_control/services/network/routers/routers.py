@@ -37,7 +37,7 @@ from magnetar_core.errors import Conflict, InvalidRequest, NotFound
 from . import router_ports, static_routes
 from .router_ports import GATEWAY, INTERFACE
 
-#: Static routes of a router: the default of Neutron's settings.
+#: Maximum number of static routes of a router: the default of Neutron's settings.
 MOST_ROUTES = 30
 
 

@@ -26,7 +26,7 @@ from magnetar_core.errors import Conflict, InvalidField
 from . import router_ports
 from .router_ports import GATEWAY, INTERFACE
 
-#: Limits of the check: routers one after another, and routers in all. Each step takes two statements.
+#: Limits of the check for loops: routers on one path, and routers in total. Each step takes two SQL statements.
 DEPTH, MOST = 16, 64
 DEFAULT = ("0.0.0.0/0", "::/0")
 

@@ -22,7 +22,7 @@ from magnetar_control.store.engine.database import utc_now
 from magnetar_core.document import Document
 from magnetar_core.errors import Conflict, InvalidRequest, NotFound
 
-#: Networks in one group.
+#: Maximum number of networks in one group.
 MOST = 1000
 
 

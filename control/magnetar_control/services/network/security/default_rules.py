@@ -23,7 +23,7 @@ from magnetar_core.errors import Conflict, InvalidField
 from .group_rules import ETHERTYPES, SAME, check_rule_values
 
 NAMESPACE = uuid.UUID("2f6a1f7e-0d35-5d52-9d3b-4a1a7b0c9e11")
-#: The ``remote_group_id`` that stands for the rule's own group.
+#: The ``remote_group_id`` of a default rule that means the new group itself.
 PARENT = "PARENT"
 #: Prefixes that match any address: such a rule is the same as one without a prefix.
 ANYWHERE = ("0.0.0.0/0", "::/0")

@@ -35,9 +35,9 @@ from magnetar_core.document import Document
 
 from .group_rules import NUMBERS
 
-#: Groups, or ports, that a host is told in one round.
+#: Maximum number of groups, and of ports, that conductors send to a host in one round.
 AT_ONCE = 200
-#: Rows in one statement.
+#: Maximum number of rows in one statement.
 MANY = 500
 #: The version of uuids that are derived from names.
 FOLLOWS = 5
@@ -49,7 +49,7 @@ _PORTS = select(*ports.c["id", "device_id", "mac_address", "security_groups", "p
     ports.c.host == bindparam("at"), TAKEN)
 _DUE_PORTS = _PORTS.where(ports.c.groups_due.is_(True)).limit(AT_ONCE)
 _REVISED = update(security_groups).where(_GROUP.id == bindparam("at")).values(revision=_GROUP.revision + 1)
-#: Ports that no engine has, and below those of them on bridges.
+#: The condition of ports on networks without an engine. ``_FLAT``: of those ports that are on bridges.
 OURS = ports.c.network_id.in_(select(networks.c.id).where(~networks.c.by_engine))
 _PORTS_OF = _PORTS.where(ports.c.device_id.in_(bindparam("servers", expanding=True)), OURS)
 _FLAT = ports.c.network_id.in_(select(networks.c.id).where(networks.c.type == "flat", ~networks.c.by_engine))

@@ -222,8 +222,8 @@ def _check_stateful(engine: bool, values: Document) -> None:
 
 
 def create_group_rule_row(engine: bool, connection: Connection, context: Context, values: Document) -> None:
-    """Check *values* and insert a rule of a group of the project. *engine*: whether there is an engine, which must
-    support it."""
+    """Check *values* and insert a rule of a group of the project. *engine*: whether an engine exists; it must support
+    the rule."""
     check_rule_values(engine, values)
     group = _existing(connection, context, values["security_group_id"])
     values["project_id"] = group["project_id"]

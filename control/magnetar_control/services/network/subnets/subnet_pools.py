@@ -31,7 +31,7 @@ from . import address_scopes
 NAMESPACE = uuid.UUID("0c1f9d5a-7a56-5c4f-8f0b-5d2f6a3e1c09")
 #: Prefix length of a project's first network, unless an administrator chooses another.
 FIRST = 24
-#: First networks that fit in a project's quota of the first pool.
+#: Number of first networks (``FIRST``) that a project's quota in the default pool allows.
 EACH = 4
 #: Type of the error when subnets of a network would be in several address scopes.
 AFFINITY = "NetworkAddressScopeAffinityError"
