@@ -87,11 +87,11 @@ class MigrationDriver:
         """Refuse to remove the migration after the server has moved, until this host's part of the migration has
         ended."""
         if document.state.get("moved") and not document.state.get("left"):
-            raise InUse("The server has gone to the target, and this half is not settled. Run the migration again; it "
-                        "goes on where it was.")
+            raise InUse("The server has moved to the target, and the source has not removed its copy yet. Run the "
+                        "migration again; it continues where it was.")
         if document.state.get("arrived") and not document.state.get("settled"):
-            raise InUse("The server has arrived here, and this half is not settled. Run the migration again; it goes "
-                        "on where it was.")
+            raise InUse("The server has arrived here, and the migration is not complete yet. Run the migration again; "
+                        "it continues where it was.")
 
     def snapshot(self, host: LocalHost, document: Document | None = None) -> Any:
         """Return ``None``: observations share no data."""

@@ -90,7 +90,7 @@ def recover_source(task: Task) -> None:
             if not is_here(task.host, document):
                 raise NotRemovable(
                     f"{error} Only the target could say whether the server has arrived. Look for the server there, "
-                    "then end this half with the event discard.") from error
+                    "then end the migration on this host with the event discard.") from error
     restore_server(task)
 
 

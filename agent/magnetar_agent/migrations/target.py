@@ -56,7 +56,7 @@ def check_migration_target(host: LocalHost, want: Fields) -> None:
     changed then."""
     manifest = want.get("manifest")
     if not isinstance(manifest, dict) or manifest.get("server") != want["server"]:
-        raise InvalidField("manifest", "is required on the target: what the source's half shows under that name")
+        raise InvalidField("manifest", "is required on the target: the manifest that the migration on the source shows")
     manifest = target_resources.target_manifest(manifest)
     if host.links.required() == want["peer"] or manifest["host_id"] == host.hypervisor.host()["id"]:
         raise Conflict(f"Server {manifest['name']!r} is on this very host ({host.name}). Choose another target.")

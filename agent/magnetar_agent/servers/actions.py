@@ -130,10 +130,12 @@ class HostRebuildArgs(RebuildArgs):
     """Arguments of a rebuild, with new data for the guest, its hardware and its machine type."""
 
     personality = Field(Server.field("personality").value, "Files for the guest's first boot.", secret=True)
-    guest_data = Field(Server.field("guest_data").value, "What a cloud has it told.", secret=True)
-    vendor_data = Field(Server.field("vendor_data").value, "What the operator has it told.", secret=True)
-    admin_pass = Field(Server.field("admin_pass").value, "Password that it is told once.", secret=True)
-    disk_key = Field(Server.field("disk_key").value, "What its own disks are encrypted with from now on.", secret=True)
+    guest_data = Field(Server.field("guest_data").value, Server.field("guest_data").doc, secret=True)
+    vendor_data = Field(Server.field("vendor_data").value, Server.field("vendor_data").doc, secret=True)
+    admin_pass = Field(Server.field("admin_pass").value,
+                       "Password for the guest in the next config drive. It is deleted after that.", secret=True)
+    disk_key = Field(Server.field("disk_key").value, "Keys for the encryption of the server's own disks from now on.",
+                     secret=True)
     tpm_secret = Field(Server.field("tpm_secret").value, "What its TPM is opened with.", secret=True)
     hardware = Field(Server.field("hardware").value, "What it has besides sizes from now on.")
     machine = Field(Server.field("machine").value, "Machine type from now on.")
@@ -237,7 +239,7 @@ class TellGuestArgs(Kind):
                      required=True)
     metadata = Field(Server.field("metadata").value, "Keys and values, in place of those that there are.",
                      required=True)
-    guest_data = Field(Server.field("guest_data").value, "What a cloud has it told.", required=True, secret=True)
+    guest_data = Field(Server.field("guest_data").value, Server.field("guest_data").doc, required=True, secret=True)
 
 
 def tell_guest(call: EventCall) -> Fields:
