@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The actions of a server and their preconditions: the table that guards, queue and tests read.
-
-Source: the server actions of the Compute API reference. ``power.py`` has the states of a server.
+"""The actions of a server and their preconditions: the table that the API, the queue of actions and tests read. Source:
+the server actions of the Compute API reference. ``power.py`` has the states of a server.
 """
 
 from __future__ import annotations
@@ -40,10 +39,10 @@ class Action(NamedTuple):
 
     * *states*: vm_states that allow it. *task*: the task_state during it, the first one where *steps* follow as it
       progresses. *after*: the vm_state after success (``None``: unchanged).
-    * *locked*: whether a lock restricts it to admins. *busy*: whether it is allowed during other work. *alone*: it is
-      refused while such an action is queued or running, which a task_state need not show. *over*: task_states that it
-      supersedes: queued work is dropped, running work ends first.
-    * *want*: the desired state that the agent's server then gets. *kind*: the limit of the host that it counts against.
+    * *locked*: it is refused on a locked server, except for admins. *busy*: it is allowed while the server has a
+      task_state. *alone*: it is refused while such an action is queued or running, which a task_state need not show.
+      *over*: task_states that it supersedes: queued work is dropped, running work ends first.
+    * *want*: the fields that it sets in the agent's desired state. *kind*: the host's limit that it counts against.
       *placed*: whether a server that never got a host is refused (Nova's "is not ready"); an offloaded server had one.
       *plain*: it has no arguments, so the API only queues it for the conductors.
     * *rule*: its policy rule, below ``os_compute_api:``. *label*: its name in os-instance-actions. *event*: the name of
@@ -86,7 +85,7 @@ class Action(NamedTuple):
         return self.busy or task is None or task in self.over
 
     def overtakes(self) -> list[str]:
-        """Return the keys of the actions that this one supersedes."""
+        """Return the keys of the actions that this action supersedes."""
         return [key for key, action in ACTIONS.items() if action.task in self.over]
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The addresses of a network, the same on a host and in a cloud: its valid range, and the range of DHCP."""
+"""Checks of a network's ``cidr`` and DHCP range, the same for networks of a host and of a cloud."""
 
 from __future__ import annotations
 
@@ -26,7 +26,9 @@ def link_local(mac: str) -> str:
 
 
 def normalize_cidr(want: Dict[str, Any]) -> IPv4Network:
-    """Return the network of ``cidr``, and set ``cidr`` to its normal form. Raises ``InvalidField``."""
+    """Return the network of the field ``cidr`` of *want*, and set the field to its normal form. Raises
+    ``InvalidField``.
+    """
     if not want.get("cidr") and want.get("bridge"):
         raise InvalidField("mode", "must be bridge to use the bridge %s of the host; a network of mode %s has "
                            "addresses of its own, and needs cidr" % (want["bridge"], want["mode"]), want["mode"])
@@ -51,8 +53,8 @@ def check_special_networks(net: IPv4Network) -> None:
 
 
 def fill_dhcp_range(want: Dict[str, Any], net: IPv4Network) -> None:
-    """Fill in ``dhcp_start`` and ``dhcp_end``: all addresses except the first, which belongs to the host or the router.
-    Raises ``InvalidField``.
+    """Set ``dhcp_start`` and ``dhcp_end`` in *want* where they are missing: to all addresses of *net* except the first,
+    which belongs to the host or the router. Raises ``InvalidField``.
     """
     first, last = net.network_address + 2, net.broadcast_address - 1
     start = _address("dhcp_start", want.get("dhcp_start"), first, last) or first

@@ -2,11 +2,12 @@
 """Bandwidth that hosts guarantee to ports: the inventories of each physical network, or of each card in it, and their
 names in Placement.
 
-A host stores an inventory of bandwidth as ``CLASS:PLACE`` (``bandwidth_resource``), since a class alone does not name
-the place: a physical network, or ``NETWORK/CARD``. Placement shows the inventories of one place as a provider below the
-host. Virtual functions take bandwidth from the cards where the host reports some for their network; all other ports
-take it from the network. Sources: Neutron's *Quality of Service Guaranteed Minimum Bandwidth*, Placement's standard
-resource classes, Nova's ``parent_ifname`` (the virtual function that fits the claim).
+A *place* is a physical network, or one card in it: ``NETWORK/CARD``. A host stores an inventory of bandwidth as
+``CLASS:PLACE`` (``bandwidth_resource``), since the resource class alone does not name the place. Placement shows the
+inventories of one place as a provider below the host. Virtual functions take bandwidth from the cards where the host
+reports some for their network; all other ports take it from the network. Sources: Neutron's *Quality of Service
+Guaranteed Minimum Bandwidth*, Placement's standard resource classes, Nova's ``parent_ifname`` (the virtual function
+that fits the claim).
 """
 
 from __future__ import annotations
@@ -31,37 +32,39 @@ _SETTING = re.compile(r"(%s(?:/(%s))?):([0-9]{0,10}):([0-9]{0,10})" % (_NETWORK,
 
 
 def bandwidth_resource(direction: str, place: str) -> str:
-    """Return the name of the inventory of kbit/s in a *direction* on a physical network, on one of its cards, or on
-    ``TUNNELS``.
+    """Return the name of the inventory of bandwidth (kbit/s) in a *direction* on a *place*: a physical network, one of
+    its cards, or ``TUNNELS``.
     """
     return f"{CLASSES[direction]}:{place}"
 
 
 def split_resource(name: str) -> tuple[str, str]:
-    """Return the resource class and place of an inventory; the place is empty for resources other than bandwidth."""
+    """Return the resource class and place in the *name* of an inventory; the place is empty for resources other than
+    bandwidth.
+    """
     kind, _colon, place = name.partition(":")
     return kind, place
 
 
 def network_of_place(place: str) -> str:
-    """Return the physical network of a place."""
+    """Return the physical network in the name of a place."""
     return place.partition("/")[0]
 
 
 def card_of_place(place: str) -> str:
-    """Return the card of a place, named as the host's network device; empty for a whole network."""
+    """Return the card in the name of a place, which is the card's network device; empty for a whole network."""
     return place.partition("/")[2]
 
 
 def describe_bandwidth(resources: Mapping[str, int]) -> str:
-    """Return a readable text of amounts by ``bandwidth_resource``."""
+    """Return a readable text of amounts of bandwidth, given by the names of ``bandwidth_resource``."""
     amounts = [(n, *split_resource(name)) for name, n in sorted(resources.items())]
     return " and ".join(f"{n} kbit/s {DIRECTIONS[kind]} on {place}" for n, kind, place in amounts)
 
 
 def bandwidth_traits(place: str, divided: bool = False) -> frozenset[str]:
-    """Return the traits of the provider of a place, which requests of ports select. *divided*: the host reports cards
-    of that network.
+    """Return the traits of the resource provider of a *place*; ports select providers by them. *divided*: the host
+    reports bandwidth of single cards in that network.
     """
     types: tuple[str, ...] = (*TYPES, *OF_CARDS)
     if card_of_place(place):
@@ -72,12 +75,12 @@ def bandwidth_traits(place: str, divided: bool = False) -> frozenset[str]:
 
 
 def type_trait(vnic_type: str) -> str:
-    """Return the trait of providers that give bandwidth to ports of *vnic_type*."""
+    """Return the trait of the providers whose bandwidth is for ports of *vnic_type*."""
     return f"CUSTOM_VNIC_TYPE_{vnic_type.upper().replace('-', '_')}"
 
 
 def place_trait(place: str) -> str:
-    """Return the trait that names the network of a provider."""
+    """Return the trait of a *place*'s resource provider that names its physical network."""
     network = network_of_place(place)
     return TUNNEL_TRAIT if network == TUNNELS else f"CUSTOM_PHYSNET_{re.sub('[^A-Z0-9_]', '_', network.upper())}"
 

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The console command ``magnetar``: passes control to the package that has the subcommand.
-
-Agent and control plane do not import each other, and either may be installed without the other.
+"""The console command ``magnetar``. It passes control to the package that has the subcommand: the agent or the control
+plane. These do not import each other, and each may be installed alone.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The type of JSON objects whose keys have no type of their own."""
+"""The type of JSON objects whose keys have no declared types."""
 
 from __future__ import annotations
 

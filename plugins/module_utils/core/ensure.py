@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The inputs of an ``ensure``, the only way to change something: in a query string, a batch item or a module."""
+"""The inputs of an ``ensure``, the only request that creates or changes a resource: permissions in a query string, and
+items of a batch.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +34,7 @@ class Permissions(Kind):
 
 
 class Ensure(Permissions):
-    """One item of a batch."""
+    """One item of a batch of ensures."""
 
     key = Field(Text(1, 255), "Name or uuid of the resource.", required=True)
     want = Field(Nullable(MapOf(Text(1, 64), Value())), "The desired document; null for absent.", required=True)

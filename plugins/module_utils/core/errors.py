@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""One class per meaning of failure. Three mappers read them: HTTP answers, Ansible results and the audit log.
+"""One class per meaning of failure, used for HTTP answers, Ansible results and the audit log.
 
 The class docstring is the default message; ``code`` is the stable word in answers, ``status`` the HTTP status. A
 message has three parts: the failure, its reason, and the remedy.
@@ -24,19 +24,21 @@ class MagnetarError(Exception):
     request_id: Optional[str] = None
 
     def __init__(self, message: Optional[str] = None, **details: Any) -> None:
-        """*details* are JSON values for programs: ``field``, ``rule``, ``uuids`` and the like."""
+        """Create the error with its *message*, by default the class docstring. *details*: JSON values for programs,
+        such as ``field``, ``rule`` and ``uuids``.
+        """
         self.message = message or " ".join((type(self).__doc__ or "").split())
         self.details = details
         super().__init__(self.message)
 
     @property
     def retry_after(self) -> Optional[float]:
-        """Return the seconds to wait before a retry, where the answer gives them; otherwise ``None``."""
+        """Return the seconds in the answer's ``Retry-After`` header; ``None`` where it has none."""
         header = str((self.details.get("headers") or {}).get("Retry-After", ""))
         return float(header) if header.isdecimal() else None
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the form in answers: ``{"code": str, "message": str, "details": {...}}``."""
+        """Return the error as answers show it: ``{"code": str, "message": str, "details": {...}}``."""
         return {"code": self.code, "message": self.message, "details": self.details}
 
 
@@ -261,8 +263,8 @@ def error_from_dict(answer: Mapping[str, Any]) -> MagnetarError:
 
 
 def mask_unforeseen_error(error: Exception) -> MagnetarError:
-    """Return the error that callers see for an unforeseen one: ``NoSpace`` for a full disk, otherwise only that
-    something failed.
+    """Return the error that callers see in place of an unforeseen exception: ``NoSpace`` for a full disk, otherwise a
+    ``MagnetarError`` without its message.
     """
     if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
         return NoSpace("The host has no room left (%s). Free some, then repeat the call." % error.strerror)

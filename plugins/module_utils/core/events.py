@@ -16,7 +16,7 @@ SHARE_TAG = Text(1, 36, r"[A-Za-z0-9-]+", "must be letters, digits and hyphens")
 
 
 class EventRequest(Kind):
-    """Body of ``POST /v1/{kind}/{key}/events``: something done once, such as a reboot."""
+    """Body of ``POST /v1/{kind}/{key}/events``: a one-time action, such as a reboot."""
 
     noun, plural = "event", "events"
 
@@ -30,8 +30,8 @@ class EventRequest(Kind):
 
 
 def subject_of_event(sent: Mapping[str, Any]) -> Optional[str]:
-    """Return the name of the product of the event *sent*, such as an image; ``None`` where it makes nothing with a
-    name.
+    """Return the name of what the event *sent* creates, such as an image; ``None`` for an event that creates nothing
+    with a name.
     """
     name = (sent.get("args") or {}).get("name")
     return name if isinstance(name, str) else None
@@ -68,7 +68,7 @@ class CrashDumpArgs(Kind):
 
 
 class ClearPasswordArgs(Kind):
-    """Clearing the password that a guest has left takes no arguments."""
+    """Clearing the password that the guest has reported takes no arguments."""
 
 
 class DetachShareArgs(Kind):

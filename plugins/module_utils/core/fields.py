@@ -54,7 +54,7 @@ class Field:
         self.name = ""
 
     def named(self, name: str) -> Field:
-        """Set the name that the field was declared under."""
+        """Set *name*, the attribute of the kind under which the field is declared, and return the field."""
         self.name = name
         if self.option is None:
             self.option = name
@@ -79,7 +79,7 @@ class _Fields:
 
     @staticmethod
     def by_operation(fields: Sequence[Field]) -> dict[str, dict[str, Field]]:
-        """Map each operation to its fields, by name."""
+        """Return, for each operation (create, update, show, list), its *fields* by name."""
         return {operation: {f.name: f for f in fields if operation in f.on} for operation in ALWAYS.split()}
 
     @staticmethod
@@ -113,7 +113,9 @@ class _Fields:
 
 
 def unknown_field_rule(name: Any, allowed: Iterable[str], fields: Iterable[str]) -> str:
-    """Return the rule that a document with *name* breaks. *allowed*: names that it may have; *fields*: all names."""
+    """Return the words of the error for a document that has a field *name* which is not *allowed*. *fields*: the names
+    of all fields of the kind.
+    """
     if name in fields:
         return "cannot be set here; it is reported only, or fixed when the resource is made"
     near = difflib.get_close_matches(str(name), list(allowed), 1)
@@ -133,7 +135,7 @@ class Record(Value):
         return _Fields.check_document(self._by_operation, value, path, version, CREATE)
 
     def changes(self, value: Any, path: str, version: Optional[Version] = None) -> dict[str, Any]:
-        """Return the changes in normal form: only fields that can be updated."""
+        """Return *value*, an update of the record, in normal form. Only fields that can be updated are allowed."""
         return _Fields.check_document(self._by_operation, value, path, version, UPDATE)
 
     def likeness(self, value: Any) -> int:
@@ -190,12 +192,12 @@ class Kind:
 
     @classmethod
     def changes(cls, _name: str, _old: Any, _new: Any) -> bool:
-        """Return whether an immutable field may change from one value to the other nevertheless."""
+        """Return whether the immutable field *_name* may change from *_old* to *_new* as an exception."""
         return False
 
     @classmethod
     def rebuilds(cls, name: str, _old: Any, _new: Any) -> bool:
-        """Return whether a rebuild may change the immutable field *name* from one value to the other."""
+        """Return whether a rebuild may change the immutable field *name* from *_old* to *_new*."""
         return name in cls.rebuilt
 
     @classmethod
@@ -243,7 +245,9 @@ class Kind:
 
     @classmethod
     def giving_way(cls, current: Mapping[str, Any], requested: Mapping[str, Any]) -> dict[str, Any]:
-        """Return *current* with every field reset to its default that *requested* replaces by an alternative."""
+        """Return *current* with fields reset to their defaults where *requested* sets an alternative to them, such as
+        an image in place of a snapshot.
+        """
         chosen = {name for name, value in requested.items() if value is not None}
         dropped = {name for group in cls.alternatives if group & chosen for name in group - set(requested)}
         return {name: cls.field(name).default if name in dropped else value for name, value in current.items()}

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Detection of an image's format from the beginning of its content alone. ``inspect_image`` trusts nothing in it.
+"""Detection of an image's format from the beginning of its content alone. ``inspect_image`` trusts nothing in the
+content.
 
 References that QEMU would follow out of the file are refused: backing files, data files, VMDK extents. Content that
 matches two formats is refused too. Formats other than raw, qcow2, vmdk, iso, aki and ari are refused by name. Only the
@@ -89,7 +90,7 @@ _TEXT = string.printable.encode() + b"\x1c\x1d\x1e\x1f"
 
 
 def disk_formats(head: bytes) -> set[str]:
-    """Return the formats whose signatures the content has; empty for raw content."""
+    """Return the disk formats whose signatures the content has; empty for raw content."""
     formats = {name for at, magic, name in SIGNATURES if head[at:at + len(magic)] == magic}
     return formats | {"vmdk"} if _describes_vmdk(head) else formats
 
@@ -178,8 +179,8 @@ _DESCRIBED = slice(SECTOR, 21 * SECTOR)
 
 
 def _vmdk(head: bytes, _size: int) -> Facts:
-    """Check that the VMDK is one sparse file that stands alone: QEMU would open the files that any other descriptor
-    names.
+    """Return the facts of a VMDK. Raises ``ImageRefused`` unless it is one sparse file without extents in other files,
+    which QEMU would open.
     """
     if len(head) < _DESCRIBED.stop or not head.startswith(b"KDMV"):
         raise ImageRefused("The header of the VMDK is cut short.")
@@ -250,7 +251,7 @@ CHECKS: dict[str, Callable[[bytes, int], Facts]] = {"raw": _raw, "qcow2": _qcow2
 
 
 def _boot_format(head: bytes, claimed: Optional[str]) -> Optional[str]:
-    """Return ``aki`` for a kernel, ``ari`` for a ramdisk, otherwise ``None``."""
+    """Return ``aki`` for a kernel, ``ari`` for a ramdisk, otherwise ``None``. Raises ``ImageRefused``."""
     if _is_kernel(head):
         return "aki"
     if _is_cpio(head):
@@ -269,8 +270,8 @@ def _boot_format(head: bytes, claimed: Optional[str]) -> Optional[str]:
 
 
 def _is_kernel(head: bytes) -> bool:
-    """Return whether it is a Linux bzImage (boot protocol header at 0x202), or a PE file such as a kernel with an EFI
-    stub.
+    """Return whether *head* begins a Linux bzImage (boot protocol header at 0x202), or a PE file such as a kernel with
+    an EFI stub.
     """
     if head[0x1FE:0x200] == b"\x55\xaa" and head[0x202:0x206] == b"HdrS":
         return True
@@ -281,12 +282,12 @@ def _is_kernel(head: bytes) -> bool:
 
 
 def _is_cpio(head: bytes) -> bool:
-    """Return whether it is a newc cpio archive, the format of an initramfs; zeros may precede it."""
+    """Return whether *head* begins a newc cpio archive, the format of an initramfs; zeros may precede it."""
     return head.lstrip(b"\0")[:6] in (b"070701", b"070702")
 
 
 def _beginning(head: bytes, opener: Callable[[bytes], bytes]) -> bytes:
-    """Return the first bytes of compressed content; empty when it is damaged."""
+    """Return the first bytes of compressed content, decompressed by *opener*; empty when the content is damaged."""
     try:
         return opener(head[:_COMPRESSED])
     except (OSError, zlib.error, lzma.LZMAError, EOFError, ValueError):

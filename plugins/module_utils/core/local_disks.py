@@ -2,7 +2,7 @@
 """The local disks of a server other than its root disk: ephemeral disks and a swap disk. Pure.
 
 Flavor and block device mapping determine them. Without blank local items, there is one ephemeral disk of the flavor's
-size; with such items, one disk of its own size for each. The same holds for the swap disk.
+size; with such items, one disk of its own size for each. The swap disk follows the same rule.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ REFUSED: Sequence[tuple[str, Sequence[Any], str]] = (
 
 
 class LocalDisk(NamedTuple):
-    """*file*: its name in the server's folder. *size*: bytes. *label*: label of its content, ``swap`` or a file system.
-    *device*: its name on a virtio bus, in the guest's order of disks.
+    """A local disk. *file*: its name in the server's folder. *size*: bytes. *label*: label of its content, ``swap`` or
+    a file system. *device*: its name on a virtio bus, in the guest's order of disks.
     """
 
     file: str
@@ -40,12 +40,12 @@ class LocalDisk(NamedTuple):
 
 
 def is_blank(item: Item) -> bool:
-    """Return whether an item of a mapping is an ephemeral or swap disk."""
+    """Return whether an item of a block device mapping is an ephemeral or swap disk."""
     return item["source_type"] == "blank" and item.get("destination_type") in (None, "local")
 
 
 def is_swap(item: Item) -> bool:
-    """Return whether a blank local item is the swap disk."""
+    """Return whether a blank local item of a block device mapping is the swap disk."""
     return bool(item.get("guest_format") == "swap")
 
 

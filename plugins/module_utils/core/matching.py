@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Comparison of an extra spec's text with a value of a host or a pool of volumes."""
+"""Comparison of the text of an extra spec with a value of a host or of a volume pool."""
 
 from __future__ import annotations
 
@@ -26,7 +26,9 @@ def parse_finite(text: str) -> Optional[float]:
 
 
 def matches_extra_spec(value: Any, text: str) -> bool:
-    """Return whether a host's *value* (text, number, list of texts) satisfies the *text* of an extra spec."""
+    """Return whether a *value* of a host or pool (text, number, list of texts) satisfies the *text* of an extra spec,
+    such as ``>= 4``.
+    """
     first, _space, operand = text.strip().partition(" ")
     operand = operand.strip()
     if first in NUMBERS:

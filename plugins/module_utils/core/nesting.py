@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The limit for nested JSON documents: readers accept deeper ones than writers, so a stored document might never be
-shown again.
+"""The limit of nesting in JSON documents. Python's reader accepts deeper documents than its writer, so a stored
+document could otherwise become unreadable.
 """
 
 from __future__ import annotations

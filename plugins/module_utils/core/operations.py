@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Operations: work that may take longer than its caller waits, with progress, cancellation and an outcome to fetch
-later.
+"""Operations: work that may take longer than its caller waits, with progress and cancellation. The caller can fetch the
+outcome later.
 """
 
 from __future__ import annotations
@@ -93,7 +93,9 @@ class Operation:
         return self._cancelled.is_set()
 
     def waiting(self) -> AbstractContextManager[None]:
-        """Return a context for waits of the work: meanwhile other work may run. Nested contexts do nothing."""
+        """Return a context in which the operation waits for something else, so that another operation may run. Nested
+        contexts do nothing.
+        """
         return nullcontext() if self._waits else self._waiting()
 
     @contextmanager
@@ -106,15 +108,15 @@ class Operation:
             self._waits = False
 
     def forget(self) -> None:
-        """Drop the result once the caller has it, so that a thousand ended batches do not fill the memory."""
+        """Drop the result after the caller has received it, so that a thousand ended batches do not fill the memory."""
         self.result = None
 
     def wait(self, seconds: Optional[float]) -> bool:
-        """Wait at most *seconds* (``None``: without limit). Return whether it has ended."""
+        """Wait at most *seconds* (``None``: without limit) for the end. Return whether the operation has ended."""
         return self._ended.wait(seconds)
 
     def then(self, listener: Callable[[Operation], None]) -> None:
-        """Call *listener* after the end, from the operation's thread; immediately when it has ended already."""
+        """Call *listener* with the operation after its end, from its thread; immediately when it has ended already."""
         with self._lock:
             if not self._ended.is_set():
                 self._then.append(listener)
@@ -164,9 +166,9 @@ class Operation:
 
 
 class Operations:
-    """All operations of an agent: at most *workers* running ones, and the last *kept* that ended. Operations that wait
-    for something else do not count, up to ``WAITING``: each only holds a thread, which is cheap. *threads*: a pool
-    that others use too, in place of pools of its own.
+    """All operations of an agent: at most *workers* running ones, and the last *kept* that ended. Up to ``WAITING``
+    operations that wait for something else (``Operation.waiting``) do not count as running. *threads*: a shared pool of
+    threads, in place of own pools.
     """
 
     def __init__(self, workers: int, kept: int = KEPT, threads: Optional[ThreadPoolExecutor] = None) -> None:
@@ -192,7 +194,7 @@ class Operations:
         return self.begin(Operation(name, **labels), function, stream)
 
     def begin(self, operation: Operation, function: Callable[[Operation], Any], stream: bool = False) -> Operation:
-        """Run *function* for an existing *operation*, as ``start`` does."""
+        """Run *function* for an existing *operation*, with the same rules as ``start``."""
         operation.progress["phase"] = "waiting"
         with self._lock:
             if self._closed:
@@ -211,7 +213,8 @@ class Operations:
         self._begin_next()
 
     def _begin_next(self, freed: int = 0) -> None:
-        """Start waiting operations while there are free places. *freed*: change of their number."""
+        """Start queued operations while there are free places. *freed*: number of places to add first; may be negative.
+        """
         with self._lock:
             self._places += freed
             while self._places > 0 and self._queue and not self._given_up:
@@ -226,7 +229,9 @@ class Operations:
 
     @contextmanager
     def _lending_place(self) -> Iterator[None]:
-        """Lend the place of an operation to others. It continues afterwards without waiting for a place."""
+        """Within the context, let another operation run in the place of this one, which then continues without waiting
+        for a place.
+        """
         gives = self._waiting_places.acquire(blocking=False)
         if gives:
             self._begin_next(1)
@@ -254,7 +259,7 @@ class Operations:
             _call_listener(listener, operation)
 
     def forget(self, operation: Operation) -> None:
-        """Remove an operation from the list: its caller knows the outcome."""
+        """Remove an operation from the list after its caller has received the outcome."""
         with self._lock:
             operation.kept = False
             self._ended.pop(operation.id, None)

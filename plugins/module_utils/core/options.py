@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Ansible options from declarations: argument specs and option documentation from the same list of fields.
+"""Ansible options derived from declarations of fields: argument specs, and the documentation of options.
 
 An omitted option is ``None`` and leaves the field unchanged; so the documentation states a field's default ("Default
 when made"), and the argument spec does not. Options of a module itself (``Option``) have real defaults.
@@ -95,8 +95,8 @@ def options_documentation(fields: Iterable[Field]) -> dict[str, Any]:
 
 
 def plugin_documentation(fields: Iterable[Field]) -> dict[str, Any]:
-    """Return the ``options:`` of a plugin. Ansible itself reads the environment for these; plugins expand paths
-    themselves.
+    """Return the ``options:`` of a plugin. Ansible reads the environment variables of plugin options; plugins expand
+    paths themselves.
     """
     options = options_documentation(fields)
     options.pop("direct", None)
@@ -151,7 +151,9 @@ def applies_default(field: Field) -> bool:
 
 
 def _shape(field: Field) -> dict[str, Any]:
-    """Return type, choices and the like, which spec and documentation share."""
+    """Return what the argument spec and the documentation of *field* have in common: type, choices, default and the
+    like.
+    """
     shape = dict(field.value.option())
     shape.pop("options", None)
     if field.required and isinstance(field, Option):
@@ -164,7 +166,7 @@ def _shape(field: Field) -> dict[str, Any]:
 
 
 def _inner(value: Value) -> tuple[Field, ...]:
-    """Return the fields of a record, or of the records in a list; empty for other types."""
+    """Return the fields of a record type, or of the records in a list type; empty for other types."""
     if isinstance(value, ListOf):
         value = value.item
     return value.fields if isinstance(value, Record) else ()
@@ -196,7 +198,9 @@ def _documented(field: Field) -> dict[str, Any]:
 
 
 def _default_notes(field: Field) -> Iterator[str]:
-    """Yield what the type does not express: the meaning of an omission, and that the field is immutable."""
+    """Yield sentences of the documentation that the type cannot express: what an omitted option means, and that the
+    field is immutable.
+    """
     if field.default is not UNSET:
         yield "The default of a new resource is %s. Omitted later, the value stays." % _shown(field.default)
     elif field.required:

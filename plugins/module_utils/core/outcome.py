@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The progress and end of an operation, as the client's answer or error."""
+"""Conversion of an operation's progress and end to the client's answer or error."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ def is_operation(answer: Document) -> bool:
 def follow_operation(answer: Document, look: Callable[[str], Document], deadline: float, request_id: str,
                      progress: Optional[Callable[[Document], None]] = None) -> Document:
     """Return the last answer of the operation in a 202 *answer*: the ended operation, or another answer in its place.
-    *look* fetches the operation of an id, and waits. *progress* is called with each state. Raises ``TimedOut``.
+    *look* fetches an operation by its id; its request may wait for the end. *progress* is called with each state.
+    Raises ``TimedOut``.
     """
     pause, asked_at = 0.0, 0.0
     while is_operation(answer):
@@ -49,7 +50,7 @@ def operation_answer(operation: Document, request_id: str) -> Document:
 
 
 def timed_out_error(operation: Document) -> TimedOut:
-    """Return the error for a caller that cannot wait any longer."""
+    """Return the error for a caller whose time is over while the *operation* still runs."""
     progress = operation.get("progress") or {}
     at = ""
     if progress.get("total"):
@@ -62,6 +63,6 @@ def timed_out_error(operation: Document) -> TimedOut:
 
 
 def attach_request_id(error: MagnetarError, request_id: str) -> MagnetarError:
-    """Return *error* with the id of its request."""
+    """Set the id of the request in *error*, and return it."""
     error.request_id = error.request_id or request_id
     return error

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The parts of a plan: steps, the structural difference of two documents, and the result of an ``ensure``."""
+"""The results of planning: steps, the structural difference of two documents, and the result of an ``ensure``."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ MASK = "(hidden)"
 
 
 class Step:
-    """One step: a verb of the driver's table, its arguments, and a sentence for people."""
+    """One step: a verb of the driver's table, its arguments, and its text for users."""
 
     __slots__ = ("args", "text", "verb")
 

@@ -45,7 +45,7 @@ POWERS: Mapping[str, Power] = {
 
 class VmState(NamedTuple):
     """A vm_state. *status*: its status word. *powers*: the power states that match it, the desired one first; empty for
-    any. *tasks*: task_states with a status word of their own, and that word.
+    any. *tasks*: the status word of each task_state that changes it.
     """
 
     status: str
@@ -98,8 +98,8 @@ DIRECT: Mapping[tuple[str, str], str] = {
 
 
 def actions_between(have: str, want: str) -> tuple[tuple[str, str], ...]:
-    """Return the server actions from one power state of ``WANTED`` (in a cloud also ``SHELVED``) to another: (key, verb
-    of the agent or of the cloud) of each.
+    """Return the server actions that lead from the power state *have* to *want*, as pairs of action key and verb.
+    States: those of ``WANTED``, in a cloud also ``SHELVED``.
     """
     if have == want:
         return ()
@@ -113,14 +113,14 @@ def actions_between(have: str, want: str) -> tuple[tuple[str, str], ...]:
 
 
 def verbs_between(have: str, want: str) -> tuple[str, ...]:
-    """Return an agent's verbs from one power state of ``WANTED`` to another."""
+    """Return an agent's verbs that lead from the power state *have* to *want*; both are states of ``WANTED``."""
     if (have, want) in DIRECT:
         return (DIRECT[have, want],)
     return tuple(verb for _key, verb in actions_between(have, want))
 
 
 def power_number(power: str) -> int:
-    """Return Nova's number of a power state; 0 (NOSTATE) for states that Nova does not have."""
+    """Return Nova's number of a power state; 0 (NOSTATE) for states without a number in Nova."""
     return POWERS[power].number if power in POWERS else 0
 
 
@@ -149,8 +149,8 @@ def status_word(vm_state: str, task_state: Optional[str] = None) -> str:
 
 
 def states_of_status(status: str) -> list[tuple[str, Optional[tuple[str, ...]]]]:
-    """Return the (vm_state, task_states) with this status word; task_states ``None``: all without another word. Empty
-    for an unknown word.
+    """Return pairs of vm_state and task_states that have this status word. Task_states ``None``: all that have no
+    status word of their own. Empty for an unknown word.
     """
     states: list[tuple[str, Optional[tuple[str, ...]]]] = [
         (vm_state, tuple(task for task, name in row.tasks.items() if name == status))
@@ -159,5 +159,5 @@ def states_of_status(status: str) -> list[tuple[str, Optional[tuple[str, ...]]]]
 
 
 def tasks_with_status(vm_state: str) -> tuple[str, ...]:
-    """Return the task_states that give a vm_state another status word."""
+    """Return the task_states that change the status word of a vm_state."""
     return tuple(VM_STATES[vm_state].tasks) if vm_state in VM_STATES else ()

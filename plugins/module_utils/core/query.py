@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Parameters of query strings of ``/v1``, the same for agents and clouds. A reader function parses each text."""
+"""Parsers of the query parameters of ``/v1``, the same for agents and clouds."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from .values import Boolean, Choices, Integer, Nullable, Text, Value
 
 
 def read_boolean(name: str, text: str) -> bool:
-    """Return the boolean of ``true`` or ``false``. Raises ``InvalidField``."""
+    """Return the boolean in *text*: ``true`` or ``false``. Raises ``InvalidField`` naming the parameter *name*."""
     if text not in ("true", "false"):
         raise InvalidField(name, "must be true or false", text)
     return text == "true"
 
 
 def read_seconds(name: str, text: str) -> float:
-    """Return a time span in seconds, from 0 to 86400. Raises ``InvalidField``."""
+    """Return the seconds in *text*, from 0 to 86400. Raises ``InvalidField`` naming the parameter *name*."""
     try:
         span = float(text)
     except ValueError:
@@ -29,14 +29,14 @@ def read_seconds(name: str, text: str) -> float:
 
 
 def read_number(name: str, text: str) -> int:
-    """Return a whole number. Raises ``InvalidField``."""
+    """Return the whole number in *text*. Raises ``InvalidField`` naming the parameter *name*."""
     if not text.isascii() or not text.isdigit() or len(text) > 18:
         raise InvalidField(name, "must be a whole number", text)
     return int(text)
 
 
 def read_words(_name: str, text: str) -> list[str]:
-    """Return the items of a list separated by commas, without empty ones."""
+    """Return the items of *text*, separated by commas, without empty ones."""
     return [part.strip() for part in text.split(",") if part.strip()]
 
 
@@ -61,12 +61,14 @@ def filter_reader(value: Value) -> Optional[Callable[[str, str], Any]]:
 
 
 def filter_texts(value: Any) -> list[str]:
-    """Return the texts of a filter that ``filter_reader`` has parsed, in the form of ``fits_filters``."""
+    """Return the accepted texts of a filter, from the *value* that ``filter_reader`` has parsed; ``fits_filters`` takes
+    these.
+    """
     return [_text(alternative) for alternative in (value if isinstance(value, list) else [value])]
 
 
 def fits_filters(shown: Mapping[str, Any], filters: Mapping[str, Container[str]]) -> bool:
-    """Return whether each field in *filters* has one of its accepted texts."""
+    """Return whether each field of *shown* that *filters* name has one of the filter's accepted texts."""
     return all(matches_one_text(shown.get(name), accepted) for name, accepted in filters.items())
 
 

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The rules of ``ensure``, the same on a host and in a cloud: checks of a request, immutable fields, assumptions of a
-dry run, and the difference in the answer.
+"""The rules of ``ensure``, the same on a host and in a cloud: checks of a request, immutable fields, what a dry run
+assumes, and the difference in the answer.
 
 Pure: the drivers find, make and change resources (``magnetar_agent.drivers`` on a host,
 ``magnetar_control.api.v1.driver`` in a cloud).
@@ -136,7 +136,7 @@ class Change:
         return dict(base, **merged)
 
     def fixed(self, old: Mapping[str, Any], want: Mapping[str, Any]) -> list[str]:
-        """Return the names of immutable fields that differ between *old* and *want*."""
+        """Return the names of immutable fields that differ between *old* and *want* without permission."""
         return [f.name for f in self.kind.settable()
                 if f.fixed and f.compared and f.name != "id" and old.get(f.name) != want.get(f.name)
                 and not self.kind.changes(f.name, old.get(f.name), want.get(f.name))
@@ -175,8 +175,8 @@ class Change:
         return policy
 
     def allowed(self, rebuild: bool) -> Document:
-        """Return the permissions and requests that a plan needs in addition to the current state; empty when the caller
-        allows nothing. *rebuild*: whether the resource will be rebuilt.
+        """Return the caller's permissions and requests that the planner reads next to the current state; empty when the
+        caller allows nothing. *rebuild*: whether the resource will be rebuilt.
         """
         allowed: Document = {"allow_reboot": True} if self.permissions.get("allow_reboot") else {}
         if rebuild:
@@ -208,7 +208,9 @@ _mode: ContextVar[Optional[tuple[bool, list[str]]]] = ContextVar("check_mode", d
 
 @contextmanager
 def check_mode(dry_run: bool, warnings: list[str]) -> Iterator[None]:
-    """Add the warnings of the block to *warnings*. With *dry_run*, ``refuse_missing`` only warns."""
+    """Within the context, collect warnings (``warn_caller``) in *warnings*. With *dry_run*, ``refuse_missing`` only
+    warns.
+    """
     token = _mode.set((dry_run, warnings))
     try:
         yield
@@ -217,7 +219,7 @@ def check_mode(dry_run: bool, warnings: list[str]) -> Iterator[None]:
 
 
 def warn_caller(text: str) -> None:
-    """Add a warning to the answer of the current ensure."""
+    """Add *text* to the warnings in the answer of the current ensure."""
     mode = _mode.get()
     if mode is not None and text not in mode[1]:
         mode[1].append(text)
@@ -234,13 +236,14 @@ def refuse_missing(error: InvalidField, noun: str, name: str) -> None:
 
 
 def assumed_warning(noun: str, name: str) -> str:
-    """Return the warning of a prediction that assumes the *noun* exists."""
+    """Return the warning of a dry run that assumes that the *noun* *name* exists, because an earlier task makes it."""
     return "There is no %s %r yet; the prediction assumes that it is made before this." % (noun, name)
 
 
 @contextmanager
 def allow_in_use(dry_run: bool, warnings: list[str]) -> Iterator[None]:
-    """In a dry run, turn the refusal to remove a resource in use into one of the *warnings*."""
+    """Within the context of a dry run, add a refusal to remove a resource in use to *warnings* in place of raising it.
+    """
     try:
         yield
     except InUse as error:

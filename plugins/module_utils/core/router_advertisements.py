@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Router advertisements of guests in networks of OVN: the cloud makes OVN mark them, and hosts drop marked packets.
 
-No rule of OVN stops them: its own flow, which lets them pass, precedes all ACLs (ovn-northd(8), ``ls_in_acl``). Its QoS
-rows change packets after that (ovn-nb(5), QoS). A flow of the agent then drops them where they leave a host's bridge
-for a guest or for the physical network.
+No ACL can stop them: OVN has a flow before all ACLs that lets them pass (ovn-northd(8), ``ls_in_acl``). QoS rules of
+OVN change packets after that flow (ovn-nb(5), QoS). A flow of the agent then drops them where they leave a host's
+bridge for a guest or for the physical network.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Keys for filtering and grouping servers (``KEYS``), the same in the inventory and in server_info."""
+"""Keys for filtering and grouping servers (``KEYS``), the same in the inventory and in the module server_info."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ METADATA = "metadata."
 
 
 def is_server_key(key: str) -> bool:
-    """Return whether *key* is a key of servers."""
+    """Return whether servers can be filtered and grouped by *key*."""
     return key in KEYS or (key.startswith(METADATA) and key != METADATA)
 
 
@@ -57,7 +57,7 @@ def flat_filters(filters: Mapping[str, Any]) -> dict[str, list[str]]:
 
 
 def matches_server_filters(server: Server, filters: Mapping[str, list[str]]) -> bool:
-    """Return whether *server* has, for each filter's key, a value that matches one of its patterns."""
+    """Return whether *server* matches all *filters*: for each key, one of its values matches one of the patterns."""
     return all(any(fnmatch.fnmatchcase(text, pattern) for text in values_for_key(server, key) for pattern in patterns)
                for key, patterns in filters.items())
 

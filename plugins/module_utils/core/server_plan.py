@@ -45,7 +45,7 @@ NOTHING: Document = {"power": MISSING, "todo": (ROOT, "config.iso"), "lost": (),
 
 
 def server_step(verb: str, **args: Any) -> Step:
-    """Return a step with the text of its *verb*."""
+    """Return the step of a *verb*, with its text for users."""
     return Step(verb, TEXT[verb], **args)
 
 
@@ -54,14 +54,13 @@ def plan_server(want: Optional[Document], have: Optional[Document]) -> Iterator[
 
     *have* has the current values of the server's fields, and:
 
-    * ``power`` (``missing`` without a domain), ``transient`` (the domain was undefined from outside and would vanish
-      when it stops),
+    * ``power`` (``missing`` without a domain), ``transient`` (undefined from outside, so it vanishes when it stops),
     * ``todo`` (files to make), ``lost`` (files gone), ``gone`` (an image that no longer exists),
     * ``root_bytes``, ``sizes`` (bytes of the other local disks, by file),
     * ``rescue`` (the rescue disk that exists), ``rescued`` (the domain boots from it), ``rescue_drive`` (its config
       drive must be written), ``rescue_left`` (parts of a rescue remain),
     * ``volumes_made``, ``attached`` (it has volumes),
-    * ``reserved`` (addresses that DHCP gives it: ``[[mac, network, address], ...]``), ``told`` (DHCP has had some),
+    * ``reserved`` (addresses that DHCP gives it: ``[[mac, network, address], ...]``), ``told`` (DHCP had some of it),
     * ``drive`` (``drive_digest`` of the config drive's content), ``pulled`` (the guest lacks its NICs that are devices
       of the host),
     * the caller's permissions and requests: ``allow_reboot``, ``rebuild``.
@@ -128,7 +127,7 @@ def _change_verbs(want: Document, have: Document) -> Iterator[str]:
 
 
 def _files(want: Document, have: Document, sizes: Sequence[str]) -> Iterator[str]:
-    """Yield the verbs that make disks and volumes while the server is off. *sizes*: the verbs of a resize."""
+    """Yield the verbs that make disks and volumes while the server is off. *sizes*: the verbs of ``_resizing``."""
     rebuild = have.get("rebuild")
     if rebuild:
         yield from ("reimage",) * bool(root_block_device(want) and not rebuild.get("keep_volume"))
@@ -142,8 +141,8 @@ def _files(want: Document, have: Document, sizes: Sequence[str]) -> Iterator[str
 
 
 def _drives(want: Document, have: Document, power: str, rescues: Sequence[str]) -> Iterator[str]:
-    """Yield the verbs that write config drives, after libvirt has assigned the addresses of devices. *power*: the state
-    at that point.
+    """Yield the verbs that write config drives, after libvirt has assigned the addresses of devices. *power*: the power
+    state at that point of the plan.
     """
     password, changed = want.get("admin_pass") is not None, have.get("drive") not in (None, drive_digest(want))
     verbs = []
@@ -158,8 +157,8 @@ def _drives(want: Document, have: Document, power: str, rescues: Sequence[str]) 
 
 
 def _differs(want: Document, have: Document) -> list[str]:
-    """Return the changed fields that QEMU applies only at its next start. Addresses and the data for guests do not
-    concern QEMU.
+    """Return the names of changed fields that QEMU applies only at its next start. Changes of addresses and of data for
+    guests need no restart.
     """
     same = _shape(want["flavor"], disk_sizes(want)) == _shape(have["flavor"], have.get("sizes", ()))
     fields = [] if same else ["flavor"]
@@ -177,15 +176,17 @@ def server_hardware(server: Document) -> Document:
 
 
 def _parts(server: Document) -> Document:
-    """Return the part of the hardware that the domain shows. The channel of a guest agent exists unless it is switched
-    off, and the user whose password the agent sets does not concern QEMU.
+    """Return the fields of the server's hardware that are in the domain's XML. The guest agent's channel is there by
+    default, and the user whose password the agent sets is not in the XML.
     """
     return {name: value for name, value in server_hardware(server).items()
             if name != "admin_user" and (name, value) != ("guest_agent", True)}
 
 
 def _shape(flavor: Document, files: Iterable[str]) -> Document:
-    """Return the part of a flavor, and of the server's local disks, that the domain shows."""
+    """Return what the domain's XML has of a flavor and of the server's local disks: CPUs, memory, and the names of
+    disks.
+    """
     return {"vcpus": flavor["vcpus"], "ram": flavor["ram"], "disks": {*files}}
 
 
@@ -211,19 +212,20 @@ def disk_sizes(want: Document) -> dict[str, int]:
 
 
 def volume_block_devices(want: Document) -> list[Document]:
-    """Return the items of the block device mapping that are volumes."""
+    """Return the items of the server's block device mapping that are volumes."""
     return [block_device for block_device in want.get("block_device_mapping", ())
             if block_device_destination(block_device) == "volume"]
 
 
 def root_block_device(want: Document) -> Optional[Document]:
-    """Return the item that is the root disk; ``None`` when the root disk is local."""
+    """Return the item of the server's block device mapping that is the root disk; ``None`` when the root disk is local.
+    """
     return next((block_device for block_device in volume_block_devices(want) if block_device.get("boot_index") == 0),
                 None)
 
 
 def _resizing(want: Document, have: Document) -> Iterator[str]:
-    """Yield the verbs that bring the disks to their desired sizes."""
+    """Yield the verbs that change the local disks to their desired sizes."""
     sizes, present_sizes, rebuild = disk_sizes(want), have.get("sizes", {}), have.get("rebuild")
     if not rebuild and SWAP in present_sizes and present_sizes[SWAP] != sizes.get(SWAP):
         yield "drop_swap"
@@ -235,7 +237,7 @@ def _resizing(want: Document, have: Document) -> Iterator[str]:
 
 
 def _adds_disk(want: Document, have: Document) -> bool:
-    """Return whether a desired ephemeral or swap disk is missing, or will be."""
+    """Return whether a desired ephemeral or swap disk does not exist yet, or will be removed and made again."""
     present_sizes = have.get("sizes", {})
     return any(file not in present_sizes or (file == SWAP and present_sizes[file] != size) for file,
                size in disk_sizes(want).items())
@@ -296,7 +298,9 @@ def _check_root_volume(want: Document, have: Document) -> None:
 
 # Rescue -------------------------------------------------------------------------------------------------------------
 def _rescuing(want: Document, have: Document) -> tuple[str, ...]:
-    """Return ``rescue`` (before the domain is defined) or ``unrescue`` (after it); empty when nothing changes."""
+    """Return the verb ``rescue`` (before the domain is defined) or ``unrescue`` (after it is defined); empty when
+    nothing changes.
+    """
     rescue_image = want.get("rescue")
     if rescue_image is None:
         return ("unrescue",) if have.get("rescued") or have.get("rescue_left") else ()

@@ -38,7 +38,9 @@ class Value:
 
 
 class Text(Value):
-    """A string of *min* to *max* characters that matches *pattern* as a whole; *rule* says the pattern in words."""
+    """A string of *min* to *max* characters that matches *pattern* as a whole; *rule* describes the pattern in error
+    messages.
+    """
 
     form = (str,)
 
@@ -48,7 +50,8 @@ class Text(Value):
 
     @functools.cached_property
     def pattern(self) -> Optional[re.Pattern[str]]:
-        """The pattern, compiled when it is first used: a module uses few of all that it imports."""
+        """The compiled pattern. It is compiled at first use, because a module uses few of the patterns that it imports.
+        """
         return re.compile(self._pattern) if self._pattern else None
 
     def check(self, value: Any, path: str, version: Optional[Version] = None) -> Any:
@@ -103,7 +106,7 @@ class Mac(Text):
 
 
 class Base64(Text):
-    """Base64 text of at most *max* characters in encoded form, as sent."""
+    """Base64 text of at most *max* characters, counted in encoded form."""
 
     def __init__(self, max: int) -> None:
         super().__init__(0, max)
@@ -263,7 +266,7 @@ class MapOf(Value):
 
 
 def _either(rules: list[str]) -> str:
-    """Return a rule that allows any of *rules*: must be A or B."""
+    """Return a rule for error messages that combines *rules*: must be A or B."""
     alike = all(rule.startswith("must be ") for rule in rules)
     first, *further_rules = dict.fromkeys(rules)
     return " or ".join([first] + [rule[len("must be "):] if alike else rule for rule in further_rules])

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Vendor data: data that an operator provides to guests. A JSON object of bounded size and depth."""
+"""Vendor data: a JSON object that an operator provides to guests, limited in size and depth."""
 
 from __future__ import annotations
 
@@ -14,7 +14,9 @@ KEYS = 1024
 
 
 def read_vendor_data(path: Path) -> dict[str, Any]:
-    """Return the object in the file *path*. Raises ``ValueError`` with the reason, without the content."""
+    """Return the JSON object in the file *path*. Raises ``ValueError`` with the reason, which does not quote the
+    content.
+    """
     try:
         with path.open("rb") as file:
             content = file.read(MOST + 1)
@@ -27,7 +29,7 @@ def read_vendor_data(path: Path) -> dict[str, Any]:
 
 
 def parse_vendor_data(content: bytes) -> dict[str, Any]:
-    """Return the object in *content*. Raises ``ValueError`` with the reason, without the content."""
+    """Return the JSON object in *content*. Raises ``ValueError`` with the reason, which does not quote the content."""
     if len(content) > MOST:
         raise ValueError("has more than %d KiB" % (MOST // 1024))
     try:

@@ -53,7 +53,9 @@ class Range:
             raise ValueError("a range cannot end (%s) before it begins (%s)" % (self.until, self.since))
 
     def holds(self, version: Optional[Version]) -> bool:
-        """Return whether *version* lies inside. ``None`` means the newest version: only an open range includes it."""
+        """Return whether *version* is in the range. ``None`` means the newest version: only a range without end
+        includes it.
+        """
         if version is None:
             return self.until is None
         return self.since <= version and (self.until is None or version <= self.until)

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Flows: work of more than one agent, as generators of steps. The process that runs a flow may die between any two
-steps, and runs it again from its start. That is always safe, because each step requests "at least" a state.
+"""Flows: work that involves more than one agent, as generators of steps.
+
+The process that runs a flow may die between any two steps; then the flow starts again from its first step. That is
+always safe, because each step only requests a state, and does nothing when that state exists.
 """
 
 from __future__ import annotations
@@ -13,4 +15,4 @@ Sure = Callable[[], None]
 
 
 def always_allowed() -> None:
-    """Allow every change."""
+    """Do nothing: the default of *sure*, for callers that are always in charge."""

@@ -3,8 +3,8 @@
 agent.
 
 First the volume's host grants access (``volume_export``), then the server's host attaches (``volume_attachment``); a
-detachment goes in reverse order. Each step may be repeated. *sure* is called before each step: it raises where the
-caller is no longer in charge.
+detachment goes in reverse order. Each step may be repeated. The function *sure* is called before each step; it raises
+an error when the caller may no longer change the server.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ def _dry_run_answer(noun: str, server: str, volume: str, want: dict[str, Any]) -
 
 
 def _is_same_host(server_host: Side, volume_host: Side) -> bool:
-    """Return whether both are the same host, which needs no link to itself."""
+    """Return whether *server_host* and *volume_host* are one host, so that the volume needs no export."""
     return all(server_host.host[name] == volume_host.host[name] for name in ("id", "name", "link_name"))
 
 
@@ -96,7 +96,9 @@ def _get_named(side: Side, noun: str, key: str) -> dict[str, Any]:
 
 
 def _uuid_or_key(side: Side, noun: str, key: str) -> str:
-    """Return the uuid, or the key itself when there is no such resource, because absent ones may be removed too."""
+    """Return the uuid of the resource *key*, or *key* itself when the resource does not exist: removal of a missing
+    resource is no error.
+    """
     try:
         return str(side.client.get(noun, key)["id"])
     except NotFound:

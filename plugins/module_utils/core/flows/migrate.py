@@ -3,9 +3,9 @@
 (``magnetar_agent.migrations``).
 
 The steps: the source reports the contents of the server (and refuses a server that cannot move), the target agrees and
-admits the source, the source sends the server, the target completes it, the source removes its remains. Each side has a
-document of kind ``migration``; both have the same uuid. After any crash, running the flow again continues where it
-stopped.
+accepts connections of the source, the source sends the server, the target completes it, the source removes its remains.
+Each side has a document of kind ``migration``; both have the same uuid. After any crash, running the flow again
+continues where it stopped.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ COMING = ("becomes", "cards")
 
 
 class Side:
-    """One of the two agents: a client, and the address where the other agent reaches it (default: the endpoint's
-    ``host``).
+    """The source or the target of a migration: a client of its agent, and the address where the other agent reaches it
+    (default: the ``host`` of the client's endpoint).
     """
 
     def __init__(self, client: Client, address: Optional[str] = None) -> None:
@@ -40,7 +40,7 @@ class Side:
 
     @property
     def host(self) -> dict[str, Any]:
-        """The host resource."""
+        """The document of the agent's host; fetched once."""
         if self._host is None:
             self._host = self.client.get("host")
         return self._host
@@ -53,7 +53,7 @@ class Side:
             return None
 
     def link_name(self) -> str:
-        """Return the agent's name for other agents. Raises ``Conflict`` without TLS."""
+        """Return the name under which other agents know this agent. Raises ``Conflict`` when the agent has no TLS."""
         name = self.host["link_name"]
         if not name:
             raise Conflict("The agent of %s has no TLS for links to other agents: set listen, tls_cert, tls_key and "
@@ -61,7 +61,7 @@ class Side:
         return str(name)
 
     def link_address(self) -> str:
-        """Return host:port for the other agent."""
+        """Return ``host:port`` where the other agent connects to this agent."""
         host = self.address or self.client.host or self.host["name"]
         return "%s:%d" % ("[%s]" % host if ":" in host else host, self.host["link_port"])
 
@@ -73,8 +73,8 @@ class Side:
 
 class Migrate:
     """The migration of a server from *source* to *target*; ``steps`` runs it. *wish*: ``type`` (auto, live, cold),
-    OPTIONS, ``becomes`` (flavor and hardware at the target after a resize, cold only), and ``cards`` (the card there of
-    each virtual function, by MAC address).
+    OPTIONS, ``becomes`` (flavor and hardware after a resize, cold only), and ``cards`` (the target's card for each
+    virtual function, by MAC address).
 
     *id*: the uuid of the migration on both sides. A caller that stores it can run the flow again while an agent still
     works on a first document that is not visible yet. Without it, a uuid is generated.
@@ -96,7 +96,9 @@ class Migrate:
         self._gone = False
 
     def plan(self) -> list[Step]:
-        """Return the steps that would run; empty when the migration is complete. Raises the refusals of the agents."""
+        """Return the steps that ``steps`` would run; empty when the migration is complete. Raises the errors of agents
+        that refuse.
+        """
         return [step for step, _do in self._planned(True)]
 
     def steps(self) -> Iterator[Step]:
@@ -136,7 +138,9 @@ class Migrate:
             self._gone = True
 
     def _half(self, side: Side, server: str) -> Optional[dict[str, Any]]:
-        """Return the migration of this side that has not ended. Raises ``Conflict`` for one with another host."""
+        """Return the unfinished migration document of this *side*; ``None`` without one. Raises ``Conflict`` when the
+        server is in a migration with a third host.
+        """
         other = self.target if side is self.source else self.source
         role = "source" if side is self.source else "target"
         for migration in side.open_migrations(server):
@@ -189,8 +193,8 @@ class Migrate:
 
 
 def abort_host_migration(source: Side, target: Side, server: str, dry_run: bool = False) -> list[Step]:
-    """Abort the migration between these two: the server stays at the source. Return the steps; empty when there is no
-    migration. Raises ``Conflict`` when the server has arrived already.
+    """Abort the migration of *server* from *source* to *target*: the server stays at the source. Return the steps;
+    empty when there is no migration. Raises ``Conflict`` when the server runs at the target already.
     """
     server_document = source.find(server) or target.find(server)
     if server_document is None:
@@ -209,7 +213,7 @@ def abort_host_migration(source: Side, target: Side, server: str, dry_run: bool 
 
 
 def _is_with(migration: dict[str, Any], other: Side) -> bool:
-    """Return whether a migration is with *other*, and not with a third host. A host that is down is recognized by its
+    """Return whether the other host of a *migration* document is *other*. A host that is down is recognized by its
     address.
     """
     host = str(migration["address"] or "").rpartition(":")[0].strip("[]")
@@ -217,7 +221,9 @@ def _is_with(migration: dict[str, Any], other: Side) -> bool:
 
 
 def _cancel(client: Client, id: str) -> None:
-    """Cancel a running step. The removal of the migration waits for its end."""
+    """Cancel the running operation of the migration *id*. The deletion of the migration waits until the operation has
+    ended.
+    """
     for operation in client.list("operations", kind="migration", key=id, status="running"):
         with suppress(Conflict, NotFound):  # it has ended meanwhile
             client.cancel(operation["id"])

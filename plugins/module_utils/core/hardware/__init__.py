@@ -25,9 +25,9 @@ EVERYWHERE = frozenset((AGENT, API, SCHEDULER))
 class Spec(NamedTuple):
     """An extra spec or property. *name*, *value* and *usual* are regular expressions of the whole text; *usual* matches
     values that request the default of every server. *acts*: the parts that act on it. *lacks*: the missing part where
-    no part acts. *row*: the row of the ``hardware`` field that it sets. *exists*: whether a text of the group ``what``
-    of *name* exists, because a table with hundreds of names is no regular expression. *ignored*: Nova does not know the
-    name and ignores it.
+    no part acts. *row*: the row of the ``hardware`` field that it sets. *exists*: a function that checks the part of
+    the name in the group ``what`` of *name*, where the table of valid names is too long for a regular expression.
+    *ignored*: Nova does not know the name and ignores it.
     """
 
     name: str
@@ -45,8 +45,8 @@ class Spec(NamedTuple):
 
 
 class Table:
-    """The rows of one kind of specs. *namespaces*: a regular expression of the prefixes that belong to the rows alone;
-    other names are free.
+    """The rows of one kind of specs. *namespaces*: a regular expression of prefixes of names; unknown names with such a
+    prefix are refused, all other unknown names are allowed.
     """
 
     def __init__(self, noun: str, rows: Sequence[Spec], namespaces: str) -> None:
@@ -64,7 +64,7 @@ class Table:
             "what" not in pattern.groupindex or row.exists(match["what"]))), None)
 
     def reserved(self, name: str) -> bool:
-        """Return whether only the rows exist in the namespace of *name*."""
+        """Return whether *name* has a prefix of ``namespaces``, so that unknown names are refused."""
         return bool(re.match(self._namespaces, name))
 
     def validate(self, name: str, value: str) -> None:
@@ -95,8 +95,8 @@ class Table:
                 yield "%s %s=%s: it must match %s" % (self.what, name, value, row.value)
 
     def without_effect(self, specs: Mapping[str, str], parts: Collection[str] = EVERYWHERE) -> Iterator[str]:
-        """Yield a text for each of the *specs* that none of the *parts* acts on, with the missing part. Free names
-        pass: other software uses them.
+        """Yield a text for each of the *specs* that none of the *parts* acts on, with the missing part. Names outside
+        the reserved namespaces are skipped: other software uses them.
         """
         for name, value in sorted(specs.items()):
             row = self.find(name)

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Architectures of guests. QEMU emulates an architecture that differs from the host's, on a machine with other parts.
-Pure.
+"""Architectures of guests. QEMU emulates an architecture that differs from the host's, with machine types of that
+architecture. Pure.
 
 Source: Nova's page on CPU emulation, libvirt's domain format, QEMU's pages on ``virt``, ``pseries`` and
 ``s390-ccw-virtio``.
@@ -65,7 +65,7 @@ CHOICES: Mapping[str, Mapping[str, tuple[Any, ...]]] = {
 
 def complete_for_architecture(hardware: Mapping[str, Any]) -> dict[str, Any]:
     """Return the *hardware* of a server completed with the defaults of its architecture. Raises ``InvalidField`` naming
-    a field that its machine cannot have.
+    a field that machine types of the architecture do not support.
     """
     architecture = hardware.get(FIELD)
     if architecture is None:
@@ -94,13 +94,13 @@ def _word(value: Any) -> str:
 
 
 def guest_architecture(hardware: Mapping[str, Any], host: Mapping[str, Any]) -> str:
-    """Return the architecture of a guest with this *hardware* on a *host* (fields of ``kinds.Host``); "" where the host
-    does not report its own.
+    """Return the architecture of a guest with this *hardware* on a *host* (fields of ``kinds.Host``); "" where neither
+    the hardware nor the host names one.
     """
     return str(hardware.get(FIELD) or host.get("architecture") or "")
 
 
 def emulated_architecture(hardware: Mapping[str, Any], host: Mapping[str, Any]) -> str:
-    """Return the guest's architecture where it differs from the host's; "" where it does not."""
+    """Return the guest's architecture where it differs from the host's; "" where they are equal."""
     requested = hardware.get(FIELD)
     return str(requested) if requested and requested != host.get("architecture") else ""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Texts for sets of CPUs and sizes of memory pages."""
+"""Value types of sets of CPUs and sizes of memory pages, and conversions of their texts."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ MOST = 4096
 
 
 def cpu_set(text: str, field: str = "cpus") -> frozenset[int]:
-    """Return the CPUs that *text* names. Raises ``InvalidField`` naming *field*."""
+    """Return the CPU numbers in *text*, such as ``0-3,^2``. Raises ``InvalidField`` naming *field*."""
     included: set[int] = set()
     excluded: set[int] = set()
     if not re.fullmatch(CPUS, text):
@@ -34,7 +34,7 @@ def cpu_set(text: str, field: str = "cpus") -> frozenset[int]:
 
 
 def cpu_text(cpus: Iterable[int]) -> str:
-    """Return *cpus* as a text with ranges."""
+    """Return the numbers *cpus* as a text with ranges, such as ``0-1,3``."""
     parts: list[list[int]] = []
     for cpu in sorted(cpus):
         if parts and parts[-1][1] == cpu - 1:
@@ -45,12 +45,12 @@ def cpu_text(cpus: Iterable[int]) -> str:
 
 
 def _text(value: Any) -> Any:
-    """Return numbers, which YAML may read, as texts; other values unchanged."""
+    """Return an integer as text, because YAML reads a text of digits as a number; other values unchanged."""
     return str(value) if isinstance(value, int) and not isinstance(value, bool) else value
 
 
 class CpuSet(Text):
-    """A set of CPUs; the normal form has sorted ranges."""
+    """A set of CPUs as text; the normal form has sorted ranges."""
 
     def __init__(self) -> None:
         super().__init__(1, 255, CPUS, "must be a list of CPUs such as 0-3,^2,8")
@@ -76,7 +76,7 @@ class CpuMask(CpuSet):
 
 
 def masked_cpus(mask: str, count: int) -> frozenset[int]:
-    """Return the CPUs out of *count* that the normal form of a ``CpuMask`` names; a mask without ``^`` may also name
+    """Return the CPUs below *count* that the normal form of a ``CpuMask`` selects; a mask without ``^`` may also select
     higher ones.
     """
     if not mask.startswith("^"):

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Groups of requests in a flavor's extra specs: ``resources1:CUSTOM_X``, ``trait1:NAME``, ``group_policy``.
 
-One provider serves all requests of a group. The host itself has the custom resource classes, so it serves each group of
-them: their requests add up, and the host must have the traits of every group. A divided device serves a group with
-``VGPU``, and the group's trait must be the device's. Source: Nova's extra spec reference, Placement's *Granular
-resource request syntax*.
+One resource provider serves all requests of a group. The host itself has the custom resource classes, so it serves
+every group with them: their amounts add up, and the host must have the traits of all these groups. A GPU that is
+divided into virtual GPUs serves a group with ``VGPU``; the GPU must have the group's trait. Source: Nova's extra spec
+reference, Placement's *Granular resource request syntax*.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ _TRAIT = re.compile("trait(?P<group>%s)?:(?P<name>.+)" % GROUP)
 
 
 def custom_resources(specs: Mapping[str, Any]) -> dict[str, int]:
-    """Return the requested amounts of custom resource classes and of other classes that operators give hosts, summed
-    over all groups.
+    """Return the requested amounts of custom resource classes, and of other classes that operators give to hosts,
+    summed over all groups.
     """
     amounts: dict[str, int] = {}
     for match, value in _matches(_RESOURCES, specs):
@@ -56,7 +56,9 @@ def requested_vgpus(specs: Mapping[str, Any]) -> Vgpus:
 
 
 def requested_traits(specs: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    """Return pairs of each host trait that extra specs name, in any group, and its value."""
+    """Yield the traits that extra specs request of the host, as (name, value), where the value is ``required`` or
+    ``forbidden``. Traits in groups with virtual GPUs are those of devices, so they are left out.
+    """
     devices = requested_vgpus(specs).groups
     return ((match["name"], value) for match, value in _matches(_TRAIT, specs) if match["group"] not in devices)
 
@@ -84,8 +86,8 @@ def check_request_groups(specs: Mapping[str, Any]) -> str:
 
 
 def _vgpu_problem(specs: Mapping[str, Any], of_host: set[str]) -> str:
-    """Return the error in the requests for virtual GPUs; empty when there is none. *of_host*: groups with custom
-    resources.
+    """Return the error in the requests for virtual GPUs; empty when there is none. *of_host*: names of the groups with
+    custom resources, which only the host provides.
     """
     requested = requested_vgpus(specs)
     if requested.total > 1:

@@ -64,8 +64,8 @@ _RUN_BY = {X86_64: (I686,)}
 
 
 def shutdown_timeout(properties: Mapping[str, Any]) -> Optional[int]:
-    """Return the seconds that a guest of the image may take to shut down; ``None`` where its properties name none, or a
-    malformed one.
+    """Return the seconds that a guest of the image may take to shut down; ``None`` where its properties have no valid
+    value.
     """
     text = str(properties.get(SHUTDOWN_TIMEOUT, ""))
     return int(text) if re.fullmatch(SECONDS, text) else None

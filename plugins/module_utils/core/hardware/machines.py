@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Machine types of guests, by QEMU's names. ``q35``, ``pc`` and, for other architectures, ``virt``, ``pseries`` and
-``s390-ccw-virtio`` are aliases of the newest version, such as ``pc-q35-7.2``. The version determines the guest's
-devices. Pure.
+"""Machine types of guests, by QEMU's names.
 
-Source: Nova's page on machine types.
+``q35``, ``pc`` and, for other architectures, ``virt``, ``pseries`` and ``s390-ccw-virtio`` are aliases of the newest
+version, such as ``pc-q35-7.2``. The version determines the models of the guest's devices. Pure. Source: Nova's page on
+machine types.
 """
 
 from __future__ import annotations
@@ -35,7 +35,9 @@ def machine_family(machine: str) -> str:
 
 
 def required_machine(hardware: Mapping[str, Any]) -> str:
-    """Return the only machine type that has the requested *hardware* (``pc`` for IDE); "" where others have it too."""
+    """Return the only machine type that supports the requested *hardware* (``pc`` for IDE); "" where others support it
+    too.
+    """
     return "pc" if "ide" in (hardware.get("disk_bus"), hardware.get("cdrom_bus")) else ""
 
 
@@ -61,7 +63,7 @@ def is_same_machine(machine: str, recorded: str) -> bool:
 
 
 def machine_version(machine: str) -> tuple[int, ...]:
-    """Return the numbers of the machine's version in order; empty for an alias."""
+    """Return the version of a *machine* as a tuple of numbers, such as (7, 2); empty for an alias."""
     return tuple(int(number) for number in re.findall(r"[0-9]+", machine[len(
         VERSIONED[machine_family(machine)]):])) if is_versioned(
         machine) else ()
@@ -83,15 +85,15 @@ def guest_machines(facts: Mapping[str, Any]) -> dict[str, list[str]]:
 
 
 def machine_of_image(image: Mapping[str, Any], requested: str = "") -> str:
-    """Return the machine type that the *image* of a server keeps (``machine``); without one, the type that its
-    properties have *requested*.
+    """Return the machine type that the *image* document of a server records (``machine``); without one, the *requested*
+    type of the image's properties.
     """
     return str(image.get("machine") or requested or "")
 
 
 def properties_with_machine(properties: Mapping[str, Any], machine: str) -> dict[str, Any]:
-    """Return the *properties* of a server's image for an image taken of the server. They include the server's
-    *machine*, which the system in it relies on, unless they already imply it.
+    """Return the *properties* of an image that is created from a server. They are those of the server's own image, with
+    the server's *machine* added where they do not imply it: the installed system may depend on its machine type.
     """
     differs = machine not in ("", AUTO) and not (PROPERTY in properties
                                                  and is_same_machine(str(properties[PROPERTY]), machine))

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Types of virtual GPUs (mediated devices) that an agent's settings enable, and the devices that each type is for."""
+"""Types of virtual GPUs (mediated devices) that an agent's settings enable, and the devices for which each type is
+enabled.
+"""
 
 from __future__ import annotations
 
@@ -10,9 +12,8 @@ _ANY, _ONE = "*", "?"
 
 
 def check_mdev_types(types: Sequence[Mapping[str, str]]) -> str:
-    """Return the error in the types that settings name; empty when there is none.
-
-    Each device has one type. A type without an address, which may only be the last, is for all other devices.
+    """Return the error in the *types* that settings enable; empty when there is none. Each device has one type. A type
+    without device addresses applies to all other devices; only the last one may be so.
     """
     for at, first in enumerate(types):
         for second in types[at + 1:]:

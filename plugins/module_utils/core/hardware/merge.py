@@ -78,7 +78,7 @@ def check_pcpus(specs: Mapping[str, Any], vcpus: int) -> None:
 
 
 def encrypts_disks(flavor: Mapping[str, Any], image: Mapping[str, Any]) -> bool:
-    """Return whether the local disks of a server of *flavor* and *image* are encrypted."""
+    """Return whether *flavor* or *image* requests encrypted local disks."""
     requested = {**parse_hardware_specs(flavor.get("extra_specs") or {}, BY_SPEC),
                  **parse_hardware_specs(image.get("properties") or {}, BY_PROPERTY)}
     return bool(requested.get("ephemeral_encryption"))
@@ -86,8 +86,8 @@ def encrypts_disks(flavor: Mapping[str, Any], image: Mapping[str, Any]) -> bool:
 
 def requested_hardware(flavor: Mapping[str, Any], image: Mapping[str, Any]) -> dict[str, Any]:
     """Return the fields of the server that *flavor* (``vcpus``, ``extra_specs``) and *image* (``properties``) request:
-    ``hardware``, and ``machine`` where the image names one or keeps the server's own; empty when they request nothing.
-    Raises ``InvalidField``.
+    ``hardware``, and ``machine`` where the image names one or records the server's current one; empty when they request
+    nothing. Raises ``InvalidField``.
     """
     hardware = hardware_of_specs(flavor.get("extra_specs") or {}, image.get("properties") or {}, flavor["vcpus"])
     machine = machines.machine_of_image(image, hardware.pop("machine", ""))
@@ -99,8 +99,8 @@ def requested_hardware(flavor: Mapping[str, Any], image: Mapping[str, Any]) -> d
 
 
 def tpm_secret_owner(flavor: Mapping[str, Any], image: Mapping[str, Any]) -> str:
-    """Return the owner of the TPM secret of a cloud's server of *flavor* and *image*: ``user``, ``host`` or
-    ``deployment``; "" when it has no TPM.
+    """Return the owner (``user``, ``host`` or ``deployment``) of the TPM secret that a cloud's server of *flavor* and
+    *image* has; "" for a server without a TPM.
     """
     specs, properties = flavor.get("extra_specs") or {}, image.get("properties") or {}
     if "hw:tpm_version" not in specs and "hw_tpm_version" not in properties:
@@ -155,7 +155,9 @@ def merge_flavor_image(flavor: Mapping[str, Any], image: Mapping[str, Any], vcpu
 
 
 def _merge_row(row: Row, flavor: Any, image: Any) -> Any:
-    """Return the value of a *row* that flavor, image or both request."""
+    """Return the value of one *row* of ``hardware`` from the values of flavor and image, either of which may be
+    missing.
+    """
     if row.rule == OPEN and image is not None and flavor not in (numa.LARGE, numa.ANY_SIZE):
         raise InvalidField("image", "property %s may be set only where the flavor's %s is large or any, and it is %s"
                            % (row.image, row.spec, flavor), image)
@@ -181,8 +183,9 @@ def _merge_row(row: Row, flavor: Any, image: Any) -> Any:
 
 def choose_cpu_topology(vcpus: int, requested: Mapping[str, Any], limits: Mapping[str, Optional[int]],
                         field: str = "hardware") -> dict[str, int]:
-    """Return the sockets, cores and threads of *vcpus* within the *limits*: the *requested* ones, then the topology
-    with the fewest threads and, among these, the most sockets. Raises ``InvalidField`` naming *field*.
+    """Return the sockets, cores and threads of *vcpus* within the *limits*. *requested* numbers are fixed; of the
+    possible topologies the one with the fewest threads is chosen and, among these, the most sockets. Raises
+    ``InvalidField`` naming *field*.
     """
     for name in TOPOLOGY:
         most, count = limits.get(name), requested.get(name)
@@ -249,7 +252,7 @@ def _check(hardware: Mapping[str, Any]) -> None:
 
 
 def _check_bases(hardware: Mapping[str, Any]) -> None:
-    """Raise ``InvalidField`` for fields that mean nothing without another field."""
+    """Raise ``InvalidField`` for fields that have no effect without another field, when that one is missing."""
     for name in hardware:
         if (base := _base(name)) and base not in hardware:
             raise InvalidField("hardware.%s" % name, "needs %s" % base)
@@ -283,7 +286,7 @@ def _check_encrypted_memory(hardware: Mapping[str, Any]) -> None:
 
 
 def _base(name: str) -> str:
-    """Return the field that *name* depends on; "" when there is none."""
+    """Return the field that *name* has no effect without; "" when there is none."""
     if name.startswith("disk_") and name.endswith("_max"):
         return name[:-len("_max")]
     if name.startswith("vif_") and not name.endswith("_average"):

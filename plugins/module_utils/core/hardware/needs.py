@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Requirements of a server's ``hardware`` on its host. Pure: agents refuse servers with them, and the scheduler tries
-another host.
+"""Checks whether a host can provide a server's ``hardware``. Pure: with them agents refuse servers, and the scheduler
+skips hosts.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def missing_hardware(hardware: Mapping[str, Any], host: Mapping[str, Any]) -> It
 
 
 def _machine(hardware: Mapping[str, Any], host: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """Yield the missing architecture, machine type and firmware. An emulator comes with its own firmware."""
+    """Yield what the host lacks of architecture, machine type and firmware. An emulator comes with its own firmware."""
     emulated, emulatable = architectures.emulated_architecture(hardware, host), host.get("emulated_architectures") or ()
     if emulated and emulated not in emulatable:
         yield architectures.FIELD, EMULATOR % (
@@ -77,14 +77,14 @@ def offered_machine_types(hardware: Mapping[str, Any], host: Mapping[str, Any]) 
 
 
 def _devices(hardware: Mapping[str, Any], host: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """Yield the missing PCI devices and virtual GPUs."""
+    """Yield the requested PCI devices and virtual GPUs that the host lacks."""
     requested = device_requests(hardware)
     yield from missing_devices(requested, reported_devices(host) if requested else {})
 
 
 def missing_devices(requested: Mapping[str, int], available: Mapping[str, Mapping[str, Any]]) -> Iterator[tuple[str,
                                                                                                                 str]]:
-    """Yield the missing ones of the devices *requested*, by the names of ``pci.device_requests`` and
+    """Yield the names of the *requested* devices that are not *available*, as of ``pci.device_requests`` and
     ``pci.network_devices_name``. *available*: ``pci.reported_devices`` of the host.
     """
     for name, count in requested.items():

@@ -21,8 +21,8 @@ SMALL_KIB = 4
 
 
 class GuestCell(NamedTuple):
-    """A NUMA cell of a guest: its virtual CPUs, the *pinned* ones among them that have a CPU of the host to themselves,
-    and its MiB.
+    """A NUMA cell of a guest: its virtual CPUs, those among them that are *pinned*, each to a host CPU of its own, and
+    its memory in MiB.
     """
 
     cpus: tuple[int, ...]
@@ -31,8 +31,9 @@ class GuestCell(NamedTuple):
 
 
 class Needs(NamedTuple):
-    """The NUMA needs of a server. *page*: "" where no size is requested. *emulator*: whether QEMU's own threads get a
-    dedicated CPU. *networks*: the guest must be near them, where the host reports the cells near a network.
+    """The NUMA needs of a server. *page*: the page size, "" where none is requested. *emulator*: whether QEMU's own
+    threads get a dedicated CPU. *networks*: networks whose cards must be near the guest's cells, where the host reports
+    which cells those are.
     """
 
     cells: tuple[GuestCell, ...]
@@ -65,7 +66,7 @@ class HostCell(NamedTuple):
 
 # Needs of a server --------------------------------------------------------------------------------------------------
 def pinned_cpus(hardware: Mapping[str, Any], vcpus: int) -> frozenset[int]:
-    """Return the virtual CPUs that have a CPU of the host to themselves."""
+    """Return the virtual CPUs that are pinned, each to a host CPU of its own."""
     policy = hardware.get("cpu_policy")
     if policy == "mixed":
         mask = hardware.get("cpu_dedicated_mask")
@@ -82,13 +83,13 @@ def realtime_cpus(hardware: Mapping[str, Any], vcpus: int) -> frozenset[int]:
 
 
 def dedicated_cpu_count(hardware: Mapping[str, Any], vcpus: int) -> int:
-    """Return the number of dedicated CPUs (the class PCPU) that a server with this *hardware* takes of a host."""
+    """Return the number of dedicated host CPUs (the class PCPU) that a server with this *hardware* needs."""
     return len(pinned_cpus(hardware, vcpus)) + (hardware.get("emulator_threads") == "isolate")
 
 
 def numa_needs(hardware: Mapping[str, Any], vcpus: int, ram: int) -> Optional[Needs]:
-    """Return the needs of a server with this *hardware* (checked by ``check_numa``); ``None`` when it may be anywhere.
-    Dedicated CPUs and a page size imply one NUMA cell, as in Nova.
+    """Return the needs of a server with this *hardware* (checked by ``check_numa``); ``None`` when it may run on any
+    cells. Dedicated CPUs and a page size imply one NUMA cell, as in Nova.
     """
     pinned, page = pinned_cpus(hardware, vcpus), hardware.get("mem_page_size", "")
     if not (pinned or page or "numa_nodes" in hardware):
@@ -192,7 +193,7 @@ Placement = dict[str, Any]
 
 
 class NoFit(Exception):
-    """A host lacks something that a server needs; the message names it."""
+    """The host lacks something that a server needs; the message names it."""
 
 
 def place_guest(cells: Sequence[HostCell], needs: Needs, worth: Mapping[int, int] = MappingProxyType({}),
@@ -234,7 +235,9 @@ def place_guest(cells: Sequence[HostCell], needs: Needs, worth: Mapping[int, int
 
 
 def _near_choices(order: Sequence[HostCell], networks: Iterable[str]) -> Iterator[tuple[int, ...]]:
-    """Yield tuples of indexes into *order* whose cells together are near all of the *networks*, first cells first."""
+    """Yield choices of cells that together are near all of the *networks*, each as a tuple of indexes into *order*, in
+    the order of the cells.
+    """
     near_cells = {frozenset(at for at, cell in enumerate(order) if name in cell.networks) for name in networks}
     # A network near all cells of another network, and more, adds no constraint to it. So the number of choices depends
     # on the host's cells, not on the number of networks of a server.
@@ -244,8 +247,9 @@ def _near_choices(order: Sequence[HostCell], networks: Iterable[str]) -> Iterato
 
 
 def _match_cells(fits: Sequence[Mapping[int, Placement]], near: Sequence[int] = ()) -> Optional[list[int]]:
-    """Return a distinct cell of the host for each cell of the guest, the first suitable ones and all of *near* among
-    them; ``None`` where there are not enough.
+    """Match the cells of the guest to different cells of the host, and return the host cell's index for each. *fits*:
+    for each guest cell, the placements by host cell. All of *near* are used, and early cells are preferred; ``None``
+    where there is no match.
     """
     taken = _cover_near_cells(fits, near)
     if taken is None:
@@ -267,8 +271,8 @@ def _match_cells(fits: Sequence[Mapping[int, Placement]], near: Sequence[int] = 
 
 
 def _cover_near_cells(fits: Sequence[Mapping[int, Placement]], near: Sequence[int]) -> Optional[dict[int, int]]:
-    """Return a cell of the guest for each cell of the host in *near*; ``None`` where there are not enough. Later
-    matching keeps all cells of *near*.
+    """Match each host cell in *near* to a different guest cell, and return the guest cells by host cell; ``None`` where
+    that is impossible. Later matching keeps all host cells of *near* in use.
     """
     taken: dict[int, int] = {}
 
@@ -286,7 +290,9 @@ def _cover_near_cells(fits: Sequence[Mapping[int, Placement]], near: Sequence[in
 
 
 def _place_cell(host: HostCell, guest: GuestCell, needs: Needs, emulator: bool) -> Placement:
-    """Return the share of a *host* cell that a *guest* cell gets. Raises ``NoFit``."""
+    """Return the placement of the *guest* cell on the *host* cell: CPUs, memory and page size. *emulator*: also a CPU
+    for QEMU's threads. Raises ``NoFit``.
+    """
     floating = len(guest.cpus) - len(guest.pinned)
     if floating > len(host.shared):
         raise NoFit("it needs %d shared CPUs, and the cell has %d" % (floating, len(host.shared)))
@@ -325,7 +331,7 @@ def _choose_cpus(host: HostCell, count: int, threads: str) -> list[int]:
 
 
 def _page_size(host: HostCell, memory_mb: int, size: str) -> int:
-    """Return the size in KiB of the pages for the memory. Raises ``NoFit``."""
+    """Return the size in KiB of the pages for *memory_mb* of memory. Raises ``NoFit``."""
     sizes = sorted((kib for kib in host.pages if kib > SMALL_KIB), reverse=True)
     accepted = {"": [SMALL_KIB], SMALL: [SMALL_KIB], LARGE: sizes, ANY_SIZE: [*sizes, SMALL_KIB]}.get(size)
     for kib in [int(size)] if accepted is None else accepted:
@@ -342,13 +348,13 @@ def _page_size(host: HostCell, memory_mb: int, size: str) -> int:
 
 
 def held_cpus(placement: Mapping[str, Any]) -> frozenset[int]:
-    """Return the CPUs of the host that a server has to itself."""
+    """Return the host CPUs that a server with this *placement* has to itself."""
     pinned = {cpu for cell in placement["cells"] for cpu in cell["pins"].values()}
     return frozenset(pinned | ({placement["emulator"]} if "emulator" in placement else set()))
 
 
 def remaining_cells(cells: Iterable[HostCell], placements: Iterable[Mapping[str, Any]]) -> list[HostCell]:
-    """Return *cells* minus the CPUs and memory that *placements* hold."""
+    """Return *cells* without the CPUs and memory that *placements* use."""
     cpus: set[int] = set()
     memory: dict[tuple[int, int], int] = {}
     for placement in placements:
@@ -363,8 +369,8 @@ def remaining_cells(cells: Iterable[HostCell], placements: Iterable[Mapping[str,
 
 
 def lost_placement(cells: Iterable[HostCell], placement: Mapping[str, Any], needs: Needs) -> str:
-    """Return the reason why a server with these needs cannot keep *placement* on *cells*; "" where it can. *cells*
-    count the server's own part as free.
+    """Return the reason why a server with these *needs* cannot keep its *placement*; "" where it can. In *cells*, what
+    the placement uses counts as free.
     """
     cells_by_id = {cell.id: cell for cell in cells}
     if [sorted(map(int, cell["pins"])) for cell in placement["cells"]] != [list(cell.pinned)

@@ -29,7 +29,7 @@ def pages_class(kib: int) -> str:
 
 
 def is_cell_class(resource_class: str) -> bool:
-    """Return whether *resource_class* is one of NUMA cells."""
+    """Return whether *resource_class* is a class that counts CPUs or memory of NUMA cells."""
     size = resource_class[len(_PAGES):-len(_UNIT)]
     return resource_class in CLASSES or (size.isdigit() and resource_class == pages_class(int(size)))
 
@@ -45,13 +45,15 @@ def cell_provider_name(cell: int) -> str:
 
 
 def cell_parents(cells: Iterable[int]) -> dict[int, str]:
-    """Map each cell to the provider that is the parent of devices near it."""
+    """Return, by NUMA cell, the name of the resource provider that is the parent of the providers of devices near the
+    cell.
+    """
     return {cell: cell_provider_name(cell) for cell in cells}
 
 
 def cell_providers(cells: Iterable[HostCell], had: Mapping[str, Iterable[Placement]]) -> list[dict[str, Any]]:
-    """Return all *cells* of a host as ``providers`` of ``kinds.Host``. *had*: placements by server uuid; a server in
-    transition has two.
+    """Return all *cells* of a host as ``providers`` of ``kinds.Host``. *had*: the placements by server uuid; a server
+    that is being resized has two.
     """
     allocations: dict[int, dict[str, dict[str, int]]] = {}
     for server, placements in sorted(had.items()):
@@ -69,7 +71,9 @@ def _totals(cell: HostCell) -> dict[str, int]:
 
 
 def _amounts(placements: Iterable[Placement]) -> dict[int, dict[str, int]]:
-    """Return the amounts by class that a server has of each cell. A CPU in both placements of a change counts once."""
+    """Return what the *placements* of one server use of each cell, by resource class. A CPU in both placements of a
+    resize counts once.
+    """
     cpus: dict[int, set[int]] = {}
     amounts_by_cell: dict[int, dict[str, int]] = {}
     for placement in placements:

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""PCI devices that servers request: aliases with counts, and the choice of a host's devices. Pure: agents choose and
-claims count with these functions, and schedulers predict the choice.
+"""PCI devices that servers request: aliases with counts, and the choice of a host's devices. Pure: agents choose
+devices with these functions, and the scheduler counts claims and predicts the choice with them.
 
 Source: Nova's ``pci_passthrough:alias``, ``[pci]alias`` and ``hw:pci_numa_affinity_policy``.
 """
@@ -61,12 +61,14 @@ PHYSICAL_NETWORK = r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}"
 
 
 def vgpu_device_name(trait: str) -> str:
-    """Return the name that counts virtual GPUs of devices with a *trait*; ``VGPU`` (any device) when it is ""."""
+    """Return the device name under which virtual GPUs with a *trait* are requested and counted; ``VGPU`` (any virtual
+    GPU) when the trait is "".
+    """
     return "%s:%s" % (VGPU, trait) if trait else VGPU
 
 
 def is_vgpu(name: str) -> bool:
-    """Return whether *name* counts virtual GPUs."""
+    """Return whether *name* is a device name of virtual GPUs (``vgpu_device_name``)."""
     return name == VGPU or name.startswith(VGPU + ":")
 
 
@@ -81,9 +83,9 @@ _KINDS = {WHOLE: PF, VDPA: VDPA, REMOTE: REMOTE}
 
 
 def network_devices_name(network: str, vnic_type: str = DIRECT, trusted: bool = False) -> str:
-    """Return the name that counts the devices of a physical *network* (or ``TUNNELS``) for NICs of *vnic_type*: virtual
-    functions (with *trusted*, the trusted ones), cards without virtual functions, vDPA devices, or functions of
-    SmartNICs. No alias can have this name.
+    """Return the device name under which devices of a physical *network* (or ``TUNNELS``) are counted for NICs of
+    *vnic_type*: virtual functions (with *trusted*, the trusted ones), cards without virtual functions, vDPA devices, or
+    functions of SmartNICs. No alias can have this name.
     """
     return "%s:%s%s" % (_KINDS.get(vnic_type, VF), network, ":trusted" if trusted else "")
 
@@ -125,14 +127,14 @@ def describe_devices(name: str, single: bool = False) -> str:
 
 
 def is_nic_holder(name: str) -> bool:
-    """Return whether the holder of a device is a NIC, named by its MAC address, not an alias."""
+    """Return whether the *name* of a device's user is that of a NIC, its MAC address, and not an alias."""
     return ":" in name
 
 
 class DevicePool(NamedTuple):
-    """Devices of a host that are interchangeable for requests. *aliases* name them, *node* is their NUMA cell (-1 where
-    the host does not report it), *total* and *free* count them. *provider* is the resource provider that counts them,
-    *resource_class* their class (both empty where the host does not report them).
+    """Devices of a host that are interchangeable for requests. *aliases*: the names of requests that they fit; *node*:
+    their NUMA cell (-1 where the host does not report it); *total* and *free*: their numbers. *provider*: the resource
+    provider that counts them; *resource_class*: their class (both empty where the host does not report them).
     """
 
     aliases: tuple[str, ...]
@@ -162,7 +164,7 @@ def reported_devices(host: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
 
 
 def _names(part: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return the names for requests of a part of a device (an item of the field ``mdevs``)."""
+    """Return the device names that virtual GPUs in *part* (an item of the field ``mdevs``) satisfy."""
     return (VGPU, *map(vgpu_device_name, part.get("traits") or ()))
 
 
@@ -186,9 +188,9 @@ def _pools(host: Mapping[str, Any]) -> list[DevicePool]:
 
 
 class Affinity(NamedTuple):
-    """NUMA affinity of a server's devices. *policy* comes from flavor or image; "" means the alias's own. *cells* are
-    the host's cells that the guest is on; a guest without NUMA cells may have any device. *sockets* maps each cell of
-    the host to its sockets.
+    """NUMA affinity of a server's devices. *policy* is that of flavor or image; with "" the policy of each alias
+    applies. *cells* are the host's cells that the guest is on; a guest without NUMA cells may have any device.
+    *sockets* maps each cell of the host to its sockets.
     """
 
     policy: str = ""
@@ -196,7 +198,8 @@ class Affinity(NamedTuple):
     sockets: Mapping[int, frozenset[int]] = {}
 
     def suits(self, node: int, alias_policy: str = "") -> bool:
-        """Return whether a device at the cell *node* suits. *alias_policy*: the policy of the alias."""
+        """Return whether the policy allows a device at the NUMA cell *node*. *alias_policy*: the policy of the alias.
+        """
         policy = self.policy or alias_policy or LEGACY
         if not self.cells or policy == PREFERRED or node in self.cells:
             return True
@@ -205,7 +208,7 @@ class Affinity(NamedTuple):
         return policy == LEGACY and node < 0
 
     def far(self, node: int) -> bool:
-        """Return whether devices at other cells are preferred to devices at the cell *node*."""
+        """Return whether *node* is none of the guest's cells, so that devices at other cells are preferred."""
         return bool(self.cells) and node not in self.cells
 
 
@@ -214,9 +217,9 @@ ANYWHERE = Affinity()
 
 def assign_candidates(units: Sequence[Sequence[Hashable]], room: Mapping[Any, int],
                       lax: int = 0) -> Optional[list[Any]]:
-    """Return one candidate for each of the *units*, its first ones where possible, and no candidate more often than it
-    has *room*; ``None`` where the candidates do not suffice. The first *lax* units may stay without: as many as
-    possible get a candidate, the others ``None``.
+    """Choose one of the candidates of each of the *units*, an early one where possible, and each candidate at most as
+    often as *room* says. Return the choices, or ``None`` where the candidates do not suffice. The first *lax* units
+    need no candidate: as many of them as possible get one, the others ``None``.
     """
     taken: dict[Any, list[int]] = {}
 
@@ -244,10 +247,10 @@ def assign_candidates(units: Sequence[Sequence[Hashable]], room: Mapping[Any, in
 def pools_suffice(pools: Sequence[DevicePool], room: Sequence[int], requested: Iterable[Mapping[str, int]],
                   affinity: Affinity = ANYWHERE, policies: Mapping[str, str] = MappingProxyType({}),
                   occupied: Iterable[Mapping[str, int]] = ()) -> bool:
-    """Return whether the pools, with so much *room* in each, have devices for all servers. *requested*: for each
-    server, devices by alias. *policies*: affinity policies of aliases that have one. *occupied*: devices by alias that
-    servers already hold out of that room. A held device that fits no pool (its alias or card is gone) blocks no
-    request.
+    """Return whether the pools, each with *room* for so many devices, have devices for all servers. *requested*: for
+    each server, devices by alias. *policies*: affinity policies of aliases that have one. *occupied*: for each other
+    server, the devices by alias that it already holds, and that use room too. A held device that fits no pool (its
+    alias or card is gone) blocks no request.
     """
     def units(counted: Iterable[Mapping[str, int]]) -> list[list[int]]:
         return [[at for at, pool in enumerate(pools)
@@ -302,9 +305,9 @@ def assign_held_devices(pools: Sequence[DevicePool], counted: Mapping[str, Mappi
 
 def preferred_cells(free_devices: Iterable[tuple[Iterable[str], int, int]], requested: Mapping[str, int]) -> dict[int,
                                                                                                                   int]:
-    """Return the weight of each cell of a host for the placement of a guest. *free_devices*: (aliases, cell, count) of
-    free devices. Cells with *requested* devices come first; for a server that requests none, cells with devices come
-    last.
+    """Return the weight of each NUMA cell of a host for the placement of a guest. *free_devices*: (aliases, cell,
+    count) of free devices. Cells with *requested* devices come first; for a server that requests none, cells with
+    devices come last.
     """
     worth: dict[int, int] = {}
     for aliases, node, count in free_devices:

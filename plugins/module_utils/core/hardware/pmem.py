@@ -27,7 +27,7 @@ def pmem_resource_class(label: str) -> str:
 
 
 def parse_pmem_labels(text: str) -> list[str]:
-    """Return the labels that a flavor or server names, in order; a label may repeat."""
+    """Return the labels in *text*, which a flavor or server names, in order; a label may repeat."""
     return [label for label in text.split(",") if label]
 
 

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Rescue with stable devices: an image names the device and bus that the guest gets it as (``hw_rescue_device``,
-``hw_rescue_bus``), and the guest keeps all its own disks meanwhile. Source: Nova's guide for rescue.
+"""Rescue with stable devices: the rescue image's properties name the device type and bus of the rescue disk
+(``hw_rescue_device``, ``hw_rescue_bus``), and the guest keeps all its own disks during the rescue. Source: Nova's guide
+for rescue.
 """
 
 from __future__ import annotations
@@ -22,8 +23,8 @@ FLOPPY_MAX = 2880 * 1024
 def rescue_device_of_image(properties: Mapping[str, Any], machine: str, device: str = DEVICE,
                            bus: str = BUS) -> Optional[dict[str, str]]:
     """Return ``{device, bus}`` of a rescue with an image of these *properties*, for a server of this *machine* type;
-    ``None`` where they name neither: the rescue is then without the server's volumes. *device* and *bus*: the names of
-    the two properties. Raises ``InvalidField``.
+    ``None`` where they have neither property: then the server's volumes are not attached during the rescue. *device*
+    and *bus*: the names of the two properties. Raises ``InvalidField``.
     """
     kind, behind = properties.get(device), properties.get(bus)
     if not kind and not behind:

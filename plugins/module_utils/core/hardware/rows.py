@@ -51,11 +51,11 @@ _SPECS, _GLANCE = "Nova's extra spec reference", "Glance's list of useful image 
 
 class Row(NamedTuple):
     """A field of ``hardware``: its name *field*, its type *value*, and its default *usual*. *spec* (of a flavor) and
-    *image* (a property) request it; *rule* decides when both do. *words* maps Nova's words to values that differ here.
-    *known* is a pattern of the texts that Nova accepts; *lacks* is the reason for refusing a Nova word without a value
-    here. *bounds* names the field that the row limits; such a row is no field itself. *needs* lists requirements on
-    guest or host. *aliases*: older names of the spec. *since*: the first release with it. A *spec* or *image* that ends
-    with ``.N`` stands for one name per item of the list *value*, from 0.
+    *image* (a property) request it; *rule* decides when both do. *words* maps Nova's words to values with other words
+    in Magnetar. *known* is a pattern of the texts that Nova accepts; *lacks* is the reason for refusing one of them
+    that Magnetar does not support. *bounds* names the field that the row limits; such a row is no field itself. *needs*
+    lists requirements on guest or host. *aliases*: older names of the spec. *since*: the first release with it. A
+    *spec* or *image* that ends with ``.N`` stands for one name per item of the list *value*, from 0.
     """
 
     field: str
@@ -94,7 +94,7 @@ class Row(NamedTuple):
 
     @property
     def name(self) -> str:
-        """Return the field, or a text for the bound of a field."""
+        """Return the name of the field; for a row that limits a field, a text for the limit."""
         return self.field or "the most of %s" % self.bounds
 
     def pattern(self) -> str:
@@ -370,8 +370,8 @@ def requested_pcpus(specs: Mapping[str, Any]) -> int:
 
 
 def parse_hardware_specs(specs: Mapping[str, Any], rows: Mapping[str, Row]) -> dict[str, Any]:
-    """Return the values that *specs* (texts by name) request, by the row's name. Values that do not exist here are left
-    out; ``Table.without_effect`` reports them. Of two names of one row the first counts.
+    """Return the values that *specs* (texts by name) request, by the row's name. Values that Magnetar does not support
+    are left out; ``Table.without_effect`` reports them. Of two names of one row the first counts.
     """
     hardware: dict[str, Any] = {}
     cpu_traits = requested_host_traits(specs, {}).required.intersection(X86.values()) if specs else ()
@@ -399,7 +399,9 @@ def parse_hardware_specs(specs: Mapping[str, Any], rows: Mapping[str, Row]) -> d
 
 
 def _parse_list(specs: Mapping[str, Any], start: str, row: Row) -> dict[str, list[Any]]:
-    """Return the list of a *row* whose names begin with *start*; ``None`` stands for items that no spec names."""
+    """Return the list of a *row* whose specs have names that begin with *start*; ``None`` stands for items that no spec
+    sets.
+    """
     items: dict[int, Any] = {}
     for name, text in specs.items():
         number = name[len(start):]

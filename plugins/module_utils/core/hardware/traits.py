@@ -2,8 +2,8 @@
 """Traits: named properties and capabilities of a host. Flavors and images require or forbid them.
 
 Names come from OpenStack's os-traits (``standard``), and operators add ``CUSTOM_…`` ones. The tables list the traits
-that agents detect; operators give hosts any other trait. Requests for a trait with any other name are refused and name
-it.
+that agents detect; operators give hosts any other trait. Requests for a trait with any other name are refused; the
+message has the name.
 """
 
 from __future__ import annotations
@@ -86,13 +86,13 @@ def is_known_trait(name: str) -> bool:
 
 
 class Asked(NamedTuple):
-    """Traits that a host must have, and traits that it must not have."""
+    """Traits that a server requires of its host, and traits that it forbids."""
 
     required: frozenset[str] = frozenset()
     forbidden: frozenset[str] = frozenset()
 
     def lacking(self, traits: Iterable[str]) -> list[str]:
-        """Return the mismatches of a host with these *traits*, for messages: ``lacks X``, ``has Y``."""
+        """Return texts of the mismatches for a host with these *traits*: ``lacks X``, ``has Y``."""
         present = frozenset(traits)
         return ["lacks %s" % name for name in sorted(self.required - present)] + [
             "has %s" % name for name in sorted(self.forbidden & present)]
@@ -151,7 +151,7 @@ def _version(text: Any) -> tuple[int, ...]:
 
 
 def check_operator_traits(names: Iterable[str]) -> str:
-    """Return the error in the traits that an operator gives a host; empty when there is none."""
+    """Return the error in the traits that an operator sets for a host; empty when there is none."""
     names = list(names)
     if reported := next((name for name in names if name in TOLD), None):
         return "%r must not be given: the agent itself finds out whether the host has it" % reported
@@ -161,7 +161,7 @@ def check_operator_traits(names: Iterable[str]) -> str:
 
 
 def check_custom_traits(names: Iterable[str]) -> str:
-    """Return the error in the custom traits that an operator gives a host; empty when there is none."""
+    """Return the error in the custom traits that an agent's settings name; empty when there is none."""
     wrong = next((name for name in names if not re.fullmatch(CUSTOM, name)), None)
     return "" if wrong is None else "%r must be CUSTOM_ and capital letters, digits and _; others the agent finds " \
         "out itself" % wrong

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""HTTP: clients of agents and clouds, and the limits of connections."""
+"""HTTP: the clients of agents and clouds, and the limits of a server's connections."""

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The client of the agent's protocol: over its unix socket, or over HTTPS with a client certificate or a token.
-
-Importing this module is cheap (no http, no ssl): those are imported at the first connection.
+"""The client of the agent's API: over its unix socket, or over HTTPS with a client certificate or a token. Importing
+this module is cheap: ``http`` and ``ssl`` are imported at the first connection.
 """
 
 from __future__ import annotations
@@ -90,7 +89,7 @@ class Client:
 
     @property
     def host(self) -> Optional[str]:
-        """The host in the endpoint; ``None`` for a unix socket."""
+        """The host name in the endpoint; ``None`` for a unix socket."""
         return self._address.host or None
 
     @property
@@ -101,16 +100,18 @@ class Client:
     # The agent's offers.
 
     def info(self) -> Document:
-        """Return ``{host, api, kinds, version}`` of the agent."""
+        """Return ``{host, api, kinds, version}`` of the agent, from ``GET /v1``."""
         return self._call("GET", "/v1")
 
     def get(self, noun: str, key: Optional[str] = None) -> Document:
-        """Return the resource. Without *key*: the only one of its kind, such as ``host``. Raises ``NotFound``."""
+        """Return the resource *key* of the kind *noun*. Without *key*: the only resource of its kind, such as ``host``.
+        Raises ``NotFound``.
+        """
         return resource_of_answer(self._call("GET", _route(noun, key)), noun)
 
     def list(self, noun: str, **query: Any) -> Sequence[Document]:
-        """Return the resources that match *query* (``name``, ``id``, ``limit``, ``sort``, ``fields`` as a list, any
-        field).
+        """Return the resources of the kind *noun* that match *query* (``name``, ``id``, ``limit``, ``sort``, ``fields``
+        as a list, any field).
         """
         answer = self._call("GET", _route(noun), _query(query))
         return next((value for value in answer.values() if isinstance(value, list)), [])
@@ -122,7 +123,7 @@ class Client:
         """Bring the resource *key* to the state *want*; return ``{changed, steps, diff, resource, request_id, …}``.
 
         With ``wait=False`` a long change returns ``{"operation": {...}, "request_id": …}`` instead. *progress* is
-        called with the operation while it runs. The other parameters are the caller's permissions
+        called with the operation while it runs. *on_immutable*, *merge* and the like are permissions
         (``core.ensure.Permissions``).
         """
         allowed = {"allow_reboot": allow_reboot, "preserve_ephemeral": preserve_ephemeral}
@@ -161,8 +162,8 @@ class Client:
 
     def upload(self, noun: str, key: str, path: Union[str, os.PathLike[str]], timeout: Optional[float] = None,
                request_id: Optional[str] = None, progress: Progress = None) -> Document:
-        """Send the file at *path* as the content of the resource; return the same answer as ``ensure``. *progress* is
-        called with ``{"phase": "upload", "done": bytes, "total": bytes, "unit": "bytes"}``.
+        """Send the file at *path* as the content of the resource *key*; return the same answer as ``ensure``.
+        *progress* is called with ``{"phase": "upload", "done": bytes, "total": bytes, "unit": "bytes"}``.
         """
         from . import content
         deadline = time.monotonic() + (timeout or self.timeout)
@@ -227,8 +228,8 @@ class Client:
         return self._finish(ask(), deadline, request_id, progress, ask) if wait else ask()
 
     def _finish(self, answer: Document, deadline: float, request_id: str, progress: Progress, again: _Ask) -> Document:
-        """Follow the operation of a 202 *answer* to its end. *again* repeats the request if the agent has forgotten the
-        operation.
+        """Wait for the operation of a 202 *answer*, and return its result. *again* repeats the request if the agent has
+        forgotten the operation.
         """
         answer = self._followed(answer, deadline, request_id, progress, again)
         return operation_answer(answer["operation"], request_id) if is_operation(answer) else answer
@@ -250,7 +251,8 @@ class Client:
     def _call(self, method: str, route: str, query: Optional[Document] = None, body: Any = None,
               deadline: Optional[float] = None, request_id: Optional[str] = None,
               size: Optional[int] = None) -> Document:
-        """Send one call, and repeat it while that is safe and may help; every call is repeatable (an event has its id).
+        """Send one request and return the answer. Repeat it while that may help; every request is safe to repeat (an
+        event has its id).
 
         A stream (with *size*) is sent only once.
         """

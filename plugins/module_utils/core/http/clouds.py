@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The selection of a cloud: an entry of clouds.yaml, or the OS_* variables. The caller provides the YAML reader."""
+"""The choice of a task's cloud: an entry of clouds.yaml, or the OS_* variables. The caller provides the YAML reader."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ Load = Callable[[IO[str]], Any]
 
 
 def chosen_cloud(params: Mapping[str, Any]) -> Optional[tuple[Optional[str], Optional[Entry]]]:
-    """Return ``(name, None)`` for an entry of clouds.yaml (or ``ONLY``), ``(None, entry)`` for the variables, ``None``
-    for an agent.
+    """Return ``(name, None)`` for an entry of clouds.yaml (``ONLY``: its only entry), ``(None, entry)`` for the OS_*
+    variables, ``None`` for an agent.
 
     An endpoint takes precedence, except that an endpoint of the environment yields to a cloud that is named explicitly.
     """
@@ -39,8 +39,8 @@ def chosen_cloud(params: Mapping[str, Any]) -> Optional[tuple[Optional[str], Opt
 
 
 def deciding_variable(options: Mapping[str, Any]) -> Optional[str]:
-    """Return the environment variable that alone sends a task with these *options* to a cloud; ``None`` where the
-    options decide, or no variable does.
+    """Return the environment variable by which a task with these *options* goes to a cloud; ``None`` where the options
+    decide, or no variable does.
     """
     if options.get("endpoint") or options.get("cloud") or os.environ.get("MAGNETAR_ENDPOINT"):
         return None
@@ -48,7 +48,9 @@ def deciding_variable(options: Mapping[str, Any]) -> Optional[str]:
 
 
 def find_only_cloud(load: Load) -> str:
-    """Return the name of the only cloud in clouds.yaml. Raises ``InvalidField`` where there are several, or none."""
+    """Return the name of the only cloud in clouds.yaml, which *load* reads. Raises ``InvalidField`` where there are
+    several, or none.
+    """
     path = _file()
     names = sorted(_read(path, load))
     if len(names) != 1:
@@ -58,8 +60,8 @@ def find_only_cloud(load: Load) -> str:
 
 
 def cloud_entry(params: Mapping[str, Any], load: Load) -> Optional[Entry]:
-    """Return the entry of clouds.yaml, or its equivalent from the variables; ``None`` for an agent. Raises
-    ``InvalidField``.
+    """Return the cloud that *params* choose, as an entry of clouds.yaml; ``None`` for an agent. *load* reads the file.
+    Raises ``InvalidField``.
     """
     choice = chosen_cloud(params)
     if choice is None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Limits of a server's connections, in total and per address, as clients are not authenticated yet."""
+"""Limits of a server's connections, in total and per client address. They apply before clients are authenticated."""
 
 from __future__ import annotations
 
@@ -38,7 +38,9 @@ KEEP_ALIVE = 75
 
 
 def raise_file_limit() -> int:
-    """Raise this process's limit of open files and connections to ``OPEN``, or as far as allowed. Return the limit."""
+    """Raise this process's limit of open files and sockets to ``OPEN``, or to the hard limit if that is lower. Return
+    the limit.
+    """
     soft_limit, hard_limit = resource.getrlimit(resource.RLIMIT_NOFILE)
     limit = OPEN if hard_limit == resource.RLIM_INFINITY else min(OPEN, hard_limit)
     if soft_limit != resource.RLIM_INFINITY and soft_limit < limit:
@@ -47,8 +49,8 @@ def raise_file_limit() -> int:
 
 
 class ConnectionPlace:
-    """The place of a connection, held until ``free``. *refused*: the error when no place is left; *told*: whether the
-    client gets it as an answer.
+    """A connection's share of the limit of its address, held until ``free``. *refused*: the error when the limit is
+    reached; *told*: whether the client gets the error as an answer.
     """
 
     def __init__(self, counted: Optional[Counter[str]], source: str, refused: Optional[TooManyRequests] = None,
@@ -59,23 +61,24 @@ class ConnectionPlace:
         self._end: Callable[[], object] = lambda: None
 
     def begin(self, unknown: dict[ConnectionPlace, Callable[[], object]], end: Callable[[], object]) -> None:
-        """Lend the place from now on. *unknown*: the lent places of the address, the oldest first, each with the
-        function that ends its connection; *end*: the function that ends this one.
+        """Mark the place as one of an unauthenticated client. *unknown*: such places of the address, the oldest first,
+        each with the function that closes its connection; *end*: the function that closes this one.
         """
         self._unknown, self._end = unknown, end
         self.lend()
 
     def lend(self) -> None:
-        """Lend the place to an unauthenticated client: another client of the address may need it."""
+        """Mark the place as one of an unauthenticated client: a new connection of the address may take it."""
         if self._counted is not None:
             self._unknown.setdefault(self, self._end)
 
     def keep(self) -> None:
-        """Keep the place until ``free``: the client has authenticated, or its request runs. May be called again."""
+        """Keep the place until ``free``: the client has authenticated, or its request runs. Repeated calls do nothing.
+        """
         self._unknown.pop(self, None)
 
     def free(self) -> None:
-        """Give the place back. May be called again."""
+        """Give the place back. Repeated calls do nothing."""
         self.keep()
         counted, self._counted = self._counted, None
         if counted is not None:
@@ -86,8 +89,8 @@ class ConnectionPlace:
 
 
 class Connections:
-    """The places of each address: *most*, or 0 for no limit. One address is an IPv4 address or the /64 of an IPv6
-    address, as a client may own all of it. Use only in the event loop.
+    """The places of connections: at most *most* for each client address; 0: no limit. One address is an IPv4 address or
+    the /64 of an IPv6 address, as a client may own all of it. Use only in the event loop.
 
     When an address has used all its places, a new connection takes the place of the oldest connection without
     authentication. So a silent client does not lock out others at the same address.
@@ -101,8 +104,8 @@ class Connections:
         self._unknown: dict[str, dict[ConnectionPlace, Callable[[], object]]] = {}
 
     def take(self, address: str, end: Optional[Callable[[], object]] = None) -> ConnectionPlace:
-        """Return a place for a connection of *address* (empty for a unix socket). *end* closes the connection: its
-        place is lent until ``ConnectionPlace.keep``.
+        """Return a place for a connection of *address* (empty for a unix socket). *end* closes the connection: until
+        ``ConnectionPlace.keep``, a new connection of the address may take the place.
         """
         if not self.most or not address:
             return ConnectionPlace(None, "")
@@ -115,7 +118,7 @@ class Connections:
         return place
 
     def _take_back(self, source: str) -> None:
-        """Free the place of the oldest unauthenticated connection of an address."""
+        """Close the oldest unauthenticated connection of an address, and free its place."""
         unknown = self._unknown.get(source)
         if unknown:
             place, end = next(iter(unknown.items()))
@@ -123,7 +126,7 @@ class Connections:
             end()
 
     def _forget(self, source: str) -> None:
-        """Forget an address without connections."""
+        """Remove the records of an address that has no connections."""
         self._logged.discard(source)
         self._unknown.pop(source, None)
 
@@ -148,7 +151,7 @@ class Connections:
 
 
 def without_port(address: str) -> str:
-    """Return an address of a proxy's header without the port that it may add: ``192.0.2.1:5000``,
+    """Return an *address* from a proxy's header without its port, if it has one: ``192.0.2.1:5000``,
     ``[2001:db8::1]:5000``.
     """
     if address.startswith("["):
@@ -158,7 +161,7 @@ def without_port(address: str) -> str:
 
 @lru_cache(maxsize=1000)
 def counted_address(address: str) -> str:
-    """Return the address that *address* counts as."""
+    """Return the address under which connections of *address* are counted: itself, or the /64 of an IPv6 address."""
     try:
         ip = ipaddress.ip_address(address.partition("%")[0])
     except ValueError:
@@ -173,8 +176,8 @@ def counted_address(address: str) -> str:
 
 
 class Admitting(asyncio.Protocol):
-    """A layer in front of one of uvicorn's protocols. Each connection takes a place before TLS begins, because a client
-    that is silent during the handshake holds a connection too.
+    """A mixin in front of one of uvicorn's protocols. Each connection takes a place before the TLS handshake, because a
+    client that is silent during the handshake holds a connection too.
     """
 
     places: Connections
@@ -206,8 +209,8 @@ class Admitting(asyncio.Protocol):
             self._securing = self.loop.create_task(self._secure(transport, self.tls))
 
     async def _secure(self, transport: Any, tls: ssl.SSLContext) -> None:
-        """Do the TLS handshake. TLS first gets the bytes that the loop has read already, which ``connection_made``
-        cannot prevent.
+        """Do the TLS handshake. The event loop may have read bytes already, which ``connection_made`` cannot prevent;
+        TLS gets them first.
         """
         transport.pause_reading()
         early, self._early, secured = self._early, b"", None
@@ -247,7 +250,7 @@ class Admitting(asyncio.Protocol):
         _give(transport.get_protocol(), early)
 
     def data_received(self, data: bytes) -> None:
-        """Handle received data. A refused client gets its answer after its request."""
+        """Handle received data. A refused client gets the error as an answer once its request arrives."""
         if self._begun:
             super().data_received(data)
         elif self._refusing is None:
@@ -258,12 +261,12 @@ class Admitting(asyncio.Protocol):
             self.loop.call_later(FAREWELL, self.transport.abort)
 
     def handle_websocket_upgrade(self, *arguments: Any) -> None:
-        """Pass the place to the WebSocket."""
+        """Keep the place until the WebSocket, to which the connection passes, is closed."""
         super().handle_websocket_upgrade(*arguments)  # type: ignore[misc]
         self._follow(self.transport.get_protocol())
 
     def _follow(self, other: Any) -> None:
-        """Free the place when *other*, which now has the connection, loses it."""
+        """Free the place when the protocol *other*, which now handles the connection, loses it."""
         lost = other.connection_lost
 
         def ended(error: Optional[Exception]) -> None:
@@ -274,7 +277,7 @@ class Admitting(asyncio.Protocol):
             other.connection_lost = ended
 
     def connection_lost(self, exc: Optional[Exception]) -> None:
-        """Give the place back."""
+        """Give the place back when the connection is closed."""
         self._freed()
         if self._begun:
             super().connection_lost(exc)
@@ -288,8 +291,8 @@ class Admitting(asyncio.Protocol):
 
 
 def _give(protocol: Any, data: bytes) -> None:
-    """Pass a protocol the bytes received before it existed. It is one of asyncio's kinds, ``Protocol`` or
-    ``BufferedProtocol``.
+    """Pass *data*, received before *protocol* existed, to the protocol: a ``Protocol`` or ``BufferedProtocol`` of
+    asyncio.
     """
     while data and hasattr(protocol, "get_buffer"):
         space = protocol.get_buffer(len(data))

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Content of a resource in pieces: from an agent over a separate connection, or from a file."""
+"""Content of a resource, such as an image, in pieces: received from an agent over a separate connection, or read from a
+file.
+"""
 
 from __future__ import annotations
 
@@ -59,8 +61,8 @@ def _pieces(connection: http.client.HTTPConnection, response: http.client.HTTPRe
 
 def upload_file(path: Union[str, os.PathLike[str]], progress: Optional[Callable[[dict[str, Any]], None]],
                 deadline: float, send: Callable[[Iterator[bytes], int], dict[str, Any]]) -> dict[str, Any]:
-    """Send the file at *path* with *send*, from its beginning each time. While too many others send, retry when the
-    answer says, until *deadline*. Raises ``InvalidField``, and the errors of *send*.
+    """Send the file at *path* with *send*, from its beginning each time. While the server refuses because of too many
+    uploads, retry after the time in its answer, until *deadline*. Raises ``InvalidField``, and the errors of *send*.
     """
     while True:
         try:

@@ -9,19 +9,21 @@ from typing import Optional
 
 
 class Deadline:
-    """Calls *missed* when the deadline passes. There is one wait at a time: ``begin`` during a wait changes nothing."""
+    """A timer that calls *missed* after some seconds, unless it is stopped before. ``begin`` does nothing while the
+    timer runs.
+    """
 
     def __init__(self, missed: Callable[[], object]) -> None:
         self._missed = missed
         self._timer: Optional[asyncio.TimerHandle] = None
 
     def begin(self, loop: asyncio.AbstractEventLoop, seconds: float) -> None:
-        """Start waiting, unless a wait is in progress."""
+        """Start the timer, unless it runs already."""
         if self._timer is None:
             self._timer = loop.call_later(seconds, self._missed)
 
     def end(self) -> None:
-        """Stop waiting: the event has come, or does not matter any longer."""
+        """Stop the timer."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

@@ -19,8 +19,8 @@ FORMS = "unix:///path, https://host[:port] or ssh://[user@]host[:port][/path]"
 
 
 class Endpoint(NamedTuple):
-    """An address. ``scheme`` is unix, https or ssh (http for a cloud on this machine); unused parts are empty; ``port``
-    0 leaves the choice to ssh.
+    """The parts of an endpoint. ``scheme`` is unix, https or ssh (http for a cloud on this machine); unused parts are
+    empty; ``port`` 0: the port of ssh's configuration.
     """
 
     scheme: str
@@ -31,7 +31,9 @@ class Endpoint(NamedTuple):
 
 
 def parse_endpoint(endpoint: str) -> Endpoint:
-    """Return the parts of *endpoint*. Raises ``InvalidField`` with the reason for anything but the three forms."""
+    """Return the parts of *endpoint*, a URL with the scheme unix, https or ssh. Raises ``InvalidField`` with the
+    reason.
+    """
     try:
         parts = urlsplit(endpoint)
         port = parts.port
@@ -62,7 +64,7 @@ def cloud_endpoint(url: str, field: str = "endpoint") -> Endpoint:
 
 
 def _is_loopback(host: str) -> bool:
-    """Return whether *host* is this machine's loopback."""
+    """Return whether *host* is a loopback address or name of this machine."""
     return host in ("localhost", "::1") or host.startswith("127.")
 
 

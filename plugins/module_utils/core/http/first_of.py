@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Forwarding of bytes both ways until either side ends: consoles, at the agent and in the API's proxy."""
+"""Forwarding of bytes in both directions until either side ends, for consoles of the agent and of the API."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The login of a cloud's user: authenticates at the identity service (Identity API v3), and finds the Compute API in
-the catalogue.
+"""The login of a cloud's user: authentication with the identity service (Identity API v3), and the address of the
+Compute API from the catalogue.
 
 Tokens are kept for the lifetime of this process, and renewed when they expire.
 """
@@ -47,7 +47,9 @@ def cloud_from_environment(environ: Optional[Mapping[str, str]] = None) -> dict[
 
 
 class Login:
-    """A login. *cloud*: an entry of clouds.yaml: ``auth``, ``region_name``, ``interface``, ``cacert``, ``verify``."""
+    """The login of a user, whose tokens authenticate requests. *cloud*: an entry of clouds.yaml: ``auth``,
+    ``region_name``, ``interface``, ``cacert``, ``verify``.
+    """
 
     def __init__(self, cloud: Mapping[str, Any], timeout: float = 5.0, agent_name: str = "magnetar-client") -> None:
         self.auth: dict[str, Any] = dict(cloud.get("auth") or {})
@@ -65,11 +67,11 @@ class Login:
 
     @property
     def token(self) -> str:
-        """A token, the same as before while it is valid."""
+        """A valid token; the same one until it expires."""
         return self._known()[0]
 
     def renew(self) -> None:
-        """Forget the token, which is no longer valid."""
+        """Forget the token, because a service refused it; the next use of ``token`` logs in again."""
         _sessions.pop(self._key, None)
 
     def _known(self) -> tuple[str, str]:
@@ -128,7 +130,9 @@ class Login:
 
 
 def login_request(auth: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the ``auth`` of a login's body. Raises ``InvalidField`` naming a missing field."""
+    """Return the ``auth`` object of a login's body from the ``auth`` of clouds.yaml. Raises ``InvalidField`` naming a
+    missing field.
+    """
     if auth.get("application_credential_secret"):
         credential = {"secret": auth["application_credential_secret"]}
         if auth.get("application_credential_id"):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Following an agent: its server-sent events (HTML standard) on a connection of its own."""
+"""The client's side of an agent's stream of events: server-sent events (HTML standard) over a separate connection."""
 
 from __future__ import annotations
 

@@ -7,8 +7,8 @@ from typing import Any, Type
 
 
 class WebSocketProtocol:
-    """A mixin in front of uvicorn's protocol. *invalid_state*: the exception that uvicorn's raises when its connection
-    is closing.
+    """A mixin in front of uvicorn's WebSocket protocol. *invalid_state*: the exception that this protocol raises when
+    its connection is closing.
     """
 
     invalid_state: Type[Exception]
@@ -16,7 +16,9 @@ class WebSocketProtocol:
     transport: Any
 
     async def send(self, message: Any) -> None:
-        """Send *message*. A refusal ends the handshake too; otherwise uvicorn would log that the application failed."""
+        """Send *message*. A refusal (an HTTP response) also ends the handshake; otherwise uvicorn would log that the
+        application failed.
+        """
         await super().send(message)  # type: ignore[misc]
         self.handshake_complete |= message["type"] == "websocket.http.response.body"
 

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Data of a cloud for guests, in place of the data of their host: values of the kind ``server``. Neither modules nor
-answers have them.
+"""Network data and metadata that a cloud sends for its guests: fields of the kind ``server`` that replace the data of
+the host. Modules do not have these fields, and answers do not show them.
 """
 
 from __future__ import annotations

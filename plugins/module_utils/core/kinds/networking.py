@@ -72,7 +72,7 @@ class AddressScope(Resource):
 
 
 def _bits(doc: str, sample: int) -> Field:
-    """Return the field of a length of subnet prefixes."""
+    """Return a field for the length of a subnet's prefix."""
     return Field(Integer(0, 128), doc, sample=sample)
 
 

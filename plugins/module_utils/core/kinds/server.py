@@ -141,7 +141,8 @@ OF_IMAGE = ("uuid", "name")
 
 
 def _root_of(block_device: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return an item of the block device mapping, without the image if it is a root volume made from one."""
+    """Return an item of the block device mapping; without its image if it is a root volume that is made from an image.
+    """
     from_image = is_root_volume(block_device) and block_device["source_type"] == "image"
     return {name: value for name, value in block_device.items() if name not in OF_IMAGE} if from_image else block_device
 
@@ -159,13 +160,14 @@ class Server(Resource):
 
     @classmethod
     def changes(cls, name: str, old: Any, new: Any) -> bool:
-        """Return whether the change is allowed: a machine type may change to a later version of itself."""
+        """Return whether the immutable field *name* may change: a machine type may change to a later version of itself.
+        """
         return name == "machine" and machines.is_machine_upgrade(old, new)
 
     @classmethod
     def rebuilds(cls, name: str, old: Any, new: Any) -> bool:
-        """Return whether a rebuild may change the field. Of the block devices, only the source of a root volume may
-        change.
+        """Return whether a rebuild may change the immutable field *name*. Of the block devices, only the source of a
+        root volume may change.
         """
         if name == "block_device_mapping":
             return len(old) == len(new) and all(
@@ -298,8 +300,8 @@ class Server(Resource):
 
     @classmethod
     def check_new(cls, document: Mapping[str, Any]) -> None:
-        """Raise ``InvalidField`` where required fields are missing. A missing image is no blank disk, which null
-        requests.
+        """Raise ``InvalidField`` where required fields are missing. Omitting the image is not the same as null, which
+        requests a blank root disk.
         """
         super().check_new(document)
         if "image" not in document and not any(is_root_volume(block_device)
@@ -309,8 +311,8 @@ class Server(Resource):
 
     @classmethod
     def giving_way(cls, current: Mapping[str, Any], requested: Mapping[str, Any]) -> dict[str, Any]:
-        """Return *current* without replaced alternatives: a root volume replaces an image, and an image replaces a root
-        volume.
+        """Return *current* without what *requested* replaces: a root volume replaces an image, and an image replaces a
+        root volume.
         """
         merged = super().giving_way(current, requested)
         if "image" not in requested and any(is_root_volume(block_device)
