@@ -1,2 +1,4 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Set-up of the machine for quickstart and check. Standard library only: nothing is installed before it."""
+"""Tools of the project: checks, generated pages, and the set-up of a machine for quickstart and check. The set-up uses
+the standard library only: nothing is installed before it.
+"""

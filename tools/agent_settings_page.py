@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The printed reference page of the agent's settings: ``python -m tools.reference agent >docs/reference/agent.md``."""
+"""Prints the reference page of the agent's settings: ``python -m tools.reference agent >docs/reference/agent.md``."""
 
 from __future__ import annotations
 
@@ -207,7 +207,7 @@ location (Glance's show_image_direct_url). If that fails, it uses HTTP: [Ceph](.
 
 
 def agent_settings_page() -> str:
-    """Return the whole page."""
+    """Return the whole page in Markdown."""
     described = {row["key"]: row["doc"] for row in describe_agent_settings()}
     defaults = AgentSettings()
     tables = []
@@ -220,13 +220,13 @@ def agent_settings_page() -> str:
 
 
 def _meaning(name: str, text: str) -> str:
-    """Return the cell of a setting's meaning, with the links."""
+    """Return the table cell with a setting's meaning and the links to pages about it."""
     cell = text.replace("|", "\\|")
     return f"{cell} See {LINKS[name]}." if name in LINKS else cell
 
 
 def _default_text(name: str, value: Any) -> str:
-    """Return a default as the settings file would have it; "none" if there is none."""
+    """Return the default *value* of a setting in the syntax of the settings file; "none" if there is none."""
     if name in DEFAULTS:
         return DEFAULTS[name]
     if value is None:

@@ -22,12 +22,12 @@ UNREACHED = ("ConnectionError", "ConnectTimeout", "ReadTimeout", "SSLError", "Pr
 
 
 class Skipped(Exception):
-    """No query was possible; the text has the reason."""
+    """The database could not be queried; the message has the reason."""
 
 
 def audit_lock(lock_file: Path) -> dict[str, Any]:
-    """Return pip-audit's report of a lock. Raises `Skipped`, and SystemExit with pip-audit's output for any other
-    failure.
+    """Return pip-audit's report about a lock file. Raises `Skipped`, and SystemExit with pip-audit's output for any
+    other failure.
     """
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "report.json"
@@ -44,7 +44,9 @@ def audit_lock(lock_file: Path) -> dict[str, Any]:
 
 
 def list_vulnerabilities(report: dict[str, Any], accepted: dict[str, str]) -> list[str]:
-    """Return the problems in the report. Raises `Skipped` when the database knows no package, as with a mirror."""
+    """Return a line for each vulnerability in the report that is not *accepted*, and for each accepted one that no
+    longer occurs. Raises `Skipped` when the database knows no package, as with a mirror.
+    """
     packages = report["dependencies"]
     unknown = [package for package in packages if "skip_reason" in package]
     if len(unknown) == len(packages):

@@ -43,8 +43,8 @@ PIP = 'import os, sys\nos.execv(sys.executable, [sys.executable, "-m", "ensurepi
 
 
 def run_command(*arguments: object, folder: Path = ROOT, **more: str) -> bool:
-    """Return whether the command of the development environment succeeds; *more* are environment variables. Python
-    always keeps compiled files, because otherwise each process would compile tests and agent again.
+    """Run the command of the development environment in *folder*; return whether it succeeds. *more*: environment
+    variables. Python always keeps compiled files, because otherwise each process would compile tests and agent again.
     """
     environment = {**os.environ, "PATH": f"{BIN}:{os.environ['PATH']}", "PYTHONPATH": str(SRC), "LC_ALL": "C.UTF-8",
                    "ANSIBLE_COLLECTIONS_PATH": str(machine.CACHE), "PYTHONDONTWRITEBYTECODE": "", **more}
@@ -53,7 +53,9 @@ def run_command(*arguments: object, folder: Path = ROOT, **more: str) -> bool:
 
 
 def run_tests(stage: str, at_once: int, marks: str, *words: str) -> bool:
-    """Run the tests with these *marks*, *at_once* at a time. A file named after the stage stores their durations."""
+    """Run the tests with these *marks*, *at_once* at a time, and return whether they pass. A file named after the stage
+    stores their durations.
+    """
     file = DURATIONS / f"{stage}.txt"
     folders = WITH_GUESTS if stage == "lab" else ("tests",)
     with contextlib.nullcontext(((), {})) if stage in GUESTS else temporary_files() as (first, more):
@@ -63,9 +65,9 @@ def run_tests(stage: str, at_once: int, marks: str, *words: str) -> bool:
 
 @contextlib.contextmanager
 def temporary_files() -> Iterator[tuple[tuple[str, ...], dict[str, str]]]:
-    """Yield the words before a command and the variables that put its temporary files in memory; empty ones where there
-    is no room. Agents wait for the disk at each document that they write, which takes more than half of the time of
-    tests, and a third of the CPU.
+    """Yield the words to put before a command, and the environment variables, so that its temporary files are in
+    memory; both empty where memory does not suffice. Agents wait for the disk at each document that they write, which
+    takes more than half of the time of tests, and a third of the CPU.
     """
     with tempfile.TemporaryDirectory(prefix="m") as folder:
         more = {"TMPDIR": folder}
@@ -75,20 +77,20 @@ def temporary_files() -> Iterator[tuple[tuple[str, ...], dict[str, str]]]:
 
 
 def has_memory() -> bool:
-    """Return whether there is memory for the files of tests."""
+    """Return whether there is enough free memory for the temporary files of tests."""
     lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
     return any(int(line.split()[1]) > ROOM for line in lines if line.startswith("MemAvailable:"))
 
 
 def commit_hash() -> str:
-    """Return the commit's hash, in hex: it chooses a shard of the stage deep."""
+    """Return the commit's hash in hex. It decides which shard of the stage deep runs."""
     done = subprocess.run(["git", "rev-parse", "HEAD"], check=True, cwd=ROOT, stdout=subprocess.PIPE, text=True)
     return done.stdout.strip()
 
 
 def limit_tests(seconds: float) -> None:
-    """Start no long test after *seconds*. The commit's hash decides which tests come first, and which last; for one
-    commit in four, deep comes before lab, which takes all the time that there is.
+    """Make the stages start no long test after *seconds*. The commit's hash decides which tests come first, and which
+    last; for one commit in four, the stage deep comes before lab, and takes all remaining time.
     """
     os.environ["MAGNETAR_UNTIL"] = str(time.time() + seconds)
     turn = commit_hash()
@@ -101,7 +103,8 @@ def limit_tests(seconds: float) -> None:
 
 
 def ansible_sanity(*words: str) -> bool:
-    """Run ansible-test sanity on a copy of the files in a collection's layout; *words* select tests and files.
+    """Run ansible-test sanity on a copy of the files in a collection's layout; *words*: arguments that select tests and
+    files.
 
     Its first run makes environments (two minutes), which stay in ~/.ansible/test.
     """
@@ -208,7 +211,7 @@ Ended = dict[str, tuple[bool, float]]
 
 
 def run_stages(names: list[str]) -> Ended:
-    """Run the stages in order. Return their outcomes."""
+    """Run the stages in order. Return, by stage, whether it passed and its seconds."""
     ended: Ended = {}
     for name in names:
         print(f"==> {name}", flush=True)
@@ -221,8 +224,8 @@ def run_stages(names: list[str]) -> Ended:
 
 @contextlib.contextmanager
 def run_beside(names: list[str], ended: Ended) -> Iterator[None]:
-    """Run stages in a separate process in parallel to the block; then print their output, and add their outcomes to
-    *ended*.
+    """Within the context, run the stages *names* in a separate process, in parallel. Then print their output, and add
+    their outcomes to *ended*.
     """
     if names:
         print(f"==> {', '.join(names)}: at the same time, shown afterwards", flush=True)
@@ -259,7 +262,9 @@ def _beside(names: list[str], output: int, sender: multiprocessing.connection.Co
 
 
 def split_tracks(chosen: list[str]) -> Iterator[tuple[list[str], list[str]]]:
-    """Yield the chosen stages that run one after the other, with the stages that run in parallel to them."""
+    """Yield the *chosen* stages in order, each group that runs one after the other with the stages that run in parallel
+    to it.
+    """
     for both in TRACKS:
         first, second = ([name for name in names if name in chosen] for names in both)
         if first or second:

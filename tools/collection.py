@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Builds the collection for a release, with the bill of materials of the packages that it puts on hosts
-(sbom.cdx.json).
+"""Builds the archive of the collection for a release, with a bill of materials (sbom.cdx.json) of the packages that the
+roles install on hosts.
 
     python -m tools.collection dist
 """
@@ -16,7 +16,7 @@ from tools import layout, lock, sbom
 
 
 def main() -> int:
-    """Run the command line; it writes the archive to the folder."""
+    """Run the command line; write the archive to the given folder."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path, help="where the archive is written")
     folder = parser.parse_args().folder.resolve()

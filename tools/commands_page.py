@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The printed reference page of the commands: ``python -m tools.reference commands >docs/reference/commands.md``."""
+"""Prints the reference page of the commands: ``python -m tools.reference commands >docs/reference/commands.md``."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ CHECK = """
 
 
 def commands_page() -> str:
-    """Return the whole page."""
+    """Return the whole page in Markdown."""
     top = build_command_line(subcommands)
     groups = list(_subcommands(top))
     rows = "".join(f"| [`magnetar {name}`](#magnetar-{name}) | {parser.description} |\n" for name, parser in groups)
@@ -88,8 +88,9 @@ def _section(name: str, parser: argparse.ArgumentParser) -> str:
 
 
 def _arguments(parsers: list[tuple[str, argparse.ArgumentParser]]) -> str:
-    """Return the table of the arguments of *parsers*; empty without any. The subcommands that share an argument are in
-    one row."""
+    """Return a table of the arguments of *parsers*; empty when there are none. Subcommands with the same argument share
+    a row.
+    """
     names: dict[tuple[str, str], list[str]] = {}
     for name, parser in parsers:
         for action in parser._actions:  # noqa: SLF001

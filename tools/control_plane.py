@@ -26,7 +26,7 @@ API_TEMPLATE = machine.ROOT / "roles/api/templates/magnetar-api.service.j2"
 
 
 def control_plane_unit() -> str:
-    """Return the unit of `magnetar serve`, with the sandbox of the API's unit."""
+    """Return the text of the systemd unit that runs `magnetar serve`, with the sandbox of the API's unit."""
     text = TEMPLATE.read_text(encoding="utf-8")
     for name, value in (("venv", machine.AGENT_VENV), ("user", USER), ("agent_group", AGENT_GROUP),
                         ("state", FOLDER.relative_to("/var/lib")), ("sandbox", _sandbox())):  # fmt: skip
@@ -35,7 +35,7 @@ def control_plane_unit() -> str:
 
 
 def _sandbox() -> str:
-    """Return the sandbox paragraph of the API's unit, without the paths that its operator adds."""
+    """Return the sandbox settings in the template of the API's unit, without the paths that an operator may add."""
     text = re.sub(r"{% if .*?{% endif %}\n", "", API_TEMPLATE.read_text(encoding="utf-8"), flags=re.DOTALL)
     return next(part for part in text.split("\n\n") if part.startswith("CapabilityBoundingSet="))
 
@@ -82,16 +82,18 @@ def _user() -> pwd.struct_passwd:
 
 
 def _as(user: pwd.struct_passwd) -> list[str]:
-    """Return the words before a command that run it as the user: in the agent's group, without any capability."""
+    """Return the words to put before a command so that it runs as *user*, in the agent's group and without
+    capabilities.
+    """
     return ["setpriv", f"--reuid={user.pw_uid}", f"--regid={user.pw_gid}",
             f"--groups={grp.getgrnam(AGENT_GROUP).gr_gid}", "--no-new-privs", "--inh-caps=-all", "--ambient-caps=-all",
             "--bounding-set=-all", "--reset-env", "--"]
 
 
 def _handed_over(user: pwd.struct_passwd) -> bool:
-    """Give the folder to the user; return whether it belonged to another user. In earlier installations root owned it
-    and ran the process that writes there, so that process is stopped first. The folder itself changes last, so that no
-    other user enters it meanwhile.
+    """Make the user the owner of the control plane's folder; return whether it had another owner. In earlier
+    installations root owned the folder and ran the process that writes there, so that process is stopped first. The
+    folder itself changes last, so that no other user enters it meanwhile.
     """
     if FOLDER.exists() and FOLDER.stat().st_uid == user.pw_uid:
         return False

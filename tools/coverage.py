@@ -58,7 +58,7 @@ Microversions are 2.1 to 2.{NEWEST}. Other requests get Nova's answers:
 
 
 def served_table(operations: Sequence[ApiOperation] = OPERATIONS) -> str:
-    """Return the table of served operations."""
+    """Return the table of the served operations."""
     rows = []
     for operation in sorted(operations, key=lambda operation: (operation.path, operation.method, operation.action or "",
                                                                operation.since)):
@@ -72,7 +72,7 @@ def served_table(operations: Sequence[ApiOperation] = OPERATIONS) -> str:
 
 
 def removed_table() -> str:
-    """Return the table of paths that answer 410."""
+    """Return the table of the paths that answer 410 (Gone)."""
     rows = [f"| `{path}` | "
             f"{', '.join(f'`{method}`' if path.endswith('/action') else method for method in methods.split())} |"
             for path, methods in removed.REMOVED.items()]
@@ -97,7 +97,7 @@ def missing_table(table: Iterable[dict[str, Any]], operations: Sequence[ApiOpera
 
 
 def coverage_page(table: Path) -> str:
-    """Return the whole page."""
+    """Return the whole page in Markdown."""
     if table.exists():
         missing_part = missing_table(yaml.safe_load(table.read_text(encoding="utf-8"))["operations"])
     else:
@@ -107,7 +107,9 @@ def coverage_page(table: Path) -> str:
 
 
 def with_newest(text: str) -> str:
-    """Return the text of a page with the newest microversion where it names the range."""
+    """Return the *text* of a page with the newest microversion in place of an older one, where it names the served
+    range.
+    """
     return RANGE.sub(rf"\g<1>{NEWEST}", text)
 
 

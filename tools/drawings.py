@@ -52,7 +52,7 @@ COLOURS = {
 
 
 class Place(NamedTuple):
-    """A rectangle: left, top, right and bottom, in pixels."""
+    """A rectangle in pixels: left, top, right and bottom."""
 
     left: float
     top: float
@@ -61,17 +61,17 @@ class Place(NamedTuple):
 
     @property
     def x(self) -> float:
-        """The middle from left to right."""
+        """The horizontal middle."""
         return (self.left + self.right) / 2
 
     @property
     def y(self) -> float:
-        """The middle from top to bottom."""
+        """The vertical middle."""
         return (self.top + self.bottom) / 2
 
 
 def text_width(text: str, size: float = SMALL) -> float:
-    """Return the pixels of the longest line of a text."""
+    """Return the width in pixels of the longest line of a text."""
     return max(len(line) for line in text.splitlines()) * size * LETTER
 
 
@@ -88,7 +88,8 @@ def _rectangle(place: Place, kind: str, radius: int = 8) -> str:
 
 def _lines(text: str, x: float, y: float, *, kind: str = "text", size: int = SIZE, bold: bool = False,
            anchor: str = "middle") -> Iterator[str]:
-    """Draw lines of text around the height *y*; *bold*: the first one."""
+    """Yield an SVG element for each line of *text*, centred vertically at *y*. *bold*: whether the first line is bold.
+    """
     lines = text.splitlines()
     top = y - (len(lines) - 1) * LINE / 2 + size * 0.35
     for number, line in enumerate(lines):
@@ -99,7 +100,7 @@ def _lines(text: str, x: float, y: float, *, kind: str = "text", size: int = SIZ
 
 
 def _path(points: Sequence[tuple[float, float]], *, dashed: bool = False, both: bool = False) -> Iterator[str]:
-    """Draw an arrow along *points*."""
+    """Return SVG for an arrow along *points*. *both*: with heads at both ends."""
     line = " ".join(f"{'M' if number == 0 else 'L'}{x:g} {y:g}" for number, (x, y) in enumerate(points))
     dashes = ' stroke-dasharray="6 4"' if dashed else ""
     yield f'<path d="{line}" stroke-width="1.5" {_colours("line")}{dashes}/>'
@@ -112,7 +113,7 @@ def _path(points: Sequence[tuple[float, float]], *, dashed: bool = False, both: 
 
 # Boxes and arrows -------------------------------------------------------------------------------------------------
 def place_of_box(box: Fields) -> Place:
-    """Return where a box is."""
+    """Return the rectangle of a *box*."""
     (column, row), (columns, rows) = box["at"], box.get("size", (1, 1))
     left, top = MARGIN + column * (BOX_WIDTH + GAP_X), MARGIN + row * (BOX_HEIGHT + GAP_Y)
     place = Place(left, top, left + columns * (BOX_WIDTH + GAP_X) - GAP_X, top + rows * (BOX_HEIGHT + GAP_Y) - GAP_Y)
@@ -133,7 +134,8 @@ def _box(box: Fields) -> Iterator[str]:
 
 
 def _way(start: Place, end: Place) -> list[tuple[float, float]]:
-    """Return the points of an arrow from box to box: straight if they overlap in a direction, otherwise with a corner.
+    """Return the points of an arrow between two boxes: straight if their ranges of rows or columns overlap, otherwise
+    with one corner.
     """
     left, right = max(start.left, end.left), min(start.right, end.right)
     top, bottom = max(start.top, end.top), min(start.bottom, end.bottom)
@@ -170,7 +172,7 @@ def _draw_boxes(drawing: Fields) -> tuple[Place, list[str]]:
 
 # Messages between actors ------------------------------------------------------------------------------------------
 class _Messages:
-    """A drawing of messages, step after step."""
+    """A drawing of messages between actors, built step by step."""
 
     def __init__(self, drawing: Fields) -> None:
         self.drawing = drawing
@@ -255,7 +257,7 @@ def draw(drawing: Fields) -> str:
 
 
 def drawings() -> Iterator[tuple[Path, str]]:
-    """Yield the file of each drawing, and what it must contain."""
+    """Yield the file of each drawing, and the SVG that it must contain."""
     for path in sorted(FOLDER.glob("*.toml")):
         yield path.with_suffix(".svg"), draw(tomllib.loads(path.read_text(encoding="utf-8")))
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The printed reference page of the errors: ``python -m tools.reference errors >docs/reference/errors.md``."""
+"""Prints the reference page of the errors: ``python -m tools.reference errors >docs/reference/errors.md``."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ WITHOUT_STATUS = ("invalid-settings",)
 
 
 def error_classes(base: type[MagnetarError] = MagnetarError) -> Iterator[type[MagnetarError]]:
-    """Yield the error classes of the core: *base*, then the classes below it in the order of their definition."""
+    """Yield *base* and all its subclasses in the order of their definition."""
     yield base
     for subclass in base.__subclasses__():
         if subclass.__module__ == base.__module__:
@@ -77,7 +77,7 @@ def error_classes(base: type[MagnetarError] = MagnetarError) -> Iterator[type[Ma
 
 
 def errors_page() -> str:
-    """Return the whole page."""
+    """Return the whole page in Markdown."""
     rows = []
     for cls in error_classes():
         status = "none" if cls.code in WITHOUT_STATUS else str(cls.status)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Databases with many rows, for tests of plans and for measurements. The rows are written in bulk."""
+"""Filling of databases with many rows, in bulk, for tests of query plans and for measurements."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def insert_rows(database: Database, table: Table, rows: Iterable[Mapping[str, An
 
 
 def _insert_chunk(kind: str, cursor: Any, table: str, names: Sequence[str], rows: Sequence[tuple[Any, ...]]) -> None:
-    """Insert rows of these columns, with COPY on PostgreSQL."""
+    """Insert *rows* with the columns *names* into *table*; on PostgreSQL with COPY."""
     columns = ", ".join(f'"{name}"' for name in names)
     if kind == "postgresql":
         with cursor.copy(f'COPY "{table}" ({columns}) FROM STDIN') as copy:
@@ -67,15 +67,16 @@ def _insert_chunk(kind: str, cursor: Any, table: str, names: Sequence[str], rows
 
 
 def analyze_database(database: Database) -> None:
-    """Let the database collect the statistics that its planner uses. PostgreSQL also merges new entries into its
-    indexes of trigrams, which it would do later by itself."""
+    """Make the database collect the statistics that its planner uses. PostgreSQL also merges new entries into its
+    trigram indexes, which it would do by itself later.
+    """
     with database.read() as connection:
         connection.exec_driver_sql("VACUUM ANALYZE" if database.kind == "postgresql" else "ANALYZE")
 
 
 def server_rows(live: int, deleted: int, projects: int | Sequence[str], first: int = 0) -> Iterator[dict[str, Any]]:
-    """Yield rows of servers in the order of their creation: *live* ones between half of the *deleted* ones, and then
-    the other half.
+    """Yield rows of servers in the order of their creation: the *live* ones mixed with half of the *deleted* ones, then
+    the other deleted ones.
 
     The *projects* (their ids, or a number for ``project0`` …) have the same number of servers. Every twentieth server
     has tags; one of a thousand has ``rare``. *first*: the number of the first server, which decides its uuid.

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Hosts, claims and ports for the many servers of ``filled``, for tests of plans and for measurements."""
+"""Filling of a database with hosts, claims and ports for the servers of ``filled``, for tests of query plans and for
+measurements.
+"""
 
 from __future__ import annotations
 
@@ -33,8 +35,9 @@ REPORT = {
 
 
 def fill_cloud(database: Database, cell_id: str, host_count: int) -> None:
-    """Fill a database, which is the API's and a cell's and has servers, with the mappings and ports of these, and with
-    hosts that have their claims."""
+    """Add mappings and ports for the servers in *database*, and hosts with claims of them. The database is that of the
+    API and of a cell at once.
+    """
     with database.read() as connection:
         rows = connection.execute(select(*servers.c["id", "project_id", "host", "created_at"]).where(
             servers.c.deleted_at.is_(None)).order_by(servers.c.created_at)).mappings().all()
@@ -73,7 +76,7 @@ def _fill_claims(database: Database, rows: Sequence[Mapping[Any, Any]]) -> None:
 
 
 def _fill_ports(database: Database, rows: Sequence[Mapping[Any, Any]]) -> None:
-    """Insert a port with an address for each server, in the network and the security group of its project."""
+    """Insert a port with an address for each server in *rows*, in the network and the security group of its project."""
     objects: dict[tuple[str, str], str] = {
         (kind, project): str(uuid5(NAMESPACE_OID, f"{kind} of {project}"))
         for project in sorted({row["project_id"] for row in rows}) for kind in ("network", "subnet", "group")}

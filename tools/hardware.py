@@ -1,7 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Prints the reference page of servers' hardware other than sizes: `python -m tools.hardware
->docs/reference/hardware.md`.
-"""
+"""Prints the reference page of servers' ``hardware``: `python -m tools.hardware >docs/reference/hardware.md`."""
 
 from __future__ import annotations
 
@@ -104,7 +102,7 @@ FOOT = """
 
 
 def hardware_page() -> str:
-    """Return the whole page."""
+    """Return the whole page in Markdown."""
     refused = [row for table in (FLAVOR_SPECS, IMAGE_PROPERTIES) for row in table.rows
                if row.row is None and not row.acts and row.lacks]
     return HEAD + "".join(map(_acts, ROWS)) + LIMITS + "".join(map(_refused, refused)) + FOOT
@@ -119,7 +117,7 @@ def _acts(row: Row) -> str:
 
 
 def _values(row: Row) -> str:
-    """Return the values of the field, with other words for them."""
+    """Return the values of the field for the table, each with Nova's word where that differs."""
     usual = str(row.usual).lower() if isinstance(row.usual, bool) else str(row.usual)
     words = []
     if isinstance(row.value, Boolean):

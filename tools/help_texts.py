@@ -82,7 +82,7 @@ def _plugin_texts(source: str) -> Iterator[str]:
 
 
 def _documented(text: str) -> Iterator[str]:
-    """Yield the prose of YAML; other text has none."""
+    """Yield the prose in *text* if it is YAML; other text has none."""
     try:
         yield from _prose(yaml.safe_load(text))
     except yaml.YAMLError:

@@ -28,7 +28,7 @@ GROUPS = {
 
 
 def index_page() -> str:
-    """Return the whole page. A group without pages is left out."""
+    """Return the whole page in Markdown. A group without pages is left out."""
     return HEAD + "".join(group_section(folder, *words) for folder, words in GROUPS.items() if group_pages(folder))
 
 

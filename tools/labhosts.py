@@ -20,14 +20,14 @@ from tests.support.lab import bare, hosts
 
 
 class Kept(bare.Site):
-    """A site whose collection is the checkout itself."""
+    """A lab site whose controller uses the checkout itself as the collection."""
 
     def _collection(self) -> None:
-        """Build nothing."""
+        """Build no archive: the checkout is used."""
 
 
 def end_by_signal(_number: int, _frame: object) -> None:
-    """Exit in order, so that hosts, mounts and the bridge are removed."""
+    """Exit by an exception, so that hosts, mounts and the bridge are removed."""
     sys.exit(0)
 
 
@@ -39,13 +39,13 @@ OVN = {"api_settings": {"network_cidr": "10.60.0.0/16"}, "agent_ovn": True, "age
 
 
 def cloud_groups(name: str) -> dict[str, object]:
-    """Return the inventory's groups: cell1 is below the last."""
+    """Return the inventory's groups of the host *name*; the group cell1 is a child of the last one."""
     groups: dict[str, object] = {group: {"hosts": {name: {}}} for group in GROUPS[:-1]}
     return {**groups, GROUPS[-1]: {"children": {"cell1": {"hosts": {name: {}}}}}}
 
 
 def main(folder: Path, names: list[str], ovn: bool) -> int:
-    """Start the hosts, report that, and wait."""
+    """Start the hosts *names*, create FOLDER/ready, and wait for SIGTERM."""
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     for number in (signal.SIGTERM, signal.SIGINT):

@@ -2,7 +2,7 @@
 """Measures the language of the tree: names of functions and variables, prose of docstrings, pages, fragments and help.
 
 `python -m tools.language` prints each figure with its budget; `--worst 40` adds the files and names that cost most.
-Source is everything in `SOURCE`. A figure says where to look, not what is good: a name must say what it names.
+Source code is everything in `SOURCE`. A figure says where to look, not what is good: a name must say what it names.
 """
 
 from __future__ import annotations
@@ -60,8 +60,9 @@ BUDGETS: Mapping[str, float] = {
 
 
 class SourceFile(NamedTuple):
-    """The names and the prose of a module: its public functions at module level, and all its variables and
-    parameters."""
+    """The names and the prose of a Python module: its public functions at module level, all its variables and
+    parameters, and its docstrings.
+    """
 
     name: str
     functions: Sequence[str]
@@ -94,7 +95,7 @@ def read_source(root: Path = ROOT) -> list[SourceFile]:
 
 
 def files_of_functions(source: Iterable[SourceFile]) -> dict[str, list[str]]:
-    """Return the files of each public function, by the function's name."""
+    """Return the files in which each public function name is defined, by name."""
     files: dict[str, list[str]] = defaultdict(list)
     for module in source:
         for name in dict.fromkeys(module.functions):
@@ -116,8 +117,9 @@ def read_fragments(root: Path = ROOT) -> dict[str, str]:
 
 
 def read_help(root: Path = ROOT) -> dict[str, list[str]]:
-    """Return the texts that ``ansible-doc`` and ``--help`` print, by file, fragment or command. Computed options and
-    commands are those of this tree only."""
+    """Return the texts that ``ansible-doc`` and ``--help`` print, by file, fragment or command. For a *root* other than
+    this tree, computed options and commands are left out.
+    """
     texts = help_texts.read_documentation(root)
     return texts | help_texts.computed_options(root) | help_texts.all_command_texts() if root == ROOT else texts
 
@@ -149,7 +151,7 @@ def _percent(count: int, total: int) -> float:
 
 
 def measure_language(source: Sequence[SourceFile], root: Path = ROOT) -> dict[str, float]:
-    """Return the figures by the names of ``BUDGETS``."""
+    """Return the value of each figure in ``BUDGETS``, by name."""
     names = [name for module in source for name in module.functions]
     shared = sum(len(files) for files in files_of_functions(source).values() if len(files) > 1)
     variables = _total(module.variables for module in source)
@@ -164,7 +166,7 @@ def measure_language(source: Sequence[SourceFile], root: Path = ROOT) -> dict[st
 
 
 def worst_lines(source: Sequence[SourceFile], most: int, root: Path = ROOT) -> Iterator[str]:
-    """Yield a line for each figure with its worst names or files, at most *most* of each."""
+    """Yield a line for each figure, with at most *most* of the names or files that contribute most to it."""
     variables = _total(module.variables for module in source)
     in_docstrings = {module.name: _total(map(count_patterns, module.docstrings)).total()
                      for module in source}

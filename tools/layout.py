@@ -21,7 +21,7 @@ def tracked_files() -> list[str]:
 
 @contextlib.contextmanager
 def collection_copy() -> Iterator[Path]:
-    """Yield a copy of the files in the folder layout that Ansible's tools need for a collection."""
+    """Yield the path of a copy of the files, in the folder layout of a collection; it is removed afterwards."""
     with tempfile.TemporaryDirectory() as folder:
         copy = Path(folder) / "ansible_collections/magnetar/compute"
         copy.mkdir(parents=True)

@@ -36,8 +36,8 @@ WORDS = ("pip", "compile", "--quiet", "--universal", "--python-version", PYTHONS
 
 @dataclass(frozen=True)
 class Pin:
-    """A package of a lock: its one version, the marker of when it is needed, hashes (hex, SHA-256), and the packages
-    that need it.
+    """A package of a lock: its version, the marker that says where it is installed, the hashes of its files (SHA-256,
+    hex), and the packages that need it.
     """
 
     name: str
@@ -48,7 +48,7 @@ class Pin:
 
 
 def needed_requirements() -> dict[str, list[Requirement]]:
-    """Return the requirements of pyproject.toml, by lock; each includes the build's requirements."""
+    """Return, by lock, its requirements in pyproject.toml; each lock includes the build requirements."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
     extras, build = project["project"]["optional-dependencies"], project["build-system"]["requires"]
     requirements = {name: [*build, *words] for name, words in extras.items()}
@@ -100,7 +100,7 @@ def lock_problems() -> list[str]:
 
 
 def _always(marker: str) -> bool:
-    """Return whether the marker holds on all platforms of the locks."""
+    """Return whether the environment marker is true on all platforms of the locks."""
     return all(Marker(marker).evaluate({
         "python_version": python, "python_full_version": f"{python}.0", "platform_machine": machine,
         "sys_platform": "linux", "platform_system": "Linux", "os_name": "posix", "implementation_name": "cpython",
@@ -108,7 +108,9 @@ def _always(marker: str) -> bool:
 
 
 def simplify_lock(text: str) -> str:
-    """Return a lock of uv without markers that always hold, and without comments about the source of a version."""
+    """Return the *text* of a lock that uv has written, without markers that are always true, and without comments about
+    the source of a version.
+    """
     text = re.sub(r" ; ([^\\\n]+?)(?=(?: \\)?$)", lambda match: "" if _always(match[1]) else match[0], text,
                   flags=re.MULTILINE)
     text = re.sub(r"^    #(?: via)? +-[cr] .*\n", "", text, flags=re.MULTILINE)
@@ -116,7 +118,7 @@ def simplify_lock(text: str) -> str:
 
 
 def _compile(name: str, folder: Path, *words: str | Path, keep: bool) -> str:
-    """Return the text of a lock from uv, which queries the package index."""
+    """Return the text of the lock *name* that uv computes with the package index. *keep*: existing versions stay."""
     file = folder / f"{name}.txt"
     if keep and (FOLDER / file.name).exists():
         file.write_bytes((FOLDER / file.name).read_bytes())  # uv keeps the versions that it finds there
@@ -128,7 +130,7 @@ def _compile(name: str, folder: Path, *words: str | Path, keep: bool) -> str:
 
 
 def renew_locks(*, keep: bool) -> None:
-    """Write all locks, or none."""
+    """Write all locks, or none if one fails. *keep*: existing versions stay."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         made = {"dev": _compile("dev", folder, keep=keep)}

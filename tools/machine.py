@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Steps that prepare this machine: OS packages, environments, libvirt, the agent; and their removal.
+"""Steps that prepare this machine (OS packages, environments, libvirt, the agent), and the removal of what they make.
 
 Standard library only: it runs under a fresh Debian's ``/usr/bin/python3``. Each step may be repeated at no cost.
 """
@@ -52,7 +52,7 @@ class Failed(Exception):
 
 @contextmanager
 def timed_step(name: str) -> Iterator[None]:
-    """Print the step's name, then its duration in seconds."""
+    """Within the context, print the step's name, then its duration in seconds."""
     started = time.monotonic()
     print(f"==> {name} …", flush=True)
     try:
@@ -64,8 +64,8 @@ def timed_step(name: str) -> Iterator[None]:
 
 
 def run_concurrently(*steps: Callable[[], Any]) -> list[Any]:
-    """Run *steps* in parallel; return their results in this order. Raises the first failed step's exception, after all
-    ended.
+    """Run *steps* in parallel; return their results in the same order. When steps fail, raises the exception of the
+    first after all have ended.
     """
     with ThreadPoolExecutor(len(steps)) as threads:
         return [future.result() for future in [threads.submit(step) for step in steps]]
@@ -88,7 +88,7 @@ def need_root() -> None:
 
 
 def os_packages(*profiles: str) -> list[str]:
-    """Return the names in bindep.txt that belong to one of *profiles*."""
+    """Return the package names in bindep.txt that belong to one of *profiles*."""
     names = []
     for line in (ROOT / "bindep.txt").read_text(encoding="utf-8").splitlines():
         match = re.match(r"^(\S+) \[(.*)\]$", line)
@@ -98,7 +98,7 @@ def os_packages(*profiles: str) -> list[str]:
 
 
 def install_packages(*profiles: str) -> None:
-    """Install missing packages; apt's list is fetched only when some are missing."""
+    """Install the OS packages of these profiles that are missing. apt's index is fetched only when some are missing."""
     with timed_step(f"OS packages ({', '.join(profiles)})"):
         names = os_packages(*profiles)
         shown = subprocess.run(
@@ -120,7 +120,7 @@ def _hash(files: Iterable[Path]) -> str:
 
 
 def _venv(folder: Path, stamp: str, install: Callable[[Path], None]) -> None:
-    """Make the environment *folder* unless its stamp is up to date."""
+    """Create the virtual environment *folder* and call *install*, unless the *stamp* of the existing one is equal."""
     mark = folder / "magnetar.stamp"
     if mark.exists() and mark.read_text(encoding="utf-8") == stamp:
         return
@@ -132,7 +132,7 @@ def _venv(folder: Path, stamp: str, install: Callable[[Path], None]) -> None:
 
 
 def _install_words(*locks: Path) -> list[object]:
-    """Return the arguments by which pip, or uv's pip, installs the packages of *locks* and nothing else."""
+    """Return arguments with which pip, or uv's pip, installs exactly the packages of *locks*."""
     return ["install", "-q", "--require-hashes", "--only-binary", ":all:",
             *(word for lock in locks for word in ("-r", lock))]
 
@@ -165,7 +165,9 @@ def install_uv(environment: Path, lock: Path) -> None:
 
 
 def development_environment() -> None:
-    """Make ``.venv``, the environment of checks and playbooks; the sources are linked, not copied."""
+    """Create ``.venv``, the virtual environment of checks and playbooks. It links to the sources instead of copying
+    them.
+    """
     lock = ROOT / "requirements" / "dev.txt"
 
     def install(folder: Path) -> None:
@@ -180,7 +182,7 @@ def development_environment() -> None:
 
 
 def link_checkout() -> None:
-    """Link the checkout under its import names: two packages, the core, and the collection."""
+    """Create links under which the checkout can be imported: two packages, the core, and the collection."""
     packages = {"magnetar_agent": ROOT / "agent/magnetar_agent", "magnetar_control": ROOT / "control/magnetar_control",
                 "magnetar_core": ROOT / "plugins/module_utils/core"}
     for link, target in [*((CACHE / "src" / name, folder) for name, folder in packages.items()), (COLLECTION, ROOT)]:
@@ -192,8 +194,8 @@ def link_checkout() -> None:
 
 
 def agent_environment() -> bool:
-    """Install agent and control plane from this checkout's sources in ``/opt/magnetar``. Return whether that was
-    necessary.
+    """Install agent and control plane from this checkout's sources in ``/opt/magnetar``. Return whether the
+    installation had to change.
     """
     digest = hashlib.sha256(f"{pack.digest()} {EXTRAS}".encode()).hexdigest()
     fresh = release.read(AGENT_VENV / release.STAMP) != digest
@@ -208,13 +210,13 @@ def agent_environment() -> bool:
 
 
 def make_environments() -> bool:
-    """Make both environments. Return whether agent and control plane were installed again."""
+    """Create both virtual environments. Return whether agent and control plane were installed again."""
     development_environment()
     return agent_environment()
 
 
 def unit_text(name: str = UNIT.name) -> str:
-    """Return the unit of this *name*, the agent's by default, from the role's own template."""
+    """Return the text of the systemd unit *name*, the agent's by default, from the role's template."""
     text = (ROLE / "templates" / f"{name}.j2").read_text(encoding="utf-8")
     for placeholder, value in (("agent_venv", AGENT_VENV), ("agent_unit_write_paths", STATE),
                                ("agent_unit_hides_modules", "yes")):
@@ -223,7 +225,7 @@ def unit_text(name: str = UNIT.name) -> str:
 
 
 def make_group() -> None:
-    """Make the group whose members may use the agent's socket."""
+    """Create the group whose members may use the agent's socket."""
     with timed_step("Group magnetar"):
         try:
             grp.getgrnam("magnetar")
@@ -244,7 +246,9 @@ def start_process(name: str, *words: str, umask: int = -1) -> None:
 
 
 def _start_ticks(pid: int) -> str:
-    """Return when the process started (clock ticks), which identifies it among processes with the same number."""
+    """Return the start time of the process in clock ticks. It distinguishes the process from a later one with the same
+    pid.
+    """
     try:
         return Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()[19]
     except (OSError, IndexError):
@@ -273,7 +277,7 @@ def _runs(name: str) -> bool:
 
 
 def _ended(pid: int) -> bool:
-    """Return whether the process has ended and only waits for its parent (a zombie)."""
+    """Return whether the process is a zombie: it has ended, and its parent has not fetched its exit status yet."""
     return Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()[0] == "Z"
 
 
@@ -330,7 +334,7 @@ def agent_is_healthy() -> bool:
 
 
 def answers_healthz(connection: http.client.HTTPConnection) -> bool:
-    """Return whether the other end reports that it is ready."""
+    """Return whether the service at the other end of *connection* reports at ``/healthz`` that it is ready."""
     try:
         connection.request("GET", "/healthz")
         return connection.getresponse().status == http.client.OK
@@ -341,7 +345,7 @@ def answers_healthz(connection: http.client.HTTPConnection) -> bool:
 
 
 def write_unit(path: Path, text: str) -> bool:
-    """Install the unit *path* with this *text* in systemd; return whether it was new."""
+    """Write the unit file *path* with this *text*, and make systemd read it; return whether the text was new."""
     if path.exists() and path.read_text(encoding="utf-8") == text:
         return False
     path.write_text(text, encoding="utf-8")
@@ -350,7 +354,7 @@ def write_unit(path: Path, text: str) -> bool:
 
 
 def run_service(path: Path, text: str, *, fresh: bool) -> None:
-    """Run the unit *path* with this *text* in systemd. Restart it when the text is new or after a new installation
+    """Start the unit *path* with this *text* in systemd. Restart it when the text is new or after a new installation
     (*fresh*).
     """
     fresh = write_unit(path, text) or fresh
@@ -380,8 +384,8 @@ def start_agent(fresh: bool) -> None:
 
 
 def lab_hosts(inventory: Path, names: list[str], *words: str) -> None:
-    """Run bare Debian hosts with these names next to this machine, until `down`; *words* are arguments of labhosts.py.
-    *inventory*: `HOSTS` or `CLOUD`.
+    """Run bare Debian hosts with these *names* next to this machine, until `down`. *words*: arguments of labhosts.py.
+    *inventory*: the inventory file, `HOSTS` or `CLOUD`.
     """
     folder = inventory.parent
     ready = folder / "ready"
@@ -401,7 +405,7 @@ def lab_hosts(inventory: Path, names: list[str], *words: str) -> None:
 
 
 def remove_installation() -> None:
-    """End the processes started here and remove the files made here; OS packages stay."""
+    """End the processes that these steps started, and remove the files that they made. OS packages stay installed."""
     with timed_step("Agent, libvirt and environments: remove"):
         for path in (UNIT, *METADATA_UNITS):
             remove_service(path)
@@ -417,7 +421,7 @@ def remove_installation() -> None:
 
 
 def main(work: Callable[[], int]) -> int:
-    """Run *work*; print a failure in plain words, with status 1."""
+    """Run *work*; print a failure without a traceback, and exit with status 1."""
     try:
         return work()
     except Failed as error:

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Writes migrations of the control plane's databases: the changes of the tables since the previous migrations
-(development environment).
+"""Writes migrations of the control plane's databases: the changes of the tables since the previous migrations. It
+needs the development environment.
 
     python tools/migrations.py NUMBER NAME
 """
@@ -20,7 +20,9 @@ from magnetar_control.store.engine.tables import API, CELL
 
 
 def write_migration(metadata: MetaData, number: str, name: str) -> None:
-    """Write the migration of one kind of database; it replaces an existing one with this number and name."""
+    """Write the migration of the databases with the tables *metadata*; it replaces an existing one with this number and
+    name.
+    """
     path = schema.FOLDER / schema.database_kind(metadata) / "versions" / f"{number}_{name}.py"
     path.unlink(missing_ok=True)
     with (tempfile.TemporaryDirectory() as folder, closing(Database(f"sqlite:///{folder}/a.db")) as database,

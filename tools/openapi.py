@@ -44,7 +44,9 @@ MICROVERSION = {
 
 
 def version_ranges(since: int, until: int, value_at: Callable[[int], T]) -> Iterator[tuple[int, int, T]]:
-    """Yield the ranges of microversions with the same value: first version, last version, value."""
+    """Yield the longest ranges of microversions in which *value_at* gives the same value, as (first version, last
+    version, value).
+    """
     first, value = since, value_at(since)
     for version in range(since + 1, until + 1):
         following = value_at(version)
@@ -62,7 +64,7 @@ def range_text(since: int, until: int) -> str:
 
 
 def body_schemas(operation: ApiOperation) -> list[tuple[int, int, Schema]]:
-    """Return the schemas of the operation's body: first version, last version, schema."""
+    """Return the schemas of the operation's body, as (first version, last version, schema)."""
     body = operation.body
     if body is None:
         if operation.action:  # the value of the action is not looked at
@@ -73,7 +75,7 @@ def body_schemas(operation: ApiOperation) -> list[tuple[int, int, Schema]]:
 
 
 def query_schemas(operation: ApiOperation, name: str) -> list[tuple[int, int, Schema]]:
-    """Return the schemas of a query parameter: first version, last version, schema."""
+    """Return the schemas of the query parameter *name*, as (first version, last version, schema)."""
     parameter = operation.query[name]
     since = max(operation.since, parameter.since)
     if since > operation.until:
@@ -82,14 +84,14 @@ def query_schemas(operation: ApiOperation, name: str) -> list[tuple[int, int, Sc
 
 
 def success_statuses(operation: ApiOperation) -> list[tuple[int, int, int]]:
-    """Return the statuses of success: first version, last version, status."""
+    """Return the operation's HTTP statuses of success, as (first version, last version, status)."""
     if operation in REMOVED:
         return [(operation.since, operation.until, 410)]
     return [*version_ranges(operation.since, operation.until, operation.success)]
 
 
 def describe_operation(operation: ApiOperation) -> str:
-    """Return what the operation does, in words, from the docstring of its use case."""
+    """Return a sentence about the operation, from the docstring of its use case."""
     if operation in REMOVED:
         return "Nova has removed this path: the answer is 410."
     words = " ".join((operation.use.__doc__ or "").split("\n\n")[0].split())
@@ -131,7 +133,7 @@ def compute_document() -> dict[str, Any]:
 
 def _operation_object(path: str, method: str, operations: Sequence[ApiOperation],
                       schemas: dict[str, Schema]) -> dict[str, Any]:
-    """Return the operation of a path and method, and add the schemas of its bodies to *schemas*."""
+    """Return the OpenAPI operation of a path and method, and add the schemas of its bodies to *schemas*."""
     served = [operation for operation in operations if operation not in REMOVED]
     described = served or operations
     words = "\n".join(dict.fromkeys(filter(None, map(describe_operation, described))))
@@ -156,8 +158,9 @@ def _operation_object(path: str, method: str, operations: Sequence[ApiOperation]
 
 
 def _operation_entry(operation: ApiOperation, schemas: dict[str, Schema]) -> dict[str, Any]:
-    """Return what OpenAPI has no place for: action, range of microversions, policy rule, statuses, and bodies by
-    microversion. Adds the schemas of the bodies to *schemas*."""
+    """Return what standard OpenAPI cannot express of an operation: action, range of microversions, policy rule,
+    statuses, and bodies by microversion. Adds the schemas of the bodies to *schemas*.
+    """
     references = []
     for since, until, schema in body_schemas(operation):
         name = re.sub(r"[^A-Za-z0-9._-]+", "_", f"{operation.name}-2.{since}")
@@ -188,7 +191,7 @@ def _parameters(path: str, operations: Sequence[ApiOperation]) -> Iterator[dict[
 
 
 def _responses(operations: Sequence[ApiOperation]) -> dict[str, Any]:
-    """Return the answers by status."""
+    """Return the OpenAPI responses by status."""
     statuses = sorted({status for operation in operations for _since, _until, status in success_statuses(operation)})
     fault = {"application/json": {"schema": {"$ref": "#/components/schemas/Fault"}}}
     return {**{str(status): {"description": "Removed", "content": fault} if status == 410 else {
@@ -196,7 +199,7 @@ def _responses(operations: Sequence[ApiOperation]) -> dict[str, Any]:
 
 
 def openapi_of_agent() -> dict[str, Any]:
-    """Return the OpenAPI document of the host agent, which FastAPI makes from its routes."""
+    """Return the OpenAPI document of the host agent, which FastAPI derives from the agent's routes."""
     from magnetar_agent.agent import Agent
     from magnetar_agent.api.app import AgentApplication
     from magnetar_agent.fake import FakeHypervisor

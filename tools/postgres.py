@@ -20,7 +20,9 @@ USER = "postgres"
 
 
 def postgres_programs() -> Path | None:
-    """Return the folder of the server's newest programs; ``None`` without (Debian's package postgresql)."""
+    """Return the folder of the programs of the newest installed PostgreSQL server (Debian's package postgresql);
+    ``None`` without one.
+    """
     initdbs = sorted(Path("/usr/lib/postgresql").glob("*/bin/initdb"), key=lambda path: int(path.parts[4]))
     return initdbs[-1].parent if initdbs else None
 
@@ -32,7 +34,7 @@ def postgres_url(folder: Path, database: str) -> str:
 
 @contextlib.contextmanager
 def postgres_cluster(settings: tuple[str, ...] = QUICK) -> Iterator[Path]:
-    """Start a server and yield its folder, which contains the socket; then stop it and remove everything."""
+    """Start a server and yield its folder, which contains the socket; then stop the server and remove the folder."""
     programs_folder = postgres_programs()
     if programs_folder is None:
         raise FileNotFoundError("PostgreSQL's server is not installed (Debian's package postgresql)")
@@ -61,7 +63,8 @@ def postgres_cluster(settings: tuple[str, ...] = QUICK) -> Iterator[Path]:
 
 
 def _as_user(*command: object) -> list[str]:
-    """Return the command, run as a user who may run a server: PostgreSQL refuses root."""
+    """Return the *command* with words before it that run it as another user, because PostgreSQL refuses to run as root.
+    """
     prefix = [] if os.getuid() else ["setpriv", f"--reuid={USER}", f"--regid={USER}", "--clear-groups"]
     return [*prefix, *map(str, command)]
 

@@ -93,7 +93,7 @@ def run_playbook(name: str, *options: object) -> None:
 
 
 def set_up() -> None:
-    """Run every step; a step does nothing when there is nothing to do."""
+    """Run every step of the set-up. A step that finds its work done does nothing."""
     machine.install_packages("agent", "console", "test")
     fresh, *_others = machine.run_concurrently(machine.make_environments, make_guest_image, machine.start_libvirt)
     machine.make_group()
@@ -104,7 +104,7 @@ def set_up() -> None:
 
 
 def make_guest_image() -> None:
-    """Make the image of the servers, and a key for them."""
+    """Create the image of the servers, and an SSH key for them."""
     with machine.timed_step("Guest image"):
         machine.run_checked(machine.PYTHON, machine.ROOT / "tests/support/lab/guest.py", "--out", GUEST)
         if not KEY.exists():
@@ -112,7 +112,9 @@ def make_guest_image() -> None:
 
 
 def make_lab_hosts(count: int) -> None:
-    """Run bare Debian hosts next to this machine, the role on them, and a live migration between the first two."""
+    """Start bare Debian hosts next to this machine, install them with the role, and migrate a running server between
+    the first two.
+    """
     machine.install_packages("lab", "test")
     machine.development_environment()
     make_guest_image()
@@ -122,8 +124,9 @@ def make_lab_hosts(count: int) -> None:
 
 
 def cloud_on_ovn() -> None:
-    """Run a bare Debian host next to this machine, all roles of a cloud on it, and servers on networks of OVN. This
-    machine itself may already have an Open vSwitch of other software; and the host needs none of the kernel's modules.
+    """Start a bare Debian host next to this machine, install a whole cloud on it with all roles, and create servers on
+    networks of OVN. The cloud is not on this machine itself, which may have an Open vSwitch of other software; and the
+    host needs none of the kernel's modules.
     """
     machine.install_packages("lab", "test")
     machine.development_environment()
@@ -160,12 +163,12 @@ def parse_options(words: list[str] | None = None) -> argparse.Namespace:
 
 
 def closing_text(options: argparse.Namespace) -> str:
-    """Return the closing text: the result, and commands to try next."""
+    """Return the text that ends the output: the result, and commands to try next."""
     return NEXT + (NEXT_CLOUD if options.site else SITE) + NEXT_HOSTS * bool(options.hosts) + LAST
 
 
 def run_quickstart() -> int:
-    """Run the command line's request."""
+    """Do what the command line requests."""
     options = parse_options()
     machine.need_root()
     if not options.down:

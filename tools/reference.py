@@ -54,7 +54,7 @@ PAGE = re.compile(r"docs/([\w-]+)/([\w-]+\.md)")
 
 
 def settings_page() -> str:
-    """Return the whole page."""
+    """Return the whole page in Markdown."""
     rows = []
     for row in describe_settings():
         cells = (f"`{row['name']}`", row["type"].replace("|", "or").replace(" or None", ""),
@@ -65,13 +65,13 @@ def settings_page() -> str:
 
 
 def page_link(mention: re.Match[str]) -> str:
-    """Return the link from this page to the mentioned page; its text is the page's title."""
+    """Return the link from this page to the page that *mention* matches; its text is the page's title."""
     target = mention[2] if mention[1] == "reference" else f"../{mention[1]}/{mention[2]}"
     return f"[{page_title(ROOT / mention[0])}]({target})"
 
 
 def filter_rows() -> str:
-    """Return a row for each filter, with the docstring of its function."""
+    """Return a table row for each scheduler filter, with the docstring of its function."""
     descriptions: dict[str, str] = {}
     for filter_rule in FILTERS:
         words = re.sub(r" \((spec )?row [^)]*\)", "", " ".join((filter_rule.passes.__doc__ or "").split()))

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Renders CHANGELOG.rst and changelogs/changelog.yaml from the fragments: `python -m tools.release_notes`.
 
-The entry is that of the version in galaxy.yml. It keeps its date and gets all fragments that no older version has, and
-the modules that are new since. With `--check` nothing is written: the status is 1 where a fragment is invalid, or a
-file is out of date.
+The entry of the version in galaxy.yml is written anew. It keeps its date, and gets all fragments that no older version
+has, and the modules that are new since that version. With `--check` nothing is written: the status is 1 where a
+fragment is invalid, or a file is out of date.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ NOTES, DATA = "CHANGELOG.rst", "changelogs/changelog.yaml"
 
 
 def release_entry(version: str, releases: dict[str, Any]) -> dict[str, Any]:
-    """Return the entry of *version*; *releases* are all that the data had."""
+    """Return the entry of *version* in changelog.yaml. *releases*: all entries of the file so far."""
     older = [entry for name, entry in releases.items() if name != version]
     fragments = {path.name for path in (ROOT / "changelogs/fragments").glob("*.yml")}
     modules = {path.stem for path in (ROOT / "plugins/modules").glob("[a-z]*.py")}
@@ -39,7 +39,7 @@ def release_entry(version: str, releases: dict[str, Any]) -> dict[str, Any]:
 
 
 def short_description(module: str) -> str:
-    """Return what a module's documentation says of it in one line."""
+    """Return the short description in a module's documentation."""
     text = (ROOT / f"plugins/modules/{module}.py").read_text(encoding="utf-8")
     found = re.search(r'^DOCUMENTATION = r?"""(.*?)"""', text, re.DOTALL | re.MULTILINE)
     assert found, module
@@ -47,8 +47,8 @@ def short_description(module: str) -> str:
 
 
 def rendered_notes() -> dict[str, str]:
-    """Return the text of each file. antsibull-changelog runs in a folder with nothing else: it copies all that is
-    beside galaxy.yml when it runs.
+    """Return the text of each file, by name. antsibull-changelog runs in a folder of its own: it copies everything next
+    to galaxy.yml when it runs.
     """
     version = yaml.safe_load((ROOT / "galaxy.yml").read_text(encoding="utf-8"))["version"]
     data = yaml.safe_load((ROOT / DATA).read_text(encoding="utf-8")) if (ROOT / DATA).exists() else {}
@@ -71,10 +71,9 @@ def stale_files(texts: dict[str, str]) -> list[str]:
 
 
 def valid_fragments() -> bool:
-    """Print what is wrong with the fragments. Return whether they are valid, by the rules of `ansible-test sanity`.
-
-    It hides Sphinx, as that does: with Sphinx, an application of it is started for each text of a fragment, which
-    takes three times the CPU, and directives pass that the changelog of a collection cannot have.
+    """Print the errors in the fragments. Return whether all are valid by the rules of `ansible-test sanity`. As there,
+    Sphinx is hidden from the check: with Sphinx, it starts a Sphinx application for each text of a fragment, which
+    takes three times the CPU, and accepts directives that the changelog of a collection cannot have.
     """
     names = sorted(path.name for path in (ROOT / "changelogs/fragments").iterdir())
     strange = [name for name in names if name.startswith(".") or not name.endswith(".yml")]
@@ -86,7 +85,7 @@ def valid_fragments() -> bool:
 
 
 def main() -> int:
-    """Write the files, or compare them."""
+    """Write the files, or with `--check` compare them."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--check", action="store_true", help="write nothing; fail where a fragment is invalid, or "
                         "a file is out of date")

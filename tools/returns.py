@@ -33,14 +33,14 @@ ERROR = {
 
 
 class _Dumper(yaml.SafeDumper):
-    """A dumper that writes no aliases."""
+    """A YAML dumper that writes no aliases."""
 
     def ignore_aliases(self, data: Any) -> bool:
         return True
 
 
 def return_entries(module: Any) -> dict[str, Any]:
-    """Return the entries of ``RETURN`` that the declarations of *module* give, by name."""
+    """Return the entries of ``RETURN`` that derive from the declarations of *module*, by name."""
     resource, info = (importlib.import_module(f"{COLLECTION}.module_utils.modules.{name}") for name in ("resource",
                                                                                                         "info"))
     entries = {}
@@ -83,12 +83,12 @@ def _resource_entries(module: Any) -> dict[str, Any]:
 
 
 def label(noun: str) -> str:
-    """Return a kind's noun or plural as words of a sentence."""
+    """Return a kind's noun or plural as words for a sentence."""
     return " ".join(ACRONYMS.get(word, word) for word in noun.split("_"))
 
 
 def _sample_changes(module: Any) -> dict[str, Any]:
-    """Return the kind's sample of ``changes``; by default, that the first field with a sample was set."""
+    """Return the kind's sample for ``changes``; by default one in which the first field with a sample was set."""
     changes = module.kind.sample_changes
     if not changes:
         field = next(field for field in module.kind.own if field in module.fields and field.sample is not None
@@ -98,13 +98,13 @@ def _sample_changes(module: Any) -> dict[str, Any]:
 
 
 def resource_contents(kind: Any) -> dict[str, Any]:
-    """Return the contents of a resource in answers: meaning, type and sample of each field."""
+    """Return the ``contains`` entry of a resource: meaning, type and sample of each field."""
     return {field.name: _field_entry(field) for field in kind.fields if "show" in field.on}
 
 
 def _field_entry(field: Any) -> dict[str, Any]:
-    """Return the entry of one field. Options in its text belong to the module that sets it, so they become plain words
-    here.
+    """Return the entry of one field. In its text, references to options become plain words, because the options belong
+    to the module that sets the field.
     """
     shape = field.value.option()
     types = {name: shape[name] for name in ("type", "elements") if name in shape}
@@ -129,8 +129,8 @@ def entry_text(name: str, entry: dict[str, Any]) -> str:
 
 
 def _flow(key: str, value: Any, indent: str = "") -> str:
-    """Return a key with its value in flow style, in block style if a word is too long for that. PyYAML exceeds its
-    width by a word, so it is asked for less until all lines are at most *WIDTH* long.
+    """Return a key with its value in YAML's flow style, in block style if a word is too long for that. PyYAML may
+    exceed its width by a word, so the width is reduced until all lines have at most *WIDTH* characters.
     """
     for width in range(WIDTH - len(indent), WIDTH // 2, -5):
         lines = _yaml({key: value}, width, flow=True)[1:-1].split("\n")

@@ -46,7 +46,7 @@ def declared_licences(name: str, version: str) -> list[License]:
 
 
 def sbom_component(pin: lock.Pin) -> Component:
-    """Return the component of a package of the locks."""
+    """Return the CycloneDX component of a package of the locks."""
     return Component(
         type=ComponentType.LIBRARY, name=pin.name, version=pin.version, bom_ref=pin.name,
         purl=PackageURL("pypi", name=pin.name, version=pin.version), licenses=declared_licences(pin.name, pin.version),
@@ -54,7 +54,7 @@ def sbom_component(pin: lock.Pin) -> Component:
 
 
 def build_bom() -> Bom:
-    """Return the bill of the release and all packages that it puts on hosts."""
+    """Return the bill of materials of the release, with all packages that it puts on hosts."""
     version = re.search(r"^version: (\S+)$", (lock.ROOT / "galaxy.yml").read_text(encoding="utf-8"), re.MULTILINE)
     made = Bom()
     release = Component(

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Draws a recorded terminal session as SVG: `python -m tools.terminal docs/pictures/servers.txt`.
 
-The text has the commands, each after `$ `, with what they printed. `python -m tests.support.modules.session` records
-it, and a test compares both files.
+The text has the commands, each after `$ `, and their output. `python -m tests.support.modules.session` records it, and
+a test compares both files.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ FONT = "ui-monospace, SFMono-Regular, Menlo, Consolas, 'DejaVu Sans Mono', monos
 
 
 def session_svg(text: str, title: str) -> str:
-    """Return the SVG of the session *text*. Each line gets its exact width, as fonts differ."""
+    """Return the SVG of the session *text*. Each line has a fixed width, because the fonts of viewers differ."""
     lines = text.rstrip("\n").split("\n")
     width = round(max(map(len, lines)) * WIDTH + 2 * FRAME)
     height = len(lines) * HEIGHT + BAR + 2 * FRAME
@@ -47,7 +47,7 @@ def session_svg(text: str, title: str) -> str:
 
 
 def line_svg(line: str, bottom: float) -> str:
-    """Return the SVG of one line whose letters stand on *bottom*."""
+    """Return the SVG of one line. *bottom*: the vertical position of its baseline."""
     colour = next(colour for pattern, colour in COLOURS if pattern.match(line))
     weight = ' font-weight="bold"' if line.startswith("$ ") else ""
     return (f'<text x="{FRAME}" y="{bottom:g}" fill="{colour}"{weight} textLength="{len(line) * WIDTH:.1f}">'
@@ -55,7 +55,7 @@ def line_svg(line: str, bottom: float) -> str:
 
 
 def main() -> None:
-    """Draw the session of the command line beside its text."""
+    """Write the SVG of the session file on the command line next to that file."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("text", type=Path, help="the recorded session; the SVG gets its name")
     parser.add_argument("--title", default=TITLE, help="for readers who do not see the picture")

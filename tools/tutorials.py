@@ -3,7 +3,7 @@
 
 It changes the machine as `./quickstart` does, and `./quickstart --down --all` ends each page. Each command must
 succeed, and the output of each block must contain what the page promises after it: its blocks of text, what it quotes,
-and `changed=0`. After a failure the machine stays as it is, to be looked at.
+and `changed=0`. After a failure the machine stays as it is, for inspection.
 """
 
 from __future__ import annotations
@@ -47,8 +47,9 @@ def read_steps(page: str) -> list[TutorialStep]:
 
 
 def run_steps(steps: Sequence[TutorialStep], folder: Path) -> list[str]:
-    """Run the steps in one shell, in *folder*, and print their output. Return what was wrong; the shell ends at the
-    first command that fails."""
+    """Run the steps in one shell, in *folder*, and print their output. Return the errors; the shell ends at the first
+    command that fails.
+    """
     with tempfile.TemporaryDirectory() as place:
         outputs = [Path(place) / f"{number}.txt" for number, _step in enumerate(steps, 1)]
         script = "set -eo pipefail\n" + "".join(
@@ -69,7 +70,7 @@ def run_steps(steps: Sequence[TutorialStep], folder: Path) -> list[str]:
 
 
 def run_tutorials(pages: Sequence[str] = PAGES) -> bool:
-    """Run the tutorials *pages*. Return whether all went as the pages say."""
+    """Run the tutorials *pages*. Return whether each command succeeded with the promised output."""
     good = True
     for page in pages:
         began = time.monotonic()

@@ -4,7 +4,8 @@
     python3 tools/wheelhouse.py wheels
 
 The folder is for the roles: `agent_wheelhouse`, `common_wheelhouse`. Each file has a hash in the locks. It needs pip
-and a package index; whatever this machine is, the wheels are for hosts with the given Pythons and processors.
+and a package index. The wheels are for hosts with the given Pythons and processors, which may differ from this
+machine's.
 """
 
 from __future__ import annotations
@@ -27,18 +28,21 @@ OLD_NAMES = ("manylinux1", "manylinux2010", "manylinux2014")
 
 
 def platform_tags(machine: str) -> list[str]:
-    """Return all platform tags that a host with this processor accepts, the newest first."""
+    """Return all platform tags of wheels that a host with this processor accepts, the newest first."""
     return [*(f"manylinux_2_{minor}_{machine}" for minor in reversed(GLIBC)),
             *(f"{name}_{machine}" for name in reversed(OLD_NAMES)), f"linux_{machine}"]
 
 
 def without_markers(text: str) -> str:
-    """Return a lock for all hosts, without markers, which pip would evaluate for its own machine."""
+    """Return the text of a lock without environment markers, so that it is for all hosts: pip would evaluate the
+    markers for its own machine.
+    """
     return re.sub(r"^(\S+==\S+) ;[^\\\n]*", r"\1 ", text, flags=re.MULTILINE)
 
 
 def fetch_wheels(folder: Path, pythons: list[str], machines: list[str]) -> None:
-    """Fill the folder. Raises CalledProcessError when pip fails, after pip's own message."""
+    """Download the wheels of all locks to *folder*. Raises CalledProcessError when pip fails, after pip's own message.
+    """
     with tempfile.TemporaryDirectory() as name:
         requirements: list[str | Path] = []
         for lock in NAMES:

@@ -1,9 +1,8 @@
 # Copyright: (c) 2026, Magnetar contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The package that Ansible imports when it reads a task of this collection, before it forks a worker for the task.
-
-So the action plugin is imported here: workers inherit it with all its imports.
+"""The package of action plugins. Ansible imports it when it reads a task of this collection, before it forks a worker
+for the task. So this module imports the action plugin: workers inherit the plugin with all its imports.
 """
 
 from __future__ import annotations

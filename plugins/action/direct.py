@@ -1,9 +1,8 @@
 # Copyright: (c) 2026, Magnetar contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The action plugin of all modules: runs a module in Ansible's own process where that gives the same result.
-
-This is direct execution. Where it is not possible, a module process starts, which takes about twelve times as long.
+"""The action plugin of all modules: runs a module in Ansible's own process where that gives the same result (direct
+execution). Otherwise it starts a module process, which takes about twelve times as long.
 """
 
 from __future__ import annotations
@@ -75,7 +74,7 @@ class ActionModule(ActionBase):
         return result
 
     def _meant_for_agent(self, task_vars):
-        """Return the warning for a task that the environment alone sends to a cloud although its host has an agent;
+        """Return the warning for a task on a host with an agent that only an environment variable directs to a cloud;
         otherwise ``None``.
         """
         variable = clouds.deciding_variable(self._task.args)
@@ -86,7 +85,8 @@ class ActionModule(ActionBase):
                     task_vars.get("inventory_hostname"), variable, ENDPOINT))
 
     def _unsupported(self):
-        """Return why a task with these keywords cannot run directly; ``None`` when it can."""
+        """Return why a task with these keywords (``async``, ``environment``) cannot run directly; ``None`` when it can.
+        """
         if self._task.async_val:
             return "the task is asynchronous"
         if any(self._task.environment or ()):
@@ -94,10 +94,10 @@ class ActionModule(ActionBase):
         return None
 
     def _unreachable(self, module, params):
-        """Return why the endpoint, or a file, here differs from the one on the task's host; ``None`` when it is the
-        same.
+        """Return why this process cannot use the endpoint or a file in place of the task's host; ``None`` when it can.
 
-        An ssh endpoint is reached from the controller, with its keys, whatever the connection and ``become`` are.
+        An ssh endpoint is reached from the controller, with the controller's keys, whatever the connection and
+        ``become`` are.
         """
         cloud = clouds.chosen_cloud(params) is not None
         address = urlsplit("" if cloud else params["endpoint"] or ENDPOINT)
@@ -124,7 +124,7 @@ class ActionModule(ActionBase):
 
 
 class _CheckedTask:
-    """The arguments of a task, checked like in ``AnsibleModule``."""
+    """The arguments of a task, checked with the same rules as in ``AnsibleModule``."""
 
     def __init__(self, module, arguments):
         self._module = module
@@ -162,8 +162,8 @@ class _CheckedTask:
 
 
 def _has_agent(task_vars):
-    """Return whether the host of a task has an agent, by the evidence on this machine and in the inventory: a socket
-    here, an endpoint or variables of the role agent there, or the group kvm_hosts.
+    """Return whether the host of a task has an agent, by the agent's socket on this machine, or in the inventory by an
+    endpoint, variables of the role agent, or the group kvm_hosts.
     """
     if os.path.exists(urlsplit(ENDPOINT).path) or "kvm_hosts" in (task_vars.get("group_names") or ()):
         return True
@@ -193,7 +193,8 @@ def _user():
 
 
 def _mode(task_vars):
-    """Return auto, always or never, from the variable, the environment, or ansible.cfg."""
+    """Return the mode of direct execution (auto, always or never) from the variable, the environment, or ansible.cfg.
+    """
     mode = task_vars.get("magnetar_direct") or os.environ.get("MAGNETAR_DIRECT") or _configured() or "auto"
     if str(mode).lower() in DIRECT:
         return str(mode).lower()
@@ -209,7 +210,7 @@ def _configured():
 
 
 def _plain(value):
-    """Return *value* in plain types, without Ansible's tags, as the module process would read it."""
+    """Return *value* in plain Python types, without Ansible's tags, as a module process would read it."""
     if isinstance(value, Mapping):
         return {str(key): _plain(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):

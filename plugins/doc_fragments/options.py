@@ -12,7 +12,7 @@ from ansible_collections.magnetar.compute.plugins.module_utils.core.options impo
 
 
 class ModuleDocFragment:
-    """Ansible reads the attribute ``SERVER_INFO`` for the fragment ``options.server_info``."""
+    """The fragments by name: Ansible reads the attribute ``SERVER_INFO`` for the fragment ``options.server_info``."""
 
     def __getattr__(self, name):
         if not name.isupper():

@@ -1,7 +1,7 @@
 # Copyright: (c) 2026, Magnetar contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Inventory of servers."""
+"""The inventory plugin: servers as hosts of the inventory."""
 
 from __future__ import annotations
 
@@ -177,7 +177,7 @@ HARMLESS = re.compile(r"[^()\[\]{}|]*")
 
 
 class InventoryModule(BaseInventoryPlugin, Constructable, Cacheable):
-    """Servers as hosts."""
+    """The inventory plugin of servers."""
 
     NAME = "magnetar.compute.servers"
 
@@ -199,7 +199,8 @@ class InventoryModule(BaseInventoryPlugin, Constructable, Cacheable):
         self._add_hosts(inventory_hosts.deduplicate_servers(servers), group_keys)
 
     def _check(self, config):
-        """Raise ``AnsibleParserError`` for settings without effect: unknown keys, and a cloud that is not queried."""
+        """Raise ``AnsibleParserError`` for settings without effect: unknown keys, and ``cloud`` next to ``endpoints``.
+        """
         option_names = [name for option, definition in self.option_definitions.items()
                         for name in (option, *(definition.get("aliases") or ()))]
         for key in config:
@@ -251,7 +252,7 @@ class InventoryModule(BaseInventoryPlugin, Constructable, Cacheable):
             return {}
 
     def _connections(self, path):
-        """Return the options of each connection, checked."""
+        """Return the options of each connection, after a check."""
         items = self.get_option("endpoints")
         common = self._given({option.name: self.get_option(option.name) for option in OPTIONS})
         if items is None:
@@ -296,7 +297,7 @@ class InventoryModule(BaseInventoryPlugin, Constructable, Cacheable):
         return connection
 
     def _fetch_all(self, connections):
-        """Return the servers of all endpoints, and whether all have answered."""
+        """Return the servers of all endpoints, and whether all endpoints have answered."""
         with ThreadPoolExecutor(min(CONCURRENT, len(connections))) as pool:
             answers = list(pool.map(_fetch, connections))
         failed = [answer for answer in answers if isinstance(answer, MagnetarError)]
@@ -335,7 +336,7 @@ class InventoryModule(BaseInventoryPlugin, Constructable, Cacheable):
         return _trusted(super()._compose(*args, **kwargs))
 
     def _construct(self, name, variables):
-        """Add the results of ``compose``, ``groups`` and ``keyed_groups``."""
+        """Add to the host *name* what ``compose``, ``groups`` and ``keyed_groups`` give for its *variables*."""
         strict, composed = self.get_option("strict"), self.get_option("compose")
         self._set_composite_vars(composed, variables, name, strict=strict)
         more = {"strict": strict, "fetch_hostvars": bool(composed)}  # only composed variables are missing here
@@ -352,7 +353,7 @@ def _only_cloud():
 
 
 def _label(options):
-    """Return a name for the endpoint or cloud of *options*. The cache stores it, so it holds no secret."""
+    """Return a name for the endpoint or cloud of *options*, without secrets, because the cache stores it."""
     name, described = clouds.chosen_cloud(options) or (None, None)
     if described is None:
         return "cloud %s" % name if name else options["endpoint"]
@@ -362,7 +363,7 @@ def _label(options):
 
 
 def _fetch(options):
-    """Return the servers of an endpoint, or the error."""
+    """Return the servers of an endpoint or cloud, or the error."""
     try:
         client = run.connect_client(options)
         try:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The cloud of a task; see ``core.http.clouds``, which reads no YAML itself."""
+"""The cloud of a task, with PyYAML as the reader of clouds.yaml; see ``core.http.clouds``."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ __all__ = ["ONLY", "chosen_cloud", "deciding_variable", "read_cloud_entry", "rea
 
 
 def read_cloud_entry(params):
-    """Return the result of ``core.http.clouds.cloud_entry``."""
+    """Return the cloud that *params* choose; ``None`` for an agent. See ``core.http.clouds.cloud_entry``."""
     return clouds.cloud_entry(params, _load)
 
 
 def read_only_cloud():
-    """Return the result of ``core.http.clouds.find_only_cloud``."""
+    """Return the name of the only cloud in clouds.yaml. See ``core.http.clouds.find_only_cloud``."""
     return clouds.find_only_cloud(_load)
 
 

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The run of a module: check its parameters, connect, execute, report. Only this file of module_utils imports Ansible.
+"""The run of a module: checking its parameters, connecting, executing, reporting. Only this file of module_utils
+imports Ansible.
 
 The module process (``run_module_process``) and the action plugin share ``execute_module``, so both give the same
 result.
@@ -36,7 +37,9 @@ def argument_spec(module):
 
 
 class _Process(AnsibleModule):
-    """A module process that names the argument that does not fit, where Ansible's message is about type conversion."""
+    """An ``AnsibleModule`` whose error for an invalid argument names the argument, where Ansible's message only
+    describes a failed conversion.
+    """
 
     def _load_params(self):
         super()._load_params()
@@ -48,15 +51,15 @@ class _Process(AnsibleModule):
 
 
 def refusal_result(wrong):
-    """Return the result for arguments that do not fit, without repeating them: Ansible does not know yet which are
+    """Return the result for invalid arguments. It does not repeat them, because Ansible does not know yet which are
     secret.
     """
     return dict(results.failure_result(wrong), invocation={"module_args": {}})
 
 
 def find_misfit(options, arguments, prefix=""):
-    """Return an ``InvalidField`` for the first of *arguments* that its option does not accept; ``None`` where all fit.
-    *options*: an argument spec.
+    """Return an ``InvalidField`` for the first of *arguments* with a value that its option does not accept; ``None``
+    where all are valid. *options*: an argument spec.
     """
     for name, option in options.items():
         words = (name, *option.get("aliases", ()))
@@ -105,7 +108,7 @@ def run_module_process(module):
 def execute_module(module, params, check_mode, diff_mode, client=None):
     """Return the result of *module* for checked *params*; a failure is a result with ``failed`` and ``msg``.
 
-    Without *client* it connects as *params* say, and closes the connection.
+    Without *client*, a connection is opened as *params* say, and closed afterwards.
     """
     owns_client = client is None
     try:
@@ -136,14 +139,16 @@ def connect_client(params):
 
 
 def secret_texts(module, params):
-    """Return the texts inside structured secrets. Many are common words, so they are not masked everywhere."""
+    """Return the texts inside secret options that are lists or mappings. Many are common words, so Ansible does not
+    mask them in all of its output.
+    """
     return {text for name in module.masked if not isinstance(params.get(name), str)
             for text in _leaves(params.get(name))}
 
 
 def masked_arguments(module, params):
-    """Return *params* for ``invocation``, with structured secrets masked, also in items of a batch. Items have only
-    their own options.
+    """Return *params* for ``invocation`` in the result, with secret lists and mappings masked, also in items of a
+    batch. Options that an item omits are left out.
     """
     items = [{name: value for name, value in item.items() if value is not None} for item in params.get("servers") or ()]
     arguments = json.loads(json.dumps(dict(params, servers=items) if items else params, default=str))

@@ -135,7 +135,7 @@ class Failure(Exception):
 
 
 def read_certificate_file(path):
-    """Return the content of the file, ``None`` when there is none."""
+    """Return the content of the file; ``None`` when it does not exist."""
     try:
         with open(path, "rb") as file:
             return file.read()
@@ -146,7 +146,7 @@ def read_certificate_file(path):
 
 
 def write_certificate_file(path, content, mode):
-    """Write *content* atomically, in folders for the owner only."""
+    """Write *content* atomically to the file. Missing folders are created for the owner only."""
     folder = os.path.dirname(os.path.abspath(path))
     os.makedirs(folder, mode=0o700, exist_ok=True)
     descriptor, name = tempfile.mkstemp(dir=folder)
@@ -161,7 +161,7 @@ def write_certificate_file(path, content, mode):
 
 
 def private_key(path, passphrase):
-    """Return the key of the file, ``None`` when there is none."""
+    """Return the private key in the file; ``None`` when it does not exist."""
     content = read_certificate_file(path)
     if content is None:
         return None
@@ -182,7 +182,7 @@ def make_private_key(path, passphrase):
 
 
 def general_names(names):
-    """Return *names* in the form of a certificate: addresses as such, all others as DNS names."""
+    """Return *names* as subject alternative names: IP addresses as such, all others as DNS names."""
     converted = []
     for name in names:
         try:
@@ -196,13 +196,13 @@ def general_names(names):
 
 
 def key_usages(words):
-    """Return extended key usages by their words."""
+    """Return the extended key usages that *words* name."""
     oids = {"server": x509.oid.ExtendedKeyUsageOID.SERVER_AUTH, "client": x509.oid.ExtendedKeyUsageOID.CLIENT_AUTH}
     return [oids[usage] for usage in words]
 
 
 def certificate_extension(certificate, kind):
-    """Return the value of an extension, ``None`` when it is missing."""
+    """Return the value of an extension of the *certificate*; ``None`` when it is missing."""
     try:
         return certificate.extensions.get_extension_for_class(kind).value
     except x509.ExtensionNotFound:
@@ -210,19 +210,20 @@ def certificate_extension(certificate, kind):
 
 
 def certificate_end(certificate):
-    """Return the expiry time with a time zone, which older releases of cryptography omit."""
+    """Return the expiry time of *certificate* with a time zone; older releases of cryptography return it without one.
+    """
     if hasattr(certificate, "not_valid_after_utc"):
         return certificate.not_valid_after_utc
     return certificate.not_valid_after.replace(tzinfo=UTC)
 
 
 def public_bytes(key):
-    """Return a public key in a form for comparison."""
+    """Return a public key as bytes, for comparison."""
     return key.public_bytes(serialization.Encoding.DER, serialization.PublicFormat.SubjectPublicKeyInfo)
 
 
 def describe_certificate(certificate):
-    """Return the view of a certificate for a diff."""
+    """Return the fields of a certificate that a diff shows."""
     if certificate is None:
         return ""
     names, usage = (certificate_extension(certificate, kind) for kind in (x509.SubjectAlternativeName,
@@ -237,7 +238,7 @@ def describe_certificate(certificate):
 
 
 class Issue:
-    """One certificate: its current state, its desired state, and the steps between them."""
+    """The issue of one certificate: its current state, its desired state, and the steps between them."""
 
     def __init__(self, params):
         self.params = params
@@ -268,7 +269,7 @@ class Issue:
         return request.public_key()
 
     def reason(self):
-        """Return why a certificate must be made; ``None`` when the existing one fits."""
+        """Return why a new certificate is required; ``None`` when the existing one fits."""
         params, certificate = self.params, self.found
         if certificate is None:
             return "there is none"
@@ -304,7 +305,7 @@ class Issue:
         return x509.Name([x509.NameAttribute(x509.oid.NameOID.COMMON_NAME, self.params["common_name"])])
 
     def make(self):
-        """Generate the key if there is none, sign, and store the certificate."""
+        """Generate the private key if there is none, then sign and store the certificate."""
         params = self.params
         if not self.is_ca and (self.ca is None or self.ca_key is None):
             raise Failure("The CA is not there: %s and %s are both needed."
@@ -342,7 +343,7 @@ class Issue:
         return builder
 
     def pem(self):
-        """Return the certificate as text."""
+        """Return the certificate in PEM format."""
         return self.found.public_bytes(serialization.Encoding.PEM).decode()
 
 

@@ -29,8 +29,8 @@ def deduplicate_servers(servers: Iterable[Server]) -> list[Server]:
 
 
 def host_names(servers: Iterable[Server], preferences: Iterable[str]) -> tuple[dict[str, str], list[str]]:
-    """Return ``{uuid: host name}`` by the first of *preferences* that a server has, and the names that several servers
-    share.
+    """Return the host names of *servers* as ``{uuid: name}``, each from the first of *preferences* that the server has,
+    and the set of names that several servers share.
 
     Each server with a shared name gets the beginning of its uuid appended.
     """

@@ -38,7 +38,7 @@ def write_collection_pages(folder: Path) -> bool:
 
 
 def build_html(stage: Path, site: Path) -> bool:
-    """Build the site from the folder of pages. Return whether there is no warning."""
+    """Build the site in *site* from the folder of pages *stage*. Return whether Sphinx gave no warning."""
     return not subprocess.run(
         [sys.executable, "-m", "sphinx", "-q", "-W", "--keep-going", "-j", "auto", "-b", "html",
          "-d", site.with_name("doctrees"), "-c", Path(__file__).parent, stage, site],
@@ -46,7 +46,7 @@ def build_html(stage: Path, site: Path) -> bool:
 
 
 def build_site(site: Path = SITE) -> int:
-    """Build the site. Return the exit status."""
+    """Build the site in the folder *site*. Return the exit status."""
     with tempfile.TemporaryDirectory() as name:
         stage, built = Path(name) / "pages", Path(name) / "site"
         try:

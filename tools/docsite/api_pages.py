@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Pages of the Compute API, one for each first word of a path, and the OpenAPI documents for download."""
+"""Pages of the Compute API, one for each resource (the first word of a path), and the OpenAPI documents for download.
+"""
 
 from __future__ import annotations
 
@@ -104,7 +105,9 @@ def query_rows(operation: ApiOperation) -> Iterator[tuple[str, str, str]]:
 
 
 def body_rows(bodies: Iterable[tuple[int, int, openapi.Schema]]) -> Iterator[tuple[str, str, str, str]]:
-    """Yield the rows of the table of a body's fields. A field that changes with microversions has several rows."""
+    """Yield the rows of the table of a body's fields. A field has a row for each range of microversions in which it
+    differs.
+    """
     ranges: dict[tuple[str, str, bool], Ranges] = {}
     for since, until, schema in bodies:
         for field in dict.fromkeys(schema_fields(schema)):
@@ -121,7 +124,7 @@ def body_rows(bodies: Iterable[tuple[int, int, openapi.Schema]]) -> Iterator[tup
 
 def schema_fields(schema: Mapping[str, Any], prefix: str = "",
                   required: bool = True) -> Iterator[tuple[str, str, bool]]:
-    """Yield the fields of a schema with all fields inside them: path, text of the value, whether it is required."""
+    """Yield all fields of a schema, also nested ones, as (path, text of the value, whether it is required)."""
     if prefix:
         yield prefix, value_text(schema), required
     for choice in (schema, *schema.get("anyOf", ())):
@@ -158,5 +161,5 @@ def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
 
 def escape(text: str) -> str:
-    """Return *text* with characters that Markdown would read as its own."""
+    """Return *text* with backslashes before characters that are special in Markdown."""
     return text.replace("<", "&lt;").replace("[", "\\[").replace("{", "\\{")

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""A check of a finished site: each link leads to a file and an anchor that exist, and nothing is loaded from elsewhere.
-
-Sphinx checks links of pages; this also checks what themes and other tools write.
+"""A check of a finished site: each link leads to a file and an anchor that exist, and no page loads files of other
+sites. Sphinx checks only the links of its pages; this check includes what themes and other tools write.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ class Page(HTMLParser):
         self.feed(text)
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        """Record one element."""
+        """Record the anchors, links and loaded files of one element."""
         values = {name: value or "" for name, value in attrs}
         self.anchors.update(values[name] for name in ("id", "name") if name in values)
         if tag == "a" and "href" in values:

@@ -23,14 +23,16 @@ _ENTRY = re.compile(r'<li class="(?P<level>[^"]+)"><a class="reference internal"
 
 
 def whole_menu(builder: StandaloneHTMLBuilder) -> str:
-    """Return the menu as the front page has it, which is no entry itself: no mark, links from the site's folder."""
+    """Return the menu as it is on the front page: no entry is marked, and links start at the site's root folder."""
     tree = global_toctree_for_doc(builder.env, builder.config.root_doc, builder, tags=builder.tags, collapse=False,
                                   titles_only=True, maxdepth=-1, includehidden=True)
     return str(get_navigation_tree(builder.render_partial(tree)["fragment"]))
 
 
 def page_menu(menu: str, target: str, above: frozenset[str]) -> str:
-    """Return the *menu* on the page *target*. *above*: the targets of the entries over it, which are open."""
+    """Return the *menu* for the page *target*, with its links and marks. *above*: the targets of the menu entries above
+    the page, which are expanded.
+    """
 
     def entry(match: re.Match[str]) -> str:
         here = match["target"] == target
@@ -51,7 +53,7 @@ def page_menu(menu: str, target: str, above: frozenset[str]) -> str:
 
 
 def targets_above(builder: StandaloneHTMLBuilder, page: str) -> frozenset[str]:
-    """Return the targets of the pages that lead to *page* in the menu."""
+    """Return the targets of the menu entries above *page*."""
     parents: Mapping[str, Any] = builder.relations
     above = []
     while page in parents and (page := parents[page][0]):

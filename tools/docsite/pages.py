@@ -61,15 +61,18 @@ def shorten_menu(index: str) -> str:
 
 
 def section_page(folder: Path, title: str, about: str, first: Iterable[str] = ()) -> str:
-    """Return the page of a section: its pages by title, decisions by number; *first* stand before them."""
+    """Return the page of a section: a list of its pages by title, of decisions by number. The pages *first* come before
+    all others.
+    """
     pages = {str(path.relative_to(folder).with_suffix("")): page_title(path).replace("`", "")
              for path in folder.rglob("*.md")}
     return f"# {title}\n\n{about}\n\n{contents([*first, *sorted(pages, key=lambda name: pages[name].casefold())])}"
 
 
 def stage_pages(stage: Path, first: dict[str, list[str]], root: Path = ROOT) -> None:
-    """Copy docs/ to the folder *stage*, with links rewritten, and add the pages of sections and the menu.
-    *first*: pages in the list of a section that are made at build time. Raises ``BrokenLink``."""
+    """Copy docs/ to the folder *stage*, with links rewritten, and add the pages of sections and the menu. *first*: by
+    section, generated pages that its list begins with. Raises ``BrokenLink``.
+    """
     for file in sorted(path for path in (root / "docs").rglob("*") if path.is_file()):
         copy = stage / file.relative_to(root / "docs")
         copy.parent.mkdir(parents=True, exist_ok=True)

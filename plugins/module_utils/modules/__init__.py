@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Modules without Ansible: their options, and the way from option values to a request and a result.
+"""The modules without Ansible: their options, and the conversion of option values to requests and of answers to
+results.
 
 ``ResourceModule`` and ``InfoModule`` serve every ``Kind``; a file per noun holds the differences of that noun. Nothing
 here imports Ansible, so the module process and the action plugin run the same code.

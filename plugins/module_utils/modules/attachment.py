@@ -21,7 +21,7 @@ SERVER = Option(Text(1, 255), "The server, by name or uuid.", required=True)
 
 
 class AttachmentModule(ResourceModule):
-    """Attaches a volume, NIC or share to a server, or detaches it."""
+    """The module that attaches a volume, NIC or share to a server, or detaches it."""
 
     rules = {}
     replaced = ("server", "volume")
@@ -86,7 +86,7 @@ class ShareAttachmentModule(AttachmentModule):
 
 
 class AttachmentInfoModule(InfoModule):
-    """Reports the volumes, NICs or shares of servers."""
+    """The module that reports the volumes, NICs or shares of servers."""
 
     #: The second selecting option next to ``server``, its documentation, and the field that it selects by name.
     other, other_doc, other_name = "", "", None

@@ -10,7 +10,7 @@ from .resource import ResourceModule
 
 
 class CellModule(ResourceModule):
-    """Cells are never recreated: that would lose their servers."""
+    """The module of cells. It never recreates a cell, because that would lose the cell's servers."""
 
     kind = Cell
     rules = {}

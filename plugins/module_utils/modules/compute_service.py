@@ -11,7 +11,9 @@ from .resource import ResourceModule
 
 
 class ComputeServiceModule(ResourceModule):
-    """Changes the service of a host; it exists with the host, and is never made or removed."""
+    """The module that changes the compute service of a host. The service exists with the host, so it is never created
+    or removed.
+    """
 
     kind = ComputeService
     rules = {}

@@ -10,7 +10,7 @@ from .module import Module, key_from_params
 
 
 class ConsoleInfoModule(Module):
-    """Requests the URLs of a console."""
+    """The module that requests the URLs of a console."""
 
     name = "console_info"
     rules = {"required_one_of": [["name", "id"]]}

@@ -8,7 +8,7 @@ from .resource import ResourceModule
 
 
 class DefaultSecurityGroupRuleModule(ResourceModule):
-    """Adds a default rule of new security groups, or removes it."""
+    """The module that adds a rule which new security groups start with, or removes it."""
 
     kind = DefaultSecurityGroupRule
     rules = {}

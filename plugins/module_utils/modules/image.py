@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""image: sends the content of the image too."""
+"""image: creates the record of an image, and uploads its content."""
 
 from __future__ import annotations
 
@@ -69,23 +69,25 @@ class ImageModule(ResourceModule):
 
 
 def _empty(answer):
-    """Return whether the image waits for its content."""
+    """Return whether the image of *answer* waits for its content."""
     return (answer.get("resource") or {}).get("status") == "queued"
 
 
 def _new(answer):
-    """Return whether this call made the record of the image."""
+    """Return whether the request of *answer* created the image."""
     return any(leaf["path"] == "name" and leaf["old"] is None for leaf in answer.get("diff") or ())
 
 
 def _predicted(recorded, size):
-    """Return the answer that check mode predicts after the upload of the content."""
+    """Return the answer that check mode predicts for the upload of *size* bytes. *recorded*: the answer to the ensure
+    of the image.
+    """
     sent = {"steps": [{"verb": "receive"}], "resource": dict(recorded["resource"], status="active", size=size)}
     return _joined_answer(recorded, dict(recorded, **sent))
 
 
 def _joined_answer(recorded, sent):
-    """Return one answer from two: of the call that recorded the image, and of the call that sent its content."""
+    """Return one answer from two: *recorded*, to the ensure of the image, and *sent*, to the upload of its content."""
     arrived = [{"path": "status", "old": "queued", "new": "active"}]
     return dict(
         sent, changed=True, steps=recorded["steps"] + sent["steps"],
@@ -94,7 +96,7 @@ def _joined_answer(recorded, sent):
 
 
 def file_digest(path, algorithm):
-    """Return ``sha256:HEX`` (or sha512) of the file's content."""
+    """Return the digest of the file's content as ``sha256:HEX`` or ``sha512:HEX``."""
     if algorithm not in ("sha256", "sha512"):
         raise InvalidField("checksum", "must begin with sha256: or sha512:", algorithm)
     hasher = hashlib.new(algorithm)

@@ -16,7 +16,7 @@ from .module import Module, looks_like_uuid, scalar_text
 
 
 class InfoModule(Module):
-    """Reports resources of *kind*; an empty result is no failure."""
+    """A module that reports resources of *kind*. An empty result is not a failure."""
 
     def __init__(self, kind=None):
         self.kind = kind or self.kind
@@ -36,7 +36,7 @@ class InfoModule(Module):
         )
 
     def narrowing(self):
-        """Return the selecting options that all lists have."""
+        """Return the selecting options that every info module has: filters, fields, limit and sort."""
         return {
             "filters": Option(
                 MapOf(Text(), Value()), "Only %s whose fields have these values, or fit these patterns such as "
@@ -67,7 +67,9 @@ class InfoModule(Module):
         return {"changed": False, self.kind.plural: self.passing(client, query, tests)}
 
     def filters(self, filters):
-        """Return *filters* as query parameters where one value suffices, and as tests of fields for the others."""
+        """Convert *filters* to query parameters where the filter has one value, and otherwise to functions that test a
+        field. Return both.
+        """
         readers = {f.name: filter_reader(f.value) for f in self.kind.fields if "list" in f.on
                    and filter_reader(f.value)}
         keys = self._keys(readers)
@@ -95,15 +97,16 @@ class InfoModule(Module):
         return query, tests
 
     def _keys(self, filterable):
-        """Return the filter keys other than the fields *filterable*, with the field that each reads."""
+        """Map the filter keys that are not fields in *filterable* to the field that each reads."""
         listed = [f.name for f in self.kind.fields if "list" in f.on]
         return {name: field for name, field in _KEYS.items() if field in listed and name not in filterable
                 and (self.kind is Server or name in _COMMON)}
 
     def passing(self, client, query, tests):
-        """Return the resources that the host lists and that pass *tests*, ``{field: test}``.
+        """Return the resources in the server's answer to *query* that pass *tests*, ``{field: function}``.
 
-        The tests run here: the answer must contain the fields that they read, and the limit counts resources that pass.
+        The module runs the tests: so the request includes the fields that they read, and the limit counts resources
+        that pass.
         """
         if not tests:
             return client.list(self.kind.noun, **query)
@@ -131,7 +134,9 @@ def _has_pattern(values):
 
 
 def _matches(field, key, patterns, further, value):
-    """Return whether one of *patterns* matches the *key* in the *field*'s value, and the test *further* passes."""
+    """Return whether one of *patterns* matches the *key* of the *field*'s *value*, and the function *further*, if any,
+    accepts it.
+    """
     shown = {field: value}
     is_match = matches_server_filters(shown, {key: patterns}) if key in KEYS or key.startswith(METADATA) else \
         any(fnmatch.fnmatchcase(value or "", pattern) for pattern in patterns)
@@ -139,10 +144,10 @@ def _matches(field, key, patterns, further, value):
 
 
 def _like(pattern, further, value):
-    """Return whether the name *value* matches *pattern*, and passes the test *further* if there is one."""
+    """Return whether the name *value* matches *pattern*, and the function *further*, if any, accepts it."""
     return fnmatch.fnmatchcase(value or "", pattern) and (further is None or further(value))
 
 
 def _one_of(accepted, value):
-    """Return whether *value* is one of *accepted*, compared as the host does; an absent value is none of them."""
+    """Return whether *value* is one of *accepted*, compared as the server does; an absent value never is."""
     return value is not None and matches_one_text(value, accepted)

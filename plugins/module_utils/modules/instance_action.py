@@ -10,7 +10,7 @@ from .info import InfoModule
 
 
 class InstanceActionInfoModule(InfoModule):
-    """Reports the requests for a server, or one of them with its events."""
+    """The module that reports the requests for a server, or one of them with its events."""
 
     kind = InstanceAction
 

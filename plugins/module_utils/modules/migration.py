@@ -14,7 +14,7 @@ from .module import ABSENT, PRESENT, Module, checked_endpoint, get_resource
 
 
 class MigrationModule(Module):
-    """Coordinates a migration between two agents, or requests one from a cloud."""
+    """The module that coordinates a migration between two agents, or requests one from a cloud."""
 
     name = "migration"
     tuning = tuple(f for f in Migration.settable() if f.name in OPTIONS)
@@ -45,7 +45,7 @@ class MigrationModule(Module):
             return self._move(params, check_mode, diff_mode, source, target)
 
     def _in_cloud(self, params, check_mode, diff_mode, client):
-        """Have a cloud move the server; the destination is the name of a host."""
+        """Request the migration from a cloud; the destination is the name of a host."""
         for name in ("destination_address",) + tuple(f.option for f in self.tuning):
             if params.get(name) not in (None, False):
                 raise InvalidField(name, "is for two agents; a cloud decides that itself")

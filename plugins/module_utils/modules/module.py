@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""A module as data and one method: its options, and the work with their values."""
+"""The base class of all modules: their options, and the method that does their work."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ class Module:
 
     @property
     def all_options(self):
-        """The module's options and the options of the connection."""
+        """The module's own options and the options of the connection."""
         return self.options + CONNECTION
 
     def check_endpoint(self, client):
-        """Raise ``InvalidField`` when a module for clouds only is used with an agent."""
+        """Raise ``InvalidField`` when *client* speaks to an agent and the module needs a cloud."""
         if (self.cloud_only or self.kind in CLOUD_KINDS) and client.host is None:
             raise InvalidField("cloud", "is required: %s is about a cloud, and %s is an agent. Name a cloud of "
                                "clouds.yaml, or give the API of one as endpoint" % (self.name, client.endpoint))
@@ -47,8 +47,8 @@ class Module:
 
 
 def key_from_params(params, where=""):
-    """Return the key of the resource that *params* name: ``id``, otherwise ``name``. Raises ``InvalidField`` for empty
-    ones, which an argument spec accepts. *where* precedes the option in its message.
+    """Return the key of the resource that *params* name: ``id``, otherwise ``name``. Raises ``InvalidField`` for an
+    empty value, which an argument spec accepts. *where* precedes the option in its message.
     """
     for option in ("id", "name"):
         if params.get(option) is not None:
@@ -57,7 +57,9 @@ def key_from_params(params, where=""):
 
 
 def checked_endpoint(params, option):
-    """Return the endpoint that *option* names. Raises ``InvalidField`` naming that option."""
+    """Return the value of the endpoint *option* in *params*. Raises ``InvalidField`` naming the option when it is not
+    an endpoint.
+    """
     try:
         parse_endpoint(params[option])
     except InvalidField as error:
@@ -66,7 +68,7 @@ def checked_endpoint(params, option):
 
 
 def get_resource(client, noun, key):
-    """Return the resource *key*. Raises ``NotFound`` with a message for tasks."""
+    """Return the resource *key*. Raises ``NotFound`` with a message for users of a task."""
     try:
         return client.get(noun, key)
     except NotFound as error:
@@ -90,7 +92,9 @@ def scalar_text(value):
 
 
 def texts_of_field(field, value):
-    """Return *value* of *field* with numbers and booleans in a mapping of texts, which YAML reads, as texts."""
+    """Return *value* of *field*; in a mapping of texts, numbers and booleans become texts, because YAML reads texts
+    such as ``1`` and ``yes`` as these.
+    """
     if isinstance(field.value, MapOf) and isinstance(field.value.value, Text):
         return {str(key): scalar_text(item) for key, item in value.items()}
     if isinstance(field.value, ListOf) and isinstance(field.value.item, Record):
@@ -99,5 +103,5 @@ def texts_of_field(field, value):
 
 
 def _without_omitted(item):
-    """Return a mapping without omitted keys, which Ansible fills in with ``None``."""
+    """Return *item* without omitted keys, whose value from Ansible is ``None``."""
     return {name: value for name, value in item.items() if value is not None} if isinstance(item, dict) else item

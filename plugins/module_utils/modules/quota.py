@@ -12,7 +12,7 @@ from .resource import ResourceModule
 
 
 class QuotaModule(ResourceModule):
-    """Changes the quota of a project, or resets it; each project has one."""
+    """The module that changes the quota of a project, or resets it to the defaults. Every project has a quota."""
 
     kind = Quota
     rules = {}
@@ -31,7 +31,7 @@ class QuotaModule(ResourceModule):
 
 
 class QuotaInfoModule(InfoModule):
-    """Reports the quota of one project."""
+    """The module that reports the quota of one project."""
 
     kind = Quota
 

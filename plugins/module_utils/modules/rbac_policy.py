@@ -12,7 +12,7 @@ SAID = ("object_type", "target_project", "object")
 
 
 class RbacPolicyModule(ResourceModule):
-    """Lets a project use a resource, or revokes that."""
+    """The module that grants a project the use of a resource, or revokes it."""
 
     kind = RbacPolicy
     rules = {}

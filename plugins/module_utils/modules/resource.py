@@ -13,8 +13,8 @@ MERGED = {"metadata": "keys", "tags": "tags", "hosts": "hosts"}
 
 
 class ResourceModule(Module):
-    """Brings one resource of *kind* to the described state, or removes it. Subclasses define the differences of their
-    kind.
+    """A module that brings one resource of *kind* to the described state, or removes it. Subclasses define the
+    differences of their kind.
     """
 
     #: Value of ``state`` to the fields that it adds to the desired document; ``absent`` is not in it.
@@ -37,7 +37,9 @@ class ResourceModule(Module):
         self.options = self.fields + self.own + self.common() + WAITING
 
     def common(self):
-        """Return ``state``, ``on_immutable``, the permissions, and ``purge_FIELD`` for fields that can be added to."""
+        """Return the options of all such modules: ``state``, ``on_immutable``, the permissions, and ``purge_FIELD`` for
+        fields that can be added to.
+        """
         names = {field.name for field in self.fields}
         purge = {"purge_" + name: Option(Boolean(), "Whether %s missing in O(%s) are removed, when O(%s) is given."
                                          % (parts, name, name), default=True)
@@ -69,7 +71,7 @@ class ResourceModule(Module):
         return dict(permissions, on_immutable=params["on_immutable"])
 
     def merge(self, params):
-        """Return the names of fields whose content is added to the existing one."""
+        """Return the names of fields whose content in *params* is added to the existing content."""
         return [name for name in MERGED if params.get("purge_" + name) is False and name in params]
 
     def key(self, params):
@@ -86,6 +88,6 @@ class ResourceModule(Module):
         return results.module_result(self.kind.noun, params.get("name") or key, answer, diff_mode)
 
     def ensure(self, client, key, params, waiting):
-        """Request the resource; a kind that needs more than one call overrides this."""
+        """Send the request, and return the answer. A kind that needs more than one call overrides this."""
         return client.ensure(self.kind.noun, key, self.want(params), merge=self.merge(params),
                              **self.allowed(params), **waiting)

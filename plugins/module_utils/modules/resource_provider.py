@@ -8,6 +8,8 @@ from .compute_service import ComputeServiceModule
 
 
 class ResourceProviderModule(ComputeServiceModule):
-    """Changes the resource provider of a host; like a service it exists with the host, and is never made or removed."""
+    """The module that changes the resource provider of a host. The provider exists with the host, so it is never
+    created or removed.
+    """
 
     kind = ResourceProvider

@@ -45,7 +45,7 @@ def _diff(leaves, header):
 
 
 def failure_result(error):
-    """Return the result of a failure: one line with cause and remedy, and ``error`` for programs."""
+    """Return the result of a failure: a message of one line with cause and remedy, and ``error`` for programs."""
     return {
         "failed": True,
         "msg": one_line(error.message),

@@ -33,7 +33,7 @@ NO_IMAGE = "none"
 
 
 class ServerItem(Value):
-    """An item of ``servers``: the options of one server."""
+    """The record of an item of ``servers``: the options of one server."""
 
     def __init__(self, fields):
         self.fields = fields
@@ -213,13 +213,15 @@ class ServerModule(ResourceModule):
         return dict(result, request_id=answer.get("request_id"))
 
     def _item(self, shared, options):
-        """Return all options of an item. *shared*: the options next to the list; *options*: the item's own."""
+        """Return all options of an item of ``servers``: its own (*options*), and for omitted ones the module's
+        (*shared*).
+        """
         own_options = _without_none(options)
         replaced = {name for option in own_options for name in REPLACED.get(option, ())}
         return dict(shared, **dict(dict.fromkeys(replaced), **own_options))
 
     def _request(self, item, where):
-        """Return the item in the form of an agent's batch; *where* is the prefix of option names in errors."""
+        """Return the *item* of ``servers`` as an item of the API's batch. *where*: prefix of option names in errors."""
         key = key_from_params(item, where)
         check_options(self._bounded_options, item, where)
         want = None if item["state"] == ABSENT else self.want(item)
@@ -227,7 +229,9 @@ class ServerModule(ResourceModule):
 
 
 def _check_password(params, client):
-    """Raise ``InvalidField`` for a password where the agent of a single host would set it again at each run."""
+    """Raise ``InvalidField`` for a password of a server on a single host, because its agent would set the password
+    again at each run.
+    """
     places = [""] if params.get("admin_password") else []
     places += ["servers[%d]." % at for at, item in enumerate(params.get("servers") or []) if item.get("admin_password")]
     if places and not client.of_cloud and not client.info().get("cloud"):
@@ -236,8 +240,8 @@ def _check_password(params, client):
 
 
 def _refuse_taken_ports(ports, want, at):
-    """Raise ``InvalidField`` where the server *at* requests a port of an earlier server. *ports*: port to the first
-    server.
+    """Raise ``InvalidField`` where the server with the index *at* requests a port that an earlier server of the list
+    requests. *ports*: index of the first server by port.
     """
     for number, nic in enumerate((want or {}).get("networks") or []):
         port = nic.get("port")
@@ -247,7 +251,9 @@ def _refuse_taken_ports(ports, want, at):
 
 
 def _refuse_duplicates(items):
-    """Raise ``InvalidField`` for an item that names the same server as an earlier one: they may contradict."""
+    """Raise ``InvalidField`` for an item that names the same server as an earlier item, since they may contradict each
+    other.
+    """
     first = {}
     for at, item in enumerate(items):
         option = "id" if item.get("id") else "name"
@@ -259,7 +265,9 @@ def _refuse_duplicates(items):
 
 
 def _without_default(field):
-    """Return the option as part of an item, where an omission means the value next to the list."""
+    """Return the option without its default, for items of ``servers``: an omitted option there has the value of the
+    module's own option.
+    """
     if not isinstance(field, Option):
         return field
     return Option(field.value, field.doc, secret=field.secret, aliases=field.aliases).named(field.name)
@@ -314,7 +322,7 @@ def _block_device_mapping(params, want):
 
 
 def _about_option(params, error):
-    """Return *error* for the option that the user set in place of the request's field."""
+    """Return *error*, which names a field of the request, so that it names the option that the user set."""
     field = str(error.details.get("field"))
     match = re.match(r"(block_device_mapping|networks)\[(\d+)\]", field)
     if match is None:
@@ -335,7 +343,7 @@ def _about_option(params, error):
 
 
 def _without_none(item):
-    """Return a record of options without omitted ones."""
+    """Return the options in *item* without omitted ones, which are ``None``."""
     return {name: value for name, value in item.items() if value is not None}
 
 

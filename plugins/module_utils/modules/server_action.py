@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""server_action: one-time actions on a server, and actions that are states of it (start, stop, rescue)."""
+"""server_action: one-time actions on a server, and actions that only change its state (start, stop, rescue)."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ SOFT_DELETED = status_word(SOFT_DELETED_STATE)
 
 
 class ServerActionModule(Module):
-    """Runs one action on a server."""
+    """The module that runs one action on a server."""
 
     name = "server_action"
     rules = {
@@ -148,8 +148,8 @@ class ServerActionModule(Module):
 
 
 def _elsewhere(client, key, action):
-    """Return the soft-deleted server (for restore and force_delete) or the server of any project (for evacuate) with
-    that *key*; otherwise ``None``.
+    """Return a server that a lookup in the project does not find: for restore and force_delete a soft-deleted one, for
+    evacuate one of any project. *key*: its name or uuid. ``None`` without one.
     """
     if action in ("restore", "force_delete"):
         return _soft_deleted(client, key)
@@ -168,7 +168,9 @@ def _soft_deleted(client, name):
 
 
 def _check(action, params):
-    """Raise ``InvalidField`` for an option that does not belong to the action, and for ``null`` in a required one."""
+    """Raise ``InvalidField`` for an option that does not belong to the action, and for a required option that is
+    ``null``.
+    """
     option_names = {name for names in OPTIONS.values() for name in names} - {"reboot_type"}
     for name in sorted(option_names - set(OPTIONS[action])):
         if params.get(name) is not None:
@@ -179,7 +181,7 @@ def _check(action, params):
 
 
 def _assumed(params):
-    """Return the prediction of check mode for a server that an earlier task of the play makes."""
+    """Return the result that check mode predicts when the server does not exist, because an earlier task creates it."""
     action, name = params["action"], key_from_params(params)
     result = {"changed": True, "server": {"name": name}, "actions": [_shown(params)],
               "warnings": [assumed_warning("server", name)]}
@@ -187,13 +189,13 @@ def _assumed(params):
 
 
 def _shown(params):
-    """Return the name of the action in results."""
+    """Return the name of the action for ``actions`` in the result; a reboot with its type."""
     action = params["action"]
     return "reboot_" + params["reboot_type"] if action == "reboot" else action
 
 
 def _event(params):
-    """Return the agent's event for the action, and the arguments of the event."""
+    """Return the API's event for the action, and the arguments of the event."""
     action = params["action"]
     if action.startswith("reboot"):
         return "reboot", {"type": params["reboot_type"] if action == "reboot" else action[len("reboot_"):]}
@@ -208,9 +210,10 @@ def _event(params):
 
 
 def _made_before(server, params, check_mode, client):
-    """Return the image part of the result where the image exists or an earlier task is making it; otherwise ``None``.
+    """Return the part of the result about the image, where the image exists already or an earlier task is creating it;
+    otherwise ``None``.
 
-    An agent lists the image when it is complete; until then only the operation shows it.
+    An agent lists an image only when it is complete; until then only the operation shows it.
     """
     operation = _under_way(server, params, client)
     if operation and params["wait"] and not check_mode:
@@ -224,14 +227,16 @@ def _made_before(server, params, check_mode, client):
 
 
 def _under_way(server, params, client):
-    """Return the operation that is making the image of that name from the server, or ``None``."""
+    """Return the running operation that creates the image of that name from the server; ``None`` without one."""
     running = client.list("operations", status="running", kind="server", name="create_image")
     return next((operation for operation in running if operation.get("subject") == params["image_name"]
                  and operation["key"] in (server["id"], server["name"])), None)
 
 
 def _image(server, params, client):
-    """Return the image of an earlier run, unless that failed. Raises ``Conflict`` for another image of that name."""
+    """Return the image that an earlier run created from the server, unless that failed. Raises ``Conflict`` for another
+    image of that name.
+    """
     for image in client.list("image", name=params["image_name"]):
         if image.get("status") == "error":
             continue

@@ -12,7 +12,7 @@ from .module import ABSENT, PRESENT, Module, get_resource, looks_like_uuid, text
 
 
 class ServerBackupModule(Module):
-    """Makes a backup of a server under a name, or removes it."""
+    """The module that creates a backup of a server under a name, or removes it."""
 
     name = "server_backup"
     cloud_only = True
@@ -56,8 +56,8 @@ class ServerBackupModule(Module):
 
 
 def _check(params, absent):
-    """Raise ``InvalidField`` for options that do not belong to the state, and for ``null`` in required ones, which an
-    argument spec accepts.
+    """Raise ``InvalidField`` for options that do not belong to the state, and for required options that are ``null``,
+    which an argument spec accepts.
     """
     for name in () if absent else ("backup_type", "rotation"):
         if params[name] is None:
@@ -68,8 +68,8 @@ def _check(params, absent):
 
 
 def _absent_server(params, check_mode):
-    """Return the known fields of a missing server: its uuid, or none in check mode, where an earlier task makes it.
-    Raises ``NotFound``.
+    """Return what is known of a server that does not exist: its uuid, or in check mode nothing, because an earlier task
+    may create it. Raises ``NotFound``.
     """
     if params["state"] == ABSENT and looks_like_uuid(params["server"]):
         return {"id": params["server"].lower()}

@@ -10,7 +10,7 @@ from .info import InfoModule
 
 
 class ServerTopologyInfoModule(InfoModule):
-    """Reports the NUMA topology of one server."""
+    """The module that reports the NUMA topology of one server."""
 
     kind = ServerTopology
 

@@ -47,7 +47,8 @@ REASONS = {
 class SshDial:
     """Connections to the agent at *endpoint* (``ssh://…``); see ``core.http.transport.Dial``.
 
-    *private_key* is the file of the only key to use, *known_hosts* a file of host keys in addition to the default ones.
+    *private_key* is the file of a key that is used in place of all others, *known_hosts* a file of host keys in
+    addition to the default ones.
     """
 
     def __init__(self, endpoint, private_key=None, known_hosts=None):
@@ -56,7 +57,9 @@ class SshDial:
         self._login = None
 
     def __call__(self, timeout):
-        """Return an open connection, over the present login or a new one. Raises ``Unreachable``."""
+        """Return an open connection to the agent's socket, over the existing login or a new one. Raises
+        ``Unreachable``.
+        """
         try:
             return self._kept(timeout) or self._fresh(timeout)
         except Unreachable as error:
@@ -71,7 +74,7 @@ class SshDial:
             self._login = None
 
     def _kept(self, timeout):
-        """Return a connection over the present login; ``None`` when there is none, or when it was cut."""
+        """Return a connection over the existing login; ``None`` when there is no login, or when it was cut."""
         if self._login is None or not self._login.active:
             return None
         try:
@@ -100,7 +103,7 @@ class SshDial:
         return connection
 
     def _refused(self, prohibited, timeout):
-        """Return the error for a socket that sshd did not connect to. sshd gives no reason, so a command on the host
+        """Return the error when sshd could not connect to the socket. sshd gives no reason, so a command on the host
         finds it.
         """
         verdict, user = ("forbidden", "") if prohibited else self._look(timeout)
@@ -110,8 +113,8 @@ class SshDial:
         return unreachable
 
     def _look(self, timeout):
-        """Return a key of ``REASONS`` and the user's name, from a command on the host; empty texts if that is not
-        allowed.
+        """Run a command on the host that finds why the socket is out of reach. Return a key of ``REASONS`` and the
+        user's name; empty texts if the user may not run commands.
         """
         command = "sh -c %s sh %s" % (shlex.quote(LOOK), shlex.quote(self._endpoint.path))
         words = self._login.output(command, timeout).split()[-2:]
@@ -119,7 +122,9 @@ class SshDial:
 
 
 class Pipe:
-    """The socket interface that ``http.client`` needs, over a channel; the channel stays open while it is read."""
+    """A wrapper that gives a channel the interface of a socket for ``http.client``. The channel stays open while a file
+    object of it is in use.
+    """
 
     def __init__(self, channel):
         self._channel, self._users = channel, 1

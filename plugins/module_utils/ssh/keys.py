@@ -31,7 +31,7 @@ def authenticate_user(library, transport, target, user):
 
 
 def _candidates(library, target, agent):
-    """Yield pairs of a key's label for the user, and a function that loads the key."""
+    """Yield the keys to try, in order, as pairs of a label for error messages and a function that loads the key."""
     offered = {key.asbytes(): key for key in (agent.get_keys() if agent else ())}
     done = set()
     for path in target.identities:
@@ -49,7 +49,7 @@ def _candidates(library, target, agent):
 
 
 def _public(path):
-    """Return the public half of the key in *path*, as bytes; ``None`` when there is no file with it."""
+    """Return the public key that belongs to the key file *path*, as bytes; ``None`` when no file has it."""
     for name in (path + ".pub", path):
         try:
             with open(name, encoding="ascii") as stream:

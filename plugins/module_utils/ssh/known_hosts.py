@@ -17,7 +17,8 @@ KNOWN, UNKNOWN, CHANGED, REVOKED = "known", "unknown", "changed", "revoked"
 
 
 class Line(NamedTuple):
-    """A line: ``place`` is ``file:number``, ``names`` the hosts, ``key`` the public key as bytes."""
+    """A line of a known_hosts file: ``place`` is ``file:number``, ``names`` the hosts, ``key`` the public key as bytes.
+    """
 
     place: str
     revoked: bool
@@ -27,14 +28,16 @@ class Line(NamedTuple):
 
 
 class Verdict(NamedTuple):
-    """The status of a host key, and the line that determines it."""
+    """The status of a host key, and the line of a known_hosts file that determines it."""
 
     word: str
     line: Optional[Line] = None
 
 
 def read_known_hosts(paths: Iterable[str]) -> list[Line]:
-    """Return the lines of the files; a missing file has none. Raises ``OSError`` when a file cannot be read."""
+    """Return the lines of the known_hosts files *paths*; a missing file has none. Raises ``OSError`` when a file cannot
+    be read.
+    """
     lines: list[Line] = []
     for path in paths:
         try:
@@ -46,12 +49,12 @@ def read_known_hosts(paths: Iterable[str]) -> list[Line]:
 
 
 def lines_of_host(lines: Iterable[Line], name: str) -> list[Line]:
-    """Return the lines about the host *name*, as ``host`` or ``[host]:port``."""
+    """Return those of *lines* that are about the host *name*, as ``host`` or ``[host]:port``."""
     return [line for line in lines if _names(line.names, name)]
 
 
 def judge_host_key(lines: Iterable[Line], shown: bytes) -> Verdict:
-    """Return the status of the key that a host has *shown*, by the *lines* about the host."""
+    """Return the status of the key *shown* by a host. *lines*: the known_hosts lines of this host."""
     host_lines = list(lines)
     same = [line for line in host_lines if line.key == shown]
     revoked = [line for line in same if line.revoked]
@@ -64,12 +67,12 @@ def judge_host_key(lines: Iterable[Line], shown: bytes) -> Verdict:
 
 
 def known_host_name(host: str, port: int) -> str:
-    """Return the name of a host in the files."""
+    """Return the name of a host in known_hosts files: ``host``, or ``[host]:port`` for a port other than 22."""
     return host if port == 22 else "[%s]:%d" % (host, port)
 
 
 def host_key_fingerprint(key: bytes) -> str:
-    """Return SHA256:…, as ``ssh-keygen -l`` shows it."""
+    """Return the fingerprint ``SHA256:…`` of a key, as ``ssh-keygen -l`` shows it."""
     return "SHA256:" + base64.b64encode(hashlib.sha256(key).digest()).decode().rstrip("=")
 
 
@@ -99,7 +102,9 @@ def _names(patterns: str, name: str) -> bool:
 
 
 def _matches(pattern: str, name: str) -> bool:
-    """Return whether *pattern* matches. Only ``*`` and ``?`` are special; ``[host]:port`` is a plain name."""
+    """Return whether *pattern* matches the host *name*. Only ``*`` and ``?`` are special; ``[host]:port`` is a plain
+    name.
+    """
     return fnmatch.fnmatchcase(name, pattern.replace("[", "[[]"))
 
 

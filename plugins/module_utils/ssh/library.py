@@ -13,7 +13,7 @@ from ..core.errors import Unreachable
 
 @functools.lru_cache(maxsize=None)
 def load_paramiko():
-    """Return the library. Raises ``Unreachable`` with advice on its installation."""
+    """Return the module Paramiko. Raises ``Unreachable`` with advice on its installation."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # about ciphers that are not used here

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Login to a host over SSH, like ``ssh``: its configuration, known hosts, keys and jumps.
+"""Login to a host over SSH, with the configuration, known hosts, keys and jump hosts of ``ssh``.
 
 Host keys are always checked, and passwords never used.
 """
@@ -26,7 +26,7 @@ USER_FILES, SYSTEM_FILES = ("~/.ssh/known_hosts", "~/.ssh/known_hosts2"), ("/etc
 
 
 class SshLogin:
-    """A login on the host of *endpoint*; ``active`` while it is connected.
+    """A login to the host of *endpoint*; ``active`` while it is connected.
 
     *private_key*: the only key to use. *extra*: a file of known hosts in addition to the default ones. Raises
     ``Unreachable``.
@@ -53,7 +53,7 @@ class SshLogin:
             self._transports.pop().close()
 
     def streamlocal(self, path, timeout):
-        """Return a channel to the unix socket *path* of the host. Raises Paramiko's exceptions."""
+        """Return a channel to the unix socket *path* on the host. Raises Paramiko's exceptions."""
         return self._transports[-1].open_streamlocal(path, timeout)
 
     def output(self, command, timeout):
@@ -72,7 +72,9 @@ class SshLogin:
     # The connection to the host.
 
     def _reached(self, target):
-        """Return a socket, or an equivalent, that leads to the host."""
+        """Connect to the SSH port of *target*, through jump hosts or a proxy command where it has them, and return the
+        socket or channel.
+        """
         if target.command:
             return _connect_command(target)
         if not target.jumps:
@@ -111,7 +113,7 @@ class SshLogin:
             raise _login_error(target, error) from None
 
     def _known(self, target):
-        """Return the known keys of the host."""
+        """Return the lines of known_hosts files about the host."""
         files = [os.path.expanduser(name) for name in (target.known_hosts or USER_FILES) + SYSTEM_FILES]
         if self._extra:
             extra = os.path.expanduser(self._extra)
@@ -135,7 +137,7 @@ def _user(target: Hop):
 
 
 def _transport(library, sock):
-    """Return Paramiko's ``Transport`` extended by the channel to a unix socket."""
+    """Return a ``Transport`` of Paramiko over *sock* that can also open channels to unix sockets."""
 
     class Transport(library.Transport):
         _tail = b""
@@ -149,7 +151,9 @@ def _transport(library, sock):
             return self.open_channel(STREAMLOCAL, timeout=timeout)
 
         def _send_user_message(self, data):
-            """Add the kind's own fields, which ``open_channel`` leaves out for a kind that it does not know."""
+            """Append the fields of a channel to a unix socket to the message that opens it: Paramiko does not know this
+            kind of channel, and leaves them out.
+            """
             head = library.Message()
             head.add_byte(b"\x5a")  # SSH_MSG_CHANNEL_OPEN
             head.add_string(STREAMLOCAL)
@@ -165,8 +169,9 @@ def _transport(library, sock):
 
 
 class _Prompt(socket.socket):
-    """A socket that acknowledges immediately. An answer is two small messages, and sshd, which sets TCP_NODELAY only
-    when it runs a command, would delay the second until the first is acknowledged: 40 ms for each request.
+    """A socket that acknowledges received data immediately (TCP_QUICKACK). An answer is two small messages, and sshd,
+    which sets TCP_NODELAY only when it runs a command, would delay the second until the first is acknowledged: 40 ms
+    for each request.
     """
 
     def recv(self, *args):
@@ -194,7 +199,9 @@ def _connect_tcp(target, timeout):
 
 
 class _Piped(socket.socket):
-    """A socket whose other end is a command's standard input and output. Paramiko's own does not notice its end."""
+    """A socket connected to standard input and output of a proxy command. Paramiko's own class for this does not notice
+    the end of the command.
+    """
 
     process = None
 
@@ -222,7 +229,7 @@ def _connect_command(target):
 
 
 def _prefer_key_types(transport, types):
-    """Request host keys of the known *types* first, so that a known host shows the known key."""
+    """Let the key exchange prefer host keys of the known *types*, so that a known host presents a key that is known."""
     if "ssh-rsa" in types:
         types = types | {"rsa-sha2-512", "rsa-sha2-256"}
     options = transport.get_security_options()
@@ -230,7 +237,7 @@ def _prefer_key_types(transport, types):
 
 
 def _check_host_key(target, lines, key):
-    """Raise ``Unreachable`` for a host whose key is not the known one."""
+    """Raise ``Unreachable`` unless *lines* of known_hosts files accept the host's *key*."""
     verdict = known_hosts.judge_host_key(lines, key.asbytes())
     if verdict.word == known_hosts.KNOWN:
         return

@@ -21,9 +21,10 @@ IDENTITIES = tuple("~/.ssh/id_" + kind for kind in ("ed25519", "ecdsa", "rsa"))
 
 
 class Hop(NamedTuple):
-    """A host on the way: its ``name`` as given, its address, the login name (empty: the user of this process) and keys.
-    ``key_name`` is its name in files of known hosts. ``only``: use no other keys than ``identities``. ``known_hosts``:
-    files in place of the user's own. ``jumps`` are hops before it, ``command`` opens a connection.
+    """The target host or a jump host: its ``name`` as given, its address, the login name (empty: the user of this
+    process) and keys. ``key_name`` is its name in files of known hosts. ``only``: use no other keys than
+    ``identities``. ``known_hosts``: files in place of the user's own. ``jumps``: the jump hosts before it (ProxyJump).
+    ``command``: ProxyCommand.
     """
 
     name: str
@@ -45,7 +46,9 @@ class Hop(NamedTuple):
 
 
 def resolve_hop(name, port=0, user="", depth=0):
-    """Return the hop to *name*; a given *port* and *user* override the configuration."""
+    """Return the hop to the host *name*, with the settings of ``~/.ssh/config``; *port* and *user* override these.
+    *depth*: number of nested jump hosts.
+    """
     config = _configured(name)
     host, port = config.get("hostname", name), port or _port(name, config)
     files = config.get("identityfile")
@@ -83,7 +86,9 @@ def _command(config):
 
 
 def _jumps(name, text, depth):
-    """Return the hops of ``[user@]host[:port],…``. Only the jumps of the first hop count, as in ssh."""
+    """Return the hops of *text*, the jump hosts ``[user@]host[:port],…``. Only the first of them may have jump hosts of
+    its own, as in ssh.
+    """
     if text.lower() == "none":
         return ()
     if depth > 8:
