@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Measures the control plane: ``magnetar serve`` in a process of its own with agents of fake hosts, on SQLite and on
-PostgreSQL, against what the same rows cost when they are only fetched and turned into JSON; its networks by a real OVN
-with simulated hosts; and real guests, which need libvirt, against the same guests made by hand. Run ``bench/control``.
+"""Measures the control plane, ``magnetar serve`` in a process of its own, on SQLite and on PostgreSQL. Run
+``bench/control``.
 
-Beside the time, as a client sees it, stands the CPU time of the server's process: on a machine that has other work too,
-it says more.
+The agents are those of fake hosts; the floor of a list is the time to fetch the same rows from the database and turn
+them into JSON. Networks are measured on a real OVN with simulated hosts. Real guests, which need libvirt, are compared
+with the same guests made by hand. Next to the time, as a client sees it, the table has the CPU time of the server's
+process, which depends less on other work of the machine.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ SUBJECTS: Mapping[str, Callable[[Any, int], list[Figure]]] = {
 
 
 def main() -> int:
-    """The command line."""
+    """Run the command line."""
     parser = argparse.ArgumentParser(description=__doc__, epilog="Subjects: " + ", ".join(SUBJECTS))
     parser.add_argument("--only", action="append", metavar="NAME", choices=SUBJECTS, help="measure this only")
     parser.add_argument("--engine", action="append", choices=("sqlite", "postgresql"), help="on this database only")
@@ -83,7 +84,7 @@ def main() -> int:
 
 
 def _of_subject(engine: str, name: str, given: argparse.Namespace) -> list[Figure]:
-    """Make the cloud of one subject on a database, and return its figures."""
+    """Start the cloud of the subject *name* on the database *engine*, and return the figures of the subject."""
     with contextlib.ExitStack() as stack:
         cloud = stack.enter_context(
             guests.cloud(engine, stack) if name == "guests" else ovn.OvnCloud(engine) if name == "ovn"

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The client that loads the control plane: raw sockets kept open, in a process of its own, so that it takes next to
-nothing of the CPU of what is measured.
+"""The client that loads the control plane: raw sockets that stay open, in a process of its own, so that it takes very
+little of the CPU of the measured server.
 
-As a program it reads one JSON object ({"port", "requests", "clients", "count"}; requests are texts) and prints what
-each request took.
+As a program it reads one JSON object ({"port", "requests", "clients", "count"}; requests are texts) and prints the
+result of ``load``.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ PIECE = 1 << 18
 
 
 def request(method: str, path: str, token: str = "", body: Any = None, version: str = "2.96") -> str:
-    """The text of a request."""
+    """Return the text of an HTTP request."""
     content = "" if body is None else json.dumps(body)
     lines = [f"{method} {path} HTTP/1.1", "Host: bench", f"OpenStack-API-Version: compute {version}"]
     lines += [f"X-Auth-Token: {token}"] if token else []
@@ -30,7 +30,7 @@ def request(method: str, path: str, token: str = "", body: Any = None, version: 
 
 
 class Wire:
-    """One connection."""
+    """A connection to the server, with the answer received so far."""
 
     def __init__(self, port: int) -> None:
         self.socket = socket.create_connection(("127.0.0.1", port))
@@ -39,12 +39,12 @@ class Wire:
         self.began = 0.0
 
     def send(self, text: bytes) -> None:
-        """Begin."""
+        """Start a request: send *text*."""
         self.held, self.began = b"", time.perf_counter()
         self.socket.sendall(text)
 
     def read(self) -> bool:
-        """Read what is there; whether the answer is complete."""
+        """Receive available bytes; return whether the answer is complete."""
         piece = self.socket.recv(PIECE)
         if not piece:
             raise ConnectionError("the server ended the connection")
@@ -57,23 +57,23 @@ class Wire:
 
     @property
     def status(self) -> int:
-        """Of the answer."""
+        """The HTTP status of the answer."""
         return int(self.held[9:12])
 
     @property
     def headers(self) -> dict[str, str]:
-        """Of the answer, names in lower case."""
+        """The headers of the answer, with names in lower case."""
         lines = self.held.partition(b"\r\n\r\n")[0].decode().split("\r\n")[1:]
         return {name.lower(): value.strip() for name, _colon, value in (line.partition(":") for line in lines)}
 
     @property
     def json(self) -> Any:
-        """The document of the answer."""
+        """The document in the answer."""
         content = self.held.partition(b"\r\n\r\n")[2]
         return json.loads(content) if content else None
 
     def ask(self, *words: Any, **more: Any) -> Wire:
-        """A request and its answer."""
+        """Send a request, wait for its answer, and return this connection."""
         self.send(request(*words, **more).encode())
         while not self.read():
             pass
@@ -81,8 +81,9 @@ class Wire:
 
 
 def load(port: int, requests: list[str], clients: int, count: int) -> dict[str, Any]:
-    """*count* requests, in turn those given, by so many clients that each wait for their answer. ``began``: when the
-    first was sent, by the machine's clock (``time.perf_counter``)."""
+    """Send *count* requests, taken in turn from *requests*, with *clients* connections that each wait for an answer
+    before the next request; return the measurements. ``began``: the time of the first request (``time.perf_counter``).
+    """
     texts = [text.encode() for text in requests]
     statuses: Counter[int] = Counter()
     taken: list[float] = []

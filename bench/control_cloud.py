@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""A cloud to be measured: ``magnetar serve`` as a process of its own, agents with fake hosts, SQLite or PostgreSQL."""
+"""A cloud for measurements: ``magnetar serve`` in a process of its own, agents with fake hosts, any database."""
 
 from __future__ import annotations
 
@@ -42,8 +42,8 @@ NO_LIMITS = dict.fromkeys(("quota_instances", "quota_cores", "quota_ram", "quota
 
 
 class Cloud:
-    """*kind*: ``sqlite`` or ``postgresql``. *workers*: API processes. Projects with lists of servers are made with
-    ``project``."""
+    """A running cloud. *kind*: ``sqlite`` or ``postgresql``. *workers*: number of API processes. ``project`` creates
+    projects with many servers."""
 
     #: The image that servers are made of, and the flavor's size.
     image_content, image_format = b"\0" * 65536, "raw"
@@ -76,7 +76,7 @@ class Cloud:
         self._stack.close()
 
     def _agents(self, stack: contextlib.ExitStack) -> dict[str, Path]:
-        """Start the hosts' agents; their sockets."""
+        """Start the agents of the hosts; return their sockets by host name."""
         agents = {f"kvm{at + 1}": self.folder / f"kvm{at + 1}" / "agent.sock" for at in range(self.count)}
         for name, path in agents.items():
             stack.enter_context(self._process(name, [sys.executable, "-c", AGENT, name, "agent", "--fake",
@@ -148,7 +148,7 @@ class Cloud:
                                  if one["state"] == "up"]) == self.count, "the hosts")
 
     def ask(self, method: str, path: str, body: Any = None) -> Any:
-        """The document of an answer; ends the program when the request fails."""
+        """Send a request as admin, and return the document of the answer. End the program when the request fails."""
         if time.perf_counter() - self.wire.began > IDLE:
             self.wire = Wire(self.port)
         reply = self.wire.ask(method, path, self.token, body)
@@ -157,7 +157,7 @@ class Cloud:
         return reply.json
 
     def login(self, project: str) -> str:
-        """A token of admin for a project."""
+        """Return a token of admin for the project named *project*."""
         domain = {"id": "default"}
         reply = Wire(self.port).ask("POST", "/identity/v3/auth/tokens", "", {"auth": {
             "identity": {"methods": ["password"], "password": {"user": {
@@ -170,24 +170,25 @@ class Cloud:
         return token
 
     def want(self, name: str) -> dict[str, Any]:
-        """The body of POST /servers."""
+        """Return the body of POST /servers for a server *name*."""
         return {"server": {"name": name, "flavorRef": "1", "imageRef": self.image, "networks": "auto"}}
 
     def made(self, name: str) -> str:
-        """A new server, when it is active."""
+        """Create a server, wait until it is active, and return its id."""
         id = self.ask("POST", "/v2.1/servers", self.want(name))["server"]["id"]
         self._await(lambda: self.state(id) == "ACTIVE", "a server")
         return str(id)
 
     def state(self, id: str) -> str:
-        """The status of a server; ends the program when it is in error."""
+        """Return the status of a server. End the program when the status is ERROR."""
         found = self.ask("GET", f"/v2.1/servers/{id}")["server"]
         if found["status"] == "ERROR":
             raise SystemExit(f"a server is in error: {found.get('fault', {}).get('message')}")
         return str(found["status"])
 
     def project(self, count: int, like: str) -> str:
-        """A project with *count* servers that are copies of the row of one that was made; its token."""
+        """Create a project with *count* servers, whose rows are copies of the row of the server *like*; return a token
+        for it."""
         token = self.empty_project(f"bench-{count}-{uuid.uuid4().hex[:4]}")
         project = self.projects[token]
         with self.cell.read() as connection:
@@ -202,7 +203,7 @@ class Cloud:
         return token
 
     def empty_project(self, name: str) -> str:
-        """A new project in which admin has the role admin; its token."""
+        """Create a project in which admin has the role admin; return a token for it."""
         project = self.ask("POST", "/identity/v3/projects", {"project": {"name": name}})["project"]["id"]
         user = self.ask("GET", "/identity/v3/users?name=admin")["users"][0]["id"]
         role = self.ask("GET", "/identity/v3/roles?name=admin")["roles"][0]["id"]
@@ -212,16 +213,17 @@ class Cloud:
         return token
 
     def spare_url(self) -> str:
-        """Of a database of the same engine that nobody uses."""
+        """Return the URL of a database of the same engine that nothing else uses."""
         return self.urls.get("spare") or f"sqlite:///{self.folder}/spare.db"
 
     def has_image(self, agent: Path) -> bool:
-        """Whether the host has got the image, and with it everything that a server needs."""
+        """Return whether the host of this *agent* has an image, which the cloud sends to the host with its first
+        server."""
         with Client(f"unix:{agent}") as client:
             return any(True for _image in client.list("image"))
 
     def host_with_image(self) -> Path:
-        """The socket of an agent on whose host servers were made."""
+        """Return the socket of an agent whose host has the image and everything else that a server needs."""
         return next(path for path in self.agents.values() if self.has_image(path))
 
     def _cell_id(self, server: str) -> str:
@@ -230,22 +232,23 @@ class Cloud:
                 server_mappings.c.server_id == server)).scalar_one())
 
     def served_by(self) -> list[int]:
-        """Return the processes of the server: the first one, and the API processes that it keeps."""
+        """Return the pids of the server: its first process, and the API processes that this one starts."""
         pid = self.process.pid
         children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split() if self.workers > 1 else []
         return [pid, *map(int, children)]
 
     def cpu(self) -> float:
-        """Seconds of CPU that the server's processes have taken since they began."""
+        """Return the CPU seconds that the server's processes have used since their start."""
         return sum(time.clock_gettime((~pid << 3) | 2) for pid in self.served_by())
 
     def rss(self) -> float:
-        """Their resident memory in MiB."""
+        """Return the resident memory of the server's processes in MiB."""
         texts = [Path(f"/proc/{pid}/status").read_text() for pid in self.served_by()]
         return sum(int(re.findall(r"VmRSS:\s+(\d+) kB", text)[0]) for text in texts) / 1024
 
     def load(self, requests: Sequence[str], clients: int, count: int) -> dict[str, Any]:
-        """What ``control_client`` measures, with ``cpu``: milliseconds of the server's for each request."""
+        """Return the measurements of ``control_client.load``, and as ``cpu`` the server's CPU milliseconds for each
+        request."""
         given = json.dumps({"port": self.port, "requests": list(requests), "clients": clients, "count": count})
         before = self.cpu()
         found: dict[str, Any] = json.loads(subprocess.run([sys.executable, "-S", CLIENT], input=given, check=True,
@@ -256,7 +259,7 @@ class Cloud:
         return found
 
     def busy(self) -> int:
-        """How many servers are being worked on."""
+        """Return the number of actions on servers that are queued or running."""
         busy = 0
         for database in (self.cell0, self.cell):
             with database.read() as connection:
@@ -267,7 +270,7 @@ class Cloud:
 
 @contextlib.contextmanager
 def databases(kind: str, _folder: Path) -> Iterator[dict[str, str]]:
-    """Settings of the databases; on PostgreSQL of a server that ends with the block, durable as it is by default."""
+    """Yield the settings of the databases. PostgreSQL runs until the context ends, with its default durability."""
     if kind == "sqlite":
         yield {}
         return

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Real guests on this machine's libvirt: made by the cloud, by the agent alone, and by hand."""
+"""Measures real guests on this machine's libvirt: created by the cloud, by the agent alone, and by hand."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ class GuestCloud(Cloud):
         self.lan = ""
 
     def _set_up(self) -> None:
-        """Make a network beside what every cloud has: the default network is called the same in libvirt by all clouds,
-        and that of the quickstart may be there."""
+        """Also create a network with a name of its own. The default network has the same name in libvirt for all
+        clouds, and may exist already for the cloud of the quickstart."""
         super()._set_up()
         self.lan = self.ask("POST", "/network/v2.0/networks", {"network": {"name": "lan"}})["network"]["id"]
         self.ask("POST", "/network/v2.0/subnets", {"subnet": {
@@ -56,7 +56,7 @@ class GuestCloud(Cloud):
         return {"bench": self.host.socket}
 
     def clean(self) -> None:
-        """Servers and networks that the cloud made on the host go: they would stay in libvirt."""
+        """Remove the servers and networks that the cloud created on the host, because they would stay in libvirt."""
         with self.host.client() as client:
             for one in client.list("server"):
                 client.delete("server", one["id"])
@@ -66,7 +66,7 @@ class GuestCloud(Cloud):
 
 @contextlib.contextmanager
 def cloud(kind: str, stack: contextlib.ExitStack) -> Iterator[GuestCloud]:
-    """A cloud with a real host; *stack* ends the host after it."""
+    """Return a cloud with a real host. *stack* ends the host after the cloud."""
     host = stack.enter_context(Host("qemu"))
     with GuestCloud(kind, host) as made:
         try:
@@ -76,7 +76,7 @@ def cloud(kind: str, stack: contextlib.ExitStack) -> Iterator[GuestCloud]:
 
 
 def guests(cloud: GuestCloud, rounds: int) -> list[Figure]:
-    """One guest, and ten at once."""
+    """Measure the creation of one guest, and of ten at once."""
     first = cloud.made("first")
     documents = wishes(cloud)
     with cloud.host.client() as client:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Memory, and the life of servers: made and removed one by one, many at once, and on a host that has many."""
+"""Measures memory, and the creation and deletion of servers: one by one, many at once, and on a full host."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ BY_AGENT = "by the agents alone"
 
 
 def memory(cloud: Cloud, _rounds: int) -> list[Figure]:
-    """Resident memory when nothing has happened yet, and when much was asked."""
+    """Measure the resident memory before any work, and after many requests."""
     rest = cloud.rss()
     cloud.load([request("GET", "/v2.1/flavors/detail", cloud.token)], 8, 2000)
     return [Figure("API, conductor and services at rest, resident memory", rest, "MiB", limit=160,
@@ -41,7 +41,7 @@ def memory(cloud: Cloud, _rounds: int) -> list[Figure]:
 
 
 def one(cloud: Cloud, rounds: int) -> list[Figure]:
-    """A server is made until it is active, and removed until it is gone; one after the other."""
+    """Measure servers one after the other: creation until the server is active, and deletion until it is gone."""
     cloud.made("first")
     answers, lives, ends, busy = [], [], [], []
     for _round in range(rounds):
@@ -64,7 +64,7 @@ def one(cloud: Cloud, rounds: int) -> list[Figure]:
 
 
 def end(cloud: Cloud, id: str) -> None:
-    """Remove a server, until it is gone."""
+    """Delete a server, and wait until it is gone."""
     cloud.ask("DELETE", f"/v2.1/servers/{id}")
     text = request("GET", f"/v2.1/servers/{id}", cloud.token).encode()
     wire = Wire(cloud.port)
@@ -78,7 +78,7 @@ def end(cloud: Cloud, id: str) -> None:
 
 
 def many(cloud: Cloud, _rounds: int) -> list[Figure]:
-    """So many servers at once, asked for by eight clients, until all are active."""
+    """Measure the creation of many servers at once by eight clients, until all are active."""
     cloud.made("first")
     found = []
     for count, limit in MANY.items():
@@ -98,7 +98,7 @@ def many(cloud: Cloud, _rounds: int) -> list[Figure]:
 
 
 def full(cloud: Cloud, rounds: int) -> list[Figure]:
-    """What making a server costs the server's process and takes on a host that has many, against an empty host."""
+    """Measure the creation of a server on a host with many servers, next to the time on an empty host."""
     cloud.made("first")
     empty, empty_cpu = lives(cloud, rounds)
     cloud.load([request("POST", "/v2.1/servers", cloud.token, cloud.want("bench"))], 8, FULL)
@@ -110,8 +110,8 @@ def full(cloud: Cloud, rounds: int) -> list[Figure]:
 
 
 def lives(cloud: Cloud, rounds: int) -> tuple[float, float]:
-    """Median time until a server is active, and median CPU time of the server's process for it (nobody looks at the
-    server meanwhile)."""
+    """Return the median milliseconds until a new server is active, and the median CPU milliseconds of the server's
+    processes for it. No client requests the server meanwhile."""
     times, busy = [], []
     for _round in range(rounds):
         cpu, began = cloud.cpu(), time.perf_counter()
@@ -125,7 +125,7 @@ def lives(cloud: Cloud, rounds: int) -> tuple[float, float]:
 
 # Floors ---------------------------------------------------------------------------------------------------------
 def floor_of_writing(cloud: Cloud, rounds: int) -> float:
-    """A server and its action written to a table of the same engine that nobody looks at."""
+    """Return the milliseconds to write a server and its action to unused tables of the same database engine."""
     with cloud.cell.read() as connection:
         row = dict(connection.execute(select(servers).limit(1)).mappings().one())
         action = dict(connection.execute(select(actions).limit(1)).mappings().one())
@@ -144,7 +144,7 @@ def floor_of_writing(cloud: Cloud, rounds: int) -> float:
 
 
 def wishes(cloud: Cloud) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Documents such as the conductor gives the agents: key, document."""
+    """Yield pairs of key and document, such as the conductor sends to agents for new servers."""
     with cloud.cell.read() as connection:
         row = connection.execute(select(servers).where(servers.c.deleted_at.is_(None)).limit(1)).one()
     flavor, nic = orjson.loads(row.flavor), orjson.loads(row.interfaces)[0]["on_host"]
@@ -159,7 +159,7 @@ def wishes(cloud: Cloud) -> Iterator[tuple[str, dict[str, Any]]]:
 
 
 def floor_of_agent(cloud: Cloud, rounds: int) -> tuple[float, float]:
-    """Milliseconds in which an agent makes a server, and removes it."""
+    """Return the milliseconds in which an agent creates a server, and in which it removes one."""
     made, removed, wanted = [], [], wishes(cloud)
     with Client(f"unix:{cloud.host_with_image()}") as client:
         for _round in range(rounds):
@@ -170,7 +170,7 @@ def floor_of_agent(cloud: Cloud, rounds: int) -> tuple[float, float]:
 
 
 def floor_of_agents(cloud: Cloud, count: int) -> float:
-    """Seconds in which the agents make so many servers, asked by eight threads."""
+    """Return the seconds in which the agents create *count* servers, requested by eight threads."""
     items = [item for item, _at in zip(wishes(cloud), range(count), strict=False)]
     paths = [path for path in cloud.agents.values() if cloud.has_image(path)]
 

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Networks of OVN: how soon hosts have what the API was told, and what ports add to servers.
+"""Measures networks of OVN: the time until hosts have what the API was asked for, and what ports add to the time of
+servers.
 
-OVN is real: its central, and Open vSwitch and ovn-controller of each host, whose datapath is a dummy. Guests and agents
-are fakes. A host has a port of the network, so that it has to know the network.
+OVN is real: its central, and Open vSwitch and ovn-controller of each host, with the datapath *dummy*. Guests and agents
+are fakes. Each host has a port of the network, so that its ovn-controller has to follow changes of the network.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ PORTS, RULES = "/network/v2.0/ports", "/network/v2.0/security-group-rules"
 
 
 class OvnCloud(Cloud):
-    """A cloud whose networks are OVN's. `lan`: a network."""
+    """A cloud with networks of OVN. `lan`: the id of a network."""
 
     def __init__(self, kind: str) -> None:
         super().__init__(kind, HOSTS)
@@ -70,17 +71,17 @@ class OvnCloud(Cloud):
         super().__exit__(*error)
 
     def new_port(self) -> str:
-        """A new port of the network."""
+        """Create a port of the network, and return its id."""
         return str(self.ask("POST", PORTS, {"port": {"network_id": self.lan}})["port"]["id"])
 
     def server(self, *networks: str) -> dict[str, Any]:
-        """The body of POST /servers with NICs on these networks."""
+        """Return the body of POST /servers with NICs in these *networks*."""
         body = self.want("bench")
         body["server"]["networks"] = [{"uuid": one} for one in networks] or "none"
         return body
 
     def made_of(self, *networks: str) -> str:
-        """A server with such NICs, when it is active."""
+        """Create a server with NICs in these *networks*, wait until it is active, and return its id."""
         id = self.ask("POST", "/v2.1/servers", self.server(*networks))["server"]["id"]
         while self.state(id) != "ACTIVE":
             time.sleep(LOOK)
@@ -88,7 +89,7 @@ class OvnCloud(Cloud):
 
 
 class North:
-    """A copy of the northbound database, kept up to date, of what all hosts have followed."""
+    """A copy of the northbound database that is kept up to date; it also shows which changes all hosts have applied."""
 
     def __init__(self, url: str) -> None:
         tables = ("NB_Global", "Logical_Switch_Port", "ACL")
@@ -97,11 +98,13 @@ class North:
         self.connection.start()
 
     def close(self) -> None:
-        """End it."""
+        """Close the connection."""
         self.connection.stop(timeout=30)
 
     def until(self, there: Callable[[Mapping[str, Any]], bool]) -> float:
-        """Wait until the database has it, and all hosts have followed. Returns when (``perf_counter``) it had it."""
+        """Wait until the function *there* accepts the tables of the database, and all hosts have applied that state.
+        Return the time (``perf_counter``) at which the database had it.
+        """
         deadline, asked, had = time.monotonic() + 60, None, 0.0
         while time.monotonic() < deadline:
             with self.connection.lock:
@@ -116,23 +119,23 @@ class North:
 
 
 def has_port(id: str, tables: Mapping[str, Any]) -> bool:
-    """Whether there is a port of this name."""
+    """Return whether the tables have a port named *id*."""
     return any(row.name == id for row in tables["Logical_Switch_Port"].rows.values())
 
 
 def acls(tables: Mapping[str, Any]) -> int:
-    """How many there are."""
+    """Return the number of ACLs in the tables."""
     return len(tables["ACL"].rows)
 
 
 def ovn(cloud: OvnCloud, rounds: int) -> list[Figure]:
-    """All of it; the large group comes last."""
+    """Measure all figures of OVN; those of the large group come last."""
     cloud.made_of(cloud.lan)
     return [_port(cloud, rounds), _server(cloud, rounds), _many(cloud), *_group(cloud, rounds), *_memory(cloud)]
 
 
 def _port(cloud: OvnCloud, rounds: int) -> Figure:
-    """A port until all hosts have it, against ovn-nbctl."""
+    """Measure the creation of a port until all hosts have it; the floor is ovn-nbctl."""
     switch = f"mag-{cloud.lan}"
 
     def ours() -> float:
@@ -152,7 +155,7 @@ def _port(cloud: OvnCloud, rounds: int) -> Figure:
 
 
 def _server(cloud: OvnCloud, rounds: int) -> Figure:
-    """A server with a port, until it is active, against one without."""
+    """Measure the creation of a server with a port; the floor is a server without one."""
 
     def life(*networks: str) -> float:
         began = time.perf_counter()
@@ -168,7 +171,7 @@ def _server(cloud: OvnCloud, rounds: int) -> Figure:
 
 
 def _many(cloud: OvnCloud) -> Figure:
-    """So many at once, with ports, against without."""
+    """Measure the creation of many servers with ports at once; the floor is the same number without ports."""
     def life(*networks: str) -> float:
         body = cloud.server(*networks)
         asked = cloud.load([request("POST", "/v2.1/servers", cloud.token, body)], 8, MANY)
@@ -192,7 +195,7 @@ def _many(cloud: OvnCloud) -> Figure:
 
 
 def _group(cloud: OvnCloud, rounds: int) -> list[Figure]:
-    """A group of many members gets a rule, and a member more, until all hosts have it."""
+    """Measure a new rule and a new member of a security group with many members, until all hosts have it."""
     body = {"port": {"network_id": cloud.lan}}
     cloud.load([request("POST", PORTS, cloud.token, body)], 8, MEMBERS)
     cloud.north.until(partial(has_port, cloud.new_port()))
@@ -222,7 +225,7 @@ def _acls_now(cloud: OvnCloud) -> int:
 
 
 def _memory(cloud: OvnCloud) -> list[Figure]:
-    """Resident memory of OVN's processes, with all these ports."""
+    """Measure the resident memory of OVN's processes with all these ports."""
     central, host = cloud.central.rss(), cloud.simulated[0].rss()
     said = [", ".join(f"{name} {size:.0f}" for name, size in one.items()) for one in (central, host)]
     version = subprocess.check_output(["ovn-nbctl", "--version"], text=True).split()[1]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Reading: lists of servers and flavors, one server; alone, and under eight clients."""
+"""Measures reads: lists of servers and flavors, and one server, by one client and by eight clients."""
 
 from __future__ import annotations
 
@@ -23,7 +23,8 @@ LISTS = {10: 3.0, 100: 6.0, 1000: 40.0}
 
 
 def plain(database: Database, question: Any, rounds: int) -> float:
-    """The floor: milliseconds to fetch rows with the driver alone and make JSON of them."""
+    """Return the floor: the milliseconds to fetch the rows of *question* with the database driver alone, and to make
+    JSON of them."""
     compiled = question.compile(database.engine, compile_kwargs={"literal_binds": True})
     raw = database.engine.raw_connection()
     cursor = raw.cursor()
@@ -39,7 +40,7 @@ def plain(database: Database, question: Any, rounds: int) -> float:
 
 
 def alone(cloud: Cloud, name: str, text: str, count: int, floor: float, limit: float) -> Figure:
-    """What a request takes when it is the only one."""
+    """Measure the time of a request when no other runs."""
     cloud.load([text], 1, max(5, count // 10))
     found = cloud.load([text], 1, count)
     return Figure(name, statistics.median(found["taken"]), floor=floor, floor_name=FETCHED, limit=limit,
@@ -48,7 +49,7 @@ def alone(cloud: Cloud, name: str, text: str, count: int, floor: float, limit: f
 
 def together(cloud: Cloud, name: str, path: str, tokens: Sequence[str], count: int, floor: float,
              least: float | None = None) -> Figure:
-    """How many are answered in a second when eight clients ask, with these tokens in turn."""
+    """Measure the answers per second when eight clients send the request at once, with these *tokens* in turn."""
     texts = [request("GET", path, token) for token in tokens]
     cloud.load(texts, 8, max(16, count // 10))
     found = cloud.load(texts, 8, count)
@@ -57,15 +58,15 @@ def together(cloud: Cloud, name: str, path: str, tokens: Sequence[str], count: i
 
 
 def clients(cloud: Cloud, name: str, path: str, token: str, count: int, floor: float, least: float) -> list[Figure]:
-    """Eight clients with one token, who are answered together where they wait at the same moment, and with a token
-    each, who are not."""
+    """Measure eight clients that share a token, so that one answer may serve several waiting requests, and eight
+    clients with a token each."""
     each = [cloud.login(cloud.named[token]) for _client in range(8)]
     return [together(cloud, f"{name} of 8 clients", path, [token], count, floor, least),
             together(cloud, f"{name} of 8 clients, a token each", path, each, count, floor)]
 
 
 def lists(cloud: Cloud, rounds: int) -> list[Figure]:
-    """GET /servers/detail."""
+    """Measure GET /servers/detail."""
     like, found = cloud.made("first"), []
     for count, limit in LISTS.items():
         token = cloud.project(count, like)
@@ -83,7 +84,7 @@ def lists(cloud: Cloud, rounds: int) -> list[Figure]:
 
 
 def show(cloud: Cloud, rounds: int) -> list[Figure]:
-    """GET /servers/{id}."""
+    """Measure GET /servers/{id}."""
     like = cloud.made("first")
     text = request("GET", f"/v2.1/servers/{like}", cloud.token)
     floor = plain(cloud.cell, select(servers).where(servers.c.id == like), rounds * 20)
@@ -92,7 +93,7 @@ def show(cloud: Cloud, rounds: int) -> list[Figure]:
 
 
 def flavors(cloud: Cloud, rounds: int) -> list[Figure]:
-    """GET /flavors/detail."""
+    """Measure GET /flavors/detail."""
     floor = plain(cloud.api, select(flavor_table).order_by(flavor_table.c.id), rounds * 20)
     return clients(cloud, "GET /flavors/detail", "/v2.1/flavors/detail", cloud.token, rounds * 80, floor, 2500)
 
@@ -112,7 +113,8 @@ CLASSES = (
 
 
 def queries(cloud: Cloud, rounds: int) -> list[Figure]:
-    """What eight clients get of each class of requests, with a token each, against what one client gets."""
+    """Measure the answers per second to each class of requests, for eight clients with a token each, next to one
+    client."""
     like, found = cloud.made("first"), []
     tokens = {count: cloud.project(count, like) for count in sorted({one[2] for one in CLASSES})}
     for name, path, count, times in CLASSES:

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What it costs to attach a volume of one agent to a guest of another, and to detach it, against what one would do by
-hand on one host: ``qemu-nbd`` and libvirt's calls."""
+"""Measures the attachment of a volume of one agent to a guest of another, and its detachment. The floor is the same
+work by hand on one host: ``qemu-nbd`` and libvirt's calls."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ LASTING = libvirt.VIR_DOMAIN_AFFECT_LIVE | libvirt.VIR_DOMAIN_AFFECT_CONFIG
 
 
 class Linked:
-    """An agent with TLS, by which others reach it."""
+    """An agent with TLS that other agents can reach."""
 
     def __init__(self, name: str, virt_type: str) -> None:
         self.folder = FOLDER / name
@@ -46,17 +46,17 @@ class Linked:
         self.process = agent(self.folder, self.settings)
 
     def client(self) -> Client:
-        """A client with a connection of its own."""
+        """Return a client with a connection of its own."""
         return Client(f"unix://{self.folder}/agent.sock")
 
     def end(self) -> None:
-        """End the process."""
+        """End the agent's process."""
         self.process.terminate()
         self.process.wait(60)
 
 
 class Raw:
-    """By hand: serve the disk, plug it in; pull it out, end the server."""
+    """By hand: serve a disk with qemu-nbd and attach it to the domain, then detach it and end qemu-nbd."""
 
     def __init__(self, domain: Any) -> None:
         self.domain, self.folder = domain, FOLDER / "raw"
@@ -69,7 +69,7 @@ class Raw:
         self.process: subprocess.Popen[bytes] | None = None
 
     def attach(self) -> None:
-        """qemu-nbd, and virDomainAttachDeviceFlags."""
+        """Start qemu-nbd, and call virDomainAttachDeviceFlags."""
         self.process = subprocess.Popen(["qemu-nbd", "--persistent", "--shared=0", "--format=qcow2", "--cache=none",
                                          "--aio=native", f"--socket={self.socket}", "--export-name=raw", self.disk])
         while True:
@@ -83,21 +83,21 @@ class Raw:
         self.domain.attachDeviceFlags(self.xml, LASTING)
 
     def detach(self) -> None:
-        """virDomainDetachDeviceFlags, waiting for the guest, and the end of qemu-nbd."""
+        """Call virDomainDetachDeviceFlags, wait for the guest, and end qemu-nbd."""
         self.domain.detachDeviceFlags(self.xml, LASTING)
         while "<target dev='vdc'" in self.domain.XMLDesc():
             time.sleep(0.01)
         self.end()
 
     def end(self) -> None:
-        """End the server."""
+        """End qemu-nbd."""
         if self.process:
             self.process.terminate()
             self.process.wait(30)
 
 
 def attaching(host: Host, rounds: int) -> list[Figure]:
-    """One guest, one disk: by two agents and by hand in turns."""
+    """Measure one guest and one disk: by two agents and by hand, in turns."""
     certificates(FOLDER / "keys", "home", "here")
     with ExitStack() as undo:
         home, here = Linked("home", host.virt_type), Linked("here", host.virt_type)
@@ -136,7 +136,7 @@ def attaching(host: Host, rounds: int) -> list[Figure]:
 
 
 def certificates(folder: Path, *names: str) -> None:
-    """A CA, and a certificate for each name."""
+    """Create a CA, and a certificate for each name, in *folder*."""
     def openssl(*words: str) -> None:
         subprocess.run(["openssl", *words], cwd=folder, check=True, capture_output=True)
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Figures with their floors and targets, how they are taken, and the table of them."""
+"""Figures with their floors and targets, helpers that measure them, and their table."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True)
 class Figure:
-    """One line of the table, in *unit*. *floor* is what the same thing costs without Magnetar; *ratio* and *limit* are
-    targets (at most so many floors; at most so many units), and so is *least* (at least so many units). Without a
-    target it is for information. *cpu*: milliseconds of CPU that one of them takes the measured process."""
+    """One line of the table, in *unit*. *floor* is the value of the same work without Magnetar. Targets: *ratio* (at
+    most this multiple of the floor), *limit* (at most this value) and *least* (at least this value). A figure without a
+    target is for information. *cpu*: CPU milliseconds of the measured process for one unit of work."""
 
     name: str
     value: float
@@ -31,12 +31,12 @@ class Figure:
 
     @property
     def relation(self) -> float | None:
-        """How many floors it costs."""
+        """The value as a multiple of the floor; ``None`` without a floor."""
         return self.value / self.floor if self.floor else None
 
     @property
     def reached(self) -> bool | None:
-        """Whether the target is reached; `None` without one."""
+        """Whether the target is reached; ``None`` without a target."""
         if self.ratio is not None and self.relation is not None:
             return self.relation <= self.ratio
         if self.least is not None:
@@ -44,7 +44,7 @@ class Figure:
         return self.value <= self.limit if self.limit is not None else None
 
     def cells(self) -> list[str]:
-        """What the table says."""
+        """Return the cells of the figure's row in the table."""
         target = f"≤ {self.ratio:g} x" if self.ratio is not None else ""
         target = f"≤ {self.limit:g} {self.unit}" if self.limit is not None else target
         target = f"≥ {self.least:g} {self.unit}" if self.least is not None else target
@@ -61,7 +61,7 @@ HEAD = ["figure (median)", "reached", "middle half", "floor", "ratio", "target",
 
 
 def table(figures: list[Figure]) -> str:
-    """The figures as a Markdown table that is also easy to read in a terminal, and their notes."""
+    """Return the figures as a Markdown table that is also easy to read in a terminal, with their notes."""
     rows = [HEAD, *(one.cells() for one in figures)]
     if any(one.cpu is not None for one in figures):
         rows = [[*row[:-1], f"{one.cpu:.3g} ms" if one and one.cpu is not None else "" if one else "CPU", row[-1]]
@@ -75,8 +75,8 @@ def table(figures: list[Figure]) -> str:
 
 
 def measured(name: str, subject: Callable[[], list[Figure]], failures: list[str]) -> list[Figure]:
-    """Return the figures of one subject. One that fails adds why to *failures* and has none: others keep theirs. A
-    signal still ends the run."""
+    """Return the figures of one subject. If it fails, add the reason to *failures* and return none, so that other
+    subjects are still measured. A signal ends the run."""
     try:
         return subject()
     except SystemExit as error:
@@ -90,26 +90,27 @@ def measured(name: str, subject: Callable[[], list[Figure]], failures: list[str]
 
 
 def failed(failures: list[str]) -> str:
-    """Return what is printed of the subjects that failed; empty for none."""
+    """Return the text about the subjects that failed; empty when there are none."""
     return "".join(f"\nNot measured: {one}" for one in failures)
 
 
 def spread(taken: list[float]) -> tuple[float, float]:
-    """The bounds of the middle half."""
+    """Return the first and third quartile of the measured values."""
     quarters = statistics.quantiles(taken, n=4)
     return quarters[0], quarters[2]
 
 
 def timed(work: Callable[[], object]) -> float:
-    """Milliseconds that *work* takes."""
+    """Return the milliseconds that *work* takes."""
     began = time.perf_counter()
     work()
     return (time.perf_counter() - began) * 1000
 
 
 def in_turns(rounds: int, works: Mapping[str, Callable[[], float]]) -> dict[str, list[float]]:
-    """Call each of *works*, which return what they measured, *rounds* times: forward, backward, forward, and so on, so
-    that a drift of the machine meets all of them alike. A first round warms up and is not counted."""
+    """Call each of *works* *rounds* times, and return by name the values that they return. The order is forward,
+    backward, forward and so on, so that slow changes of the machine's speed affect all alike. An additional first round
+    warms up and is not counted."""
     taken: dict[str, list[float]] = {name: [] for name in works}
     for at in range(rounds + 1):
         for name in list(works) if at % 2 else list(works)[::-1]:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""An agent of this checkout in a process of its own, on this machine's libvirt, and all that is made around it.
+"""An agent of this checkout in a process of its own, on this machine's libvirt, with what servers need.
 
-Everything lies in one folder and in one libvirt network; both names are fixed, so that what an interrupted run left
-is found and removed by the next.
+Everything is in one folder and one libvirt network; both names are fixed, so that the next run finds and removes what
+an interrupted run left.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ libvirt.registerErrorHandler(lambda *_error: None, None)  # it prints errors tha
 
 
 class Host:
-    """A context manager: the agent runs, and there are an image, a flavor and a network to make servers with."""
+    """A running agent with an image, a flavor and a network for servers. A context manager."""
 
     def __init__(self, virt_type: str) -> None:
         self.virt_type = virt_type
@@ -97,15 +97,15 @@ class Host:
             self.process.wait(60)
 
     def client(self) -> Client:
-        """A client with a connection of its own."""
+        """Return a client with a connection of its own."""
         return Client(self.endpoint)
 
     def want(self, **more: Any) -> dict[str, Any]:
-        """What a server is asked to be, here."""
+        """Return the desired document of a server, with further or other fields *more*."""
         return {"image": IMAGE, "flavor": FLAVOR, "networks": [{"network": NETWORK}], "config_drive": False, **more}
 
     def off(self, count: int) -> list[str]:
-        """Let there be *count* servers that are off, and no other; their names."""
+        """Make *count* servers exist that are off, remove all others, and return the names."""
         names = [f"bench-{at:03d}" for at in range(count)]
         with self.client() as client:
             extra = [one["id"] for one in client.list("server") if one["name"] not in names]
@@ -117,7 +117,7 @@ class Host:
         return names
 
     def rss(self) -> float:
-        """Resident memory of the agent, MiB."""
+        """Return the resident memory of the agent in MiB."""
         assert self.process is not None
         status = Path(f"/proc/{self.process.pid}/status").read_text(encoding="utf-8")
         return int(status.partition("VmRSS:")[2].split()[0]) / 1024
@@ -143,7 +143,9 @@ class Host:
 
 
 def agent(folder: Path, settings: dict[str, Any]) -> subprocess.Popen[bytes]:
-    """A process of an agent that answers; its file of settings and its log lie in *folder*."""
+    """Start an agent with these *settings*, and return its process when it answers. Its settings file and log are in
+    *folder*.
+    """
     (folder / "agent.yml").write_text(yaml.safe_dump(settings), encoding="utf-8")
     # setpriv: it ends with this process, however this ends. Bytecode is kept, as that of an installed agent is.
     words = ["setpriv", "--pdeathsig", "TERM", "--", sys.executable, "-m", "magnetar_agent", "agent",

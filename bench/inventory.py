@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What the inventory plugin costs: a thousand servers on twenty hosts.
+"""Measures the inventory plugin with a thousand servers on twenty hosts.
 
-The hosts are sockets of this process, which repeat what the agent says of one server, so that what is measured is the
-inventory and not the agents; these take the time of ``GET /v1/server``, all at once.
+The hosts are sockets of this process that repeat an agent's answer about one server, so the inventory is measured, and
+not the agents. Agents add the time of ``GET /v1/server``, once, because all are queried in parallel.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class _Answer(BaseHTTPRequestHandler):
         return "unix"
 
     def log_message(self, format: str, *args: object) -> None:
-        """Nothing."""
+        """Log nothing."""
 
     def do_GET(self) -> None:
         self.send_response(200)
@@ -47,7 +47,7 @@ class _Answer(BaseHTTPRequestHandler):
 
 @contextmanager
 def _said(number: int, one: dict[str, Any]) -> Iterator[str]:
-    """The endpoint of a host that has fifty servers like *one*."""
+    """Yield the endpoint of a host that reports fifty servers like *one*."""
     found = [{**one, "id": str(uuid.uuid4()), "name": f"web-{number}-{at}", "host": f"kvm{number}",
               "metadata": {"role": f"role{at % 7}"}} for at in range(EACH)]
     path = FOLDER / f"host{number}.sock"
@@ -60,7 +60,9 @@ def _said(number: int, one: dict[str, Any]) -> Iterator[str]:
 
 
 def inventory(host: Host, rounds: int) -> list[Figure]:
-    """``ansible-inventory --graph``, which reads it and prints names only, and ``--list``; the floor has one host."""
+    """Measure ``ansible-inventory --graph``, which reads the inventory and prints names only, and ``--list``. The floor
+    is an inventory with one host.
+    """
     name, environment = host.off(1)[0], Plays(host).environment
     with host.client() as client, ExitStack() as hosts:
         one = client.get("server", name)

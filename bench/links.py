@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""How many bytes a link between two agents carries, beside what plain TLS sockets of the same Python carry."""
+"""Measures the throughput of a link between two agents, next to plain TLS sockets of the same Python."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ COUNT, PIECE = 256, 32 * 1024
 
 
 def sink(sock: socket.socket, *_peer: object) -> None:
-    """Take all, then say so."""
+    """Receive all bytes of a measurement, then send an acknowledgement."""
     space, left = bytearray(MIB), COUNT * MIB
     while left:
         got = sock.recv_into(space)
@@ -41,7 +41,8 @@ def sink(sock: socket.socket, *_peer: object) -> None:
 
 
 def serve(folder: Path, ports: tuple[int, int], told: Any) -> None:
-    """The other host: an agent that offers a link to kvm1, and a plain TLS socket."""
+    """Run the other host: an agent that offers a link to kvm1, and a server with a plain TLS socket. *told*: a pipe
+    that reports the start."""
     from tests.support.agent.pair import Kvm
     from tests.support.agent.pki import Pki
 
@@ -70,7 +71,7 @@ def _send(sock: socket.socket) -> float:
 
 
 def links(_host: Host, rounds: int) -> list[Figure]:
-    """MiB per second, from one process to another."""
+    """Measure the MiB per second from one process to another."""
     free = [socket.create_server(("127.0.0.1", 0)) for _number in range(2)]
     ports = free[0].getsockname()[1], free[1].getsockname()[1]
     for one in free:

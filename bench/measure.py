@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Measures what Magnetar costs on this machine, against what the same costs without it, and prints one table.
-
-It starts an agent of its own on the libvirt of this machine, makes real servers, and removes all of it afterwards.
+"""Measures Magnetar's speed and memory on this machine, next to the same work without Magnetar, and prints one table.
+It starts an agent of its own on the libvirt of this machine, creates real servers, and removes all of it afterwards.
 """
 
 from __future__ import annotations
@@ -55,7 +54,7 @@ SUBJECTS: Mapping[str, Callable[[Host, int], list[Figure]]] = {
 
 
 def machine(host: Host) -> str:
-    """What the figures depend on."""
+    """Return a text about the machine and the software that the figures depend on."""
     with host.client() as client:
         seen = client.get("host")
     return (f"{os.cpu_count()} CPUs, load {os.getloadavg()[0]:.1f} before, Linux {platform.release()}, Python "
@@ -64,13 +63,13 @@ def machine(host: Host) -> str:
 
 
 def libvirt_version(host: Host) -> str:
-    """As people write it."""
+    """Return the version of libvirt as a text with dots."""
     number = host.libvirt.getLibVersion()
     return f"{number // 10**6}.{number // 1000 % 1000}.{number % 1000}"
 
 
 def main() -> int:
-    """The command line."""
+    """Run the command line."""
     parser = argparse.ArgumentParser(description=__doc__, epilog="Subjects: " + ", ".join(SUBJECTS))
     parser.add_argument("--only", action="append", metavar="NAME", choices=SUBJECTS,
                         help="measure this only; repeatable")  # fmt: skip

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What it costs to move a running server: between two hosts in containers, installed by the role, beside
+"""Measures the live migration of a server between two hosts in containers, which the role has installed. The floor is
 ``virsh migrate --live --copy-storage-all`` of the same guest between the same hosts over plain TCP."""
 
 from __future__ import annotations
@@ -32,7 +32,8 @@ SOCKETS = ("libvirtd.socket", "libvirtd-ro.socket", "libvirtd-admin.socket")
 
 
 class Pause:
-    """Watches when guests stand still on one of the hosts and go on on the other."""
+    """A measurement of the time between the suspension of a guest on one host and its resumption on the other, from
+    libvirt's events."""
 
     def __init__(self, connections: list[Any]) -> None:
         self.stopped = self.resumed = 0.0
@@ -48,7 +49,7 @@ class Pause:
             self._seen.set()
 
     def of(self, work: Any) -> tuple[float, float]:
-        """Milliseconds that *work* takes, and that the guest stands still."""
+        """Return the milliseconds that *work* takes, and the milliseconds for which the guest is paused."""
         self.stopped = 0.0
         self._seen.clear()
         taken = timed(work)
@@ -57,7 +58,8 @@ class Pause:
 
 
 class Two:
-    """The two hosts with their agents, and a server and its twin, which libvirt alone knows. A context manager."""
+    """The two hosts with their agents, a server, and its twin: the same guest, known only to libvirt. A context
+    manager."""
 
     def __init__(self, virt_type: str) -> None:
         from tests.support.lab.bare import Site
@@ -94,7 +96,7 @@ class Two:
         self._folder.cleanup()
 
     def client(self, at: int) -> Client:
-        """A client of one of the agents."""
+        """Return a client of the agent of host number *at*."""
         pki = self.folder / "magnetar-pki"
         return Client(f"https://{self.hosts[at].address}", ca_cert=str(pki / "ca.pem"), timeout=300,
                       client_cert=str(pki / "clients/admin.pem"), client_key=str(pki / "clients/admin.key"))
@@ -119,19 +121,19 @@ class Two:
         time.sleep(5)  # what a guest does after it has booted is over
 
     def raw(self) -> None:
-        """The twin goes to the other host by virsh."""
+        """Migrate the twin to the other host with virsh."""
         here, there = self._turn("raw")
         here.run(["virsh", "-q", "-c", "qemu:///system", "migrate", "--live", "--copy-storage-all", "--persistent",
                   "--undefinesource", "bench-raw", f"qemu+tcp://{there.address}/system"])
 
     def ready(self) -> None:
-        """An empty disk for the twin, which virsh wants to be there."""
+        """Create an empty disk for the twin at the target, which virsh requires."""
         there = self.hosts[1 - self.at["raw"]]
         there.run(["sh", "-c", f"rm -rf {RAW} && mkdir {RAW} && cd {RAW} && qemu-img create -q -f qcow2 disk 1G && "
                                f"chown -R libvirt-qemu: {RAW}"])
 
     def server(self) -> None:
-        """The server goes to the other host by the agents."""
+        """Migrate the server to the other host through the agents."""
         at = self.at["server"]
         self._turn("server")
         with self.client(at) as here, self.client(1 - at) as there:
@@ -166,7 +168,7 @@ def _events() -> None:
 
 
 def migration(host: Host, rounds: int) -> list[Figure]:
-    """To and fro; both guests are idle."""
+    """Measure migrations to and fro; both guests are idle."""
     libvirt.virEventRegisterDefaultImpl()
     threading.Thread(target=_events, daemon=True).start()
     paused: dict[str, list[float]] = {"server": [], "raw": []}

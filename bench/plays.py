@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What playbooks cost: runs of ``ansible-playbook`` as a user starts it, and the same run with an empty play."""
+"""Measures playbooks: runs of ``ansible-playbook`` as a user starts it, next to a run with an empty play."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SERVER = {"image": IMAGE, "flavor": FLAVOR, "networks": [NETWORK], "config_drive
 
 
 class Plays:
-    """Playbooks in the bench's folder, run with the development environment."""
+    """Playbooks in the folder of the benchmark, run with the development environment."""
 
     def __init__(self, host: Host) -> None:
         (FOLDER / "plays").mkdir(exist_ok=True)
@@ -37,7 +37,7 @@ class Plays:
         }  # fmt: skip
 
     def run(self, name: str, tasks: list[dict[str, Any]], direct: str = "always") -> float:
-        """Milliseconds of a run of *tasks*, which change nothing but facts."""
+        """Return the milliseconds of a run of a playbook with *tasks*, none of which may change anything but facts."""
         play = {"hosts": "localhost", "connection": "local", "gather_facts": False, "tasks": tasks,
                 "vars": {"magnetar_direct": direct}}  # fmt: skip
         path = FOLDER / "plays" / f"{name}.yml"
@@ -57,12 +57,13 @@ class Plays:
 
 
 def many(title: str, count: int, module: str, /, **options: Any) -> list[dict[str, Any]]:
-    """*count* tasks."""
+    """Return *count* equal tasks of a *module*, with numbered names."""
     return [{"name": f"{title} {at}", module: options} for at in range(count)]
 
 
 def task(host: Host, rounds: int) -> list[Figure]:
-    """One task on an unchanged server, done directly; the floor is a task that only the controller does."""
+    """Measure one task on an unchanged server with direct execution. The floor is a task of set_fact, which only the
+    controller does."""
     plays, server = Plays(host), host.off(50)[0]
     facts = many("fact", TASKS, "ansible.builtin.set_fact", bench="x")
     servers = many("server", TASKS, "magnetar.compute.server", name=server, **SERVER)
@@ -77,7 +78,7 @@ def task(host: Host, rounds: int) -> list[Figure]:
 
 
 def batch(host: Host, rounds: int) -> list[Figure]:
-    """A whole run with one task of fifty unchanged servers."""
+    """Measure a whole run with one task of fifty unchanged servers."""
     plays, names = Plays(host), host.off(50)
     tasks = [{"name": "Fifty", "magnetar.compute.server": {"servers": [{"name": name} for name in names], **SERVER}}]
     taken = in_turns(rounds, {"empty play": lambda: plays.run("empty", []),
@@ -88,7 +89,7 @@ def batch(host: Host, rounds: int) -> list[Figure]:
 
 
 def fallback(host: Host, rounds: int) -> list[Figure]:
-    """The same task as a module process, which is what happens where direct execution is not possible."""
+    """Measure the same task in a module process, which runs where direct execution is not possible."""
     plays, server = Plays(host), host.off(1)[0]
     pings = many("ping", FEW, "ansible.builtin.ping")
     servers = many("server", FEW, "magnetar.compute.server", name=server, **SERVER)

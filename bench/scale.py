@@ -1,11 +1,13 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Measures lists of servers over databases with many rows, live and deleted ones: each list of
-``tests/cases/statements/servers.yml``, without HTTP, next to its floor: the same rows by their uuids, fetched with the
-driver and serialised. Run ``bench/scale``. ``--only requests`` measures whole requests instead, which the applications
-answer in this process (``scale_requests.py``). With ``--cells`` it measures ``magnetar serve`` over several cells on
-PostgreSQL (``scale_cells.py``).
+"""Measures lists of servers in databases with many rows, of live and deleted servers. Run ``bench/scale``.
 
-Nothing has a target here: the plans of the same lists are tested (``tests/unit/control/store/test_plans.py``).
+Each list of ``tests/cases/statements/servers.yml`` is measured without HTTP, next to its floor: the same rows by their
+uuids, fetched with the driver and serialised. ``--only requests`` measures whole requests instead, which the
+applications answer in this process (``scale_requests.py``). With ``--cells`` it measures ``magnetar serve`` over
+several cells on PostgreSQL (``scale_cells.py``).
+
+No figure has a target, because tests check the query plans of the same lists
+(``tests/unit/control/store/test_plans.py``).
 """
 
 from __future__ import annotations
@@ -48,7 +50,9 @@ List = Callable[[], Any]
 
 @contextlib.contextmanager
 def filled_store(engine: str, live: int, deleted: int, projects: int) -> Iterator[Store]:
-    """Yield a store with one cell that has so many servers, in a temporary database."""
+    """Yield a store with one cell that has *live* and *deleted* servers of *projects* projects, in a temporary
+    database.
+    """
     with contextlib.ExitStack() as stack:
         if engine == "sqlite":
             url = f"sqlite:///{stack.enter_context(tempfile.TemporaryDirectory(prefix='scale'))}/cell.db"
@@ -69,7 +73,7 @@ def filled_store(engine: str, live: int, deleted: int, projects: int) -> Iterato
 
 
 def _list_of_case(store: Store, case: Mapping[str, Any]) -> List:
-    """Return a function that fetches the page of a case."""
+    """Return a function that fetches the page of servers that *case* describes."""
     fields = dict(case.get("request", {}))
     sort = fields["sort"] = [tuple(pair) for pair in fields.get("sort", NEWEST_FIRST)]
     fields["project"] = None if fields.get("all_projects") else PROJECT
@@ -100,7 +104,7 @@ def _figure_of_case(store: Store, case: Mapping[str, Any], rounds: int) -> Figur
 
 
 def main() -> int:
-    """The command line."""
+    """Run the command line."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--engine", action="append", choices=("sqlite", "postgresql"), help="on this database only")
     parser.add_argument("--servers", type=int, default=100000, metavar="N", help="live servers (default: 100000)")

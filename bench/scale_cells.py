@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """A cloud of several cells with many servers, on PostgreSQL: ``bench/scale --cells 10 --servers 1000000``.
 
-The first cell is that of ``magnetar serve`` and has hosts. The others have databases only. Every project has servers in
-every cell, so each list asks all of them.
+The first cell is that of ``magnetar serve`` and has hosts; the others have only databases. Every project has servers in
+every cell, so each list queries all cells.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ OWN_PAGE, SHOW, CREATE = 10.0, 3.0, 20.0
 
 
 class CellsCloud(Cloud):
-    """``magnetar serve`` over *cells* filled with *live* and *deleted* servers in all, of so many *projects*."""
+    """``magnetar serve`` with *cells* cells that have in all *live* and *deleted* servers of *projects* projects."""
 
     def __init__(self, cells: int, live: int, deleted: int, projects: int) -> None:
         super().__init__("postgresql", HOSTS)
@@ -82,13 +82,13 @@ class CellsCloud(Cloud):
         print(f"  cell {at + 1} of {self.cells}", file=sys.stderr)
 
     def disk_space(self) -> float:
-        """Return the GiB of all databases."""
+        """Return the size of all databases in GiB."""
         with self.api.read() as connection:
             return float(connection.execute(text(
                 "SELECT sum(pg_database_size(oid)) FROM pg_database")).scalar_one()) / 2**30
 
     def draw_servers(self, count: int) -> list[str]:
-        """Return the uuids of live servers of all cells."""
+        """Return the uuids of *count* live servers, drawn from all cells."""
         drawn: list[str] = []
         for database in self.filled:
             with database.read() as connection:
@@ -105,7 +105,7 @@ class CellsCloud(Cloud):
 
 
 def measure_cells(cloud: CellsCloud, rounds: int) -> list[Figure]:
-    """Return the figures of pages, one server and a create."""
+    """Return the figures of pages, of one server, and of a create."""
     began_rss, token, admin = cloud.rss(), cloud.tokens[0], cloud.token
     marker = _ask_as(cloud, token, "/v2.1/servers?limit=1000")[-1]["id"]
     with cloud.cell.read() as connection:
@@ -128,7 +128,7 @@ def measure_cells(cloud: CellsCloud, rounds: int) -> list[Figure]:
 
 
 def _ask_as(cloud: Cloud, token: str, path: str) -> list[dict[str, Any]]:
-    """Return the servers of a list as the owner of *token* gets it."""
+    """Return the servers of a list, requested with *token*."""
     reply = Wire(cloud.port).ask("GET", path, token)
     if reply.status != 200:
         raise SystemExit(f"GET {path}: {reply.held[:500]!r}")
@@ -147,12 +147,12 @@ def _measure_page(cloud: Cloud, name: str, path: str, token: str, rounds: int, f
 
 
 def _fastest(taken: Sequence[float]) -> str:
-    """Return the time of the fastest tenth, which other load of the machine changes least."""
+    """Return a text with the limit of the fastest tenth, which depends least on other load of the machine."""
     return f"{statistics.quantiles(taken, n=10)[0]:.3g} ms for the fastest tenth"
 
 
 def _measure_show(cloud: CellsCloud, rounds: int) -> Figure:
-    """Show servers of all cells in turn, each for the first time in the first round."""
+    """Measure requests for single servers of all cells in turn."""
     texts = [request("GET", f"/v2.1/servers/{id}", cloud.token) for id in cloud.draw_servers(SHOWN)]
     first = cloud.load(texts, 1, len(texts))
     measured = cloud.load(texts, 1, max(len(texts), rounds * 20))
@@ -163,7 +163,7 @@ def _measure_show(cloud: CellsCloud, rounds: int) -> Figure:
 
 
 def _measure_create(cloud: Cloud, rounds: int) -> list[Figure]:
-    """Create servers one after the other."""
+    """Measure the creation of servers, one after the other."""
     cloud.made("first")
     answers, active = [], []
     for _round in range(rounds):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Whole requests over many servers, ports and hosts, answered by the applications in this process:
+"""Measures whole requests for many servers, ports and hosts, which the applications answer in this process:
 ``bench/scale --only requests``. Each is next to its floor: the same ports, fetched with the driver and serialised."""
 
 from __future__ import annotations
@@ -36,19 +36,19 @@ HEADERS = {"openstack-api-version": "compute 2.87, placement 1.39"}
 
 
 class BenchIdentity(EmbeddedIdentity):
-    """An identity service with the tokens of ``CALLERS`` and all projects."""
+    """A fake identity service with the tokens of ``CALLERS``, in which every project exists."""
 
     def validate(self, token: str) -> Context | None:
         """Return the caller of a token."""
         return CALLERS.get(token)
 
     def project_exists(self, context: Context, project_id: str) -> bool:
-        """Return that the project exists."""
+        """Return true: every project exists."""
         return True
 
 
 def measure_requests(store: Store, rounds: int) -> list[Figure]:
-    """Fill the store, which has servers, with ports and hosts, and return the figures of requests."""
+    """Add ports and hosts to the *store*, which has servers, and return the figures of requests."""
     cell = store.named("cell1")
     fill_cloud(store.api, cell.id, HOSTS)
     url = store.api.url.render_as_string(hide_password=False)
@@ -67,7 +67,7 @@ def measure_requests(store: Store, rounds: int) -> list[Figure]:
 
 
 def _requests(store: Store) -> Mapping[str, tuple[str, str]]:
-    """Return the token and the path of each request, by its name."""
+    """Return the token and the path of each request, by the request's name."""
     with store.api.read() as connection:
         port = connection.execute(select(ports, addresses.c.ip_address).join(
             addresses, addresses.c.port_id == ports.c.id).where(ports.c.project_id == PROJECT).order_by(
@@ -115,7 +115,7 @@ def _measure_request(store: Store, applications: Mapping[str, Application], name
 
 
 def _timed(ask: Callable[[], Any], rounds: int) -> tuple[list[float], list[float]]:
-    """Return the milliseconds that each request takes, and those of this process's CPU."""
+    """Return the milliseconds of each request, and the CPU milliseconds of this process for each."""
     taken, cpu = [], []
     for _round in range(rounds):
         began, began_cpu = time.perf_counter(), time.process_time()

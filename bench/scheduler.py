@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Measures the scheduler on simulated hosts: how long a choice among them takes, against looking at every host (the
-plain definition), and how many claims a second some conductors make on one PostgreSQL, with nothing over-committed.
-Some of the hosts have NUMA cells with CPUs, large pages and a GPU each, for which servers of mixed flavors ask.
+"""Measures the scheduler on simulated hosts. Run ``bench/schedule``.
 
-The server is a temporary one, durable as PostgreSQL is by default, and removed afterwards. Run ``bench/schedule``.
+Measured are the time of a choice of hosts, next to a plain implementation that checks every host, and the claims per
+second that several conductors make in one PostgreSQL, without over-commitment. Some of the hosts have NUMA cells with
+CPUs, large pages and a GPU each, which servers of mixed flavors request. The PostgreSQL server is temporary, with its
+default durability.
 """
 
 from __future__ import annotations
@@ -77,7 +78,9 @@ TRAITS = [*TRAITS[:59], "HW_CPU_X86_AVX512F"]
 
 
 def fleet(chance: Random, size: int, used: float) -> list[Row]:
-    """Rows of hosts of four makes in two cells, each about *used* full, none like the other; 2 in 100 disabled."""
+    """Return rows of *size* hosts of four models in two cells, each with about the share *used* in use; 2 in 100 are
+    disabled.
+    """
     rows = []
     for number in range(size):
         vcpus, memory, disk, model = ((32, 131072, 2000, "a"), (64, 262144, 4000, "a"), (64, 524288, 4000, "b"),
@@ -97,8 +100,9 @@ def fleet(chance: Random, size: int, used: float) -> list[Row]:
 
 
 def give_cells(chance: Random, rows: list[Row]) -> list[Row]:
-    """The hosts with NUMA cells: three of four CPUs are dedicated, half of the memory is large pages of 2 MiB, and each
-    cell has a GPU. As much of each is free as of all of the host."""
+    """Add NUMA cells to the *rows* of hosts, and return the rows. Three of four CPUs are dedicated, half of the memory
+    is large pages of 2 MiB, and each cell has a GPU. Each cell has about the host's share of free resources.
+    """
     for row in rows:
         row |= {"pcpus": row["vcpus"] * 3 // 4, "vcpus": row["vcpus"] // 4}
         cells, devices = [], []
@@ -125,7 +129,7 @@ def give_cells(chance: Random, rows: list[Row]) -> list[Row]:
 
 
 def mixed(chance: Random) -> Iterator[RequestSpec]:
-    """Servers of mixed flavors, one after the other."""
+    """Yield requests for servers of mixed flavors, without end."""
     for number in count():
         vcpus, ram = chance.choice(MIXED)
         specs = chance.choice(SPECS) | (GPU if chance.random() < 0.1 else {})
@@ -135,7 +139,7 @@ def mixed(chance: Random) -> Iterator[RequestSpec]:
 
 
 def states_of(rows: list[Row]) -> HostStates:
-    """The memory of a conductor: all hosts up, a tenth of them in a zone of their own."""
+    """Return the host states of a conductor: all hosts up, a tenth of them in a zone of their own."""
     states = HostStates()
     zone = Aggregate(1, "uuid", "rack", {"availability_zone": "rack", "ssd": "true"}, "2026-01-01", None,
                      [str(row["name"]) for row in rows[::10]])
@@ -146,13 +150,13 @@ def states_of(rows: list[Row]) -> HostStates:
 
 
 def requests(chance: Random, **more: Any) -> Iterator[RequestSpec]:
-    """Servers, one after the other."""
+    """Yield requests for servers, without end; *more*: further fields of each."""
     for number in count():
         yield RequestSpec(f"{chance.getrandbits(64):x}-{number}", "project", chance.choice(FLAVORS), **more)
 
 
 def measured(taken: list[float], work: Callable[..., T], *given: Any, **named: Any) -> T:
-    """Call *work*, and add the milliseconds of this thread's CPU that it takes."""
+    """Call *work* and return its result. Append the CPU milliseconds of this thread to *taken*."""
     began = time.thread_time()
     found = work(*given, **named)
     taken.append((time.thread_time() - began) * 1000)
@@ -160,8 +164,9 @@ def measured(taken: list[float], work: Callable[..., T], *given: Any, **named: A
 
 
 def choices(size: int, rounds: int) -> Iterator[Figure]:
-    """Choices, each of them used at once, so that the next sees other numbers. Nothing is waited for in them: the time
-    is that of the CPU, whatever else the machine does."""
+    """Measure choices among *size* hosts. Each choice is counted as used immediately, so that the next one sees other
+    numbers. Times are CPU times of this thread, because choices never wait.
+    """
     from tests.unit.control.scheduler.fleet import plainly
 
     for name, (used, more) in {**FLEETS, WITH_CELLS: (0.5, {})}.items():
@@ -182,8 +187,9 @@ def choices(size: int, rounds: int) -> Iterator[Figure]:
 
 
 class Told(NamedTuple):
-    """What a process that claims tells: the *placed* servers, host and needs each, the *seconds* and seconds of *cpu*
-    that all took, and the milliseconds of each (*waits*)."""
+    """The report of a process that claims: the *placed* servers (host and NUMA needs of each), the *seconds* and *cpu*
+    seconds of all, and the milliseconds of each (*waits*).
+    """
 
     placed: list[tuple[str, Needs | None]]
     seconds: float
@@ -192,7 +198,7 @@ class Told(NamedTuple):
 
 
 def cpu_of_servers(folder: Path) -> float:
-    """Seconds of CPU that PostgreSQL has used in *folder*, its processes that have ended among them."""
+    """Return the CPU seconds that the PostgreSQL server in *folder* has used, including its ended processes."""
     leader, found = (folder / "d" / "postmaster.pid").read_text(encoding="utf-8").split()[0], 0
     for path in Path("/proc").glob("[0-9]*/stat"):
         with contextlib.suppress(OSError):  # it has ended
@@ -203,7 +209,9 @@ def cpu_of_servers(folder: Path) -> float:
 
 
 def conductor(url: str, seed: int, rows: list[Row], ready: Any, answers: Any) -> None:
-    """One process: chooses and claims until the time is up, with a memory that hears nothing of the others."""
+    """Choose hosts and claim resources in a process until the time is over. Its host states do not include the claims
+    of other processes.
+    """
     with_cells = "numa_cells" in orjson.loads(rows[0]["info"])
     database, states, chance = Database(url, pool=1), states_of(rows), Random(seed)  # noqa: S311 - a simulation
     wishes, placed, waits, misses = (mixed if with_cells else requests)(chance), [], [], 0
@@ -226,7 +234,7 @@ def conductor(url: str, seed: int, rows: list[Row], ready: Any, answers: Any) ->
 
 
 def together(conductors: int, url: str, rows: list[Row]) -> list[Told]:
-    """What that many processes tell that began at the same moment."""
+    """Start *conductors* processes that begin at the same moment, and return their reports."""
     context = get_context("spawn")
     answers, ready = context.Queue(), context.Barrier(conductors)
     processes = [context.Process(target=conductor, args=(url, at, rows, ready, answers)) for at in range(conductors)]
@@ -239,8 +247,9 @@ def together(conductors: int, url: str, rows: list[Row]) -> list[Told]:
 
 
 def refused(rows: list[Row], placed: list[tuple[str, Needs | None]]) -> int:
-    """How many servers the NUMA cells of their hosts have no room for: agents give each its CPUs, memory and pages one
-    after the other, and refuse these, which are placed again then."""
+    """Return the number of *placed* servers for which the NUMA cells of their hosts have no room. Agents give CPUs,
+    memory and pages to one server after the other, and refuse these servers, which are then scheduled again.
+    """
     cells = {row["name"]: [{**cell, **cell["free"]} for cell in orjson.loads(row["info"]).get("numa_cells", ())]
              for row in rows}
     left, found = {name: numa.parse_cells(one) for name, one in cells.items()}, 0
@@ -254,7 +263,7 @@ def refused(rows: list[Row], placed: list[tuple[str, Needs | None]]) -> int:
 
 
 def too_many_devices(connection: Connection, rows: list[Row]) -> list[str]:
-    """Hosts of which more devices were claimed than they have."""
+    """Return the hosts whose claims of devices exceed their devices."""
     held: Counter[str] = Counter()
     for host_id, text in connection.execute(select(claimed.c.host_id, claimed.c.devices)):
         held[host_id] += sum(orjson.loads(text).values())
@@ -263,7 +272,9 @@ def too_many_devices(connection: Connection, rows: list[Row]) -> list[str]:
 
 
 def claims(rows: list[Row], conductors: int, name: str, folder: Path, limit: float | None = None) -> Iterator[Figure]:
-    """Claims of *conductors* processes, and whether the counters say the same as the allocations afterwards."""
+    """Measure the claims of *conductors* processes, and check afterwards that the counters of hosts equal the sums of
+    the allocations.
+    """
     from tools import postgres
 
     database = Database(postgres.postgres_url(folder, "postgres"))
@@ -297,7 +308,7 @@ def claims(rows: list[Row], conductors: int, name: str, folder: Path, limit: flo
 
 
 def main() -> int:
-    """The command line."""
+    """Run the command line."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--hosts", type=int, default=10_000, metavar="N", help="simulated hosts (default: 10000)")
     parser.add_argument("--rounds", type=int, default=1000, metavar="N", help="choices (default: 1000)")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What servers cost in the agent: made, found unchanged one by one, and found unchanged as a batch."""
+"""Measures servers in the agent: creation, and the check of unchanged servers, one by one and as a batch."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ GIB = 2**30
 
 
 class Raw:
-    """The floor of a server: qemu-img and virDomainCreateXML, with the agent's own XML."""
+    """The floor of a server's creation: qemu-img and virDomainCreateXML, with the agent's own XML."""
 
     def __init__(self, host: Host, made: dict[str, Any], number: int = 0) -> None:
         self.host = host
@@ -45,13 +45,13 @@ class Raw:
         self.seen = ""
 
     def make(self) -> None:
-        """Overlay, then a running domain."""
+        """Create an overlay disk and a running domain."""
         subprocess.run(["qemu-img", "create", "-q", "-f", "qcow2", "-b", self.base, "-F", "qcow2", self.disk,
                         str(SIZES["disk"] * GIB)], check=True)  # fmt: skip
         self.host.libvirt.createXML(self.xml)
 
     def measure(self) -> float:
-        """Milliseconds of ``make``; cleaned up afterwards."""
+        """Return the milliseconds of ``make``; remove its results afterwards."""
         try:
             taken = timed(self.make)
             self.seen = plain(self.host.libvirt.lookupByName(self.spec.name))
@@ -60,14 +60,14 @@ class Raw:
             self.clean()
 
     def clean(self) -> None:
-        """Away with what ``make`` made."""
+        """Remove what ``make`` created."""
         self.host.libvirt.lookupByName(self.spec.name).destroy()
         self.disk.unlink()
         self.spec.console_log.unlink(missing_ok=True)
 
 
 def plain(domain: Any) -> str:
-    """The XML of the running *domain* without what tells one guest from another."""
+    """Return the XML of the running *domain* without the values that differ between guests."""
     xml = domain.XMLDesc().replace(domain.name(), "NAME").replace(domain.UUIDString(), "UUID")
     for varying in (rf"{FOLDER}/[^'<]*/", r"domain-\d+-[^/]*", r"(?<=mac address=')[^']*", r"(?<=dev=')(vnet|mt)\w+",
                     r"(?<=id=')\d+", r"/dev/pts/\d+", r"(?<=portid=')[^']*", r"(?<=pty' tty=')[^']*"):
@@ -76,7 +76,7 @@ def plain(domain: Any) -> str:
 
 
 def creation(host: Host, rounds: int) -> list[Figure]:
-    """From nothing to a running server, through the socket; the floor is the same guest made by hand."""
+    """Measure the creation of a running server through the agent's socket; the floor is the same guest made by hand."""
     with host.client() as client:
         first = client.ensure("server", "bench-boot", host.want())["resource"]
         raw = Raw(host, first)
@@ -99,7 +99,7 @@ def creation(host: Host, rounds: int) -> list[Figure]:
 
 
 def fleet(host: Host, rounds: int) -> list[Figure]:
-    """Ten servers in one batch; the floor is ten guests made by hand, by as many threads as the agent has."""
+    """Measure ten servers in one batch. The floor is ten guests made by hand, with as many threads as the agent has."""
     names = [f"bench-fleet-{at}" for at in range(10)]
     threads = AgentSettings().parallel
     with host.client() as client, ThreadPoolExecutor(threads) as pool:
@@ -136,7 +136,7 @@ def _all_made(answer: dict[str, Any]) -> None:
 
 
 def listing(host: Host, rounds: int) -> list[Figure]:
-    """All of two hundred servers, as the client sees them."""
+    """Measure a list of two hundred servers, as the client receives it."""
     host.off(200)
     with host.client() as client:
         taken = in_turns(rounds * 5, {"GET /v1/server": lambda: timed(lambda: client.list("server"))})
@@ -145,7 +145,7 @@ def listing(host: Host, rounds: int) -> list[Figure]:
 
 
 def unchanged(host: Host, rounds: int) -> list[Figure]:
-    """``ensure`` of a server that is as asked, on one connection that is kept."""
+    """Measure ``ensure`` of an unchanged server over one open connection."""
     found = []
     for count in (1, 50):
         names = host.off(count)
@@ -167,7 +167,7 @@ def _unchanged(answer: dict[str, Any]) -> None:
 
 
 def batch(host: Host, rounds: int) -> list[Figure]:
-    """Fifty unchanged servers in one call, as the client sees it (so JSON and HTTP are in it)."""
+    """Measure fifty unchanged servers in one call, including JSON and HTTP of the client."""
     items = [{"key": name, "want": host.want()} for name in host.off(50)]
 
     def all_unchanged(client: Any) -> None:

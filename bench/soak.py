@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Whether anything grows: servers are made and removed at full rate, and what the control plane and an agent of a fake
-host take is looked at again and again. Run ``bench/soak --minutes 30``.
+"""Checks for growth: clients create and delete servers at full rate, while the memory, threads and descriptors of the
+control plane and of a fake host's agent are measured regularly. Run ``bench/soak --minutes 30``.
 
-Deleted servers are removed for good after a minute, as they are after 90 days otherwise, so that databases can come to
-rest too; ``--kept 0`` keeps them.
+Deleted servers are purged after a minute, not after 90 days as by default, so that the size of the databases can become
+constant; ``--kept 0`` keeps them.
 """
 
 from __future__ import annotations
@@ -41,7 +41,9 @@ COLUMNS = ("minute", "servers", "rss", "private", "threads", "fds", "agent rss",
 
 
 class Client(threading.Thread):
-    """Makes a server, waits until it is active, removes it, waits until it is gone; again until *over*."""
+    """A thread that creates a server, waits until it is active, deletes it, waits until it is gone, and repeats this
+    until *over* is set.
+    """
 
     def __init__(self, cloud: Cloud, over: threading.Event) -> None:
         super().__init__(daemon=True)
@@ -76,7 +78,7 @@ class Client(threading.Thread):
 
 
 def taken(pid: int) -> tuple[float, float, int, int]:
-    """MiB of a process that are resident and that are its own, threads, descriptors."""
+    """Return the resident MiB of a process, its private MiB, its threads, and its file descriptors."""
     folder = Path(f"/proc/{pid}")
     rollup = dict(re.findall(r"^(\w+):\s+(\d+) kB", (folder / "smaps_rollup").read_text(), re.MULTILINE))
     own = int(rollup["Private_Clean"]) + int(rollup["Private_Dirty"])
@@ -85,7 +87,7 @@ def taken(pid: int) -> tuple[float, float, int, int]:
 
 
 def size(database: Database) -> float:
-    """MiB that a database takes on the disk."""
+    """Return the MiB that a database takes on disk."""
     if database.kind == "sqlite":
         file = Path(str(database.url.database))
         return sum(path.stat().st_size for path in file.parent.glob(f"{file.name}*")) / 2**20
@@ -94,7 +96,7 @@ def size(database: Database) -> float:
 
 
 def look(cloud: Cloud, clients: list[Client], began: float) -> dict[str, float]:
-    """One line of figures."""
+    """Return the figures of one line, by column."""
     serve, agent = taken(cloud.process.pid), taken(cloud.processes["kvm1"].pid)
     databases = (cloud.api, cloud.cell0, cloud.cell)
     with cloud.cell.read() as connection:
@@ -105,7 +107,8 @@ def look(cloud: Cloud, clients: list[Client], began: float) -> dict[str, float]:
 
 
 def soak(cloud: Cloud, minutes: float, every: float, count: int, kept: float) -> list[dict[str, float]]:
-    """Load the cloud, and print a line every so many seconds."""
+    """Load the cloud for *minutes*, and print a line of figures every *every* seconds. Return the figures of all lines.
+    """
     over, found = threading.Event(), []
     clients = [Client(cloud, over) for _at in range(count)]
     began, store = time.monotonic(), Store(cloud.api)
@@ -130,7 +133,7 @@ def soak(cloud: Cloud, minutes: float, every: float, count: int, kept: float) ->
 
 
 def main() -> int:
-    """The command line."""
+    """Run the command line."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--engine", choices=("sqlite", "postgresql"), default="sqlite")
     parser.add_argument("--minutes", type=float, default=30.0, metavar="N", help="how long (default: 30)")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What it costs to attach a volume to a guest that runs, and to detach it, against libvirt's own calls."""
+"""Measures the attachment of a volume to a running guest, and its detachment, next to libvirt's own calls."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ READY = "GUEST ready"
 
 
 class Raw:
-    """The floor: virDomainAttachDeviceFlags and virDomainDetachDeviceFlags of a like disk, which hold for now and for
-    later starts."""
+    """The floor: virDomainAttachDeviceFlags and virDomainDetachDeviceFlags of an equal disk, for the running domain and
+    its definition."""
 
     def __init__(self, domain: Any, like: Path) -> None:
         self.domain = domain
@@ -34,18 +34,19 @@ class Raw:
         self.xml = render_device(disk, "none" if direct_io(like.parent) else "writeback")
 
     def attach(self) -> None:
-        """The call."""
+        """Attach the disk."""
         self.domain.attachDeviceFlags(self.xml, LASTING)
 
     def detach(self) -> None:
-        """The call, and asking until the guest has let go; libvirt itself waits for it some seconds."""
+        """Request the detachment, and poll until the guest has released the disk. libvirt itself waits some seconds for
+        that."""
         self.domain.detachDeviceFlags(self.xml, LASTING)
         while "<target dev='vdb'" in self.domain.XMLDesc():
             time.sleep(0.01)
 
 
 def attaching(host: Host, rounds: int) -> list[Figure]:
-    """One guest, one disk: by the agent and by hand in turns."""
+    """Measure one guest and one disk: by the agent and by hand, in turns."""
     with host.client() as client:
         made = client.ensure("server", SERVER, host.want())["resource"]
         client.ensure("volume", VOLUME, {"size": 1})
@@ -84,7 +85,7 @@ def attaching(host: Host, rounds: int) -> list[Figure]:
 
 
 def booted(console: Path) -> None:
-    """Wait until the guest has said that it is up."""
+    """Wait until the guest reports in its *console* log that it has booted."""
     until = time.monotonic() + BOOT
     while time.monotonic() < until:
         if console.exists() and READY in console.read_text(encoding="utf-8", errors="replace"):

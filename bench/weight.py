@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What the parts weigh: memory of the agent, and the import of the client."""
+"""Measures the memory of the agent, and the time to import the client."""
 
 from __future__ import annotations
 
@@ -23,21 +23,23 @@ print(json.dumps([taken, foreign]))
 
 
 def memory(host: Host, _rounds: int) -> list[Figure]:
-    """Resident memory of an agent with nothing to do. It is restarted: the first start compiled its modules, which
-    leaves memory behind and is not repeated while the bytecode is there."""
+    """Measure the resident memory of an idle agent. It is restarted before, because the first start compiles modules,
+    which uses memory that later starts do not use.
+    """
     host.restart()
     return [Figure("agent at rest, resident memory", host.rss(), "MiB", limit=90)]
 
 
 def memory_after(host: Host, _rounds: int) -> list[Figure]:
-    """The same with fifty servers, after all the other figures."""
+    """Measure the resident memory of the agent with fifty servers, after all other figures."""
     host.off(50)
     return [Figure("the same with 50 servers, after the other figures", host.rss(), "MiB")]
 
 
 def memory_guests(host: Host, _rounds: int) -> list[Figure]:
-    """With fifty guests that are there as QEMU processes: paused, as two CPUs do not bear fifty that boot. The agent is
-    restarted, makes them, and looks at them all a few times."""
+    """Measure the resident memory of the agent with fifty QEMU processes. The guests are paused, because two CPUs are
+    too slow for fifty that boot. The agent is restarted, creates the guests, and lists them a few times.
+    """
     host.off(0)
     host.restart()
     items = [{"key": f"bench-{at:03d}", "want": host.want(power="paused")} for at in range(50)]
@@ -55,7 +57,9 @@ def memory_guests(host: Host, _rounds: int) -> list[Figure]:
 
 
 def client(_host: Host, rounds: int) -> list[Figure]:
-    """Import of the client into a Python that has nothing but itself, and of what it imports to connect."""
+    """Measure the import of the client into a Python process without other modules, and the import of what it needs to
+    connect.
+    """
     foreign: set[str] = set()
 
     def take(module: str) -> float:

@@ -44,7 +44,7 @@ def _tell(text: str) -> None:
 
 
 class Bodies:
-    """Requests for new servers: every other one has a NIC in a network of the load."""
+    """Requests for new servers; every second server has a NIC in a network of the load."""
 
     def __init__(self, cloud: DayCloud) -> None:
         self.cloud, self.number = cloud, 0
@@ -82,7 +82,7 @@ async def _print_minutes(cloud: DayCloud, record: DayRecord, options: argparse.N
 
 
 async def _live_day(cloud: DayCloud, record: DayRecord, load: Load, options: argparse.Namespace) -> None:
-    """Load the cloud for the day, with its faults."""
+    """Run the load on the cloud for the day, with its faults."""
     seconds = options.minutes * 60
     plan = FaultPlan(options.deaths, options.dead, options.dead_seconds, options.upgrade)
     watchers = [asyncio.create_task(work) for work in (
@@ -101,7 +101,7 @@ async def _live_day(cloud: DayCloud, record: DayRecord, load: Load, options: arg
 
 
 def run_day(options: argparse.Namespace) -> tuple[DayRecord, list[str]]:
-    """Simulate a day; return what happened, and what is wrong."""
+    """Simulate a day; return its record, and the problems found."""
     record = DayRecord()
     with DayCloud(options.engine, options.hosts) as cloud:
         _tell(f"{options.hosts} hosts are up")
@@ -146,7 +146,7 @@ def parse_options(words: Sequence[str] | None = None) -> argparse.Namespace:
 
 
 def main(words: Sequence[str] | None = None) -> int:
-    """The command line."""
+    """Run the command line."""
     options = parse_options(words)
     signal.signal(signal.SIGTERM, lambda *_signal: sys.exit(143))  # so that nothing is left then either
     print(f"{options.engine}, {os.cpu_count()} CPUs, load {os.getloadavg()[0]:.1f}")

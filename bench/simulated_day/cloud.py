@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The cloud of a simulated day: ``magnetar serve`` over the hosts of ``magnetar agent --fake``."""
+"""The cloud of a simulated day: ``magnetar serve`` with the simulated hosts of ``magnetar agent --fake``."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ CUT_OFF = "timeout graceful shutdown exceeded"
 
 
 class ProcessSize(NamedTuple):
-    """The size of a process: MiB of resident memory, threads, descriptors."""
+    """The size of a process: MiB of resident memory, threads, file descriptors."""
 
     rss: float
     threads: int
@@ -32,7 +32,7 @@ class ProcessSize(NamedTuple):
 
 
 class DayCloud(Cloud):
-    """A cloud with *hosts* simulated hosts, on the database *kind*."""
+    """A cloud with *hosts* simulated hosts, on a database of the engine *kind*."""
 
     more: Mapping[str, Any] = {"token_hours": 24.0}
 
@@ -51,11 +51,11 @@ class DayCloud(Cloud):
 
     @property
     def settings_file(self) -> Path:
-        """The settings of the control plane."""
+        """The settings file of the control plane."""
         return self.folder / "control.yml"
 
     def stop_serve(self) -> None:
-        """End the control plane as an upgrade does, with SIGTERM."""
+        """End the control plane with SIGTERM, as an upgrade does."""
         self.process.terminate()
         self.process.wait(ENDING)
 
@@ -88,7 +88,7 @@ class DayCloud(Cloud):
                            len(list((folder / "fd").iterdir())))
 
     def audit(self) -> list[str]:
-        """Return what ``magnetar audit`` finds, a line each."""
+        """Return the lines of what ``magnetar audit`` finds."""
         done = subprocess.run([*MAGNETAR, "audit", "--config", self.settings_file], check=False, text=True,
                               capture_output=True, timeout=AUDIT)
         lines = done.stdout.splitlines()
@@ -97,7 +97,7 @@ class DayCloud(Cloud):
         return lines
 
     def log_errors(self) -> list[str]:
-        """Return the errors in the control plane's logs, without their times."""
+        """Return the error messages in the control plane's logs, without their times."""
         errors = []
         for path in sorted(self.folder.glob("serve*.log")):
             for line in path.read_text(errors="replace").splitlines():
@@ -109,7 +109,7 @@ class DayCloud(Cloud):
         return errors
 
     def wait_for_hosts(self, seconds: float) -> int:
-        """Wait until all hosts are up, at most so long; return how many are not."""
+        """Wait at most *seconds* until all hosts are up; return the number of hosts that are not."""
         deadline = time.monotonic() + seconds
         while missing := self.count - self._hosts_up():
             if time.monotonic() > deadline:

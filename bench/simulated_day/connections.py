@@ -16,14 +16,14 @@ LONGEST = 120.0
 
 
 class Reply(NamedTuple):
-    """An answer: its status, and its document, or its text if that is no JSON."""
+    """An answer: its status, and its JSON document, or its text if it is not JSON."""
 
     status: int
     document: Any
 
     @property
     def message(self) -> str:
-        """The words of a fault."""
+        """The message of a fault in the answer."""
         if isinstance(self.document, str):
             return self.document[:80]
         fault = next(iter(self.document.values()), {}) if isinstance(self.document, dict) else {}
@@ -31,11 +31,11 @@ class Reply(NamedTuple):
 
 
 class NoReply(Exception):
-    """No answer came. The text has the reason."""
+    """No answer arrived; the message has the reason."""
 
 
 class Connections:
-    """Connections to the API that are kept for later requests."""
+    """Open connections to the API that are reused for later requests."""
 
     def __init__(self, port: int) -> None:
         self.port = port

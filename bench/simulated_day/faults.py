@@ -14,8 +14,8 @@ from .record import DayRecord
 
 @dataclass(frozen=True)
 class FaultPlan:
-    """How often a *share* of the hosts dies, for how many seconds; and the part of the day after which the control
-    plane is upgraded (0: never)."""
+    """The faults of a day: *deaths*, in each of which a *share* of the hosts is dead for *dead_seconds*; and *upgrade*,
+    the part of the day after which the control plane is upgraded (0: never)."""
 
     deaths: int
     share: float
@@ -25,7 +25,7 @@ class FaultPlan:
 
 async def cause_faults(cloud: DayCloud, record: DayRecord, plan: FaultPlan, seconds: float,
                        tell: Callable[[str], None]) -> None:
-    """Cause the faults of a day of so many *seconds*, spread evenly over it. All hosts are up at the end."""
+    """Cause the faults of a day that lasts *seconds*, spread evenly over it. All hosts are up at the end."""
     moments = [(seconds * (at + 0.5) / (plan.deaths + 1), False) for at in range(plan.deaths)]
     if plan.upgrade:
         moments.append((seconds * plan.upgrade, True))

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Many servers on simulated hosts: guests through the agents, and rows in bulk, as if the API had made them."""
+"""Filling of simulated hosts with many servers: guests through the agents, and database rows in bulk, as if the API had
+created them."""
 
 from __future__ import annotations
 
@@ -26,7 +27,7 @@ BATCH, PARALLEL = 50, 4
 
 
 class FilledServer(NamedTuple):
-    """A server to be filled in."""
+    """A server that is added without the API."""
 
     id: str
     name: str
@@ -35,8 +36,8 @@ class FilledServer(NamedTuple):
 
 
 def fill_hosts(cloud: DayCloud, count: int, projects: Sequence[str]) -> list[str]:
-    """Fill the cloud with *count* servers without NICs, spread over hosts and *projects*; return their uuids. The
-    control plane stops meanwhile."""
+    """Add *count* servers without NICs, spread over the hosts and *projects*; return their uuids. The control plane is
+    stopped meanwhile."""
     template = cloud.ask("POST", "/v2.1/servers", {"server": {
         **cloud.want("template")["server"], "networks": "none"}})["server"]["id"]
     cloud._await(lambda: cloud.state(template) == "ACTIVE", "the first server")  # noqa: SLF001 - of our class
@@ -75,7 +76,7 @@ def _create_guests(cloud: DayCloud, filled: Sequence[FilledServer], template: st
 
 
 def _insert_filled(cloud: DayCloud, filled: Sequence[FilledServer], template: str) -> None:
-    """Insert rows like those of the server *template*, with their claims."""
+    """Insert rows like those of the server *template*, with their claims, for the servers *filled*."""
     with cloud.cell.read() as connection:
         row = dict(connection.execute(select(servers).where(servers.c.id == template)).mappings().one())
     with cloud.api.read() as connection:

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The load of a simulated day: creates, deletions, live migrations and reads, each begun when it is due.
+"""The load of a simulated day: creates, deletions, live migrations and reads.
 
-Work is due at a fixed rate, whether earlier work is done or not, so a slow answer delays nobody else. Its latency
-counts from when it was due. Too much unfinished work of a kind is a bound: what is due then is left out, and counted.
+Work is due at a fixed rate, even if earlier work has not ended, so a slow answer does not delay other work. Latency is
+measured from the time when the work was due. While too much work of a kind is unfinished, further work of that kind is
+skipped, and counted.
 """
 
 from __future__ import annotations
@@ -30,7 +31,9 @@ WRONG = frozenset((500, 502, 504))
 
 @dataclass(frozen=True)
 class LoadRates:
-    """What is due each second; and *most*: unfinished work of a kind, above which nothing more begins."""
+    """The number of operations of each kind that are due per second. *most*: the number of unfinished operations of a
+    kind at which further ones are skipped.
+    """
 
     creates: float
     migrations: float
@@ -39,12 +42,13 @@ class LoadRates:
 
 
 class _Refused(Exception):
-    """A request was refused, or a server did not become what it should."""
+    """A request was refused, or a server did not reach the expected state."""
 
 
 class Load:
-    """The load generator. *filled*: uuids of servers that it may migrate and show. *tokens*: of the projects whose
-    servers are listed; *admin*: the token that creates. *bodies*: requests for new servers."""
+    """The load generator. *filled*: uuids of servers that it may migrate and show. *tokens*: tokens of the projects
+    whose servers are listed; *admin*: the token for creations. *bodies*: requests for new servers.
+    """
 
     def __init__(self, port: int, record: DayRecord, rates: LoadRates, filled: Sequence[str], tokens: Sequence[str],
                  admin: str, bodies: Callable[[], Mapping[str, Any]]) -> None:
@@ -60,7 +64,7 @@ class Load:
         self._random = random.Random(1)  # noqa: S311 - no secrets
 
     async def run(self) -> None:
-        """Load the cloud until ``over``, then wait for unfinished work."""
+        """Generate load until ``over`` is set, then wait for unfinished work."""
         async with asyncio.TaskGroup() as group:
             for rate, draw in ((self.rates.creates, lambda: ("create", self._create)),
                                (self.rates.creates, lambda: ("delete", self._delete)),
@@ -74,7 +78,7 @@ class Load:
 
     @property
     def unfinished(self) -> int:
-        """How much work is unfinished."""
+        """Return the number of unfinished operations."""
         return sum(self._unfinished.values())
 
     async def _begin_at_rate(self, rate: float, draw: Callable[[], tuple[str, Callable[[], Awaitable[None]]]]) -> None:
@@ -122,7 +126,9 @@ class Load:
         return reply
 
     async def _look_until(self, id: str, done: Callable[[Mapping[str, Any] | None], bool]) -> Mapping[str, Any] | None:
-        """Return the server when it is *done*; ``None`` is a server that is gone. An upgrade is waited out."""
+        """Poll a server until the function *done* accepts it, and return it; ``None`` stands for a server that is gone.
+        Failures during an upgrade are ignored.
+        """
         loop, pause = asyncio.get_running_loop(), LOOK
         deadline = loop.time() + PATIENCE
         while loop.time() < deadline:
@@ -164,7 +170,7 @@ class Load:
         await self._look_until(id, lambda server: server is None)
 
     async def _migrate(self) -> None:
-        """Migrate a server of the load or a filled one, drawn by how many there are of each."""
+        """Migrate a random server, one that the load created or a filled one."""
         total = len(self._idle) + len(self._filled)
         if not total:
             raise _Refused("there is no server to migrate")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What happens in a simulated day: latencies, errors, sizes; and the lines about them."""
+"""The record of a simulated day: latencies, errors and process sizes, and texts about them."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ SAMPLES = 8
 
 
 def find_percentile(values: Sequence[float], part: float) -> float:
-    """Return the value that *part* of the values do not exceed."""
+    """Return the value that the share *part* of the *values* does not exceed."""
     ordered = sorted(values)
     return ordered[min(len(ordered) - 1, int(part * len(ordered)))]
 
 
 class DayRecord:
-    """The record of a day. ``upgrading``: the control plane is being replaced, so requests may find no process."""
+    """The record of a day. ``upgrading``: the control plane is being replaced, so requests may fail."""
 
     def __init__(self) -> None:
         self.upgrading = False
@@ -47,11 +47,12 @@ class DayRecord:
         self._shown_errors: Counter[tuple[str, str]] = Counter()
 
     def note_success(self, kind: str, seconds: float) -> None:
-        """Note that work of a kind was done, and how long it took from when it was due."""
+        """Record that an operation has succeeded, with the *seconds* since it was due."""
         self.seconds[kind].append(seconds)
 
     def note_error(self, kind: str, message: str, *, problem: bool = False) -> None:
-        """Note a failure of work. *problem*: the control plane must not fail so, except while it is replaced."""
+        """Record that an operation has failed. *problem*: whether this failure is an error of the control plane, unless
+        it is being replaced."""
         text = VARIABLE.sub("…", message)[:160]
         if self.upgrading:
             text = f"{text} (during the upgrade)"
@@ -60,7 +61,7 @@ class DayRecord:
         self.errors[kind, text] += 1
 
     def end_minute(self, minute: float, state: dict[str, Any]) -> list[str]:
-        """Return the lines about the time since the last call. *state*: further columns."""
+        """Return the table's lines about the time since the last call. *state*: values of further columns."""
         row: dict[str, Any] = {"minute": round(minute, 2)}
         for kind in KINDS:
             values = self.seconds[kind][self._shown[kind]:]
@@ -77,11 +78,11 @@ class DayRecord:
                                     sorted(new_errors.items(), key=lambda pair: -pair[1]))]
 
     def head(self, state: Sequence[str]) -> str:
-        """Return the first line of the table."""
+        """Return the header line of the table. *state*: names of further columns."""
         return "  ".join(["minute", *(f"{kind:>18}" for kind in KINDS), *state, "errors"])
 
     def summarize_kinds(self) -> list[str]:
-        """Return a line for each kind of work: how often, and its latencies over the whole day."""
+        """Return a line for each kind of work: its number, and its latencies over the whole day."""
         lines = []
         for kind in KINDS:
             values = self.seconds[kind]
@@ -93,7 +94,8 @@ class DayRecord:
         return lines
 
     def judge_memory(self) -> list[str]:
-        """Return which process has grown without bound: its last quarter against its second one."""
+        """Return the processes whose memory, threads or descriptors have grown too much from their second quarter to
+        their last."""
         findings = []
         for number, sizes in self.sizes.items():
             if len(sizes) < SAMPLES:
@@ -108,7 +110,8 @@ class DayRecord:
         return findings
 
     def describe_memory(self) -> list[str]:
-        """Return the medians of the second and last quarter of each process."""
+        """Return a text about each process: its median memory in its second and last quarter, its threads and
+        descriptors."""
         lines = []
         for number, sizes in self.sizes.items():
             quarter = max(1, len(sizes) // 4)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What is wrong with a cloud after a simulated day: what is stuck, and what the audit finds. No time is judged."""
+"""The check of a cloud after a simulated day: what is stuck, and what the audit finds. Speed is not judged."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ OPEN = actions.c.state.in_(("queued", "running"))
 
 
 def find_stuck(cloud: DayCloud, bound: float) -> list[str]:
-    """Return what has not moved for *bound* seconds: servers with a task, actions in the queue, migrations."""
+    """Return the servers with a task, queued actions and migrations that have not progressed for *bound* seconds."""
     since = utc_now(-bound)
     return [problem for database in (cloud.cell0, cloud.cell) for problem in _stuck_in(database, since, bound)]
 
@@ -44,7 +44,7 @@ def _stuck_in(database: Database, since: str, bound: float) -> Iterator[str]:
 
 
 def find_gone_claims(cloud: DayCloud) -> list[str]:
-    """Return the claims of servers that are gone."""
+    """Return the claims of servers that no longer exist."""
     with cloud.api.read() as connection:
         claimed = set(connection.execute(select(allocations.c.server_id).where(
             allocations.c.owner.is_(None))).scalars())
@@ -68,8 +68,8 @@ def count_states(cloud: DayCloud) -> dict[str, int]:
 
 def judge_day(cloud: DayCloud, record: DayRecord, bound: float, patience: float,
               tell: Callable[[str], None]) -> list[str]:
-    """Return everything that is wrong after the load has ended. The cloud gets *patience* seconds to come to rest, and
-    as many for what its own audit repairs."""
+    """Return all problems after the end of the load. The cloud gets *patience* seconds to finish its work, and as many
+    for repairs by its own audit."""
     problems = [f"{missing} hosts are not up"] if (missing := cloud.wait_for_hosts(patience)) else []
     began = time.monotonic()
     while cloud.busy() and time.monotonic() - began < patience:
@@ -85,7 +85,8 @@ def judge_day(cloud: DayCloud, record: DayRecord, bound: float, patience: float,
 
 
 def _judge_audit(cloud: DayCloud, patience: float, tell: Callable[[str], None]) -> list[str]:
-    """Return what ``magnetar audit`` still finds when the conductor has had time for its own audit."""
+    """Return the findings of ``magnetar audit`` that remain after *patience* seconds, in which the conductor's own
+    audit may repair them."""
     began, first = time.monotonic(), True
     while findings := cloud.audit():
         if first:
