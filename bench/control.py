@@ -33,7 +33,7 @@ try:
 except ModuleNotFoundError as missing:
     raise SystemExit(f"{missing}. Make the development environment first: ./check mypy") from None
 
-#: What can be measured, in this order: memory at rest comes first, and what makes many servers last.
+#: The subjects, in the order of measurement: memory at rest first, subjects that create many servers last.
 SUBJECTS: Mapping[str, Callable[[Any, int], list[Figure]]] = {
     "memory": life.memory,
     "list": reads.lists,

@@ -16,7 +16,7 @@ import time
 from collections import Counter
 from typing import Any
 
-#: What a socket is asked for at once.
+#: Maximum bytes of one receive call.
 PIECE = 1 << 18
 
 

@@ -34,7 +34,7 @@ MAGNETAR = (sys.executable, "-c", "import sys; from magnetar_core.commands impor
 #: Seconds after which the server may have closed a connection that nobody used.
 IDLE = 2.0
 FREE_PORT = ("import socket; s = socket.socket(); s.bind(('127.0.0.1', 0)); print(s.getsockname()[1])")
-#: How many flavors the lists of flavors have.
+#: Number of flavors in lists of flavors.
 FLAVORS = 10
 #: Settings to the names of databases; nobody uses the last one.
 NAMES = {"database_url": "api", "cell0_database_url": "cell0", "cell_database_url": "cell1", "spare": "spare"}
@@ -45,7 +45,7 @@ class Cloud:
     """A running cloud. *kind*: ``sqlite`` or ``postgresql``. *workers*: number of API processes. ``project`` creates
     projects with many servers."""
 
-    #: The image that servers are made of, and the flavor's size.
+    #: The content and format of the servers' image, and the flavor's size.
     image_content, image_format = b"\0" * 65536, "raw"
     size: Mapping[str, int] = {"vcpus": 1, "ram": 64}
     #: Further settings of the control plane.
@@ -53,9 +53,9 @@ class Cloud:
 
     def __init__(self, kind: str, hosts: int = 2, workers: int = 1) -> None:
         self.kind, self.count, self.workers, self.drawn = kind, hosts, workers, 0
-        #: The project of each token that ``project`` gave.
+        #: Project id by the token that ``project`` has returned.
         self.projects: dict[str, str] = {}
-        #: The name of each token's project.
+        #: Project name by token.
         self.named: dict[str, str] = {}
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
 

@@ -19,11 +19,11 @@ from host import GUEST, SIZES, Host
 from servers import Raw
 from volumes import booted
 
-#: Seconds between two looks at a server: looking often would take the guests' CPU.
+#: Seconds between two requests for a server's status. Frequent ones would take CPU from the guests.
 LOOK = 0.01
-#: How many at once.
+#: Number of guests that are created at once.
 TEN = 10
-#: Threads that make as many by hand: what the target was set by.
+#: Threads that create as many guests by hand, on which the target is based.
 THREADS = 4
 
 
@@ -31,7 +31,7 @@ class GuestCloud(Cloud):
     """A cloud whose only host is this machine."""
 
     size, image_format = SIZES, "qcow2"
-    #: Of its servers' network: that of the setting's default may be a network of an agent of this machine.
+    #: Range of the servers' network. The default range may belong to a network of another agent on this machine.
     cidr = "192.168.232.0/24"
 
     def __init__(self, kind: str, host: Host) -> None:

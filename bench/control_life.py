@@ -23,11 +23,11 @@ from magnetar_control.store.engine.schema import create_tables
 from magnetar_control.store.engine.tables import CELL, actions, servers
 from magnetar_core.http.client import Client
 
-#: Seconds between two looks at a server.
+#: Seconds between two requests for a server's status.
 LOOK = 0.004
-#: Servers at once, and the seconds until all are active.
+#: Servers that are created at once, to the target in seconds until all are active.
 MANY = {50: 1.0, 200: 4.0}
-#: Servers that the full host has.
+#: Number of servers on the full host.
 FULL = 300
 BY_AGENT = "by the agents alone"
 

@@ -31,9 +31,9 @@ from tests.support.northbound import LabCentral, missing
 __all__ = ["OvnCloud", "missing", "ovn"]
 
 HOSTS = 4
-#: Servers at once, and how often.
+#: Servers that are created at once, and the number of rounds.
 MANY, TIMES = 200, 5
-#: Ports of the large group.
+#: Number of ports in the large security group.
 MEMBERS = 1000
 PORTS, RULES = "/network/v2.0/ports", "/network/v2.0/security-group-rules"
 

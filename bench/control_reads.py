@@ -18,7 +18,7 @@ from magnetar_control.store.engine.tables import flavors as flavor_table
 from magnetar_control.store.engine.tables import servers
 
 FETCHED = "fetched, as JSON"
-#: Servers of a list: the target in ms.
+#: Number of servers in a list to the target in ms.
 LISTS = {10: 3.0, 100: 6.0, 1000: 40.0}
 
 

@@ -31,7 +31,7 @@ GUEST = ROOT / ".cache" / "guest"
 FOLDER = Path("/var/lib/mag-bench")
 NETWORK, CIDR = "mag-bench", "192.168.231.0/24"
 IMAGE = FLAVOR = "bench"
-#: The machine of every server here; the guest image is that of the tests.
+#: The machine type of every server; the guest image is that of the tests.
 SIZES = {"vcpus": 1, "ram": 128, "disk": 1}
 
 libvirt.registerErrorHandler(lambda *_error: None, None)  # it prints errors that are expected here

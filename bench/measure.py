@@ -31,7 +31,7 @@ try:
 except ModuleNotFoundError as missing:
     raise SystemExit(f"{missing}. Make the development environment first: ./check mypy") from None
 
-#: What can be measured, in the order of the table. Memory at rest comes first: nothing has happened by then.
+#: The subjects, in the order of the table. Memory at rest is first, before any work.
 SUBJECTS: Mapping[str, Callable[[Host, int], list[Figure]]] = {
     "memory": weight.memory,
     "create": servers.creation,

@@ -25,7 +25,7 @@ sys.path.insert(0, str(ROOT))  # where hosts in containers are made
 
 NAMES = ("bare7", "bare8")
 RAW = "/var/lib/bench-raw"
-#: libvirt on TCP without asking who it is, for virsh; the role closes these ports.
+#: libvirt on TCP without authentication, for virsh. By default the role closes these ports.
 VARIABLES = {"agent_firewall": False, "agent_libvirtd_settings": {
     "host_uuid_source": "machine-id", "auth_tcp": "none"}}  # fmt: skip
 SOCKETS = ("libvirtd.socket", "libvirtd-ro.socket", "libvirtd-admin.socket")
@@ -68,7 +68,7 @@ class Two:
         self.folder = Path(self._folder.name)
         self.site = Site(self.folder, NAMES, **VARIABLES, agent_settings={"virt_type": virt_type})
         self.connections: list[Any] = []
-        #: Where the server and its twin are.
+        #: Number of the host of the server and of its twin.
         self.at = {"server": 0, "raw": 0}
         self._going = True
 

@@ -31,7 +31,7 @@ from magnetar_control.store.store import Store
 from tools import postgres
 from tools.filled import analyze_database, fill_mappings, fill_servers
 
-#: Servers that are shown, drawn from all cells; and a page's servers.
+#: Number of servers that are shown, drawn from all cells; and of servers on a page.
 SHOWN, PAGE = 200, 50
 HOSTS = 3
 #: Targets in ms.

@@ -48,7 +48,7 @@ from magnetar_core.hardware.numa import Needs
 
 Row = dict[str, Any]
 T = TypeVar("T")
-#: A fleet, how full it is, and what is asked beside flavors.
+#: Hosts by name: how full they are, and further fields of the requests.
 FLEETS: dict[str, tuple[float, dict[str, Any]]] = {
     "half full": (0.5, {}),
     "nearly full": (0.95, {}),
@@ -58,21 +58,21 @@ FLEETS: dict[str, tuple[float, dict[str, Any]]] = {
     "half full, traits that a quarter has": (0.5, {
         "extra_specs": {"trait:HW_CPU_X86_AVX512F": "required", "trait:CUSTOM_SLOW": "forbidden"}}),
 }
-#: Flavors that are asked for: CPUs, MiB, GiB.
+#: Requested flavors: CPUs, MiB, GiB.
 FLAVORS = (Amounts(1, 512, 1), Amounts(1, 2048, 20), Amounts(2, 4096, 40), Amounts(4, 8192, 80), Amounts(8, 16384, 160))
-#: NUMA cells of a host, and extra specs that are about them; a third of the servers asks for nothing of these.
+#: Number of NUMA cells of a host, and extra specs about them; a third of the servers has none of these.
 CELLS = 4
 SPECS: tuple[dict[str, str], ...] = (
     {}, {"hw:cpu_policy": "dedicated"},
     {"hw:cpu_policy": "dedicated", "hw:numa_nodes": "2", "hw:mem_page_size": "large"})
 GPU = {"pci_passthrough:alias": "gpu:1"}
-#: Flavors of mixed servers, each with any of the above: CPUs, MiB; one of ten has a GPU besides.
+#: Flavors of mixed servers (CPUs, MiB), each with any of the extra specs above; one in ten also has a GPU.
 MIXED = ((2, 4096), (4, 8192), (8, 16384))
 WITH_CELLS = f"half full, {CELLS} NUMA cells each, mixed flavors"
 SECONDS = 8.0
-#: So many servers one after the other that no host takes say that all are full.
+#: All hosts count as full after this number of consecutive servers without a host.
 PATIENCE = 20
-#: Those of a host with a CPU of today; of every other host all but the last.
+#: Traits of a host with a current CPU; every other host has the first 40.
 TRAITS = sorted(traits.ALWAYS) + [one for one in traits.X86.values() if "AVX512" not in one]
 TRAITS = [*TRAITS[:59], "HW_CPU_X86_AVX512F"]
 

@@ -31,11 +31,11 @@ try:
 except ModuleNotFoundError as missing:
     raise SystemExit(f"{missing}. Make the development environment first: ./check mypy") from None
 
-#: Seconds between two looks at a server.
+#: Seconds between two requests for a server's status.
 LOOK = 0.02
-#: Hosts that the cloud has.
+#: Number of hosts of the cloud.
 HOSTS = 2
-#: The columns, with what each says.
+#: Names of the columns.
 COLUMNS = ("minute", "servers", "rss", "private", "threads", "fds", "agent rss", "agent threads", "agent fds",
            "databases", "rows")
 

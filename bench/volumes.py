@@ -19,7 +19,7 @@ from magnetar_agent.virt.domain.domain import render_device
 
 SERVER, VOLUME, PAIR = "bench-disks", "bench-data", "bench-disks:bench-data"
 LASTING = libvirt.VIR_DOMAIN_AFFECT_LIVE | libvirt.VIR_DOMAIN_AFFECT_CONFIG
-#: Seconds for the guest to boot. It lets go of devices only then.
+#: Seconds for the guest to boot. It cannot release devices before.
 BOOT = 300
 READY = "GUEST ready"
 

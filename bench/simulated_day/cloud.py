@@ -17,7 +17,7 @@ from control_cloud import MAGNETAR, Cloud
 
 from magnetar_core.http.transport import unix_connection
 
-#: Seconds that the control plane has for its end, and the audit for a whole cloud.
+#: Seconds within which the control plane must end, and the audit of a whole cloud.
 ENDING, AUDIT = 600, 3600
 #: A message about requests that take longer than a stopping server waits, as documented.
 CUT_OFF = "timeout graceful shutdown exceeded"

@@ -22,7 +22,7 @@ from tools.filled import FIRST_CREATED, analyze_database, insert_rows
 
 from .cloud import DayCloud
 
-#: Guests that an agent gets at once, and agents that work at the same time.
+#: Guests in one request to an agent, and agents that work at the same time.
 BATCH, PARALLEL = 50, 4
 
 

@@ -18,9 +18,9 @@ from typing import Any
 from .connections import Connections, NoReply, Reply
 from .record import DayRecord
 
-#: Seconds between two looks at a server: at first, their factor, and the most.
+#: Seconds between two requests for a server: the first pause, its factor, and the longest pause.
 LOOK, SLOWER, LOOK_MOST = 0.025, 1.5, 2.0
-#: Seconds until nobody waits for a server any more.
+#: Seconds after which waiting for a server ends.
 PATIENCE = 900.0
 #: The shares of reads: kind, and how many of a hundred.
 READS = {"show": 55, "list": 25, "next page": 10, "all tenants": 5, "limits": 5}
@@ -56,7 +56,7 @@ class Load:
         self.tokens, self.admin, self.bodies = tokens, admin, bodies
         self.over = asyncio.Event()
         self._filled, self._shown = list(filled), tuple(filled)
-        #: Servers of the load with which nothing happens, and how many are enough to begin deletions.
+        #: Idle servers of the load, and the number of them at which deletions begin.
         self._idle: list[str] = []
         self._enough = max(3, round(rates.creates * 15))
         self._unfinished: Counter[str] = Counter()

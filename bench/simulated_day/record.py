@@ -18,7 +18,7 @@ VARIABLE = re.compile(r"[0-9a-f]{8}-[0-9a-f-]{27}|req-\S+|\bkvm\d+\b|(?<!^)(?<!\
 #: Growth of memory that counts as bounded: a part of the earlier size, and MiB. A process that has just started still
 #: fills its caches.
 GROWTH, MORE = 0.15, 32.0
-#: Samples of a process without which its growth says nothing.
+#: Minimum number of samples for a judgement of a process's growth.
 SAMPLES = 8
 
 
@@ -34,7 +34,7 @@ class DayRecord:
     def __init__(self) -> None:
         self.upgrading = False
         self.begun: Counter[str] = Counter()
-        #: Work that was due while too much was unfinished.
+        #: Skipped work, by kind: it was due while too much was unfinished.
         self.skipped: Counter[str] = Counter()
         self.seconds: dict[str, list[float]] = defaultdict(list)
         self.errors: Counter[tuple[str, str]] = Counter()

@@ -16,7 +16,7 @@ from magnetar_control.store.servers.migrations import ENDED, KEPT
 from .cloud import DayCloud
 from .record import DayRecord
 
-#: Servers and actions that a problem names.
+#: Maximum number of servers and actions that the text of a problem names.
 NAMED = 5
 OPEN = actions.c.state.in_(("queued", "running"))
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Comparison of answers with the fields that a published API has, which are data files in ``tests/cases/answers``."""
+"""Comparison of answers with the fields in a published API. Data files in ``tests/cases/answers`` have the fields."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ Row = Mapping[str, Any]
 
 
 def rows(service: str) -> list[Row]:
-    """Return the rows of a service's file."""
+    """Return the rows of a service's data file."""
     found: list[Row] = yaml.safe_load((FOLDER / f"{service}.yml").read_text())
     assert all(row.keys() <= KEYS for row in found), [row.keys() - KEYS for row in found if row.keys() - KEYS]
     return found
 
 
 def filled(value: Any, ids: Mapping[str, str]) -> Any:
-    """Return *value* with the ids in place of ``{names}``."""
+    """Return *value* with *ids* in place of ``{names}``."""
     if isinstance(value, dict):
         return {name: filled(word, ids) for name, word in value.items()}
     return value.format(**ids) if isinstance(value, str) else value
@@ -35,7 +35,7 @@ def exists(row: Row, version: tuple[int, int]) -> bool:
 
 
 def differences(row: Row, document: Any, version: tuple[int, int]) -> Iterator[str]:
-    """Yield what the *document* of an answer has, or lacks, against its *row*."""
+    """Yield the fields that an answer's *document* lacks, or has in addition to its *row*."""
     where = row["at"]
     if where is None:
         if document is not None:

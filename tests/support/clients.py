@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""OpenStack's own clients, unmodified, as the administrator of a cloud has them, and the stories that they play.
+"""OpenStack's own clients, unmodified, with the credentials of a cloud's administrator, and the stories that they play.
 
-Each command of the command line is a process of its own. It is forked off one that has read the client's modules
-already, which is four times as fast as starting Python for each.
+Each command of the command line runs in a process of its own. That process is forked from one that has imported the
+client's modules already, which is four times as fast as starting Python for each.
 
-A story is a file of tests/cases/clients: what the client does, in order. Of a step, ``run`` is the command; ``says``: a
-regular expression that the output holds; ``waits``: one that it holds before long; ``refused``: the command must fail,
-with this in its words; ``keep``: its first line, or what the group in ``says`` matches, is a placeholder from now on.
+A story is a file of tests/cases/clients: the steps of a client, in order. Keys of a step: ``run``: the command;
+``says``: a regular expression that its output must match; ``waits``: one that the output matches after repeated runs;
+``refused``: the command must fail, with this text in its error; ``keep``: a placeholder for later steps, whose value is
+the first line of the output, or the group in ``says``.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ import yaml
 from magnetar_control.api.nova.versions import NEWEST
 
 CASES = Path(__file__).resolve().parents[1] / "cases/clients"
-#: Seconds for what comes about after a command has ended, and for a command.
+#: Seconds for the effects of a command after its end, and for a command.
 LATER, LIMIT = 180.0, 240.0
 ENOUGH = 3
 READ = ["openstackclient.shell", "openstackclient.compute.v2.server", "openstack.connection"]
@@ -39,13 +40,13 @@ FORKS.set_forkserver_preload(READ)
 
 
 class Clients:
-    """The clients of the cloud that *clouds*, a ``clouds.yaml``, names ``magnetar``; *folder* is the user's home."""
+    """The clients of the cloud ``magnetar`` in the file *clouds* (``clouds.yaml``); *folder* is the user's home."""
 
     def __init__(self, clouds: Path, folder: Path) -> None:
         self.clouds, self.folder = clouds, folder
 
     def openstack(self, command: str) -> subprocess.CompletedProcess[str]:
-        """Run a command."""
+        """Run a command of ``openstack``, and return the finished process."""
         words = shlex.split(command)
         environment = {"PATH": os.environ["PATH"], "HOME": str(self.folder), "LC_ALL": "C.UTF-8", "COLUMNS": "200",
                        "OS_CLIENT_CONFIG_FILE": str(self.clouds), "OS_CLOUD": "magnetar"}
@@ -64,18 +65,18 @@ class Clients:
             return subprocess.CompletedProcess(words, process.exitcode or 0, *texts)
 
     def ask(self, command: str) -> str:
-        """What it says; it must succeed."""
+        """Run a command, which must succeed, and return its output."""
         done = self.openstack(command)
         assert done.returncode == 0, f"openstack {command}\n{done.stdout}{done.stderr}"
         return done.stdout
 
     def json(self, command: str) -> Any:
-        """Its answer as a document."""
+        """Run a command, and return its output as a JSON document."""
         return json.loads(self.ask(f"{command} -f json"))
 
     @cached_property
     def sdk(self) -> Any:
-        """A connection of openstacksdk."""
+        """Return a connection of openstacksdk."""
         import openstack
         from openstack.config import OpenStackConfig
 
@@ -84,7 +85,7 @@ class Clients:
 
 
 def command_line(words: list[str], environment: dict[str, str], *outputs: Any) -> None:
-    """In a process of its own: what the program ``openstack`` does."""
+    """Run the program ``openstack`` in a forked process."""
     from openstackclient import shell
 
     os.environ.clear()
@@ -96,14 +97,15 @@ def command_line(words: list[str], environment: dict[str, str], *outputs: Any) -
 
 
 def story(name: str) -> list[dict[str, Any]]:
-    """The steps of tests/cases/clients/NAME.yml."""
+    """Return the steps of tests/cases/clients/NAME.yml."""
     found: list[dict[str, Any]] = yaml.safe_load((CASES / f"{name}.yml").read_text(encoding="utf-8"))
     return found
 
 
 def play(clients: Clients, story: list[dict[str, Any]], **values: object) -> list[str]:
-    """Play a story of commands; returns what went wrong, in words. *values* are those of the placeholders. After the
-    third wrong step it ends: what follows would be wrong for that alone."""
+    """Play a story of commands; return a text for each wrong step. *values*: values of placeholders. Stop after a few
+    wrong steps, since the later ones would fail because of them.
+    """
     wrong: list[str] = []
     known = {"newest": NEWEST, **values}
     for step in story:

@@ -15,7 +15,7 @@ from cloudbridge.interfaces.resources import InstanceState, TrafficDirection, Vo
 
 
 def main(url: str, password: str) -> None:
-    """Lead all resources through their lives."""
+    """Create, use and remove all resources."""
     provider: Any = CloudProviderFactory().create_provider(ProviderList.OPENSTACK, {
         "os_auth_url": url, "os_username": "admin", "os_password": password, "os_project_name": "admin",
         "os_user_domain_name": "Default", "os_project_domain_name": "Default", "os_region_name": "RegionOne",
@@ -46,7 +46,7 @@ def main(url: str, password: str) -> None:
 
 
 def serve(provider: Any, subnet: Any, firewall: Any, key: Any, gateway: Any) -> None:
-    """Make a server, attach a volume and a floating IP to it, make an image of it, and remove all of them."""
+    """Create a server, attach a volume and a floating IP to it, create an image of it, and remove all of them."""
     image = provider.compute.images.find(label="cirros")[0]
     kind = provider.compute.vm_types.find(name="tiny")[0]
     server = provider.compute.instances.create(label="bridge1", image=image, vm_type=kind, subnet=subnet,

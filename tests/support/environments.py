@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Python environments of large programs of others, apart from the development environment, in ``.cache/environments``.
+"""Python environments for large third-party programs, separate from the development environment, in
+``.cache/environments``.
 
 A lock in ``tests/locks`` has the versions and hashes. It is written with::
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Files that the host's other users may read."""
+"""A check for files that other users of the host may read."""
 
 from __future__ import annotations
 

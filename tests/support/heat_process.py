@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""heat-api and heat-engine, unmodified, in one process, in which RPC goes by oslo.messaging's driver ``fake``.
-
-Run by the Python of Heat's environment: ``heat_process.py PORT --config-file heat.conf``.
+"""heat-api and heat-engine, unmodified, in one process, with oslo.messaging's driver ``fake`` for RPC. Run it with the
+Python of Heat's environment: ``heat_process.py PORT --config-file heat.conf``.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ class Server(socketserver.ThreadingMixIn, WSGIServer):
 
 
 def main(port: int) -> None:
-    """Serve until the process is ended."""
+    """Serve on *port* until the process is ended."""
     application = init_application()
     service.EngineService(cfg.CONF.host, api.ENGINE_TOPIC).start()
     with make_server("127.0.0.1", port, application, Server, WSGIRequestHandler) as server:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Servers of uvicorn in a thread of the test, which end as soon as they are told to.
+"""uvicorn servers in a thread of the test that end without delay.
 
-uvicorn looks every tenth of a second whether it should end, and then waits another tenth for its connections. Tests
+uvicorn checks every tenth of a second whether it should end, and then waits another tenth for its connections. Tests
 stop thousands of servers, so that took minutes.
 """
 
@@ -19,12 +19,12 @@ if TYPE_CHECKING:
     import socket
     from collections.abc import Iterator
 
-#: How long connections have that are cut anyway.
+#: Seconds that connections have before they are cut.
 CUT = 0.1
 
 
 class Prompt(uvicorn.Server):
-    """What a server becomes."""
+    """A uvicorn server that ends without delay."""
 
     looping: asyncio.Task[None]
     loop: asyncio.AbstractEventLoop
@@ -46,7 +46,7 @@ class Prompt(uvicorn.Server):
             await asyncio.sleep(0.005)
 
     def end(self) -> None:
-        """End it, from another thread."""
+        """End the server, from another thread."""
         self.should_exit = True
         with contextlib.suppress(RuntimeError):  # it has ended by itself
             self.loop.call_soon_threadsafe(self.looping.cancel)
@@ -54,7 +54,9 @@ class Prompt(uvicorn.Server):
 
 @contextlib.contextmanager
 def started(given: uvicorn.Server, sock: socket.socket | None = None, cut: bool = False) -> Iterator[uvicorn.Server]:
-    """Run a server, on *sock* or where its configuration says, and end it. *cut*: nobody's answer is waited for."""
+    """Run the server *given* within the context, on *sock* or as it is configured. *cut*: end it without waiting for
+    unfinished answers.
+    """
     server: Any = given
     server.__class__ = Prompt
     thread = threading.Thread(target=server.run, kwargs={"sockets": sock and [sock]}, daemon=True)

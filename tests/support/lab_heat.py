@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""OpenStack Heat beside a cloud on loopback, with PostgreSQL and trusts, its default. Its threads write at the same
-time, which SQLite refuses."""
+"""OpenStack Heat next to a cloud on loopback, with PostgreSQL, because its threads write in parallel, which SQLite
+refuses, and with trusts, Heat's default.
+"""
 
 from __future__ import annotations
 
@@ -50,9 +51,8 @@ auth_uri = {url}
 
 
 class LabHeat:
-    """A context manager; then Heat answers, and the catalogue has it.
-
-    *admin*: a caller, the cloud's administrator. *cluster*: the folder of a PostgreSQL server without a database heat.
+    """A running Heat that is in the cloud's catalogue; a context manager. *admin*: a caller, the cloud's administrator.
+    *cluster*: the folder of a PostgreSQL server without a database heat.
     """
 
     def __init__(self, admin: Any, folder: Path, cluster: Path) -> None:
@@ -89,19 +89,18 @@ class LabHeat:
         self.process.wait()
 
     def answers(self) -> bool:
-        """Whether it serves."""
+        """Return whether Heat answers."""
         assert self.process.poll() is None, self.words()
         return bool(type(self.admin)(self.port).get("/").status == 300)
 
     def words(self) -> str:
-        """Return the end of what Heat wrote."""
+        """Return the end of Heat's logs."""
         files = [file for file in (self.log, self.folder / "heat.log") if file.exists()]
         return "\n".join(file.read_text()[-6000:] for file in files)
 
     def _add_user(self) -> None:
-        """Add the user heat, by which Heat looks at tokens, and the endpoints of heat-api and heat-api-cfn.
-
-        Heat puts the second into the user data of servers; nothing serves it here.
+        """Add the user heat, with which Heat validates tokens, and the endpoints of heat-api and heat-api-cfn. Heat
+        puts the second one into the user data of servers; no process serves it here.
         """
         def made(noun: str, **fields: Any) -> str:
             reply = self.admin.post(f"/identity/v3/{noun}s", {noun: fields})

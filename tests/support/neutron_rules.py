@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Write tests/cases/access/neutron_rules.yml: who may set and see which attribute, by Neutron's published policies.
+"""Writes tests/cases/access/neutron_rules.yml: which users may set and see which attributes, by Neutron's published
+policies.
 
 ``python -m tests.support.neutron_rules NEUTRON NEUTRON_LIB > tests/cases/access/neutron_rules.yml`` reads two git
 repositories at HEAD. The names of rules and their checks are facts of the policies; nothing else is taken.
@@ -32,13 +33,13 @@ TAGS = ":tags"
 
 
 def text_of(repository: str, path: str) -> str:
-    """Return the file *path* of a git repository at HEAD, or the names in a folder."""
+    """Return the text of the file *path* at HEAD of a git repository, or for a folder the names in it."""
     return subprocess.run(["git", "-C", repository, "show", f"HEAD:{path}"], capture_output=True, text=True,
                           check=True).stdout
 
 
 def value_of(node: ast.expr, known: Mapping[str, Any]) -> str:
-    """Return the text that an expression of a policy file gives; raises ``KeyError`` for what is none."""
+    """Return the text that an expression of a policy file evaluates to; raises ``KeyError`` when it is not a text."""
     match node:
         case ast.Constant(value=str(value)):
             return value
@@ -54,7 +55,7 @@ def value_of(node: ast.expr, known: Mapping[str, Any]) -> str:
 
 
 def constants(source: str, known: Mapping[str, Any]) -> dict[str, Any]:
-    """Return *known* with the texts that the module *source* names."""
+    """Return *known* with the constant texts of the module *source* added."""
     found = dict(known)
     for statement in ast.parse(source).body:
         match statement:
@@ -67,7 +68,7 @@ def constants(source: str, known: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def rules(neutron: str, lib: str) -> dict[str, str]:
-    """Return the check of each rule."""
+    """Return the check of each rule, by the rule's name."""
     policy = constants(text_of(lib, "neutron_lib/policy/__init__.py"), {})
     lib_rules = constants(text_of(lib, "neutron_lib/policy/rules.py"), {**policy, "policy": policy,
                                                                       "neutron_policy": policy})
@@ -88,7 +89,7 @@ def rules(neutron: str, lib: str) -> dict[str, str]:
 
 
 class Check:
-    """One check of Neutron's, asked for a *persona* about a *noun*."""
+    """One check of Neutron's policies for a *persona* and a resource of the kind *noun*."""
 
     def __init__(self, rules: Mapping[str, str], persona: str, verb: str, noun: str, attribute: str) -> None:
         self.rules, self.persona, self.noun, self.attribute = rules, persona, noun, attribute
@@ -97,7 +98,7 @@ class Check:
         self.target = self.project if new else "red"
 
     def holds(self, check: str) -> bool:
-        """Return whether the *check* lets the persona pass."""
+        """Return whether the persona passes the *check*."""
         words = iter(re.findall(r"[()]|[^\s()]+", re.sub(r"%\(([^)]*)\)s", r"@\1", check)))
         return not check or self._either([*words])
 
@@ -148,7 +149,7 @@ class Check:
 
 
 def persons(known: Mapping[str, str], rule: str) -> Iterator[str]:
-    """Yield who passes a *rule* and the rules above it: that of the operation, and that of the whole attribute."""
+    """Yield the personas that pass a *rule*, the rule of its operation, and the rule of the whole attribute."""
     match = RULE.fullmatch(rule)
     assert match
     verb, noun, attribute = match.groups()
@@ -160,7 +161,7 @@ def persons(known: Mapping[str, str], rule: str) -> Iterator[str]:
 
 
 def main(neutron: str, lib: str) -> None:
-    """Print the file."""
+    """Print the file to standard output."""
     known = rules(neutron, lib)
     commit = subprocess.run(["git", "-C", neutron, "rev-parse", "--short=12", "HEAD"], capture_output=True, text=True,
                             check=True).stdout.strip()

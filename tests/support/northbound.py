@@ -10,19 +10,19 @@ import time
 from pathlib import Path
 from typing import Any
 
-#: Where the schemas are.
+#: Folder of the schemas.
 SHARE = Path("/usr/share/ovn")
 NEEDED = ("ovsdb-server", "ovsdb-tool", "ovn-northd", "ovn-nbctl", "ovn-sbctl", "ovn-trace")
 
 
 def missing() -> str:
-    """Why there can be none here; empty where there can."""
+    """Return why OVN's central cannot run on this machine; empty when it can."""
     lacks = [name for name in NEEDED if shutil.which(name) is None]
     return f"needs {', '.join(lacks)} (packages ovn-central, openvswitch-common)" if lacks else ""
 
 
 class LabProcesses:
-    """Processes of Open vSwitch and OVN, with all their files below *folder*."""
+    """Processes of Open vSwitch and OVN, with all their files in *folder*."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -32,7 +32,7 @@ class LabProcesses:
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
 
     def end(self, name: str) -> None:
-        """End one process at once."""
+        """Kill one process."""
         process = self._processes.pop(name)
         process.kill()
         process.wait()
@@ -40,7 +40,7 @@ class LabProcesses:
             (self.folder / f"{name}.{kind}").unlink(missing_ok=True)
 
     def rss(self) -> dict[str, float]:
-        """MiB of memory of each process."""
+        """Return the resident memory of each process in MiB."""
         found = {}
         for name, process in self._processes.items():
             status = Path(f"/proc/{process.pid}/status").read_text()
@@ -48,12 +48,12 @@ class LabProcesses:
         return found
 
     def stop(self) -> None:
-        """End all of them."""
+        """Kill all processes."""
         for name in list(self._processes):
             self.end(name)
 
     def _database(self, name: str, schema: Path, *more: str) -> None:
-        """Start the database *name*, made where there is none."""
+        """Start the database *name*; create it when it does not exist."""
         file, socket = self.folder / f"{name}.db", self.folder / f"{name}.sock"
         if not file.exists():
             self._run("ovsdb-tool", "create", str(file), str(schema))
@@ -77,7 +77,7 @@ class LabProcesses:
 
 
 class LabCentral(LabProcesses):
-    """OVN's central. ``url`` is the northbound database's, which is started with the words *more*, too."""
+    """OVN's central. ``url`` is that of the northbound database, whose server gets the additional arguments *more*."""
 
     def __init__(self, folder: Path, *more: str) -> None:
         super().__init__(folder)
@@ -85,38 +85,38 @@ class LabCentral(LabProcesses):
         self.url, self.south = f"unix:{folder}/nb.sock", f"unix:{folder}/sb.sock"
 
     def start(self) -> LabCentral:
-        """With empty databases."""
+        """Start the central with empty databases."""
         for name in ("nb", "sb"):
             self.begin(name)
         self._spawn("northd", "ovn-northd", f"--ovnnb-db={self.url}", f"--ovnsb-db={self.south}")
         return self
 
     def begin(self, name: str) -> None:
-        """Start the database *name* (nb, sb), made where there is none."""
+        """Start the database *name* (nb, sb); create it when it does not exist."""
         self._database(name, SHARE / f"ovn-{name}.ovsschema", *(self.more if name == "nb" else ()))
 
     def nb(self, *words: str) -> str:
-        """What ``ovn-nbctl`` answers."""
+        """Return the output of ``ovn-nbctl``."""
         return self._run("ovn-nbctl", f"--db={self.url}", "--timeout=30", *words)
 
     def sb(self, *words: str) -> str:
-        """What ``ovn-sbctl`` answers."""
+        """Return the output of ``ovn-sbctl``."""
         return self._run("ovn-sbctl", f"--db={self.south}", "--timeout=30", *words)
 
     def passes(self, network: str, flow: str, to: str, state: str = "new") -> bool:
-        """Whether a packet (*flow*: as ``ovn-trace`` takes it) reaches the port *to*. *state*: of its connection, at
-        each place in turn where OVN looks at that, as a word."""
+        """Return whether a packet (*flow*: in the syntax of ``ovn-trace``) reaches the port *to*. *state*: the
+        connection states that OVN's conntrack finds, one word for each lookup in turn."""
         return f'output to "{to}"' in self.traced(network, flow, state)
 
     def traced(self, network: str, flow: str, state: str = "new") -> str:
-        """The way of a packet, when ovn-northd has followed."""
+        """Return the output of ``ovn-trace`` for a packet, after ovn-northd has applied all changes."""
         self.nb("--wait=sb", "sync")
         return self._run("ovn-trace", f"--db={self.south}", *(f"--ct={one}" for one in state.split()),
                          network, flow)
 
 
 class LabCluster(LabCentral):
-    """Three servers of a northbound database in a cluster, and one of a southbound one. ``url`` has all of them."""
+    """A northbound database on a cluster of three servers, and a southbound one on another. ``url`` names the three."""
 
     MEMBERS = ("nb1", "nb2", "nb3")
 
@@ -125,7 +125,7 @@ class LabCluster(LabCentral):
         self.url = ",".join(f"unix:{folder}/{name}.sock" for name in self.MEMBERS)
 
     def start(self) -> LabCluster:
-        """With empty databases."""
+        """Start all servers with empty databases."""
         for name in self.MEMBERS:
             self.begin(name)
         self.begin("sb")
@@ -133,7 +133,7 @@ class LabCluster(LabCentral):
         return self
 
     def begin(self, name: str) -> None:
-        """Start a member, made where there is none: the first begins the cluster, the others join it."""
+        """Start a member; create it when it does not exist: the first creates the cluster, the others join it."""
         file, own = self.folder / f"{name}.db", f"unix:{self.folder}/{name}.raft"
         others = [f"unix:{self.folder}/{one}.raft" for one in self.MEMBERS if one != name]
         if name in self.MEMBERS and not file.exists():
@@ -144,7 +144,7 @@ class LabCluster(LabCentral):
         super().begin(name)
 
     def recover(self, survivor: str) -> None:
-        """Begin anew with what this member has, when none runs; the others join it."""
+        """Create a new cluster from the data of this member while none runs; the others join it."""
         file, alone = self.folder / f"{survivor}.db", self.folder / "alone.db"
         self._run("ovsdb-tool", "cluster-to-standalone", str(alone), str(file))
         for name in self.MEMBERS:
@@ -154,17 +154,17 @@ class LabCluster(LabCentral):
             self.begin(name)
 
     def leader(self) -> str:
-        """Which member leads; "" for none."""
+        """Return the member that leads the cluster; "" when there is none."""
         return next((name for name in self.MEMBERS if name in self._processes
                      and "Leader: self" in self.status(name)), "")
 
     def status(self, name: str) -> str:
-        """What a member says of the cluster."""
+        """Return the cluster's status at a member."""
         return self._run("ovs-appctl", "-t", f"{self.folder}/{name}.ctl", "cluster/status", "OVN_Northbound")
 
 
 def external(admin: Any, name: str = "ext", cidr: str = "192.0.2.0/24") -> str:
-    """An external network of a cloud, made by its administrator; its uuid."""
+    """Create an external network as the cloud's administrator; return its uuid."""
     body = {"name": name, "provider:network_type": "flat", "provider:physical_network": name, "router:external": True}
     id: str = admin.post("/network/v2.0/networks", {"network": body}).json["network"]["id"]
     subnet = {"network_id": id, "name": f"{name}-{cidr}", "cidr": cidr, "enable_dhcp": False}

@@ -13,14 +13,15 @@ import zipfile
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-#: Of which only the collection is unpacked.
+#: The package, of which only the collection is unpacked.
 PACKAGE = "ansible==12.3.0"
 HASH = "cd156f82fa87f7a899212b0efa9f7ca3a24d609212de9f78428a572eb01e5414"
 PREFIX = "ansible_collections/openstack/cloud/"
 
 
 def collections() -> Path:
-    """The folder for ``ANSIBLE_COLLECTIONS_PATH``. Raises ``RuntimeError`` where the package is not to be had."""
+    """Return the folder for ``ANSIBLE_COLLECTIONS_PATH``. Raises ``RuntimeError`` when the package cannot be
+    downloaded."""
     cache = ROOT / ".cache" / "openstack-cloud" / HASH[:12]
     cache.mkdir(parents=True, exist_ok=True)
     with (cache / "lock").open("w") as lock:
@@ -46,8 +47,8 @@ def _download(folder: Path) -> None:
 
 
 def play(playbook: Path, clouds: Path, folder: Path, **values: str) -> str:
-    """What ``ansible-playbook`` says of the *playbook*, which has the cloud ``magnetar`` of *clouds*; it must succeed.
-    *folder* is the user's home."""
+    """Return the output of ``ansible-playbook`` for the *playbook*, which must succeed. The file *clouds* has the cloud
+    ``magnetar``; *folder* is the user's home."""
     # The collection asks for openstack.version, which openstacksdk has and does not import by itself any more.
     (folder / "sitecustomize.py").write_text("import openstack.version\n")
     program = Path(sys.executable).with_name("ansible-playbook")

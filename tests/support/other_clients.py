@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The lives through which python-novaclient and apache-libcloud, as they are, lead a server of a cloud."""
+"""Stories of python-novaclient and apache-libcloud, unmodified, with a server of a cloud."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from novaclient import client
 
 from .waiting import eventually
 
-#: The newest version that novaclient knows.
+#: The newest microversion that novaclient knows.
 NOVACLIENT = "2.96"
-#: Waits: a guest that is emulated may take a minute.
+#: Waits with a long limit: an emulated guest may take a minute.
 
 
 @contextmanager
 def novaclient(port: int, password: str) -> Iterator[Any]:
-    """novaclient of the administrator of the cloud at *port*."""
+    """Return a novaclient of the administrator of the cloud at *port*."""
     session = keystone.Session(auth=v3.Password(
         auth_url=f"http://127.0.0.1:{port}/identity/v3", username="admin", password=password, project_name="admin",
         user_domain_id="default", project_domain_id="default"))
@@ -32,7 +32,7 @@ def novaclient(port: int, password: str) -> Iterator[Any]:
 
 @contextmanager
 def made_by(nova: Any) -> Iterator[Any]:
-    """A server that runs, of the first image and flavor."""
+    """Create a server of the first image and flavor, and return it when it runs."""
     made = nova.servers.create("nova1", image=nova.glance.list()[0], flavor=nova.flavors.list()[0], nics="none",
                                meta={"a": "b"})
     eventually(lambda: nova.servers.get(made.id).status == "ACTIVE")
@@ -41,7 +41,7 @@ def made_by(nova: Any) -> Iterator[Any]:
 
 
 def nova_life(nova: Any, server: Any) -> None:
-    """Power, rescue, rebuild, shelving, an image; its actions."""
+    """Use power actions, rescue, rebuild, shelving and an image of the server; read its actions."""
     image = nova.glance.list()[0]
     for act, status in ((server.stop, "SHUTOFF"), (server.start, "ACTIVE"), (lambda: server.reboot("HARD"), "ACTIVE"),
                         (server.pause, "PAUSED"), (server.unpause, "ACTIVE"), (server.suspend, "SUSPENDED"),
@@ -62,7 +62,7 @@ def _settled(server: Any, status: str) -> bool:
 
 
 def libcloud_life(port: int, password: str) -> None:
-    """From the lists to the deletion of a server, with a NIC."""
+    """Create a server with a NIC, change its power state, and delete it."""
     driver = get_driver(Provider.OPENSTACK)(
         "admin", password, ex_tenant_name="admin", ex_force_auth_version="3.x_password", ex_domain_name="Default",
         ex_force_auth_url=f"http://127.0.0.1:{port}/identity", api_version="2.2", ex_force_service_region="RegionOne")

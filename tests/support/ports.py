@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Ports for servers that tests start, and start again."""
+"""Ports for servers that tests start and restart."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from contextlib import suppress
 from functools import cache
 from itertools import cycle
 
-#: Below those that the kernel gives to connections (ip_local_port_range), which could take one while a server is away.
+#: Ports below the kernel's range for connections (ip_local_port_range), which could take one while a server restarts.
 RANGE = range(20000, 32000)
 #: Each process of tests has a part of them, whichever stage and clone it is of: what a server leaves for a moment,
 #: nobody else takes.
@@ -18,9 +18,11 @@ PARTS = 40
 
 
 def claimed(part: int) -> socket.socket | None:
-    """A part of the ports as this process's own, as long as what is returned is open. None: another's.
+    """Claim a part of the ports for this process, until the returned socket is closed. ``None``: another process has
+    it.
 
-    A name of an abstract socket (unix(7)) is one process's in a network namespace, as ports are, and goes with it.
+    A name of an abstract socket (unix(7)) belongs to one process in a network namespace, as ports do, and vanishes with
+    it.
     """
     sock = socket.socket(socket.AF_UNIX)
     try:
@@ -33,7 +35,7 @@ def claimed(part: int) -> socket.socket | None:
 
 @cache
 def _own() -> tuple[socket.socket, Iterator[int]]:
-    """What holds this process's part, and its ports: each is given again after all the others only."""
+    """Return the socket that holds this process's part, and an endless iterator over the part's ports."""
     for part in range(PARTS):
         if (sock := claimed(part)) is not None:
             ports = list(RANGE[part::PARTS])
@@ -44,7 +46,7 @@ def _own() -> tuple[socket.socket, Iterator[int]]:
 
 
 def free_port() -> int:
-    """A port of the loopback address at which nobody listens, and that no other test's server will take."""
+    """Return a port of the loopback address where nothing listens, and that no other test process uses."""
     while True:
         port = next(_own()[1])
         with suppress(OSError), socket.create_server(("127.0.0.1", port)):

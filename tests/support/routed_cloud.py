@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""A cloud over OVN's databases, with a network behind its routers: what clients need for floating IPs."""
+"""A cloud on OVN's databases, with an external network for routers, which floating IPs need."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .northbound import LabCentral, missing
 
 @contextmanager
 def routed_cloud(folder: Path) -> Iterator[Cloud]:
-    """Yield a cloud of one host; OVN's files are in *folder*. Skips the test where OVN is not installed."""
+    """Yield a cloud of one host; OVN's files are in *folder*. Skips the test when OVN is not installed."""
     if missing():
         pytest.skip(missing())
     central = LabCentral(folder)
@@ -28,7 +28,7 @@ def routed_cloud(folder: Path) -> Iterator[Cloud]:
 
 
 def add_outside_network(cloud: Cloud) -> str:
-    """Add the network ``outside``, to which routers lead; return its id."""
+    """Create the external network ``outside`` for gateways of routers; return its id."""
     made = cloud.admin.post("/network/v2.0/networks", {"network": {
         "name": "outside", "router:external": True, "provider:network_type": "flat",
         "provider:physical_network": "public"}})

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Agents that stand still: they are connected to, and say nothing."""
+"""Agents that accept connections and do not answer."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ HOST = "kvm1"
 
 @contextmanager
 def hanging(cloud: Cloud, host: str = HOST) -> Iterator[None]:
-    """Within, the agent of *host* stands still."""
+    """Stop the agent of *host* (SIGSTOP) within the context."""
     agent = cloud.agents[host]
     agent.send_signal(signal.SIGSTOP)
     try:
@@ -28,7 +28,7 @@ def hanging(cloud: Cloud, host: str = HOST) -> Iterator[None]:
 
 @contextmanager
 def silent(cloud: Cloud, host: str = HOST) -> Iterator[None]:
-    """Within, the agent of *host* stands still, and the host is down."""
+    """Stop the agent of *host* within the context, which begins when the host is down."""
     with hanging(cloud, host):
         eventually(lambda: not cloud.parts.working.is_up(host))
         yield

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Packages of the distribution that tests read or run, and nobody installs: the profile ``unpacked`` of bindep.txt.
-They are downloaded and unpacked into ``.cache``; cloud-init, installed, would take this machine over at its next boot.
+"""Packages of the distribution that tests use without installing them: the profile ``unpacked`` of bindep.txt. They are
+downloaded and unpacked into ``.cache``. An installed cloud-init would reconfigure this machine at its next boot.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def packages() -> list[str]:
-    """What is unpacked: the profile ``unpacked`` of bindep.txt."""
+    """Return the names of the packages: the profile ``unpacked`` of bindep.txt."""
     lines = (ROOT / "bindep.txt").read_text(encoding="utf-8").splitlines()
     return [line.split()[0] for line in lines if line.rstrip("]").endswith(" unpacked")]
 
 
 def run(*words: str | Path, cwd: Path | None = None) -> str:
-    """Run a program; its words are in the error when it fails."""
+    """Run a program; its output is in the error when it fails."""
     done = subprocess.run([str(one) for one in words], check=False, cwd=cwd, text=True, capture_output=True)
     if done.returncode:
         raise RuntimeError(f"{words[0]} ended with {done.returncode}: {done.stdout}{done.stderr}")
@@ -28,7 +28,7 @@ def run(*words: str | Path, cwd: Path | None = None) -> str:
 
 
 def unpacked() -> Path:
-    """The folder with the files of all of them, unpacked once."""
+    """Return the folder with the unpacked files of all packages. They are unpacked once."""
     wanted = packages()
     cache = ROOT / ".cache" / "unpacked" / hashlib.sha256(" ".join(wanted).encode()).hexdigest()[:12]
     cache.mkdir(parents=True, exist_ok=True)

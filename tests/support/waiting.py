@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Tests wait for what comes true, not for a time: this machine may be slow today."""
+"""Waiting for an event in tests, instead of for a fixed time, because the machine may be slow."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-#: Seconds that anything is waited for. Idle, a guest boots in 3 to 7, and most else takes less than one.
+#: Seconds of every wait. On an idle machine a guest boots in 3 to 7, and most other work takes less than one.
 LIMIT = 300.0
 
 
 def eventually(find: Callable[[], Any], what: str = "it", seconds: float = LIMIT, *,
                passing: tuple[type[Exception], ...] = (), pause: float = 0.02) -> Any:
-    """What *find* gives, as soon as it gives something. What it looks up need not be there yet: a ``LookupError`` is
-    passed over, as are errors of *passing*. *pause*: seconds between two looks."""
+    """Call *find* until its result is true, and return the result. A ``LookupError`` and errors of *passing* count as
+    not yet. *what*: the expected event, for the error. *pause*: seconds between two calls."""
     end, seen = time.monotonic() + seconds, None
     while time.monotonic() < end:
         try:

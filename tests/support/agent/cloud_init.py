@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""cloud-init's own datasource code, of Debian's package.
+"""cloud-init's own datasource code, from Debian's package. The package is unpacked, not installed
+(``tests.support.unpacked``), and its code runs in the system's Python.
 
-The package is unpacked, not installed: see ``tests.support.unpacked``. Its code runs in the system's Python. ``python3
-cloud_init.py PLACE MACS`` is what runs there: it prints what cloud-init makes of the files of a config drive in a
-folder, or of a metadata service by its URL, and of NICs eth0, eth1, … with these MAC addresses.
+``python3 cloud_init.py PLACE MACS`` runs there: it prints what cloud-init reads from the files of a config drive in the
+folder PLACE, or from a metadata service with the URL PLACE, for NICs eth0, eth1, … with these MAC addresses.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ PYTHON = "/usr/bin/python3"
 
 
 def reads(files: dict[str, bytes], folder: Path, macs: list[str]) -> dict[str, Any]:
-    """What cloud-init makes of a config drive."""
+    """Return what cloud-init reads from a config drive with these *files*, written to *folder*."""
     for path, content in files.items():
         (folder / path).parent.mkdir(parents=True, exist_ok=True)
         (folder / path).write_bytes(content)
@@ -26,7 +26,7 @@ def reads(files: dict[str, bytes], folder: Path, macs: list[str]) -> dict[str, A
 
 
 def reads_at(place: str, macs: list[str]) -> dict[str, Any]:
-    """What cloud-init makes of a config drive in a folder, or of a metadata service."""
+    """Return what cloud-init reads from *place*: the folder of a config drive, or the URL of a metadata service."""
     from tests.support.unpacked import unpacked  # not where this runs as a program
 
     done = subprocess.run(
@@ -38,7 +38,7 @@ def reads_at(place: str, macs: list[str]) -> dict[str, Any]:
 
 
 def show(place: str, macs: list[str]) -> None:
-    """Print it. Runs in the system's Python."""
+    """Print what cloud-init reads from *place*. Runs in the system's Python."""
     from cloudinit import sources  # type: ignore[import-not-found]
     from cloudinit.sources import DataSourceConfigDrive  # type: ignore[import-not-found]
     from cloudinit.sources.helpers import ec2, openstack  # type: ignore[import-not-found]

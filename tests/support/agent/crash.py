@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Helpers for tests of crash."""
+"""Crashes of an agent after a given number of changes, for tests."""
 
 from __future__ import annotations
 
@@ -26,11 +26,12 @@ RBD_CHANGES = ("make", "clone", "grow", "remove", "protect", "remove_base")
 
 
 class Dead(BaseException):
-    """The process is gone; nothing catches this."""
+    """The agent's process has ended. No code catches this exception."""
 
 
 class Reaper:
-    """Lets the agent live for *lives* changes; *late* dies after the change was made, else before it."""
+    """Patches that end the agent at the change after *lives* changes: with *late* after that change is made, otherwise
+    before."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, lives: int, late: bool) -> None:
         self.lives, self.late, self.dead, self.armed = lives, late, False, True
@@ -59,13 +60,13 @@ class Reaper:
 
 
 class Life:
-    """An agent that lives for so many changes more, and the one after it: of the *host*, which has been started."""
+    """The life of an agent on the started *host* that ends after *number* further changes."""
 
     def __init__(self, host: Host, number: int, late: bool) -> None:
         self.host, self.number, self.late, self.survived = host, number, late, False
 
     def ends_in(self, act: Callable[..., Any], *args: Any, **more: Any) -> None:
-        """Act, until the agent dies."""
+        """Call *act* until the agent dies, or *act* returns (``survived``)."""
         with pytest.MonkeyPatch.context() as patch:
             reaper = Reaper(patch, self.number, self.late)
             with suppress(Dead):
@@ -76,8 +77,8 @@ class Life:
 
 def lives(folder: Path, late: bool, more_than: int = 1, most: int = 40,
           prepared: Callable[[Host], object] = lambda _host: None, **settings: Any) -> Iterator[Life]:
-    """Lives that end one change later each time, on hosts of their own, until one survives. *prepared*: what is done
-    before an agent starts."""
+    """Yield agents on new hosts, each of which dies one change later than the previous one, until one survives.
+    *prepared*: called with the host before its agent starts."""
     for number in range(most):
         host = Host(folder / str(number), **settings)
         prepared(host)

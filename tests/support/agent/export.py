@@ -10,7 +10,7 @@ from tests.support.agent.pair import Kvm
 
 
 def behind(host: Kvm, id: str) -> str:
-    """What answers at the socket that QEMU of *host* connects to."""
+    """Return the greeting of the server behind the socket that QEMU of *host* connects to for the export *id*."""
     with socket.socket(socket.AF_UNIX) as sock:
         sock.settimeout(5)
         sock.connect(str(exports.export_socket(host.agent.host, id)))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""A host whose disk is full: documents of its agent cannot be written."""
+"""A host with a full disk, so that its agent cannot write documents."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from .pair import Kvm
 
 
 class FullDisk:
-    """The *number*-th document cannot be written; *lasting*: nor can any after it."""
+    """A disk that is full when the agent writes its *number*-th document; *lasting*: also at later writes."""
 
     def __init__(self, number: int, lasting: bool) -> None:
         self.number, self.lasting, self.count = number, lasting, 0
 
     @property
     def was_full(self) -> bool:
-        """Whether it came to that."""
+        """Whether a write has failed."""
         return self.count >= self.number
 
     @contextmanager
     def of(self, host: Kvm) -> Iterator[None]:
-        """Within, the disk of *host* is such a one."""
+        """Within the context, make this the disk of *host*."""
         documents: Any = host.agent.host.documents
         write = documents.write
 

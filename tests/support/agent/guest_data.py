@@ -11,7 +11,7 @@ from tests.support.agent.resize import folder
 from tests.unit.agent.conftest import Host
 
 MAC, SECRET = "52:54:00:00:00:42", "Sesame-42"
-#: What a cloud says of a server.
+#: Guest data that a cloud sends for a server.
 TOLD: dict[str, Any] = {
     "name": "Web Eins", "hostname": "web-eins.novalocal", "project_id": "p1", "launch_index": 2,
     "reservation_id": "r-abc", "flavor": "m1.tiny", "availability_zone": "az2", "security_groups": ["default", "web"],
@@ -25,6 +25,6 @@ def drive(host: Host, path: str = "openstack/latest/meta_data.json", name: str =
 
 
 def kept(host: Host) -> str:
-    """All that the agent keeps of its server but for the drives."""
+    """Return the text of the document that the agent stores of its server."""
     id = host.show()["id"]
     return (host.root / f"state/documents/server/{id}.json").read_text()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""A program that does its worst while the agent works."""
+"""A hostile program that runs while the agent works."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from contextlib import contextmanager
 
 @contextmanager
 def beside(program: str, *words: object) -> Iterator[None]:
-    """The *program* runs from its first line of output on, to the end of the block, and not shorter."""
+    """Run the Python *program* within the context, which begins after its first line of output. The program must not
+    end before the context."""
     process = subprocess.Popen([sys.executable, "-c", program, *map(str, words)], stdout=subprocess.PIPE)
     assert process.stdout and process.stdout.readline()
     try:

@@ -10,7 +10,7 @@ NOBODY = 65534
 
 
 class Hypervisor(Disks, nbd.Exports):
-    """Nobody is QEMU's user."""
+    """A hypervisor whose QEMU runs as the user nobody."""
 
     def qemu_user(self) -> tuple[int, int]:
         return NOBODY, NOBODY

@@ -24,7 +24,7 @@ def digest(data: bytes, name: str = "sha256") -> str:
 
 
 def kept(host: Host) -> list[str]:
-    """What lies in the folder of images."""
+    """Return the paths of all files and folders in the agent's folder of images."""
     root = host.root / "state" / "images"
     return sorted(path.relative_to(root).as_posix() for path in root.rglob("*"))
 

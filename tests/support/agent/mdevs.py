@@ -9,7 +9,7 @@ A, B = "0000:81:00.0", "0000:c1:00.0"
 
 
 def gpu(sysfs: Path, address: str, node: int = -1, **types: int) -> Path:
-    """A device in a made-up sysfs that has so many parts of each type left."""
+    """Add a device to a fake sysfs, with the given number of available mediated devices of each type."""
     folder = sysfs / "class/mdev_bus" / address
     for type, left in types.items():
         (folder / "mdev_supported_types" / type / "devices").mkdir(parents=True)

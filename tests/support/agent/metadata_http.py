@@ -21,7 +21,8 @@ TREE = guest_data.metadata_tree(GUEST)
 # Over sockets -------------------------------------------------------------------------------------------------------
 def served(talk: Callable[[Callable[[bytes], Awaitable[bytes]]], Awaitable[None]], password: str = "",
            tree: dict[str, bytes] = TREE) -> list[str]:
-    """Run *talk* with a function that sends bytes and gives all that comes; passwords that were left are returned."""
+    """Run *talk* against a metadata service, with a function that sends bytes and returns the answer. Return the
+    passwords that the guest has posted."""
     left: list[str] = []
 
     async def find(_guest: str) -> GuestPaths:

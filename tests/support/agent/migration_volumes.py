@@ -16,7 +16,8 @@ from tests.support.agent.pair import Kvm, Pair
 
 
 class Trio:
-    """Three hosts; a running server web1 on the first, with the volume ``own`` of its host and ``far`` of the third."""
+    """Three hosts, and a running server web1 on the first. It has the volume ``own`` of that host and ``far`` of the
+    third."""
 
     def __init__(self, pair: Pair, third: Kvm) -> None:
         self.pair, self.one, self.two, self.three = pair, pair.one, pair.two, third
@@ -25,17 +26,17 @@ class Trio:
         self.far = self.volume(third, "far")
 
     def volume(self, host: Kvm, name: str, **want: Any) -> str:
-        """Make a volume and attach it; its uuid."""
+        """Create a volume on *host*, attach it to web1, and return its uuid."""
         made = host.side().client.ensure("volume", name, {"size": 1})["resource"]["id"]
         attach_remote_volume(self.one.side(), host.side(), "web1", name, want)
         return str(made)
 
     def go(self, here: Kvm, there: Kvm, **wish: Any) -> list[str]:
-        """Migrate the server."""
+        """Migrate the server, and return the verbs of the steps."""
         return [step.verb for step in Migrate(here.side(), there.side(), "web1", wish).steps()]
 
     def restart(self) -> None:
-        """All agents die, with what they serve, and come back."""
+        """Kill all agents with their volume exports, and start the agents again."""
         hosts = (self.one, self.two, self.three)
         for host in hosts:
             host.die()
@@ -47,15 +48,15 @@ class Trio:
             time.sleep(0.01)
 
     def rests(self, at: Kvm) -> bool:
-        """Whether nobody but the host *at* is let in, once each agent has looked: as it does now and then, whereby what
-        failed in the middle is repeated."""
+        """Let each agent check its remote volumes, which repeats failed steps; then return whether the exports allow
+        only the host *at*."""
         for host in (self.one, self.two, self.three):
             host.agent.remote_volumes.look()
         return all(one.want["peers"] == [at.name] for host in (self.one, self.two, self.three)
                    for one in host.agent.host.documents.list("volume_export"))
 
     def check(self, at: Kvm, runs: bool = True) -> None:
-        """The server is at *at* with both volumes, reaches them, and nobody else does."""
+        """Check that the server is only on *at*, is attached to both volumes, and that no other host can reach them."""
         hosts = (self.one, self.two, self.three)
         assert [host.knows(self.server) for host in hosts] == [host is at for host in hosts]
         assert at.runs(self.server) is runs
@@ -79,5 +80,5 @@ class Trio:
 
 
 def behind_is_closed(host: Kvm, id: str) -> bool:
-    """Nothing is left of a way on a host."""
+    """Return whether the host has no remains of the export *id*."""
     return not exports.export_folder(host.agent.host, id).exists()

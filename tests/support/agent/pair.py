@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Two agents on fake hosts, which speak over real TLS links, and a server on the first."""
+"""Two agents on fake hosts, connected by real TLS links, and a server on the first."""
 
 from __future__ import annotations
 
@@ -28,17 +28,17 @@ from tests.support.file_modes import exposed
 from .pki import Pki
 from .serving import served
 
-#: What is done, in order.
+#: Verbs of a migration's steps, in order.
 WAY = ["prepare", "claim", "move", "settle", "leave"]
 
 
 class Died(BaseException):
-    """The process ends here."""
+    """The agent's process ends at this point."""
 
 
 @contextmanager
 def ended_threads() -> Iterator[None]:
-    """Within, threads that ``Died`` ends are told to nobody: those behind a link have nobody to tell it either."""
+    """Within the context, do not report threads that ``Died`` ends."""
     told = threading.excepthook
 
     def tell(args: threading.ExceptHookArgs) -> None:
@@ -53,7 +53,7 @@ def ended_threads() -> Iterator[None]:
 
 
 class Mortal(Documents):
-    """Documents of a process that may die: then no thread of it writes any more."""
+    """The documents of an agent that may die: then its threads can no longer write."""
 
     writing: Any
     dead: bool
@@ -72,7 +72,7 @@ class Mortal(Documents):
 
 
 class Kvm:
-    """A fake host whose agent serves over TLS; ``restart`` is another process over the same state. *more*: settings."""
+    """A fake host whose agent serves over TLS. ``restart`` starts a new agent with the same state. *more*: settings."""
 
     def __init__(self, root: Path, pki: Pki, name: str, port: int, **more: Any) -> None:
         self.more = more
@@ -83,7 +83,7 @@ class Kvm:
         self.start()
 
     def start(self) -> None:
-        """A new agent."""
+        """Start a new agent."""
         settings = AgentSettings(
             state_dir=self.root / self.name, socket=self.root / self.name / "run" / "agent.sock", grace=0.1,
             listen=f"127.0.0.1:{self.port}", tls_cert=self.cert, tls_key=self.key, tls_client_ca=self.pki.ca,
@@ -101,11 +101,11 @@ class Kvm:
         assert self.agent.power_sync.settled.wait(120)
 
     def stop(self) -> None:
-        """The agent's process ends; guests do not."""
+        """End the agent; guests keep running."""
         self._ending.close()
 
     def die(self) -> None:
-        """The agent's process dies, with what it does just now: no thread of it writes any more."""
+        """Let the agent die in the middle of its work: its threads can no longer write documents."""
         documents: Any = self.agent.host.documents
         with documents.writing:
             documents.dead = True
@@ -114,23 +114,23 @@ class Kvm:
         self.stop()
 
     def restart(self) -> None:
-        """It dies and comes back."""
+        """Let the agent die, and start a new one."""
         self.die()
         self.start()
 
     def side(self) -> Side:
-        """A coordinator's view."""
+        """Return the host as one side of a migration, with a client."""
         admin = self.pki.folder / "admin.pem", self.pki.folder / "admin.key"
         return Side(Client(f"https://127.0.0.1:{self.port}", ca_cert=str(self.pki.ca), client_cert=str(admin[0]),
                            client_key=str(admin[1]), timeout=20))
 
     def runs(self, id: str) -> bool:
-        """Whether the guest runs here."""
+        """Return whether the guest runs on this host."""
         found = self.fake.domain(id)
         return found is not None and found.state == "running"
 
     def knows(self, id: str) -> bool:
-        """Whether a server of that uuid is this host's."""
+        """Return whether this host has a document of the server."""
         return self.agent.host.documents.get("server", id) is not None
 
 
@@ -146,12 +146,12 @@ class Pair:
         self.one, self.two = Kvm(root, pki, "kvm1", ports[0]), Kvm(root, pki, "kvm2", ports[1])
 
     def both(self, act: Callable[[Kvm], None]) -> None:
-        """On both hosts at once."""
+        """Call *act* for both hosts, in parallel."""
         with ThreadPoolExecutor() as threads:
             list(threads.map(act, (self.one, self.two)))
 
     def close(self) -> None:
-        """The hosts are gone, and all that they wrote; what a dead agent's threads still write, too."""
+        """End both hosts and remove their files, also those that threads of dead agents still write."""
         self.both(Kvm.stop)
         self.one.fake.close()
         self.two.fake.close()
@@ -165,7 +165,7 @@ class Pair:
         assert open_files == [[], []], "other users of the hosts could read these"
 
     def make(self, **want: Any) -> str:
-        """A server on the first host; its disk has a pattern."""
+        """Create a server on the first host, with a pattern on its disk; return its uuid."""
         answer = self.one.side().client.ensure("server", "web1", {
             "flavor": {"vcpus": 1, "ram": 64, "disk": 1}, "image": None, "user_data": "c2VjcmV0",
             "metadata": {"role": "web"}, "networks": [{"bridge": "br0"}], **want})
@@ -178,17 +178,18 @@ class Pair:
         return id
 
     def image(self, name: str) -> None:
-        """An image on the first host."""
+        """Create an image on the first host."""
         (self.root / name).write_bytes(name.encode().ljust(1 << 20, b"."))
         self.one.side().client.ensure("image", name, {"source": {"path": str(self.root / name)}, "disk_format": "raw"})
 
     def migrate(self, server: str = "web1", **wish: Any) -> list[str]:
-        """Run the flow; returns its steps' verbs."""
+        """Migrate a server to the second host; return the verbs of the steps."""
         flow = Migrate(self.one.side(), self.two.side(), server, wish)
         return [step.verb for step in flow.steps()]
 
     def check(self, id: str, at: Kvm, runs: bool = True) -> None:
-        """The guest is at *at* and nowhere else, whole, and nothing is left of its way."""
+        """Check that the guest and its whole disk are on *at* and on no other host, and that the migration has left
+        nothing."""
         other = self.two if at is self.one else self.one
         assert at.knows(id)
         assert not other.knows(id)
@@ -206,8 +207,8 @@ class Pair:
 
 
 class Killer:
-    """Lets an agent die at the *number*-th call of *method*: whatever it does from then on, fails, and the coordinator
-    with *sides* ends, too."""
+    """A patch that lets an agent die at the *number*-th call of *method* of *thing*. All later calls of the method
+    fail, and the coordinator with *sides* ends too."""
 
     def __init__(self, thing: Any, method: str, number: int, *sides: Side) -> None:
         self.whole = getattr(thing, method)
@@ -232,7 +233,7 @@ class Killer:
         raise Died
 
     def end(self) -> bool:
-        """From now on nothing dies any more, whoever is about to call; whether something did."""
+        """Let no further call die; return whether one did."""
         with self._counting:
             self.over = True
             return self.died
@@ -247,7 +248,7 @@ class Killer:
 
 
 def killed(thing: Any, method: str, number: int, kind: str, *sides: Side) -> bool:
-    """Move web1 from the first to the second of *sides*, while an agent dies as ``Killer`` says; returns whether one
+    """Migrate web1 from the first to the second of *sides* while an agent dies as ``Killer`` says; return whether one
     did."""
     killer = Killer(thing, method, number, *sides)
     with suppress(MagnetarError):
@@ -258,8 +259,8 @@ def killed(thing: Any, method: str, number: int, kind: str, *sides: Side) -> boo
 
 
 class Held:
-    """Holds the way of a server on *host* when *done* of its ten parts have gone (``live``), when its disk is to go
-    (``cold``), or when it has gone (``after``), until ``on`` is set. A cancelled one goes no further."""
+    """A migration on *host* that stops until ``on`` is set: when *done* tenths of the memory are sent (``live``),
+    before its disk is sent (``cold``), or after the guest has moved (``after``). ``reached`` is set when it stops."""
 
     def __init__(self, host: Kvm, kind: str, done: int = 0) -> None:
         self.reached, self.on, self.done = threading.Event(), threading.Event(), done
@@ -293,14 +294,14 @@ class Held:
 
 
 def brief(host: Kvm) -> Side:
-    """A coordinator's view that does not wait long: for an agent that is busy, and no more."""
+    """Return the host as a side of a migration whose client waits only 2 seconds, for an agent that is busy."""
     side = host.side()
     side.client.timeout = 2.0
     return side
 
 
 def quiet(pair: Pair) -> None:
-    """Wait for what the agents go on with by themselves."""
+    """Wait until both agents have no running operations."""
     deadline = time.monotonic() + 120
     while any(h.agent.host.operations.running() for h in (pair.one, pair.two)) and time.monotonic() < deadline:
         time.sleep(0.01)

@@ -11,7 +11,7 @@ GPU, NIC = ("10de", "1eb8"), ("8086", "1572")
 
 
 def device(sysfs: Path, address: str, kind: tuple[str, str], node: int = -1, what: str = "0x030200") -> Path:
-    """A device in a made-up sysfs."""
+    """Add a PCI device to a fake sysfs."""
     folder = sysfs / "bus/pci/devices" / address
     folder.mkdir(parents=True)
     for name, text in (("vendor", f"0x{kind[0]}"), ("device", f"0x{kind[1]}"), ("numa_node", str(node)),
@@ -21,7 +21,7 @@ def device(sysfs: Path, address: str, kind: tuple[str, str], node: int = -1, wha
 
 
 def remove(sysfs: Path, address: str) -> None:
-    """It is pulled out."""
+    """Remove a PCI device from a fake sysfs."""
     (sysfs / "bus/pci/devices" / address).rename(sysfs / address)
 
 

@@ -12,7 +12,7 @@ VIRTUAL = ("8086", "1889")
 
 
 def physical(sysfs: Path, functions: int, address: str = PF) -> None:
-    """A NIC with so many virtual functions."""
+    """Add a NIC with so many virtual *functions* to a fake sysfs."""
     folder = device(sysfs, address, NIC, 0, "0x020000")
     (folder / "sriov_totalvfs").write_text("8\n")
     for at in range(functions):

@@ -14,7 +14,7 @@ from cryptography.x509.oid import NameOID
 
 
 class Pki:
-    """A CA in *folder*: ``ca.pem``. ``issue`` makes ``NAME.pem`` and ``NAME.key``."""
+    """A CA in *folder*, with the certificate ``ca.pem``. ``issue`` writes ``NAME.pem`` and ``NAME.key``."""
 
     def __init__(self, folder: Path, name: str = "test CA") -> None:
         folder.mkdir(parents=True, exist_ok=True)
@@ -24,7 +24,8 @@ class Pki:
         self.ca.write_bytes(self._signed(self._name, self._key, None).public_bytes(serialization.Encoding.PEM))
 
     def issue(self, name: str, days: float = 1) -> tuple[Path, Path]:
-        """Certificate and key for *name*, for servers and clients, on 127.0.0.1 too; good for so many *days*."""
+        """Create a certificate for *name*, valid for *days* days, for servers and clients, also on 127.0.0.1; return
+        its file and its key's."""
         key = ec.generate_private_key(ec.SECP256R1())
         made = self._signed(_named(name), key, x509.SubjectAlternativeName([
             x509.DNSName(name), x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]), days)

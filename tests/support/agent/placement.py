@@ -15,7 +15,7 @@ CELLS = (HostCell(0, frozenset(), frozenset(range(4)), 3072, {2048: 512}),
 
 
 def placed(host: Host | Kvm, name: str = "web1") -> dict[str, Any]:
-    """What a server's document says it has."""
+    """Return the placement (CPUs, memory, devices) in a server's document."""
     document = host.agent.host.documents.find("server", name)
     assert document is not None
     found: dict[str, Any] = document.want[placement.FIELD]

@@ -10,7 +10,7 @@ from tests.unit.agent.conftest import Host
 
 
 def domain(host: Host, name: str = "web1") -> ET.Element:
-    """The XML of a server's domain."""
+    """Return the XML of a server's libvirt domain."""
     document = host.agent.host.documents.find("server", name)
     assert document is not None
     return ET.fromstring(host.fake.render(spec.domain_spec(host.agent.host, document)))

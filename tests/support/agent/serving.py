@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""An agent's application behind real sockets, in a thread of the test."""
+"""An agent's application behind real sockets, served by a thread of the test."""
 
 from __future__ import annotations
 
@@ -36,14 +36,14 @@ class Unix(http.client.HTTPConnection):
 
 
 class Client:
-    """Calls over one kept connection; remembers the headers of the last answer."""
+    """HTTP calls over one open connection; stores the headers of the last answer."""
 
     def __init__(self, connection: http.client.HTTPConnection) -> None:
         self.connection = connection
         self.headers: Mapping[str, str] = {}
 
     def raw(self, method: str, path: str, content: Any = None, **headers: str) -> tuple[int, bytes]:
-        """Status and bytes of an answer."""
+        """Return status and bytes of the answer to a request."""
         named = {name.replace("_", "-"): value for name, value in headers.items()}
         self.connection.request(method, path, content, named)
         answer = self.connection.getresponse()
@@ -51,7 +51,7 @@ class Client:
         return answer.status, answer.read()
 
     def call(self, method: str, path: str, body: Any = ..., **headers: str) -> tuple[int, Any]:
-        """Status and JSON of an answer."""
+        """Return status and JSON of the answer to a request."""
         status, content = self.raw(method, path, None if body is ... else json.dumps(body), **headers)
         return status, json.loads(content)
 
@@ -59,7 +59,7 @@ class Client:
 @contextmanager
 def served(agent: Agent, sock: socket.socket, tls: ssl.SSLContext | None = None,
            places: Connections | None = None) -> Iterator[AgentApplication]:
-    """*agent* on *sock*; the socket is closed afterwards."""
+    """Serve *agent* on *sock* within the context; close the socket afterwards."""
     application = AgentApplication(agent)
     with started(serve.make_http_server(application, agent.host.settings, tls, places), sock, cut=True):
         try:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 class RunningSimulation:
-    """A simulation that runs, with its files in *state*."""
+    """A running simulation of hosts, with its files in *state*."""
 
     simulation: Simulation
     stop: Callable[[], None]
@@ -35,24 +35,24 @@ class RunningSimulation:
         self.begun = threading.Event()
 
     def begin(self, simulation: Simulation, stop: Callable[[], None]) -> None:
-        """Keep the simulation; called in its thread."""
+        """Store the simulation; called in its thread."""
         self.simulation, self.stop = simulation, stop
         self.begun.set()
 
     @property
     def settings(self) -> dict[str, Any]:
-        """The settings of a control plane with the hosts."""
+        """Return the settings of a control plane for the simulated hosts."""
         loaded: dict[str, Any] = yaml.safe_load((self.state / "hosts.yml").read_text())
         return loaded
 
     def client(self, name: str) -> Client:
-        """A client of a host."""
+        """Return a client of the agent of the host *name*."""
         settings = self.settings
         return Client(settings["hosts"][name], ca_cert=settings.get("agent_ca_cert"), timeout=60,
                       client_cert=settings.get("agent_client_cert"), client_key=settings.get("agent_client_key"))
 
     def ask(self, method: str, path: str, body: Any = None) -> tuple[int, Any]:
-        """Status and document of a request to the simulation itself."""
+        """Return status and document of a request to the simulation's own API."""
         connection = unix_connection(str(self.state / "simulation.sock"), 60)
         try:
             connection.request(method, path, None if body is None else json.dumps(body))
@@ -64,7 +64,8 @@ class RunningSimulation:
 
 @contextmanager
 def run_hosts(state: Path, hosts: int = 20, port: int | None = None, **size: Any) -> Iterator[RunningSimulation]:
-    """Simulate *hosts* with files in *state*, over TLS on *port* or over sockets. *size*: fields of ``HostSize``."""
+    """Simulate *hosts* hosts within the context, over TLS on *port* or over unix sockets. Files are in *state*; *size*:
+    fields of ``HostSize``."""
     running = RunningSimulation(state)
     options = SimulationOptions(hosts, port=port, size=HostSize(**size), state_dir=state)
     work = serve_simulation(options, AgentSettings(wait=30), state, running.begin)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Guests without QEMU: network namespaces whose devices are on bridges, in a network of the test's own."""
+"""Guests without QEMU: network namespaces with devices on bridges, in a network namespace of the test."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def ip(words: str) -> str:
 
 
 def in_own_network(act: Callable[[], None]) -> None:
-    """Run *act* in a thread whose network, and that of all it starts, is none of the machine's."""
+    """Run *act* in a thread with a network namespace of its own, which its child processes inherit."""
     failed: list[BaseException] = []
 
     def run() -> None:
@@ -46,7 +46,8 @@ def in_own_network(act: Callable[[], None]) -> None:
 
 
 class Guest:
-    """A namespace with one device, and the tap of it on *bridge*; "": on none, as Open vSwitch has it."""
+    """A network namespace with one device, whose other end is a tap on *bridge* ("": on no bridge, as with Open
+    vSwitch)."""
 
     def __init__(self, name: str, bridge: str, server: str, address: str, mac: str) -> None:
         self.process = subprocess.Popen(["unshare", "--net", "sleep", "600"])
@@ -72,7 +73,7 @@ class Guest:
         return self.sh(f"curl -gs --max-time 3 {words} 'http://{host}{path}'", check=False)
 
     def hears_nothing(self, *hosts: str) -> bool:
-        """Whether none of these hosts (with ports) says anything; all are asked at once."""
+        """Return whether none of these metadata *hosts* (with ports) answers. All are queried at once."""
         urls = " ".join(f"'http://{host}/openstack'" for host in hosts)
         return not self.sh(f"curl -gsZ --max-time 3 {urls}", check=False)
 

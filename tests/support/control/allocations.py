@@ -34,7 +34,7 @@ def claim(database, consumer, host, amounts=SMALL, **more):
 
 
 def race(database, works):
-    """Run *works* at once; what they returned."""
+    """Run *works* at the same time in threads; return their results."""
     results, start = [None] * len(works), threading.Barrier(len(works))
 
     def run(at):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What the audit finds in a small cloud."""
+"""The state of a small cloud that the audit reads, for tests."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from magnetar_control.store.store import Store
 
 
 def read_state(store: Store, agents: Agents, services: Services, names: Iterable[str] | None = None) -> AuditState:
-    """Return everything in one page. *names*: the hosts whose agents are asked; all by default."""
+    """Return the state of the whole cloud as one page. *names*: the hosts whose agents are queried; by default all."""
     reader = AuditReader(store, agents, services, host_names=names)
     subjects = AuditSubjects()
     for page, _position in audit_pages(reader):

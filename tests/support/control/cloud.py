@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The whole control plane in this process, over fake hosts, and a client that speaks HTTP to it.
+"""The whole control plane in this process, with fake hosts, and an HTTP client for it.
 
-``with Cloud(hosts=2) as cloud:`` starts agents with the fake hypervisor (a process each), API, conductor and services
-on a loopback port. ``cloud.admin`` is a ``Caller``; ``cloud.caller("user", "project", "member")`` makes another.
-With ``links=True`` the agents serve HTTPS too, with certificates, and can send servers to each other.
+``with Cloud(hosts=2) as cloud:`` starts agents with the fake hypervisor (a process each), and API, conductor and
+services on a loopback port. ``cloud.admin`` is a ``Caller``; ``cloud.caller("user", "project", "member")`` makes
+another. With ``links=True`` the agents also serve HTTPS, with certificates, and can migrate servers to each other.
 *folders*: the shares that all hosts have (without links).
 """
 
@@ -39,7 +39,7 @@ AGENT = ("import functools, socket, sys; from magnetar_agent import fake; name =
 
 
 class Reply:
-    """Status, headers (lower case) and JSON (or bytes) of an answer."""
+    """An answer: status, headers (names in lower case), and JSON or bytes."""
 
     def __init__(self, status: int, headers: Mapping[str, str], content: bytes) -> None:
         self.status, self.content = status, content
@@ -54,7 +54,7 @@ class Reply:
 
 
 class Caller:
-    """Somebody with a token. Calls return a ``Reply``; paths are below the API's root (``/v2.1/servers``)."""
+    """A user with a token. Calls return a ``Reply``; paths begin at the API's root (``/v2.1/servers``)."""
 
     def __init__(self, port: int, token: str | None = None, project_id: str = "", user_id: str = "") -> None:
         self.port, self.token, self.project_id, self.user_id = port, token, project_id, user_id
@@ -84,16 +84,16 @@ class Caller:
         return self.call("DELETE", path, None, version)
 
     def act(self, id: str, action: str, args: Any = None, version: str | None = None) -> Reply:
-        """A server action."""
+        """Request a server action."""
         return self.post(f"/v2.1/servers/{id}/action", {action: args}, version)
 
     def server(self, id: str, version: str = "2.100") -> dict[str, Any]:
-        """The server."""
+        """Return the server's document."""
         found: dict[str, Any] = self.get(f"/v2.1/servers/{id}", version).json["server"]
         return found
 
     def settled(self, id: str, limit: float = 120.0) -> dict[str, Any] | None:
-        """The server when nothing is done to it any more; ``None`` when it is gone."""
+        """Wait until the server has no task_state, and return it; ``None`` when it is gone."""
         deadline = time.monotonic() + limit
         while time.monotonic() < deadline:
             reply = self.get(f"/v2.1/servers/{id}", "2.100")
@@ -106,7 +106,7 @@ class Caller:
         raise AssertionError(f"server {id} is still {server['status']}, {server['OS-EXT-STS:task_state']}")
 
     def boot(self, name: str = "web1", version: str = "2.60", **more: Any) -> dict[str, Any]:
-        """A new server of the first flavor and image, when it has settled."""
+        """Create a server of the first flavor and image, wait until its work has ended, and return it."""
         body = {"name": name, "flavorRef": "1", "networks": "auto", **more}
         if "imageRef" not in body and not body.get("block_device_mapping_v2"):
             body["imageRef"] = self.image()
@@ -117,7 +117,7 @@ class Caller:
         return found
 
     def flavor(self, name: str, specs: Mapping[str, str] = {}, *, vcpus: int = 1, ram: int = 64) -> str:
-        """A new flavor of that id and name, with 1 GiB of disk and these extra specs; its id."""
+        """Create a flavor with this id and name, 1 GiB of disk and these extra *specs*; return its id."""
         body = {"id": name, "name": name, "ram": ram, "vcpus": vcpus, "disk": 1}
         made = self.post("/v2.1/flavors", {"flavor": body})
         assert made.status == 200, made
@@ -127,7 +127,7 @@ class Caller:
         return name
 
     def image(self, name: str = "cirros", content: bytes = b"\0" * 65536, **more: Any) -> str:
-        """The uuid of an image of that name; made when there is none."""
+        """Return the uuid of the image *name*; create the image when it does not exist."""
         found = self.get(f"/image/v2/images?name={name}").json["images"]
         if found:
             return str(found[0]["id"])
@@ -140,7 +140,7 @@ class Caller:
 
 
 class Cloud:
-    """See the module."""
+    """A running control plane with fake hosts; see the module."""
 
     def __init__(self, hosts: int = 2, databases: Mapping[str, str] | None = None, links: bool = False,
                  folders: Mapping[str, str] | None = None, agent: Mapping[str, Any] | None = None,
@@ -191,7 +191,7 @@ class Cloud:
         self._hosts_up()
 
     def _link(self) -> None:
-        """Certificates, ports and settings of agents that reach each other."""
+        """Create certificates, ports and settings for agents that connect to each other."""
         from tests.support.agent.pki import Pki
 
         pki = self.pki = Pki(self.folder / "pki")
@@ -221,14 +221,14 @@ class Cloud:
             self.agents[name] = subprocess.Popen(words, stdout=log, stderr=log, env={**os.environ})
 
     def wait_agent(self, name: str) -> None:
-        """Wait until the agent's socket is there."""
+        """Wait until the agent's socket exists."""
         deadline = time.monotonic() + 120
         while not (self.folder / name / "agent.sock").exists():
             assert time.monotonic() < deadline, (self.folder / name / "log").read_text()
             time.sleep(0.02)
 
     def kill_agent(self, name: str) -> None:
-        """``kill -9`` the agent of a host."""
+        """Kill the agent of a host with SIGKILL."""
         process = self.agents.pop(name)
         process.kill()
         process.wait()
@@ -263,7 +263,7 @@ class Cloud:
             connection.execute(insert(flavors).values(id="1", name="tiny", vcpus=1, ram=64, created_at=utc_now()))
 
     def login(self, user: str, password: str, project: str | None) -> Caller:
-        """A caller by password."""
+        """Return a caller who has logged in with a password."""
         scope = {"scope": {"project": {"name": project, "domain": {"id": "default"}}}} if project else {}
         reply = Caller(self.port).post("/identity/v3/auth/tokens", {"auth": {"identity": {
             "methods": ["password"], "password": {"user": {"name": user, "domain": {"id": "default"},
@@ -274,7 +274,7 @@ class Cloud:
                       token["user"]["id"])
 
     def caller(self, user: str, project: str, role: str = "member") -> Caller:
-        """A user with a role in a project; both are made when they are missing."""
+        """Return a caller: *user* with *role* in *project*. User and project are created when they do not exist."""
         admin, password = self.admin, uuid.uuid4().hex
 
         def made(noun: str, **body: Any) -> str:
@@ -291,7 +291,7 @@ class Cloud:
 
 @contextlib.contextmanager
 def listening(server: Any, places: Connections | None = None, tls: ssl.SSLContext | None = None) -> Iterator[int]:
-    """Serve an ASGI application on a loopback port."""
+    """Serve an ASGI application on a loopback port within the context."""
     with started(uvicorn.Server(uvicorn.Config(server, host="127.0.0.1", port=0, log_level="warning", lifespan="off",
                                                access_log=False,
                                                **uvicorn_http_options(places or Connections(0), tls)))) as found:

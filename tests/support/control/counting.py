@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What databases are asked."""
+"""Recording of the statements that are sent to databases."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from sqlalchemy import event
 
 from magnetar_control.store.engine.database import Database
 
-#: Not counted: what SQLite does alone, and what a thread tells other processes, at whatever moment it does.
+#: Beginnings of statements that are not counted: those of SQLite alone, and notifications to other processes.
 ASIDE = ("BEGIN", "COMMIT", "PRAGMA", "SELECT pg_notify")
 
 
 @contextlib.contextmanager
 def listening(*listeners: tuple[Database, Any]) -> Iterator[None]:
-    """Call a listener of each database before each statement that is sent to it within."""
+    """Within the context, call each database's listener before each statement that is sent to the database."""
     notes = [(engine, note) for database, note in listeners for engine in (database.engine, database.reading)]
     for engine, note in notes:
         event.listen(engine, "before_cursor_execute", note)
@@ -31,7 +31,8 @@ def listening(*listeners: tuple[Database, Any]) -> Iterator[None]:
 
 @contextlib.contextmanager
 def counted(*, here: bool = False, **databases: Database) -> Iterator[list[tuple[str, str]]]:
-    """The name of the database and the statement, of each that is sent within; *here*: by this thread."""
+    """Yield a list that gets the name of the database and the statement, for each statement sent within the context.
+    *here*: only those of this thread."""
     seen: list[tuple[str, str]] = []
     thread = threading.get_ident()
 

@@ -8,12 +8,12 @@ import os
 from tests.unit.control.moves.dying import Fate
 from tests.unit.control.moves.inside import with_flavors  # noqa: F401 - the fixture cloud
 
-#: Deaths that are tried: each fifth one, or as the variable says; 1 is all of them.
+#: Step between the deaths that are tried: 5, or the value of the variable; 1 tries all.
 EVERY = int(os.environ.get("MAGNETAR_EVERY_DEATH", "5"))
 
 
 def until_none(cloud, id, late, steps):
-    """Each of *steps* with a death at its 1st, 2nd … act, until none of them has so many."""
+    """Run *steps* repeatedly, each time with a death at a later operation of each step, until no step has so many."""
     for number in range(1, 200, EVERY):
         fates = []
         for step in steps:

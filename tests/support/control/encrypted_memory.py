@@ -9,7 +9,7 @@ CLASS = "MEM_ENCRYPTION_CONTEXT"
 
 
 def used(cloud: Inside) -> dict[str, tuple[int, int]]:
-    """What hosts have of the class, and what is claimed."""
+    """Return, by host, its inventory of the class of encrypted memory, and the claimed amount."""
     with cloud.parts.api_database.read() as connection:
         return {name: (limit, count) for name, limit, count in connection.exec_driver_sql(
             f'SELECT name, inventories."limit", used FROM inventories JOIN hosts ON hosts.id = host_id WHERE '

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Tests on each engine, as the fixture ``databases`` has them: on one in the stage slow, on the other in deep."""
+"""Marks for tests that run on each database engine (fixture ``databases``): on one engine in the stage slow, on the
+other in deep."""
 
 from __future__ import annotations
 
@@ -9,7 +10,7 @@ ENGINES = ("sqlite", "postgres")
 
 
 def engines(shard: str, deep: str = "postgres") -> pytest.MarkDecorator:
-    """The mark of a module. *deep*: the engine whose tests are in that *shard*."""
+    """Return the mark for a test module. *deep*: the engine whose tests belong to the stage deep, in that *shard*."""
     return pytest.mark.parametrize("databases", [
         pytest.param(one, marks=[pytest.mark.deep(shard=shard)] if one == deep else []) for one in ENGINES],
         indirect=True)

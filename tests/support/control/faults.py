@@ -12,7 +12,7 @@ from magnetar_control.store.engine.database import Database
 
 @contextlib.contextmanager
 def away(name, monkeypatch):
-    """The database *name* does not answer."""
+    """Within the context, make the database *name* fail as if its server did not answer."""
     with monkeypatch.context() as patched:
         for method in ("read", "write"):
             usual = getattr(Database, method)

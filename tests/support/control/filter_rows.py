@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Cases of filters of the scheduler, each with the name of its filter: tests/cases/scheduler/filters.yml."""
+"""Test cases of the scheduler's filters, each with the name of its filter: tests/cases/scheduler/filters.yml."""
 
 from pathlib import Path
 
@@ -8,5 +8,5 @@ import yaml
 FILE = Path(__file__).parents[2] / "cases/scheduler/filters.yml"
 CASES = [{"filter": name, **case} for name, cases in yaml.safe_load(FILE.read_text(encoding="utf-8")).items()
          for case in cases]
-#: The filters with a case in which they refuse a host.
+#: Filters for which a case exists in which they refuse a host.
 REFUSING = {case["filter"] for case in CASES if case.get("refused")}

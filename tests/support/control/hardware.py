@@ -13,7 +13,7 @@ from tests.support.control.cloud import Caller, Cloud
 
 
 def on_host(cloud: Cloud, id: str) -> dict[str, Any]:
-    """The server as its agent has it."""
+    """Return the server's document at the agent of its host."""
     for name in cloud.hosts:
         with suppress(NotFound), Client(f"unix:{cloud.folder}/{name}/agent.sock") as client:
             return client.get("server", id)
@@ -21,7 +21,7 @@ def on_host(cloud: Cloud, id: str) -> dict[str, Any]:
 
 
 def act(caller: Caller, id: str, action: str, args: Any, status: str) -> None:
-    """Ask for an action, and wait for the status that the server has then."""
+    """Request an action, and wait until the server has the *status*."""
     assert caller.act(id, action, args).status in (202, 204)
     for _second in range(600):
         if (found := caller.settled(id)) and found["status"] == status:

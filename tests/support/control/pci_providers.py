@@ -11,7 +11,7 @@ from tests.support.control.placement import call
 from tests.unit.control.moves.inside import Inside
 
 GPU_CLASS, VF_CLASS = "CUSTOM_PCI_10DE_1EB8", "CUSTOM_FAST_NIC"
-#: How many GPUs each host has; kvm1 has a NIC with two virtual functions, too.
+#: Number of GPUs of each host; kvm1 also has a NIC with two virtual functions.
 GPUS = {"kvm1": 2, "kvm2": 1}
 
 

@@ -22,7 +22,7 @@ ONE = Amounts(1, 100, 1)
 
 @pytest.fixture
 def fleet(database):
-    """Three hosts with room for two servers each, in the database."""
+    """Add three hosts, each with room for two servers, to the database."""
     with database.write() as connection:
         connection.execute(cells.insert().values(id="cell", name="one", database_url="sqlite://", created_at=utc_now()))
         for name in ("kvm1", "kvm2", "kvm3"):
@@ -50,8 +50,8 @@ def race(conduct, conductors=3):
 
 
 def raced(database, wishes):
-    """The hosts of what is placed, and the refusals of the rest, where each conductor has a list of *wishes*, and knows
-    what was before the race."""
+    """Let several conductors schedule in parallel, each with its list of requests (*wishes*) and with host states from
+    before the race. Return the hosts of placed servers, and the errors of the others."""
     memories, placed, refused = [a_memory(database) for _one in wishes], [], []
 
     def conduct(at):

@@ -19,7 +19,7 @@ def get(cloud, path, version):
 
 
 def filled(value, ids):
-    """*value* with the uuids in place of their names."""
+    """Return *value* with the uuids (*ids*) in place of their names."""
     if isinstance(value, dict):
         return {filled(key, ids): filled(one, ids) for key, one in value.items()}
     if isinstance(value, list):
@@ -28,7 +28,7 @@ def filled(value, ids):
 
 
 def holds(part, whole):
-    """Whether *part* is in *whole*: objects may have more keys, unless the part is empty."""
+    """Return whether *whole* contains *part*: objects may have further keys, unless those of *part* are empty."""
     if isinstance(part, dict) and part:
         return all(key in whole and holds(value, whole[key]) for key, value in part.items())
     return part == whole

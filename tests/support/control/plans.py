@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Plans of statements, as each engine makes them for a filled database. Nothing is timed.
+"""Query plans of statements, as each engine makes them for a filled database. No time is measured.
 
-``with recorded_plans(database) as plans:`` explains each statement that is sent within. ``plan_faults`` returns the
-faults of a plan: it scans a table with many rows, uses an index that the case does not name, sorts many rows, or its
-work is more than a page's.
+``with recorded_plans(database) as plans:`` explains each statement that is sent within the context. ``plan_faults``
+returns the faults of a plan: it scans a table with many rows, uses an index that the test case does not name, sorts
+many rows, or costs more than a page should.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from magnetar_control.store.engine.database import Database
 from tests.support.control.counting import listening
 from tools import postgres
 
-#: Tables with fewer rows may be scanned, and fewer rows be sorted.
+#: Tables with fewer rows may be scanned, and fewer rows may be sorted.
 MANY = 1000
-#: The work that a page may take: steps of SQLite's virtual machine; the cost that PostgreSQL estimates.
+#: Limits for a page: steps of SQLite's virtual machine; the cost that PostgreSQL estimates.
 WORK = {"sqlite": 40000, "postgresql": 1500}
 EXPLAINED = ("SELECT", "INSERT", "UPDATE", "DELETE", "WITH")
 _ACCESS = re.compile(r"(SCAN|SEARCH) (\S+)(?: USING (?:COVERING )?INDEX (\S+)| USING ((?:INTEGER )?PRIMARY KEY))?")
@@ -33,7 +33,8 @@ _ACCESS = re.compile(r"(SCAN|SEARCH) (\S+)(?: USING (?:COVERING )?INDEX (\S+)| U
 @dataclass
 class StatementPlan:
     """The plan of a *statement*. *accesses*: (table, index), without an index for a scan of the table. *sorted_rows*:
-    the number of rows of each sort; SQLite does not tell it. *work*: as in ``WORK``. *text*: the engine's own words."""
+    the number of rows of each sort; SQLite does not report it. *work*: as in ``WORK``. *text*: the engine's own words.
+    """
 
     kind: str
     statement: str
@@ -55,7 +56,7 @@ def new_database_url(request: Any, engine: str, name: str) -> str:
 
 @contextlib.contextmanager
 def recorded_plans(*databases: Database) -> Iterator[list[StatementPlan]]:
-    """Yield a list that gets the plan of each statement which is sent to *databases* within."""
+    """Yield a list that gets the plan of each statement sent to *databases* within the context."""
     plans: list[StatementPlan] = []
     with listening(*((database, _explainer(database.kind, plans)) for database in databases)):
         yield plans
@@ -131,8 +132,9 @@ def many_rows_tables(database: Database) -> set[str]:
 def plan_faults(plan: StatementPlan, tables: Collection[str], indexes: Collection[str] | None = None, *,
                 sorts: bool = False, work: float | None = None) -> list[str]:
     """Return the faults of a plan. *tables*: those with many rows. *indexes*: the indexes of these tables that the plan
-    may use, or ``all of TABLE``; ``None``: any index. *sorts*: whether it may sort many rows. *work*: its limit, by
-    default as in ``WORK``."""
+    may use, or ``all of TABLE``; ``None``: any index. *sorts*: whether it may sort many rows. *work*: the limit of its
+    cost, by default as in ``WORK``.
+    """
     faults = []
     for table, index in plan.accesses:
         if table in tables and index is None:
@@ -148,5 +150,5 @@ def plan_faults(plan: StatementPlan, tables: Collection[str], indexes: Collectio
 
 
 def _index_name(name: str) -> str:
-    """Return the name of an index, with one word for the primary keys of both engines."""
+    """Return the name of an index; the names of primary keys, which differ between engines, become one word."""
     return "PRIMARY KEY" if name.endswith("_pkey") or name.startswith("sqlite_autoindex") else name

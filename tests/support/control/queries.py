@@ -13,14 +13,14 @@ WANTED = {"server": {"name": "web", "flavorRef": "1", "imageRef": IMAGE, "networ
 
 
 class Images:
-    """One image that everybody sees."""
+    """An image service with one image that everybody may see."""
 
     def show(self, _context, id):
         return {"id": id, "status": "active", "size": 1, "properties": {}} if id == IMAGE else None
 
 
 class Networks:
-    """None are wanted."""
+    """A network service without networks, for servers without NICs."""
 
     def check_requested(self, _context, _wishes, external=False):
         return []

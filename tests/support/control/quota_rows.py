@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Rows of servers that quotas count."""
+"""Rows of servers for tests of quotas."""
 
 import itertools
 import json

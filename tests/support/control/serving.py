@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""A service's application as tests ask it: directly, or over loopback by the clients that users have."""
+"""A service's application for tests: called directly, or over loopback by OpenStack's clients."""
 
 from __future__ import annotations
 
@@ -26,24 +26,24 @@ WHO = {one.token: one for one in (ADMIN, ALICE, BOB, READER, NOVA)}
 
 
 def authenticate(request: Request) -> None:
-    """The token says who it is."""
+    """Return the caller whose name is the token of *request*."""
     request.context = WHO.get(request.headers.get("x-auth-token", ""))
     if request.context is None:
         raise Unauthenticated("The request you have made requires authentication.")
 
 
 class Asker:
-    """Asks *application* as *context*."""
+    """A client that calls *application* directly, as the caller *context*."""
 
     def __init__(self, application: Any, context: Context = ALICE, headers: Mapping[str, str] | None = None) -> None:
         self.application, self.context, self.headers = application, context, dict(headers or {})
 
     def as_(self, context: Context) -> Asker:
-        """The same as somebody else."""
+        """Return a client of the same application for another caller."""
         return Asker(self.application, context, self.headers)
 
     def ask(self, method: str, path: str, body: Any = None) -> tuple[int, Any]:
-        """Status and document."""
+        """Return status and document of the answer to a request."""
         path, _mark, query = path.partition("?")
         request = Request(method, path, query, {"x-auth-token": self.context.token, **self.headers},
                           b"" if body is None else orjson.dumps(body), root="http://cloud")
@@ -53,14 +53,14 @@ class Asker:
         return answer.status, orjson.loads(content) if content else None
 
     def __call__(self, method: str, path: str, body: Any = None, status: int | None = None) -> Any:
-        """The document of a success, or of the *status* that is expected."""
+        """Return the document of a successful answer, or of one with the expected *status*."""
         got, document = self.ask(method, path, body)
         assert got == status if status else got < 300, document
         return document
 
 
 def connected(url: str, token: str, **endpoints: str) -> Any:
-    """The real client of OpenStack's APIs, whose *endpoints* (``network_endpoint_override`` and the like) are said."""
+    """Return a connection of openstacksdk with the given *endpoints* (``network_endpoint_override`` and the like)."""
     import openstack  # which takes a while, and most who import this module need no client
 
     return openstack.connect(auth_type="admin_token", auth={"endpoint": url, "token": token}, region_name="one",
@@ -69,7 +69,7 @@ def connected(url: str, token: str, **endpoints: str) -> Any:
 
 @contextlib.contextmanager
 def served(**mounts: Any) -> Iterator[str]:
-    """URL of a server on loopback with applications by prefix (without the slash)."""
+    """Yield the URL of a server on loopback with applications by path prefix (without the slash)."""
     applications = {f"/{name}": application for name, application in mounts.items()}
     applications[""] = [*mounts.values()][0]  # noqa: RUF015 - a generator must not end by next
     with socket.create_server(("127.0.0.1", 0)) as listening:

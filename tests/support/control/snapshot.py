@@ -15,7 +15,7 @@ from tests.unit.control.attachments.asking import Owner
 
 
 def queued(owner: Owner, server: str, action: str) -> bool:
-    """Whether an action waits for its turn: a host that does not answer had it put back."""
+    """Return whether an action is queued for another attempt, because its host did not answer."""
     with owner.cloud.parts.working.database.read() as connection:
         return connection.execute(select(tables.actions.c.id).where(
             tables.actions.c.server_id == server, tables.actions.c.action == action,
@@ -23,7 +23,7 @@ def queued(owner: Owner, server: str, action: str) -> bool:
 
 
 def unreachable(patched: pytest.MonkeyPatch) -> None:
-    """Flows cannot ask any host, and do not try again by themselves."""
+    """Patch flows so that no host answers, and failed actions are not tried again by themselves."""
     def client(work: Work, host: str | None = None) -> None:
         raise HostDown(f"host {host or work.server.host} does not answer")
 
@@ -33,7 +33,7 @@ def unreachable(patched: pytest.MonkeyPatch) -> None:
 
 
 def go_on(owner: Owner, server: str) -> None:
-    """What was put back is tried again now."""
+    """Let conductors try the queued actions of the server again immediately."""
     database = owner.cloud.parts.working.database
     with database.write() as connection:
         connection.execute(update(tables.actions).where(tables.actions.c.server_id == server).values(not_before=None))

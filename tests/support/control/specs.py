@@ -7,7 +7,7 @@ from tests.support.control.cloud import Caller
 
 
 def flavor(caller: Caller, id: str, specs: dict[str, str]) -> str:
-    """A small flavor with *specs*; its id."""
+    """Create a small flavor with the extra *specs*; return its id."""
     caller.post("/v2.1/flavors", {"flavor": {"id": id, "name": id, "ram": 64, "vcpus": 1, "disk": 1}})
     reply = caller.post(f"/v2.1/flavors/{id}/os-extra_specs", {"extra_specs": specs})
     assert reply.status == 200, reply

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""API and conductors as processes of their own on PostgreSQL, over fake hosts: what roles install on several machines.
-
-Each process has a folder of its own, so that nothing goes by files that would not be there on another machine.
+"""A cloud in several processes on PostgreSQL, with fake hosts: API and conductors, as roles install them on several
+machines. Each process has a folder of its own, so that none depends on files that another machine would not have.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ RUN = "import sys; from magnetar_core.commands import main; sys.exit(main(sys.ar
 
 
 class Spread(Cloud):
-    """*cells*: name of a cell to the names of its hosts. Each has one conductor, which has the cell's name."""
+    """A cloud with *cells*: the names of hosts by cell. Each cell has one conductor with the cell's name."""
 
     def __init__(self, cluster: Path, cells: Mapping[str, tuple[str, ...]], **settings: Any) -> None:
         super().__init__(0, **settings)
@@ -37,7 +36,7 @@ class Spread(Cloud):
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
 
     def url(self, name: str) -> str:
-        """URL of a database of the cluster."""
+        """Return the URL of a database of the PostgreSQL server."""
         return server.postgres_url(self.cluster, f"spread_{name}")
 
     def _start(self) -> None:
@@ -74,7 +73,7 @@ class Spread(Cloud):
                 one.execute(f"CREATE DATABASE spread_{name}")
 
     def configure(self, name: str, **settings: Any) -> Path:
-        """The settings file of a process."""
+        """Write the settings file of a process, and return it."""
         folder = self.folder / name
         folder.mkdir(exist_ok=True)
         path = folder / "control.yml"
@@ -85,7 +84,7 @@ class Spread(Cloud):
         return path
 
     def start(self, name: str, command: str, **settings: Any) -> None:
-        """Start a process; it is known by *name* from now on."""
+        """Start a process, and store it under *name*."""
         path = self.configure(name, **settings)
         with (path.parent / "log").open("ab") as log:
             self.processes[name] = subprocess.Popen([sys.executable, "-c", RUN, command, "--config", path], stdout=log,
@@ -97,26 +96,26 @@ class Spread(Cloud):
                    image_url=f"http://127.0.0.1:{self.port}/image", health_listen=f"127.0.0.1:{self.health[name]}")
 
     def end(self, name: str, number: int = signal.SIGTERM) -> float:
-        """Have a process end; the seconds that it took."""
+        """End a process with a signal; return the seconds until it has ended."""
         process, began = self.processes.pop(name), time.monotonic()
         process.send_signal(number)
         process.wait(60)
         return time.monotonic() - began
 
     def magnetar(self, name: str, *words: str, stdin: str = "") -> str:
-        """Output of a command, with the settings of a process."""
+        """Return the output of a command of ``magnetar`` with the settings of a process."""
         done = subprocess.run([sys.executable, "-c", RUN, *words, "--config", self.folder / name / "control.yml"],
                               check=False, text=True, input=stdin, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
         assert done.returncode == 0, done.stdout
         return done.stdout
 
     def log(self, name: str) -> list[dict[str, Any]]:
-        """The lines of a process or an agent."""
+        """Return the lines in the log of a process or an agent."""
         text = (self.folder / name / "log").read_text()
         return [json.loads(line) for line in text.splitlines() if line.startswith("{")]
 
     def healthz(self, port: int) -> Any:
-        """What a port says of the cloud's health."""
+        """Return the answer of ``/healthz`` at a port."""
         with contextlib.suppress(OSError), urllib.request.urlopen(
                 f"http://127.0.0.1:{port}/healthz", timeout=10) as answer:
             return json.loads(answer.read())

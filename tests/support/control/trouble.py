@@ -3,7 +3,7 @@
 
 
 def failing(error, times=1):
-    """A function that raises *error* so many times."""
+    """Return a function that raises *error* at its first *times* calls, and then calls its attribute ``then``."""
     left = [times]
 
     def fails(*_args, **_more):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""A host that a conductor's loop follows, and an agent that is watched, without a database."""
+"""A conductor's loop that follows one host, and a fake agent for it, without a database."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class FollowedHost:
 
 @contextlib.contextmanager
 def watched_agent(address, *, tls=None, frames=(), family=socket.AF_UNIX, host=None):
-    """An agent that answers the two requests of each client, and sends *frames* until the client leaves."""
+    """Run a fake agent that answers the two requests of each client, and sends *frames* until the client leaves."""
     over, content = threading.Event(), json.dumps(host or {"vcpus": 8}).encode()
     with socket.socket(family) as listening:
         listening.bind(address)

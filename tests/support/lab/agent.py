@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """A real agent of this checkout, in a process of its own, on the real libvirt of this machine.
 
-It has a folder of its own under /var/lib (QEMU must be able to reach it), with settings, socket, log and state. When
-it is closed, everything that it made is gone: domains and networks by what its documents and folders name, the folder,
-the process. It never looks at domains that stand elsewhere.
+It has a folder of its own under /var/lib (QEMU must be able to reach it), with settings, socket, log and state. When it
+is closed, the domains and networks that its documents and folders name are removed, and its folder and process. Other
+domains are left alone.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from tests.support.waiting import LIMIT
 
 CHECKOUT = Path(__file__).resolve().parents[3]
 CACHE = CHECKOUT / ".cache"
-#: Waits; also for an agent that is away or refuses.
+#: Waits, also while the agent does not answer or refuses.
 eventually = partial(waiting.eventually, passing=(MagnetarError,), pause=0.1)
 
 # libvirt writes every error to stderr too, also those that are asked for here.
@@ -45,7 +45,9 @@ libvirt.registerErrorHandler(lambda *_: None, None)
 
 
 class LabAgent:
-    """An agent with settings as given; a context manager. The virtualisation is qemu, as KVM may hang (lab README)."""
+    """A real agent with the given settings; a context manager. It uses QEMU without KVM, because KVM may hang (lab
+    README).
+    """
 
     def __init__(self, **settings: Any) -> None:
         self.mark = secrets.token_hex(3)
@@ -82,7 +84,7 @@ class LabAgent:
     # The process
 
     def launch(self) -> None:
-        """Start the process, without waiting."""
+        """Start the process without waiting for it to answer."""
         self.config.write_text(yaml.safe_dump(self.settings))
         environment = {**os.environ, "PYTHONPATH": str(CACHE / "src")}
         with self.log.open("ab") as log:
@@ -105,7 +107,7 @@ class LabAgent:
             return bool(client.get("host")["connected"])
 
     def end(self, number: int) -> None:
-        """End the process by a signal, and wait until it is gone."""
+        """End the process with a signal, and wait until it has ended."""
         if self.process is not None and self.process.poll() is None:
             self.process.send_signal(number)
         if self.process is not None:
@@ -118,7 +120,7 @@ class LabAgent:
         self.end(signal.SIGKILL)
 
     def logged(self) -> list[dict[str, Any]]:
-        """The lines of its log."""
+        """Return the lines of the agent's log."""
         found = []
         for line in self.log.read_text().splitlines():
             with suppress(ValueError):
@@ -128,7 +130,7 @@ class LabAgent:
     # What it is asked
 
     def client(self, **more: Any) -> Client:
-        """A client of its own for each thread; over the socket, unless `more` says otherwise."""
+        """Return a client, one for each thread; over the socket, unless *more* has another endpoint."""
         return Client(**{"endpoint": self.endpoint, "timeout": LIMIT, **more})
 
     def ensure(self, noun: str, key: str, want: dict[str, Any], **more: Any) -> dict[str, Any]:
@@ -160,7 +162,7 @@ class LabAgent:
         return shown
 
     def becomes(self, key: str, power_state: str) -> dict[str, Any]:
-        """Wait until the server is seen in that state; returns it."""
+        """Wait until the server has the power state, and return the server."""
 
         def look() -> dict[str, Any] | None:
             found = self.show("server", key)
@@ -170,14 +172,14 @@ class LabAgent:
         return shown
 
     def import_image(self, name: str, source: Path, **more: Any) -> dict[str, Any]:
-        """Register a file of this machine as an image."""
+        """Create an image from a file of this machine."""
         target = self.imports / f"{name}{source.suffix}"
         shutil.copyfile(source, target)
         shown: dict[str, Any] = self.ensure("image", name, {"source": {"path": str(target)}, **more})["resource"]
         return shown
 
     def orphans(self) -> dict[str, list[str]]:
-        """What GET /v1/host calls orphans, without the domains of other agents on this machine's libvirt."""
+        """Return the orphans in GET /v1/host, without domains of other agents on this machine's libvirt."""
         found: dict[str, list[str]] = self.show("host")["orphans"]
         ours = {domain.UUIDString() for domain in self.domains()}
         return {**found, "domains": [one for one in found["domains"] if one.rpartition("(")[2].rstrip(")") in ours]}
@@ -185,7 +187,7 @@ class LabAgent:
     # Its guests
 
     def console(self, key: str) -> str:
-        """The console log, as it is on the host."""
+        """Return the text of the server's console log on the host."""
         path = Path(self.show("server", key)["console_log"])
         return path.read_text(errors="replace") if path.exists() else ""
 
@@ -193,16 +195,16 @@ class LabAgent:
         return guest.markers(self.console(key))
 
     def boots(self, key: str) -> int:
-        """How often the guest said that it is up."""
+        """Return how often the guest has reported that it has booted."""
         return sum(marker.startswith("ready") for marker in self.markers(key))
 
     def up(self, key: str, times: int = 1) -> list[str]:
-        """Wait until the guest was up so many times; returns all its markers."""
+        """Wait until the guest has booted *times* times; return all its markers."""
         eventually(lambda: self.boots(key) >= times, f"{key} is up for the {times}. time")
         return self.markers(key)
 
     def ask(self, key: str, words: str) -> dict[str, Any]:
-        """Type a command into the guest's serial console; returns its answer (see guest.replies)."""
+        """Type a command into the guest's serial console; return its answer (see guest.replies)."""
         before, terminal = len(guest.replies(self.console(key))), self.terminal(key)
         try:
             end = time.monotonic() + LIMIT
@@ -226,13 +228,13 @@ class LabAgent:
         return os.open(path, os.O_RDWR | os.O_NOCTTY | os.O_NONBLOCK)
 
     def sh(self, key: str, command: str) -> str:
-        """Output of a shell command in the guest, which must succeed."""
+        """Return the output of a shell command in the guest, which must succeed."""
         answer = self.ask(key, f"sh {command}")
         assert answer["code"] == 0, answer
         return str(answer["output"])
 
     def uptime(self, key: str) -> float:
-        """Seconds since the guest's kernel started."""
+        """Return the seconds since the guest's kernel started."""
         return float(self.sh(key, "cat /proc/uptime").split()[0])
 
     # What libvirt and the kernel know
@@ -250,7 +252,7 @@ class LabAgent:
         return self.libvirt.lookupByUUIDString(self.show("server", key)["id"])
 
     def domains(self) -> list[Any]:
-        """Domains whose disks lie in this agent's folder."""
+        """Return the domains with disks in this agent's folder."""
         found = []
         for domain in self.libvirt.listAllDomains():
             with suppress(libvirt.libvirtError):
@@ -259,7 +261,9 @@ class LabAgent:
         return found
 
     def processes(self) -> dict[int, str]:
-        """QEMUs and others (not the agent) that have this agent's folder or its networks in their command line."""
+        """Return QEMU and other processes, except the agent, with this agent's folder or networks in their command
+        lines, by pid.
+        """
         found = {}
         for path in Path("/proc").glob("[0-9]*/cmdline"):
             with suppress(OSError):
@@ -269,14 +273,14 @@ class LabAgent:
         return found
 
     def qemu(self, key: str) -> int:
-        """The process id of a server's QEMU."""
+        """Return the pid of a server's QEMU."""
         uuid = self.show("server", key)["id"]
         return next(pid for pid, words in self.processes().items() if f"-uuid {uuid} " in words)
 
     # The end
 
     def close(self) -> None:
-        """End the process and remove all that it made; nothing else."""
+        """End the process, and remove only what this agent made."""
         self.kill()
         if not self.folder.exists():
             return
@@ -300,7 +304,7 @@ class LabAgent:
 
 
 def remove_domain(domain: Any) -> None:
-    """Destroy and undefine."""
+    """Destroy and undefine the domain."""
     if domain.isActive():
         domain.destroy()
     with suppress(libvirt.libvirtError):
@@ -309,7 +313,7 @@ def remove_domain(domain: Any) -> None:
 
 
 def remove_network(network: Any) -> None:
-    """Destroy and undefine; its file of reservations goes too."""
+    """Destroy and undefine the network, and remove its file of DHCP reservations."""
     name = network.name()
     if network.isActive():
         network.destroy()
@@ -320,7 +324,7 @@ def remove_network(network: Any) -> None:
 
 @contextmanager
 def stopped(*processes: int) -> Iterator[None]:
-    """Within, processes do not run."""
+    """Stop *processes* (SIGSTOP) within the context."""
     for process in processes:
         os.kill(process, signal.SIGSTOP)
     try:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Bare lab hosts: Debian with systemd, sshd and Python, and nothing of ours, for the roles to install on.
+"""Bare lab hosts: Debian with systemd, sshd and Python, and nothing of Magnetar, on which roles install.
 
-They are on a bridge of their own and have no route out. What a site has for them stands here: a package proxy for apt,
-a folder of wheels for pip, and a user with a key who may use sudo.
+They are on a bridge of their own without a route to other networks. This module has what a site provides to them: a
+package proxy for apt, a folder of wheels for pip, and a user with an SSH key who may use sudo.
 """
 
 from __future__ import annotations
@@ -54,10 +54,10 @@ BARE = tuple(name for name in SYSTEM if name != "python3-venv")
 # Every site has a bridge and a network of its own, so that several are there at once: magbare1 has 10.78.1.0/24.
 BRIDGE, NETWORK, SITES = "magbare", "10.78", range(1, 100)
 WHEELS = "/srv/wheels"
-#: What the packages of the profiles ovn and network would start.
+#: Units that the packages of the profiles ovn and network would start.
 UNITS = ("openvswitch-switch", "ovs-vswitchd", "ovsdb-server", "ovs-record-hostname", "ovn-host", "ovn-controller",
          "ovn-central", "ovn-northd", "ovn-ovsdb-server-nb", "ovn-ovsdb-server-sb")
-#: What the packages of the profiles rbd and ceph would start.
+#: Units that the packages of the profiles rbd and ceph would start.
 CEPH_UNITS = ("ceph.target", "ceph-crash", "ceph-mgr.target", "ceph-mon.target", "ceph-osd.target", "rbdmap",
               "smartmontools", "nvmf-autoconnect", "lvm2-monitor", "blk-availability", "dm-event.socket",
               "lvm2-lvmpolld.socket")
@@ -70,11 +70,10 @@ TEMPLATES = {one["name"]: one for one in yaml.safe_load(
 
 
 class BareHost(LabHost):
-    """A lab host without libvirt and QEMU, on the bridge of the site *number*, which has hosts of these *names*.
-
-    *key* is the public key of `USER`, *proxy* the package proxy's port. *packed*: it has the agent's OS packages
-    already, as a machine may that is made of an image; installing them takes two cores half a minute. *ovn*: those of
-    Open vSwitch and OVN, too; *ceph*: those of a cluster of Ceph and its clients.
+    """A lab host without libvirt and QEMU, on the bridge of the site *number*, whose hosts have these *names*. *key*:
+    the public key of `USER`; *proxy*: the port of the package proxy. *packed*: the agent's OS packages are installed
+    already, as in a prepared machine image; their installation takes two cores half a minute. *ovn*: the packages of
+    Open vSwitch and OVN are installed too; *ceph*: those of a Ceph cluster and its clients.
     """
 
     def __init__(self, name: str, names: Sequence[str], number: int, key: str, proxy: int,
@@ -116,8 +115,9 @@ class BareHost(LabHost):
         }
 
     def link(self, name: str, inner: str) -> str:
-        """Another link of the host on its bridge, called *inner* there; returns what it is called on the machine, where
-        it would go with the host, a little later than the bridge is to."""
+        """Add another link between the host, where it is named *inner*, and the bridge. Return its name on the machine.
+        It vanishes with the host, but a little later than the bridge must be removed, so callers remove it.
+        """
         link = f"{name}-{self.machine}"
         command("ip", "link", "add", link, "master", self.bridge, "type", "veth", "peer", "name", inner,
                 "netns", str(self.leader))  # fmt: skip
@@ -125,14 +125,16 @@ class BareHost(LabHost):
         return link
 
     def known(self) -> str:
-        """The host's line in a file of known hosts."""
+        """The host's line in a known_hosts file."""
         key = self.run(["cat", "/etc/ssh/ssh_host_ed25519_key.pub"]).stdout.split()
         return f"{self.address} {key[0]} {key[1]}\n"
 
 
 def checksums(device: str) -> None:
-    """Have this machine compute the checksums of what it sends by *device* (ETHTOOL_STXCSUM, linux/ethtool.h): an Open
-    vSwitch that forwards in a process drops what is left to the hardware, of which a bridge has none."""
+    """Make this machine compute the checksums of packets sent by *device* in software (ETHTOOL_STXCSUM,
+    linux/ethtool.h): an Open vSwitch that forwards in user space drops packets whose checksums are left to hardware,
+    which a bridge does not have.
+    """
     value = ctypes.create_string_buffer(struct.pack("=II", 0x17, 0))
     request = struct.pack("16sP16x", device.encode(), ctypes.addressof(value))
     with socket.socket() as line:
@@ -140,7 +142,7 @@ def checksums(device: str) -> None:
 
 
 def wheels() -> Path:
-    """A wheelhouse for hosts with this machine's Python, fetched when the locks change."""
+    """Return a folder of wheels for hosts with this machine's Python. It is filled when the locks change."""
     locks = b"".join((CHECKOUT / "requirements" / f"{name}.txt").read_bytes() for name in ("agent", "control"))
     folder, mark = CACHE / "wheels", hashlib.sha256(locks).hexdigest()
     with locked("wheels"):
@@ -153,13 +155,15 @@ def wheels() -> Path:
 
 
 def documented(page: str, words: str) -> str:
-    """The example of a page of docs which has these words."""
+    """Return the YAML example in a page of docs that contains these *words*."""
     text = (CHECKOUT / "docs" / f"{page}.md").read_text()
     return next(found for found in re.findall(r"```yaml\n(.*?)```", text, re.DOTALL) if words in found)
 
 
 class PackageProxy:
-    """Fetches over HTTP for hosts without a route out, and keeps packages. A context manager; `port` is its port."""
+    """An HTTP proxy that fetches files for hosts without a route out, and caches packages. A context manager; `port` is
+    its port.
+    """
 
     def __init__(self, address: str) -> None:
         self.address = address
@@ -203,7 +207,7 @@ class _Proxy(http.server.BaseHTTPRequestHandler):
                 shutil.copyfileobj(content, self.wfile)
 
     def _content(self) -> IO[bytes]:
-        """What was asked for; packages, and nothing that changes, are kept."""
+        """Return the requested file. Only packages, which never change, are cached."""
         kept = CACHE / "debs" / hashlib.sha256(self.path.encode()).hexdigest()
         with suppress(FileNotFoundError):
             return kept.open("rb")
@@ -218,11 +222,11 @@ class _Proxy(http.server.BaseHTTPRequestHandler):
         return file
 
     def log_message(self, format: str, *args: object) -> None:
-        """Say nothing: apt says what it got."""
+        """Log nothing: apt reports what it downloads."""
 
 
 def free() -> int:
-    """The number of a new site, whose bridge is there from now on."""
+    """Reserve the number of a new site by creating its bridge, and return the number."""
     with locked("sites"):
         number = next(one for one in SITES if not Path(f"/sys/class/net/{BRIDGE}{one}").exists())
         claim_bridge(f"{BRIDGE}{number}", f"{NETWORK}.{number}.1")
@@ -230,12 +234,12 @@ def free() -> int:
 
 
 class Site:
-    """Bare hosts, and a controller with nothing but the collection as it would be released, built and installed.
+    """Bare hosts, and a controller that has only the collection, built and installed as for a release.
 
-    `folder` is where all of the controller's files go, `machine_address` this machine's for the hosts. `play` runs a
-    playbook on the hosts. All hosts are in the group ``magnetar``, unless `groups` says what else there is: the
-    children of ``all``, as an inventory has them. `packed` are names of hosts that have the agent's OS packages, with
-    `ovn` those of Open vSwitch and OVN as well, with `ceph` those of Ceph.
+    `folder` has all files of the controller, `machine_address` is this machine's address for the hosts. `play` runs a
+    playbook on the hosts. All hosts are in the group ``magnetar``, unless *groups* has other groups: the children of
+    ``all`` in an inventory. *packed*: names of hosts that have the agent's OS packages already, with *ovn* also those
+    of Open vSwitch and OVN, with *ceph* those of Ceph.
     """
 
     def __init__(self, folder: Path, names: Sequence[str], groups: dict[str, object] | None = None,
@@ -283,7 +287,7 @@ class Site:
         command(*galaxy, "install", "--offline", "-p", self.collections, archive, **given)
 
     def _environment(self) -> dict[str, str]:
-        """What this machine says of Ansible means nothing to the controller."""
+        """Return the environment of the controller's processes, without this machine's settings of Ansible."""
         return {
             **{name: value for name, value in os.environ.items() if not name.startswith("ANSIBLE_")},
             "ANSIBLE_COLLECTIONS_PATH": str(self.collections), "ANSIBLE_CONFIG": str(self.folder / "ansible.cfg"),
@@ -304,7 +308,9 @@ class Site:
         return {"magnetar": {"hosts": hosts, "vars": variables}}
 
     def play(self, playbook: str | Path, *options: str, good: bool | None = True) -> str:
-        """What ansible-playbook says; raises `LabError` when it ends in another way than *good* says, if it does."""
+        """Run a playbook, and return the output of ansible-playbook. Raises `LabError` when its success differs from
+        *good*; ``None`` accepts both.
+        """
         words = [TOOLS / "ansible-playbook", "-i", self.folder / "inventory.yml", playbook, *options]
         done = subprocess.run(
             words, check=False, env=self._environment(), cwd=self.folder, text=True, stdin=subprocess.DEVNULL,
@@ -315,8 +321,9 @@ class Site:
         return done.stdout
 
     def job(self, template: str, *options: str, **answers: object) -> str:
-        """Run the job of an AWX template (docs/howto/awx) by ansible-runner, as AWX does, with the defaults where
-        *answers* have nothing else. Returns what it says; raises `LabError` when it fails."""
+        """Run the job of an AWX template (docs/howto/awx) with ansible-runner, as AWX does. *answers* replace defaults
+        of the template. Return its output; raises `LabError` when it fails.
+        """
         asked = TEMPLATES[template].get("survey_spec", {"spec": ()})["spec"]
         given = {one["variable"]: one["default"] for one in asked if "default" in one}
         with tempfile.TemporaryDirectory(dir=self.folder) as folder:

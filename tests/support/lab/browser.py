@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""A headless Chromium, driven by its DevTools protocol: it opens a page, types, and tells what is to be seen."""
+"""A headless Chromium, controlled by its DevTools protocol: opens a page, types, returns texts and screenshots."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ OTHERS = {" ": ("Space", " "), "\n": ("Enter", "\r"), "/": ("Slash", "/")}
 
 
 class Browser:
-    """A context manager; one page at a time."""
+    """A running browser with one page at a time; a context manager."""
 
     def __enter__(self) -> Self:
         self._end, self._numbers = ExitStack(), itertools.count(1)
@@ -52,7 +52,7 @@ class Browser:
         self._end.close()
 
     def call(self, method: str, **params: Any) -> dict[str, Any]:
-        """A command of the protocol; its result."""
+        """Send a command of the protocol, and return its result."""
         number = next(self._numbers)
         self._talk.send(json.dumps({"id": number, "method": method, "params": params}))
         while (answer := json.loads(self._talk.recv(LIMIT))).get("id") != number:
@@ -67,13 +67,13 @@ class Browser:
         assert "errorText" not in told, told
 
     def ask(self, expression: str) -> Any:
-        """The value of an expression in the page."""
+        """Return the value of a JavaScript expression in the page."""
         told = self.call("Runtime.evaluate", expression=expression, returnByValue=True, awaitPromise=True)
         assert "exceptionDetails" not in told, told
         return told["result"].get("value")
 
     def type(self, words: str) -> None:
-        """Press keys: small letters, blanks, slashes, and Enter."""
+        """Press the keys of a text: small letters, blanks, slashes, and Enter."""
         for letter in words:
             code, text = OTHERS.get(letter, (f"Key{letter.upper()}", letter))
             key = "Enter" if letter == "\n" else letter
@@ -82,7 +82,7 @@ class Browser:
             self.call("Input.dispatchKeyEvent", type="keyUp", **how)
 
     def screenshot(self, path: Path) -> None:
-        """What is to be seen now, as PNG."""
+        """Write a screenshot of the page to *path*, as PNG."""
         path.write_bytes(base64.b64decode(self.call("Page.captureScreenshot")["data"]))
 
 

@@ -67,7 +67,7 @@ ceph auth get-or-create client.$user mon 'profile rbd' osd "profile rbd pool=$po
     -o /etc/ceph/ceph.client.$user.keyring
 timeout 120 sh -c "until ceph df | grep -q '^$pool '; do sleep 0.5; done"
 """
-#: What a host of it needs, as docs/howto/put-servers-on-ceph.md says.
+#: Script that configures a host for the cluster, as docs/howto/put-servers-on-ceph.md says.
 CLIENT = """
 uuid=$1 user=$2 pool=$3 address=$4
 cd $(mktemp -d)
@@ -92,7 +92,7 @@ $v pool-autostart $pool
 
 
 class Ceph:
-    """See the head of this file. The cluster runs on *central*, the first host where left out."""
+    """A running Ceph cluster on the host *central*, by default the first; see the module."""
 
     def __init__(self, site: Site, central: str = "") -> None:
         self.site, self.central = site, site.hosts[central or site.names[0]]
@@ -125,23 +125,23 @@ class Ceph:
             self.central.run(["sh", "-c", f"kill -KILL $(cat /run/ceph/{name}.pid)"], check=False)
 
     def stop(self, name: str) -> None:
-        """Have one of `PIDS` stand still, as if its host were away."""
+        """Stop one of `PIDS` (SIGSTOP), as if its host were unreachable."""
         self.central.run(["sh", "-ec", f"kill -STOP $(cat /run/ceph/{name}.pid)"])
 
     def go_on(self, name: str) -> None:
-        """Have it go on."""
+        """Let a stopped process continue."""
         self.central.run(["sh", "-ec", f"kill -CONT $(cat /run/ceph/{name}.pid)"])
 
     def rbd(self, *words: str, host: str = "") -> str:
-        """What rbd says of the pool, to its user."""
+        """Return the output of ``rbd`` about the pool, with the credentials of the pool's user."""
         where = self.site.hosts[host] if host else self.central
         return where.run(["rbd", "--id", USER, "-p", POOL, *words]).stdout.strip()
 
     def images(self) -> set[str]:
-        """Names of all images."""
+        """Return the names of all images in the pool."""
         return set(self.rbd("ls").split())
 
     def parent(self, name: str) -> str:
-        """The base of an image, "" where it has none."""
+        """Return the parent of an image; "" when it has none."""
         found = re.search(rf"parent: {POOL}/(\S+)@", self.rbd("info", name))
         return found[1] if found else ""

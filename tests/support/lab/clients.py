@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The stories that OpenStack's own clients play against real guests."""
+"""The stories that OpenStack's own clients play with real guests."""
 
 from __future__ import annotations
 
@@ -12,19 +12,20 @@ from tests.support.clients import Clients, play, story
 from tests.support.lab.sdk import Story
 
 __all__ = ["Clients", "both", "steps"]
-#: Commands and kinds of calls that a story has at least.
+#: Minimum number of commands, and of kinds of calls, in a story.
 ASKED = 50
 PUBLIC_KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIJ7oqVvb3n1vCw1s6p1mYQ0m2Hk1mQm1QyW0c0bX0a1b me@lab\n"
 
 
 def steps(where: str) -> list[dict[str, Any]]:
-    """The story tests/cases/clients/openstack.yml, as it holds in a cloud that is ``embedded`` or ``spread``."""
+    """Return the steps of tests/cases/clients/openstack.yml that apply in a cloud of this kind, ``embedded`` or
+    ``spread``."""
     return [step for step in story("openstack") if step.get("where", where) == where]
 
 
 def both(clients: Clients, disk: Path, commands: dict[str, str], calls: dict[str, str | None]) -> None:
-    """Play the story of commands and that of the SDK at once, each with its hosts: those of the *commands* are named as
-    the placeholders are, those of the *calls* as the arguments of ``sdk.Story``; one that has no other is embedded."""
+    """Play the story of commands and the story of the SDK in parallel. *commands*: hosts by placeholder; *calls*: hosts
+    as arguments of ``sdk.Story``. Without ``other`` in *calls* the cloud is embedded."""
     key = clients.folder / "me.pub"
     key.write_text(PUBLIC_KEY)
     told = steps("spread" if calls.get("other") else "embedded")

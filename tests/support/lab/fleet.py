@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Three hosts in containers, installed by the role, their servers, and the playbooks and faults that tests share."""
+"""Three hosts in containers, installed by the role, with their servers, and the playbooks and faults that tests share.
+"""
 
 from __future__ import annotations
 
@@ -58,19 +59,19 @@ MAKE = HTTPS + """
 
 
 class Fleet:
-    """The hosts, their agents' clients, and the server ``counter``."""
+    """The hosts, the clients of their agents, and the server ``counter``."""
 
     def __init__(self, site: Site) -> None:
         self.site, self.hosts = site, site.hosts
 
     def client(self, name: str, timeout: float = 300) -> Client:
-        """A client of the agent of host *name*, as an administrator has it."""
+        """Return a client of the agent of host *name*, with an administrator's certificate."""
         pki = self.site.folder / "magnetar-pki"
         return Client(f"https://{self.hosts[name].address}", ca_cert=str(pki / "ca.pem"), timeout=timeout,
                       client_cert=str(pki / "clients/admin.pem"), client_key=str(pki / "clients/admin.key"))
 
     def clear(self) -> None:
-        """Remove all that was made, for the next test."""
+        """Remove everything that a test made on the hosts."""
         for noun in ("server", "volume", "flavor", "image"):
             for name in NAMES:
                 client = self.client(name)
@@ -78,22 +79,24 @@ class Fleet:
                     client.delete(noun, found["id"])
 
     def play(self, text: str, *words: str) -> dict[str, int]:
-        """Run a playbook; changed tasks by host."""
+        """Run a playbook; return the number of changed tasks by host."""
         path = self.site.folder / "fleet.yml"
         path.write_text(text)
         said = self.site.play(path, *words)
         return {name: int(count) for name, count in re.findall(r"^(\S+) +: ok=\d+ +changed=(\d+)", said, re.MULTILINE)}
 
     def flow(self, source: str, target: str, **wish: Any) -> Migrate:
-        """A migration of the server."""
+        """Return a migration of the server ``counter``."""
         return Migrate(Side(self.client(source)), Side(self.client(target)), "counter", wish)
 
     def go(self, source: str, target: str, **wish: Any) -> list[str]:
-        """Run it."""
+        """Migrate the server ``counter``."""
         return [step.verb for step in self.flow(source, target, **wish).steps()]
 
     def where(self) -> str:
-        """The host of the server; it is on exactly one, and nowhere is anything left."""
+        """Return the host of the server ``counter``. Checks that it is on exactly one host, and that migrations have
+        left nothing.
+        """
         found = [name for name in NAMES if Side(self.client(name)).find("counter")]
         domains = [name for name in NAMES if "magnetar-" in self.virsh(name, "list", "--all", "--name")]
         assert found == domains
@@ -105,11 +108,13 @@ class Fleet:
         return found[0]
 
     def virsh(self, name: str, *words: str) -> str:
-        """What virsh says on a host."""
+        """Return the output of virsh on a host."""
         return self.hosts[name].run(["virsh", "-q", "-c", "qemu:///system", *words]).stdout
 
     def counted(self, name: str) -> int:
-        """How far the guest has counted; it has started just once, and the pattern was whole each time."""
+        """Return the number to which the guest has counted. Checks that it has started only once, and that the pattern
+        was whole each time.
+        """
         said = self.hosts[name].run(["sh", "-c", "cat /var/lib/magnetar/servers/*/console.log"]).stdout
         found = re.findall(r"GUEST count (\d+) (\w+)\s", said)  # lines that are complete
         numbers = [int(number) for number, _is in found]
@@ -118,14 +123,14 @@ class Fleet:
         return len(numbers)
 
     def goes_on(self, name: str, limit: float = 240) -> None:
-        """Wait until the guest counts further."""
+        """Wait until the guest has counted further."""
         start, end = self.counted(name), time.monotonic() + limit
         while self.counted(name) <= start:
             assert time.monotonic() < end, f"the guest stands at {start} on {name}"
             time.sleep(0.2)
 
 
-#: What one host does, the others do too.
+#: Mark of tests that repeat on other hosts what slow tests do on one: all hosts behave alike.
 DEEP = pytest.mark.deep(shard="pairs of hosts")
 
 
@@ -138,7 +143,7 @@ def killed(unit: str) -> Callable[[Fleet, str], None]:
 
 
 def settled(fleet: Fleet, *names: str) -> None:
-    """Wait until agents and libvirts are back, and nothing is being done."""
+    """Wait until the agents and libvirt of these hosts answer, and no operation runs."""
     end = time.monotonic() + 240
     for name in names:
         while time.monotonic() < end:

@@ -8,8 +8,8 @@ Machine: q35 or pc, virtio devices, 96 MiB of memory or more (the kernel itself 
 Debian's cloud images, has no SATA: a config drive must be a virtio disk (or a CD-ROM at virtio-scsi, whose search
 costs the BIOS six seconds without KVM).
 
-The guest runs from the ramdisk; what it does is in ``rootfs/`` beside this file. It speaks on its serial console in
-lines which begin with ``GUEST`` (see `markers` and `replies`). Only apt is asked for anything; root is not needed.
+The guest runs from the ramdisk; its programs are in ``rootfs/`` next to this file. It reports on its serial console in
+lines that begin with ``GUEST`` (see `markers` and `replies`). Packages come from apt only; root is not needed.
 """
 
 from __future__ import annotations
@@ -78,14 +78,18 @@ GUEST_LINE = re.compile(r"GUEST ([^\r\n]*)\r*\n")  # whole lines only: a console
 
 
 def build(out: Path | str | None = None, force: bool = False) -> dict[str, Path]:
-    """The guest's files (keys as in `FILES`), built when they are missing or older than their inputs."""
+    """Return the guest's files (keys as in `FILES`). They are built when they do not exist or are older than their
+    inputs.
+    """
     return kept(Path(out) if out else CACHE, FILES, inputs_key(), build_files, force)
 
 
 def kept(folder: Path, files: Mapping[str, str], key: str, make: Callable[[Path], Mapping[str, Path]],
          force: bool = False) -> dict[str, Path]:
-    """The `files` of `folder` (name -> file name). `make` makes them in a folder of its own (returns name -> path) when
-    they are missing or of another `key`. One maker at a time; the others wait and then find its result."""
+    """Return the `files` in `folder` (name -> path). `make` creates them in a temporary folder (returns name -> path)
+    when they do not exist or belong to another `key`. One process creates them at a time; others wait and use the
+    result.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     result = {name: folder / file for name, file in files.items()}
     stamp = folder / "key"
@@ -101,7 +105,8 @@ def kept(folder: Path, files: Mapping[str, str], key: str, make: Callable[[Path]
 
 
 def inputs_key(*more: Path) -> str:
-    """A hash of everything in this checkout that shapes the guest: this file, ``rootfs/`` and *more* files beside it.
+    """Return a hash of all files in this checkout that determine the guest: this file, ``rootfs/``, and *more* files
+    next to it.
     """
     digest = hashlib.sha256()
     for path in [Path(__file__).resolve(), *more, *sorted(p for p in ROOTFS.rglob("*") if p.is_file())]:
@@ -112,14 +117,14 @@ def inputs_key(*more: Path) -> str:
 
 @contextmanager
 def locked(path: Path) -> Iterator[None]:
-    """Nobody else is in there."""
+    """Hold an exclusive lock on the file *path* within the context."""
     with path.open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield
 
 
 def build_files(work: Path) -> dict[str, Path]:
-    """Builds all files under `work`; returns name -> path as in `FILES`."""
+    """Build all files under `work`; return name -> path as in `FILES`."""
     tree = unpack(work)
     release = next((tree / "lib/modules").iterdir()).name
     kernel = work / "vmlinuz"
@@ -131,7 +136,7 @@ def build_files(work: Path) -> dict[str, Path]:
 
 
 def run(*command: str | Path, cwd: Path | None = None) -> str:
-    """Runs a command, returns its output; what it said is in the error when it fails."""
+    """Run a command and return its output, which is in the error when it fails."""
     words = [str(word) for word in command]
     done = subprocess.run(words, check=False, cwd=cwd, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
     if done.returncode:
@@ -140,7 +145,7 @@ def run(*command: str | Path, cwd: Path | None = None) -> str:
 
 
 def unpack(work: Path) -> Path:
-    """Downloads the packages and unpacks them, not installed, into one tree."""
+    """Download the packages, and unpack them into one tree without installing them."""
     debs, tree = work / "debs", work / "tree"
     debs.mkdir()
     try:
@@ -154,7 +159,7 @@ def unpack(work: Path) -> Path:
 
 
 def download(folder: Path) -> None:
-    """Fetches `PACKAGES` and the kernel image which the meta package `KERNEL` points to."""
+    """Download `PACKAGES`, and the kernel image to which the meta package `KERNEL` points, to `folder`."""
     image = re.search(r"Depends: (linux-image-\S+)", run("apt-cache", "depends", KERNEL))
     if not image:
         raise RuntimeError(f"apt knows no package {KERNEL}")
@@ -165,7 +170,7 @@ def download(folder: Path) -> None:
 
 
 def guest_root(tree: Path, release: str, root: Path) -> Path:
-    """Lays out the guest's file system in `root`, but for device nodes."""
+    """Create the guest's file system in `root`, without device nodes."""
     shutil.copytree(ROOTFS, root)
     for folder in ("bin", "sbin", "usr/bin", "usr/sbin", "lib", "lib64", "usr/lib/lua/socket", "modules", "proc", "sys",
                    "dev", "run", "tmp", "root", "var", "disk", "config", "mnt"):  # fmt: skip
@@ -188,7 +193,7 @@ ETC = {
 
 
 def busybox(tree: Path, root: Path) -> None:
-    """Busybox, a link for each of its commands, and our own commands over some of them."""
+    """Install Busybox with a link for each of its commands; commands of this project replace some of them."""
     shutil.copy(tree / "bin/busybox", root / "bin/busybox")
     for name in run(tree / "bin/busybox", "--list").split():
         if name != "busybox":
@@ -204,7 +209,7 @@ def busybox(tree: Path, root: Path) -> None:
 
 
 def programs(tree: Path, root: Path) -> None:
-    """`PROGRAMS` with the shared libraries that the loader of the same tree finds for them."""
+    """Install `PROGRAMS` with the shared libraries that the loader of the same tree finds for them."""
     for name in PROGRAMS:
         shutil.copy(tree / name, root / name)
         for library in libraries(tree, tree / name):
@@ -216,14 +221,14 @@ def programs(tree: Path, root: Path) -> None:
 
 
 def loader(tree: Path) -> list[str]:
-    """The start of a command line that runs a program of `tree` with the libraries of `tree`."""
+    """Return the beginning of a command line that runs a program of `tree` with the libraries of `tree`."""
     folders = [tree / folder / "x86_64-linux-gnu" for folder in ("lib", "usr/lib")]
     path = ":".join(map(str, folders))
     return [str(folders[0] / "ld-linux-x86-64.so.2"), "--inhibit-cache", "--library-path", path]
 
 
 def libraries(tree: Path, program: Path) -> list[Path]:
-    """The shared libraries of a program, all of them from `tree`."""
+    """Return the shared libraries of a program, all of them from `tree`."""
     found = re.findall(r"(\S+) => (\S+)", run(*loader(tree), "--list", program))
     foreign = [path for name, path in found if not path.startswith(str(tree)) and not name.startswith("/")]
     if foreign:
@@ -232,7 +237,7 @@ def libraries(tree: Path, program: Path) -> list[Path]:
 
 
 def modules(source: Path, target: Path, names: tuple[str, ...] = MODULES) -> str:
-    """Copies the modules and what they need; returns lines `FILE OPTIONS` in the order of loading."""
+    """Copy the kernel modules `names` and their dependencies; return lines `FILE OPTIONS` in the order of loading."""
     files = {path.stem.replace("-", "_"): path for path in source.rglob("*.ko")}
     order: list[str] = []
 
@@ -251,15 +256,14 @@ def modules(source: Path, target: Path, names: tuple[str, ...] = MODULES) -> str
 
 
 def needs(module: Path) -> list[str]:
-    """The names in a kernel module's `depends=` entry (section .modinfo, strings ended by NUL)."""
+    """Return the names in a kernel module's `depends=` entry (section .modinfo, strings that end with NUL)."""
     found = re.search(rb"\0depends=([^\0]*)\0", module.read_bytes())
     return found[1].decode().split(",") if found and found[1] else []
 
 
 def unsigned(module: bytes) -> bytes:
-    """A kernel module without its signature, whose check would take as long as all else that loading does.
-
-    Layout from the end: the marker, 12 bytes `struct module_signature` (the last 4: the signature's length), signature.
+    """Return a kernel module without its signature, whose check would double the time of loading. Layout from the end:
+    the marker, 12 bytes `struct module_signature` (the last 4: the signature's length), signature.
     """
     if not module.endswith(SIGNATURE):
         return module
@@ -269,7 +273,7 @@ def unsigned(module: bytes) -> bytes:
 
 
 def archive(root: Path) -> bytes:
-    """`root` as a cpio archive (newc, what the kernel unpacks), owned by root, with /dev/console added."""
+    """Return `root` as a cpio archive (newc, the format for the kernel), owned by root, with /dev/console added."""
     parts = [entry("dev/console", stat.S_IFCHR | 0o600, device=(5, 1), inode=1)]
     for inode, path in enumerate(sorted(root.rglob("*")), 2):
         name, mode = str(path.relative_to(root)), path.lstat().st_mode
@@ -280,14 +284,16 @@ def archive(root: Path) -> bytes:
 
 
 def content(path: Path, mode: int) -> bytes:
-    """What an archive holds for a file: the target of a link, nothing for a folder."""
+    """Return the content of a file in an archive: the target of a link, nothing for a folder."""
     if stat.S_ISLNK(mode):
         return str(path.readlink()).encode()
     return path.read_bytes() if stat.S_ISREG(mode) else b""
 
 
 def entry(name: str, mode: int, data: bytes = b"", device: tuple[int, int] = (0, 0), inode: int = 0) -> bytes:
-    """One file of a newc archive: header of hexadecimal numbers, name, data, each filled up to 4 bytes."""
+    """Return the entry of one file in a newc archive: header of hexadecimal numbers, name and data, each padded to 4
+    bytes.
+    """
     encoded = name.encode() + b"\0"
     fields = (inode, mode, 0, 0, 1, 0, len(data), 0, 0, *device, len(encoded), 0)
     head = b"070701" + b"".join(b"%08X" % field for field in fields) + encoded
@@ -298,7 +304,7 @@ def entry(name: str, mode: int, data: bytes = b"", device: tuple[int, int] = (0,
 
 
 def disk(tree: Path, kernel: Path, ramdisk: Path, work: Path) -> Path:
-    """A disk that boots from the BIOS: MBR, GRUB's core image from sector 1, a boot and a data partition.
+    """Create a disk that boots from the BIOS: MBR, GRUB's core image from sector 1, a boot and a data partition.
 
     The boot partition has no file system: kernel and ramdisk lie in it one after the other, since GRUB reads plain
     sectors several times faster than files (1.3 s instead of 8 s without KVM).
@@ -324,12 +330,14 @@ def disk(tree: Path, kernel: Path, ramdisk: Path, work: Path) -> Path:
 
 
 def filled(data: bytes) -> bytes:
-    """`data` filled up with zeros to whole sectors."""
+    """Return `data` padded with zeros to whole sectors."""
     return data + bytes(-len(data) % SECTOR)
 
 
 def boot_sector(tree: Path, *partitions: tuple[int, int, int]) -> bytes:
-    """GRUB's first sector (it loads sector 1 of its own disk) with partitions as (first sector, sectors, type)."""
+    """Return GRUB's first sector, which loads sector 1 of its own disk, with partitions as (first sector, sectors,
+    type).
+    """
     code = (tree / "usr/lib/grub/i386-pc/boot.img").read_bytes()[:440]
     # grub-install does the same for hard disks: two NOPs let GRUB trust the drive number that the BIOS gives.
     code = code[:0x66] + b"\x90\x90" + code[0x68:]
@@ -342,7 +350,8 @@ def boot_sector(tree: Path, *partitions: tuple[int, int, int]) -> bytes:
 
 
 def grub_core(tree: Path, config: str, work: Path) -> bytes:
-    """GRUB with the commands that start the guest built in, so it shows no menu and waits for nothing."""
+    """Build GRUB's core image with built-in commands that start the guest, so that it shows no menu and does not wait.
+    """
     script, core = work / "grub.cfg", work / "core.img"
     script.write_text(config)
     run(*loader(tree), tree / "usr/bin/grub-mkimage", "-O", "i386-pc", "-d", tree / "usr/lib/grub/i386-pc",
@@ -357,12 +366,14 @@ def grub_core(tree: Path, config: str, work: Path) -> bytes:
 
 
 def markers(console: str) -> list[str]:
-    """The guest's lines in a console log, without the word GUEST: `hostname=web`, `nic eth0 mac=… ip=…`, `ready …`."""
+    """Return the guest's lines in a console log without the word GUEST: `hostname=web`, `nic eth0 mac=… ip=…`, `ready
+    …`.
+    """
     return GUEST_LINE.findall(console)
 
 
 def replies(console: str) -> list[dict[str, Any]]:
-    """The answers to commands typed into the serial console: `{"disks": […]}`, `{"code": 0, "output": "…"}`."""
+    """Return the answers to commands typed into the serial console: `{"disks": […]}`, `{"code": 0, "output": "…"}`."""
     return [json.loads(line.removeprefix("reply ")) for line in markers(console) if line.startswith("reply ")]
 
 

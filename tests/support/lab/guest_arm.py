@@ -19,12 +19,12 @@ from tests.support.lab import guest
 CACHE = guest.CACHE.with_name("guest-arm")
 DISK = "disk.qcow2"
 KERNEL = "linux-image-cloud-arm64"
-#: Of aarch64, and of this machine: what makes GRUB's image.
+#: Packages of aarch64, and packages of this machine that build GRUB's image.
 PACKAGES = ("busybox-static", "grub-efi-arm64-bin")
 TOOLS = ("grub-common", "libc6", "libdevmapper1.02.1", "liblzma5", "libpcre2-8-0", "libselinux1", "libudev1")
 MODULES = ("virtio_pci", "virtio_blk", "sd_mod", "sr_mod", "virtio_scsi", "virtio_net", "virtio-rng", "evdev",
            "tpm_tis")  # fmt: skip
-#: Kernel and ramdisk in /boot of what GRUB was read from.
+#: Kernel and ramdisk in /boot of the file system that GRUB was loaded from.
 CONFIG = "linux /vmlinuz console=ttyAMA0 quiet panic=0\ninitrd /initrd\nboot\n"
 INIT = """#!/bin/busybox sh
 /bin/busybox mount -t proc proc /proc
@@ -53,12 +53,12 @@ exec sleep 86400
 
 
 def build() -> dict[str, Path]:
-    """The guest's files, `disk`, made when it is missing or older than its inputs."""
+    """Return the guest's files, `disk`. It is created when it does not exist or is older than its inputs."""
     return guest.kept(CACHE, {"disk": DISK}, guest.inputs_key(Path(__file__).resolve()), make)
 
 
 def make(work: Path) -> dict[str, Path]:
-    """The disk, made in the folder `work`."""
+    """Create the disk in the folder `work`, and return it."""
     tree, tools = unpacked(work)
     release = next((tree / "lib/modules").iterdir()).name
     files = {"vmlinuz": (tree / f"boot/vmlinuz-{release}").read_bytes(),
@@ -73,7 +73,7 @@ def make(work: Path) -> dict[str, Path]:
 
 
 def unpacked(work: Path) -> tuple[Path, Path]:
-    """The packages of aarch64, and those of this machine, each unpacked into a tree."""
+    """Return the trees with the unpacked packages: those of aarch64, and those of this machine."""
     tree, tools, config = work / "tree", work / "tools", work / "apt.conf"
     for folder in ("debs", "own", "state/lists/partial", "cache/archives/partial"):
         (work / folder).mkdir(parents=True)
@@ -93,7 +93,7 @@ def unpacked(work: Path) -> tuple[Path, Path]:
 
 
 def root(tree: Path, release: str, place: Path) -> Path:
-    """The file system of the ramdisk, but for device nodes."""
+    """Create the file system of the ramdisk, without device nodes, and return it."""
     for folder in ("bin", "sbin", "usr/bin", "usr/sbin", "proc", "sys", "dev", "modules", "etc", "run"):
         (place / folder).mkdir(parents=True)
     shutil.copy(tree / "bin/busybox", place / "bin/busybox")
@@ -107,7 +107,7 @@ def root(tree: Path, release: str, place: Path) -> Path:
 
 
 def grub(tree: Path, tools: Path, work: Path) -> bytes:
-    """GRUB as a program of UEFI that starts the guest at once."""
+    """Build GRUB as a UEFI program that starts the guest without a menu."""
     script, image = work / "grub.cfg", work / "grub.efi"
     script.write_text(CONFIG)
     guest.run(*guest.loader(tools), tools / "usr/bin/grub-mkimage", "-O", "arm64-efi",

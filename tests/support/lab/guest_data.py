@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Guest data of a server, as the cloud sends it to its host."""
+"""The guest data that a cloud sends to a server's host."""
 
 from __future__ import annotations
 

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Lab hosts: Debian systems with systemd and libvirt beside the machine itself, on one bridge, each made in seconds.
+"""Lab hosts: Debian systems with systemd and libvirt on one bridge of this machine, each created in seconds.
 
 A host is a systemd-nspawn container over a throw-away overlay of one base image. The base (debootstrap plus the
-packages of bindep.txt's profile `agent`) is built once into ``.cache/lab``. Root is needed. Hosts have no route out.
+packages of bindep.txt's profile `agent`) is built once into ``.cache/lab``. Root is needed. Hosts have no route to
+other networks.
 
     with LabHost("lab1", binds={checkout: "/srv/magnetar"}) as host:
         host.run(["virsh", "-c", "qemu:///system", "list"])
@@ -57,11 +58,11 @@ PATH = "/opt/magnetar/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbi
 
 
 class LabError(RuntimeError):
-    """A lab host could not be made or did not do what it was told; the message says what it said."""
+    """A lab host could not be created, or a command on it failed; the message has the output."""
 
 
 def command(*words: str | Path, **options: object) -> str:
-    """Runs a command of the machine and returns its output."""
+    """Run a command on the machine and return its output."""
     arguments = [str(word) for word in words]
     done = subprocess.run(  # type: ignore[call-overload]
         arguments, check=False, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, **options
@@ -73,7 +74,7 @@ def command(*words: str | Path, **options: object) -> str:
 
 @contextmanager
 def locked(name: str) -> Iterator[None]:
-    """One process at a time changes what all hosts share (the base image, the bridge)."""
+    """Hold a lock within the context, for changes of what all hosts share (the base image, the bridge)."""
     CACHE.mkdir(parents=True, exist_ok=True)
     with (CACHE / f"{name}.lock").open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
@@ -84,7 +85,7 @@ def locked(name: str) -> Iterator[None]:
 
 
 def packages(profile: str) -> list[str]:
-    """The OS packages of a profile in bindep.txt: lines `name [platform:dpkg PROFILE …]`."""
+    """Return the OS packages of a profile in bindep.txt, which has lines `name [platform:dpkg PROFILE …]`."""
     if not BINDEP.exists():
         raise LabError(f"{BINDEP} is missing: it lists the packages of a lab host (profile {profile})")
     found = []
@@ -97,9 +98,8 @@ def packages(profile: str) -> list[str]:
 
 
 def base(name: str = "base", wanted: Sequence[str] = ()) -> Path:
-    """The folder of a base image, built when it is missing or its list of packages has changed.
-
-    Without *wanted* it is the one with the packages of an agent and of an API's consoles.
+    """Return the folder of a base image. It is built when it does not exist or its list of packages has changed.
+    Without *wanted* it has the packages of an agent and of an API's consoles.
     """
     wanted = sorted({*(wanted or (*SYSTEM, *packages("agent"), *packages("console")))})
     recipe = hashlib.sha256(f"{RELEASE} {wanted} {CONFIGURE}".encode()).hexdigest()
@@ -114,7 +114,7 @@ def base(name: str = "base", wanted: Sequence[str] = ()) -> Path:
 
 
 def sources() -> list[tuple[str, str]]:
-    """Debian's package archives as this machine has them: (address, suite)."""
+    """Return Debian's package archives in this machine's configuration of apt, as (address, suite)."""
     lines = command("apt-get", "indextargets", "--format", "$(ORIGIN)|$(REPO_URI)|$(RELEASE)", "Created-By: Packages")
     found = [line.split("|") for line in lines.splitlines() if line.startswith("Debian|")]
     unique = list(dict.fromkeys((address, suite) for _kind, address, suite in found if suite.startswith(RELEASE)))
@@ -151,7 +151,7 @@ exec chroot "$1" sh -ec '
 
 
 def build_base(folder: Path, wanted: Sequence[str]) -> None:
-    """Debootstrap, then the packages by apt in a chroot, without starting anything."""
+    """Build a base image: debootstrap, then the packages by apt in a chroot, without starting services."""
     main = next(address for address, suite in sources() if suite == RELEASE)
     command("debootstrap", "--variant=minbase", RELEASE, folder, main)
     lines = "".join(f"deb {address} {suite} main\n" for address, suite in sources())
@@ -163,8 +163,9 @@ def build_base(folder: Path, wanted: Sequence[str]) -> None:
 
 
 def layered(name: str, profiles: Sequence[str], units: Sequence[str]) -> str:
-    """The lower folders of hosts over `base()` with the packages of further *profiles*, whose *units* do not start by
-    themselves. It takes a fraction of the time and room of a base image of its own."""
+    """Return the lower folders of hosts that have the packages of further *profiles* on top of `base()`; their *units*
+    do not start by themselves. This takes a fraction of the time and space of a separate base image.
+    """
     lower = base()
     wanted = sorted({name for profile in profiles for name in packages(profile)})
     recipe = hashlib.sha256(f"{(CACHE / 'base.key').read_text()} {wanted} {units} {CONFIGURE}".encode()).hexdigest()
@@ -191,9 +192,8 @@ def layered(name: str, profiles: Sequence[str], units: Sequence[str]) -> str:
 
 
 class LabHost:
-    """One running lab host; a context manager, everything of it is gone afterwards.
-
-    `name` is one of `addresses`. `binds` maps folders of the machine to paths in the host, read-only.
+    """One running lab host; a context manager, which removes everything of the host at its end. *name* is one of
+    `addresses`. *binds* maps folders of the machine to paths in the host, read-only.
     """
 
     bridge, machine_address, addresses = BRIDGE, MACHINE_ADDRESS, ADDRESSES
@@ -227,7 +227,7 @@ class LabHost:
     def run(
         self, words: Sequence[str | Path], check: bool = True, stdin: bytes = b"", timeout: float = 300
     ) -> subprocess.CompletedProcess[str]:
-        """Runs a command as root in the host; output and error output come together, as text."""
+        """Run a command as root on the host; return its output, with standard error in it, as text."""
         if not self.leader:
             raise LabError(f"lab host {self.name} is not running")
         arguments = [str(word) for word in words]
@@ -243,7 +243,7 @@ class LabHost:
         return subprocess.CompletedProcess(arguments, done.returncode, text)
 
     def put(self, source: Path | str, target: str) -> None:
-        """Copies a file or a folder of the machine to the path `target` in the host."""
+        """Copy a file or a folder of the machine to the path *target* on the host."""
         packed = io.BytesIO()
         with tarfile.open(fileobj=packed, mode="w") as archive:
             archive.add(source, arcname=target.lstrip("/"))
@@ -270,7 +270,7 @@ class LabHost:
         self._boot(*self._place)
 
     def reboot(self) -> None:
-        """Shuts the host down in order, as `systemctl reboot` does, and starts it again with the same disks."""
+        """Shut the host down as `systemctl reboot` does, and start it again with the same disks."""
         assert self._nspawn is not None
         self.run(["systemctl", "reboot"], check=False)
         self._nspawn.wait(BOOT_LIMIT)  # with --keep-unit it ends, and leaves it to others to start it again
@@ -278,19 +278,19 @@ class LabHost:
         self._boot(*self._place)
 
     def cut_power(self) -> None:
-        """Ends the host at once, with all that runs on it."""
+        """End the host immediately, with all its processes."""
         assert self._nspawn is not None
         self._stop(self._nspawn)
 
     def power_on(self) -> None:
-        """Boots it again, with the same disks."""
+        """Boot the host again, with the same disks."""
         self._boot(*self._place)
 
     def _base(self) -> Path | str:
         return base()
 
     def _configure(self, root: Path) -> None:
-        """What makes this host another one than its siblings."""
+        """Write the files that differ between hosts of one base image."""
         for name, text in self._files().items():
             path = root / name
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -347,7 +347,7 @@ class LabHost:
             raise LabError(f"lab host {self.name} started with failed units:\n{failed}")
 
     def _stop(self, process: subprocess.Popen[bytes]) -> None:
-        """Ends the host at once: the kernel ends all of its processes with its first one."""
+        """End the host immediately: the kernel ends all its processes with the first one."""
         leader, self.leader = self.leader, 0
         process.terminate()
         try:
@@ -360,7 +360,7 @@ class LabHost:
 
 
 def child(pid: int) -> int:
-    """The process id of a container's systemd, 0 while nspawn has not come that far."""
+    """Return the pid of a container's systemd; 0 while nspawn has not started it yet."""
     try:
         children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
         return next((int(one) for one in children if Path(f"/proc/{one}/comm").read_text() == "systemd\n"), 0)
@@ -369,15 +369,14 @@ def child(pid: int) -> int:
 
 
 def hierarchies() -> list[Path]:
-    """Where systemd keeps control groups of processes: cgroup2, and on older layouts version 1's tree named systemd."""
+    """Return the roots of systemd's control groups: cgroup2, and on older layouts version 1's tree named systemd."""
     mounts = [line.split() for line in Path("/proc/self/mounts").read_text().splitlines()]
     return [Path(m[1]) for m in mounts if m[2] == "cgroup2" or (m[2] == "cgroup" and "name=systemd" in m[3].split(","))]
 
 
 def remove_group(group: Path) -> None:
-    """Removes a control group of ended processes with all groups in it.
-
-    Each host needs its own: two systemds in one group would end each other's services.
+    """Remove a control group of ended processes, with all groups in it. Each host needs a group of its own: two
+    systemds in one group would end each other's services.
     """
     deadline = time.monotonic() + STOP_LIMIT
     while group.exists():
@@ -392,7 +391,7 @@ def remove_group(group: Path) -> None:
 
 
 def claim_bridge(bridge: str = BRIDGE, address: str = MACHINE_ADDRESS) -> None:
-    """Makes the bridge between the machine and its hosts, when it is not there yet."""
+    """Create the bridge between the machine and its hosts, when it does not exist yet."""
     with locked(bridge):
         if not Path(f"/sys/class/net/{bridge}").exists():
             command("ip", "link", "add", bridge, "type", "bridge")
@@ -401,7 +400,7 @@ def claim_bridge(bridge: str = BRIDGE, address: str = MACHINE_ADDRESS) -> None:
 
 
 def release_bridge(bridge: str = BRIDGE) -> None:
-    """Deletes the bridge when no host is left on it."""
+    """Delete the bridge when no host is connected to it."""
     with locked(bridge):
         ports = Path(f"/sys/class/net/{bridge}/brif")
         if ports.exists() and not any(ports.iterdir()):
@@ -409,7 +408,7 @@ def release_bridge(bridge: str = BRIDGE) -> None:
 
 
 def main() -> int:
-    """Builds the base image, so that a later test finds it ready."""
+    """Build the base image in advance for later tests."""
     start = time.monotonic()
     try:
         folder = base()

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Debian's Keystone (package python3-keystone) on loopback, with SQLite in a folder that goes with it.
-
-Nothing of it is set up on the machine: the package has the code and the commands, but no service, and no configuration.
+"""Debian's Keystone (package python3-keystone) on loopback, with SQLite in a temporary folder. It changes nothing on
+the machine: the package has the code and the commands, but no service and no configuration.
 """
 
 from __future__ import annotations
@@ -20,11 +19,11 @@ from tests.support.lab.agent import eventually
 from tests.support.ports import free_port
 
 PYTHON, MANAGE, SERVE = "/usr/bin/python3", "/usr/bin/keystone-manage", "/usr/bin/keystone-wsgi-public"
-#: Who runs it, where the tests run as root.
+#: User and group of the processes when the tests run as root.
 USER, GROUP = "nobody", "nogroup"
 PASSWORD = "of-the-lab"
 OPEN = urllib.request.build_opener(urllib.request.ProxyHandler({})).open
-#: Readers in WAL mode are in no writer's way: Keystone has both at once.
+#: In WAL mode readers do not block writers: Keystone has both at the same time.
 DATABASE = "import sqlite3, sys; sqlite3.connect(sys.argv[1]).execute('PRAGMA journal_mode = WAL')"
 #: Passwords are hashed fast. Its only process has a cache of its own, from which it takes what is revoked.
 CONFIG = """\
@@ -42,7 +41,7 @@ password_hash_rounds = 4
 
 
 def asked(method: str, url: str, token: str = "", body: Any = None, **headers: str) -> tuple[int, Any, Any]:
-    """Status, headers and document of an answer."""
+    """Send a request, and return status, headers and document of the answer."""
     content = body if isinstance(body, bytes | None) else json.dumps(body).encode()
     kind = "application/octet-stream" if isinstance(body, bytes) else "application/json"
     request = urllib.request.Request(url, content, {
@@ -57,7 +56,8 @@ def asked(method: str, url: str, token: str = "", body: Any = None, **headers: s
 
 
 class LabKeystone:
-    """A context manager; then ``url`` is its address (with /v3) and ``admin`` a token of its administrator."""
+    """A running Keystone; a context manager. ``url`` is its address (with /v3), ``admin`` a token of its administrator.
+    """
 
     def __init__(self) -> None:
         self.port = free_port()
@@ -66,7 +66,7 @@ class LabKeystone:
         self.log, self.config = self.folder / "keystone.log", self.folder / "keystone.conf"
         self.process: subprocess.Popen[bytes] | None = None
         self.admin = ""
-        #: Users by name: ids.
+        #: User ids by name.
         self.users: dict[str, str] = {}
 
     def __enter__(self) -> Self:
@@ -90,13 +90,15 @@ class LabKeystone:
         shutil.rmtree(self.folder)
 
     def _as_user(self) -> dict[str, Any]:
-        """How its processes are started: nothing of the checkout, and no rights of root."""
+        """Return arguments of subprocess with which its processes run: without environment of the checkout, and not as
+        root.
+        """
         user = {"user": USER, "group": GROUP, "extra_groups": []} if os.geteuid() == 0 else {}
         return {"cwd": self.folder, "env": {"PATH": "/usr/bin:/bin", "LC_ALL": "C.UTF-8", "HOME": str(self.folder)},
                 **user}
 
     def _set_up(self) -> None:
-        """Tables, keys, and the first administrator."""
+        """Create the tables, the keys, and the first administrator."""
         assert Path(MANAGE).exists(), "python3-keystone is not installed: it is in bindep.txt, profile lab"
         self.config.write_text(CONFIG.format(folder=self.folder))
         (self.folder / "keys").mkdir(mode=0o700)
@@ -113,7 +115,7 @@ class LabKeystone:
             assert done.returncode == 0, f"{words}:\n{done.stdout[-4000:]}"
 
     def answers(self) -> bool:
-        """Whether it serves."""
+        """Return whether Keystone answers."""
         assert self.process is not None
         assert self.process.poll() is None, f"it ended:\n{self.log.read_text()[-4000:]}"
         try:
@@ -122,7 +124,7 @@ class LabKeystone:
             return False
 
     def login(self, user: str, password: str, project: str) -> str:
-        """A token."""
+        """Return a token of the user for the project."""
         domain = {"id": "default"}
         status, headers, body = asked("POST", f"{self.url}/auth/tokens", body={"auth": {
             "identity": {"methods": ["password"], "password": {"user": {
@@ -132,19 +134,19 @@ class LabKeystone:
         return str(headers["X-Subject-Token"])
 
     def make(self, noun: str, **fields: Any) -> str:
-        """The id of a new user, project, service or endpoint."""
+        """Create a user, project, service or endpoint, and return its id."""
         status, _headers, body = asked("POST", f"{self.url}/{noun}s", self.admin, {noun: fields})
         assert status == 201, body
         return str(body[noun]["id"])
 
     def member(self, name: str, project: str, role: str = "member") -> None:
-        """A new user with *role* on a new project, with the password of the lab."""
+        """Create a user with *role* in a new project, with the password of the lab."""
         user = self.users[name] = self.make("user", name=name, password=PASSWORD)
         found = asked("GET", f"{self.url}/roles?name={role}", self.admin)[2]["roles"][0]["id"]
         path = f"projects/{self.make('project', name=project)}/users/{user}/roles/{found}"
         assert asked("PUT", f"{self.url}/{path}", self.admin)[0] == 204
 
     def offer(self, kind: str, url: str) -> None:
-        """Have a service in the catalogue."""
+        """Add a service with an endpoint to the catalogue."""
         self.make("endpoint", interface="public", url=url, region_id="RegionOne",
                   service_id=self.make("service", type=kind, name=kind))

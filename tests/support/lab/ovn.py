@@ -1,17 +1,16 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""A real OVN on hosts of a `bare.Site`: a central on one of them, Open vSwitch and ovn-controller on all.
-
-Nothing of it runs on the machine itself, so it ends with the hosts. The machine's kernel needs no module: Open vSwitch
-forwards in a process (datapath netdev), between hosts by geneve over a second link, whose address lies on a bridge of
-its own. Hosts reach the southbound database by TLS, with the certificates of their agents, whose common name is the
-host's in OVN; RBAC says what each may write. The northbound database is at a unix socket of the central's host only.
+"""A real OVN on hosts of a `bare.Site`: the central on one of them, Open vSwitch and ovn-controller on all. No process
+of it runs on the machine itself, so it ends with the hosts. The machine's kernel needs no module: Open vSwitch forwards
+in a process (datapath netdev), between hosts by geneve over a second link, whose address lies on a bridge of its own.
+Hosts reach the southbound database by TLS, with the certificates of their agents, whose common name is the host's in
+OVN; RBAC says what each may write. The northbound database is at a unix socket of the central's host only.
 
     with bare.Site(folder, ["bare1", "bare2"], packed=["bare1", "bare2"], ovn=True, pki=…) as site:
         site.play("magnetar.compute.agents")
         with Ovn(site) as ovn:
             ovn.nb("ls-add", "net")
 
-`Guests` types into the guests' serial consoles, and reads there what they say.
+`Guests` types into the guests' serial consoles, and reads their output.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ if TYPE_CHECKING:
 
     from tests.support.lab.bare import BareHost, Site
 
-#: Of the hosts' second links, which carry tunnels.
+#: Beginning of the addresses on the hosts' second links, which carry tunnels.
 TUNNELS = "10.79"
 SOUTHBOUND = 6642
 KEYS = "/etc/magnetar/tls/agent.key", "/etc/magnetar/tls/agent.pem", "/etc/magnetar/tls/ca.pem"
@@ -61,7 +60,7 @@ ovn-sbctl set-ssl {" ".join(KEYS)}
 ovn-sbctl set-connection role=ovn-controller pssl:{SOUTHBOUND}:0.0.0.0
 ovn-northd {START}
 """
-#: By their process ids: an end without a word to anybody.
+#: Kills the processes by their pids.
 KILL = """
 for one in ovnnb_db ovnsb_db ovn-northd; do kill -KILL $(cat /run/ovn/$one.pid); rm /run/ovn/$one.pid; done
 rm -f /run/ovn/ovn*.sock
@@ -92,14 +91,14 @@ ovs-vsctl add-br br-ext -- set bridge br-ext datapath_type=netdev -- add-port br
 """
 
 
-#: What libvirt plugs guests in with, and what is in its place while the controller is to end at that moment.
+#: The program with which libvirt connects guests, and its replacement that kills the controller before.
 VSCTL = "/usr/bin/ovs-vsctl"
 BEFORE_PLUGGING = f"""#!/bin/sh
 case "$*" in *add-port*) kill -KILL $(cat /run/ovn/ovn-controller.pid) && rm /run/ovn/ovn-controller.pid ;; esac
 exec {VSCTL}.real "$@"
 """
 
-#: What a host forwards, and what its controller has said last.
+#: Prints a host's switch and tracked connections, and the end of its controller's log.
 TOLD = """
 ovs-vsctl show
 ovs-appctl dpctl/dump-conntrack | tail -n 60
@@ -110,9 +109,9 @@ tail -n 40 /var/log/ovn/ovn-controller.log
 
 
 class Ovn:
-    """See the head of this file. `nb` and `sb` are ovn-nbctl and ovn-sbctl of the central, which runs on *central*.
-
-    *physical*: name of a physical network that all hosts have, by a third link: the site's own bridge."""
+    """A running OVN; see the module. `nb` and `sb` run ovn-nbctl and ovn-sbctl on the host *central*. *physical*: the
+    name of a physical network that all hosts have, over a third link to the site's own bridge.
+    """
 
     def __init__(self, site: Site, central: str = "", physical: str = "") -> None:
         self.site, self.central, self.physical = site, site.hosts[central or site.names[0]], physical
@@ -137,34 +136,35 @@ class Ovn:
         self._undo.callback(command, "ip", "link", "delete", host.link(name, inner))
 
     def start(self, *, new: bool = True) -> None:
-        """The central's processes, with *new* databases or those that there are."""
+        """Start the central's processes, with *new* databases or the existing ones."""
         self.central.run(["sh", "-ec", (NEW if new else "") + DATABASES + CENTRAL])
 
     def kill(self) -> None:
-        """End the central's processes at once."""
+        """Kill the central's processes."""
         self.central.run(["sh", "-ec", KILL])
 
     def kill_controller(self, host: str) -> None:
-        """End a host's ovn-controller at once."""
+        """Kill a host's ovn-controller."""
         path = "/run/ovn/ovn-controller.pid"
         self.site.hosts[host].run(["sh", "-ec", f"kill -KILL $(cat {path}); rm {path}"])
 
     def start_controller(self, host: str) -> None:
-        """Begin it again."""
+        """Start a host's ovn-controller again."""
         self.site.hosts[host].run(["sh", "-ec", CONTROLLER])
 
     def kill_switch(self, host: str) -> None:
-        """End a host's ovs-vswitchd at once."""
+        """Kill a host's ovs-vswitchd."""
         path = "/run/openvswitch/ovs-vswitchd.pid"
         self.site.hosts[host].run(["sh", "-ec", f"kill -KILL $(cat {path}); rm {path}"])
 
     def start_switch(self, host: str) -> None:
-        """Begin it again."""
+        """Start a host's ovs-vswitchd again."""
         self.site.hosts[host].run(["sh", "-ec", SWITCH])
 
     @contextmanager
     def killed_while_plugging(self, host: str) -> Iterator[None]:
-        """Within, a host's ovn-controller ends at once when libvirt is about to plug a guest in, once."""
+        """Within the context, kill a host's ovn-controller once, just before libvirt connects a guest to Open vSwitch.
+        """
         run = self.site.hosts[host].run
         run(["sh", "-ec", f"mv {VSCTL} {VSCTL}.real; cat >{VSCTL}; chmod 755 {VSCTL}"], stdin=BEFORE_PLUGGING.encode())
         try:
@@ -178,41 +178,41 @@ class Ovn:
         self._undo.close()
 
     def nb(self, *words: str) -> str:
-        """What ovn-nbctl says, once all hosts have done what it asked for."""
+        """Return the output of ovn-nbctl, after all hosts have applied the change."""
         return self.central.run(["ovn-nbctl", "--timeout=120", "--wait=hv", *words]).stdout.strip()
 
     def sb(self, *words: str) -> str:
-        """What ovn-sbctl says."""
+        """Return the output of ovn-sbctl."""
         return self.central.run(["ovn-sbctl", "--timeout=60", *words]).stdout.strip()
 
     def chassis(self, port: str) -> str:
-        """The host that has the port, "" when none has."""
+        """Return the name of the host to which the port is bound; "" when it is not bound."""
         return self.sb("--bare", "--columns=name", "list", "chassis", self.bound(port)) if self.bound(port) else ""
 
     def told(self) -> str:
-        """What the southbound database and the hosts know, for a test that fails."""
+        """Return the state of the southbound database and of the hosts as text, for the message of a failed test."""
         words = [("show",), *(("list", table) for table in ("port_binding", "mac_binding", "chassis_private"))]
         return "\n".join([*(self.sb(*one) for one in words), *(
             f"{host.name}:\n{host.run(['sh', '-c', TOLD], check=False).stdout}" for host in self.site.hosts.values())])
 
     def bound(self, port: str) -> str:
-        """The row of the chassis that has the port."""
+        """Return the uuid of the chassis to which the port is bound."""
         return self.sb("--bare", "--columns=chassis", "find", "port_binding", f"logical_port={port}")
 
 
 class Guests:
-    """See the head of this file. Guests are those of the servers of the lab's ramdisk, by their hosts and ids."""
+    """The consoles of guests; see the module. Guests are servers of the lab's ramdisk, addressed by host and id."""
 
     def __init__(self, site: Site) -> None:
         self.site = site
 
     def console(self, host: str, id: str) -> str:
-        """What the guest has said on this host."""
+        """Return the text of the guest's console log on this host."""
         path = f"/var/lib/magnetar/servers/{id}/console.log"
         return self.site.hosts[host].run(["cat", path], check=False).stdout
 
     def ask(self, host: str, id: str, words: str) -> dict[str, Any]:
-        """What the guest answers to a command at its serial console (see guest.replies)."""
+        """Type a command into the guest's serial console, and return its answer (see guest.replies)."""
         terminal = self.site.hosts[host].run(["virsh", "-c", "qemu:///system", "ttyconsole", id]).stdout.strip()
         before = len(guest.replies(self.console(host, id)))
 
@@ -224,7 +224,7 @@ class Guests:
         return found[0]
 
     def sh(self, host: str, id: str, script: str) -> str:
-        """What a script in the guest prints."""
+        """Return the output of a script in the guest."""
         return str(self.ask(host, id, f"sh {script}")["output"])
 
     def leased(self, host: str, id: str, mac: str, address: str) -> None:

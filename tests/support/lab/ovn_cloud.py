@@ -28,14 +28,16 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from pathlib import Path
 
-#: Seconds in which an emulated guest answers, also while the machine has much else to do.
+#: Seconds within which an emulated guest answers, even on a busy machine.
 PATIENCE = 3.0
 #: Addresses of servers by project and name, of which the first letters are the same; one is in two projects.
 ADDRESSES = {"alpha": {"a1": "10.5.0.11", "a2": "10.5.0.12"}, "beta": {"b1": "10.5.0.12"}}
 
 
 class Beside(NamedTuple):
-    """What a control plane is beside: its folder, an agent, the range of the first network."""
+    """What a control plane needs of its surroundings: a folder, the endpoint of an agent, the range of its first
+    network.
+    """
 
     folder: Path
     endpoint: str
@@ -43,7 +45,7 @@ class Beside(NamedTuple):
 
 
 class Server(NamedTuple):
-    """Where a server is, and its address."""
+    """The host of a server, and the server's address."""
 
     host: str
     id: str
@@ -51,7 +53,7 @@ class Server(NamedTuple):
 
 
 class Cloud:
-    """The hosts, their agents, OVN, the control plane, and a client for each project and for the administrator."""
+    """The hosts, their agents, OVN, the control plane, and a client for each project and one for the administrator."""
 
     def __init__(self, site: bare.Site, ovn: Ovn, control: LabControl) -> None:
         self.site, self.ovn, self.control, self.guests = site, ovn, control, Guests(site)
@@ -61,7 +63,7 @@ class Cloud:
         self.floating = ""
 
     def project(self, name: str) -> None:
-        """A project with a user of the same name, who is a member of it."""
+        """Create a project, and a user of the same name who is a member of it."""
         self.admin.ask(f"project create {name}")
         self.admin.ask(f"user create --project {name} --password {name}-secret {name}")
         self.admin.ask(f"role add --project {name} --user {name} member")
@@ -72,43 +74,45 @@ class Cloud:
         self.of[name] = Clients(path, self.site.folder)
 
     def server(self, name: str) -> Server:
-        """The server of that name, whose project's name begins with the same letter."""
+        """Return host and address of the server *name*, whose project's name begins with the same letter."""
         (project,) = (one for one in self.of if one[0] == name[0])
         (row,) = (one for one in self.admin.json("server list --all-projects --long") if one["Name"] == name)
         assert row["Status"] == "ACTIVE", self.admin.json(f"server show {row['ID']}").get("fault")
         return Server(row["Host"], row["ID"], ADDRESSES[project][name])
 
     def json_of(self, name: str) -> dict[str, Any]:
-        """The server of that name as the administrator sees it."""
+        """Return the document of the server *name* as the administrator sees it."""
         (row,) = (one for one in self.admin.json("server list --all-projects") if one["Name"] == name)
         shown: dict[str, Any] = self.admin.json(f"server show {row['ID']}")
         return shown
 
     def sh(self, name: str, script: str) -> str:
-        """What a script in the server's guest prints."""
+        """Return the output of a script in the server's guest."""
         at = self.server(name)
         return self.guests.sh(at.host, at.id, script)
 
     def reaches(self, name: str, address: str) -> bool:
-        """Whether the guest has answers to pings."""
+        """Return whether pings of the guest to *address* are answered."""
         return "bytes from" in self.sh(name, f"ping -c 2 -W 1 {address}")
 
     def pinging(self, name: str, address: str) -> None:
-        """Have the guest ping five times a second from now on."""
+        """Let the guest ping *address* five times a second until ``unanswered``."""
         self.sh(name, f"ping -i 0.2 {address} >/run/pings 2>&1 & true")
 
     def unanswered(self, name: str) -> tuple[int, int]:
-        """End that. How many pings in a row had no answer, at most, and how many in all had one."""
+        """End the pings of the guest. Return the largest number in a row without an answer, and the number of all
+        answers.
+        """
         came = [int(one) for one in self.sh(
             name, "kill -INT $(pidof ping); sleep 1; sed -n 's/.* seq=\\([0-9]*\\) .*/\\1/p' /run/pings").split()]
         return max(after - before for before, after in pairwise(came)) - 1, len(came)
 
     def says(self, name: str, address: str) -> str:
-        """Who answers the guest by TCP, at port 77."""
+        """Return the text that *address* sends to the guest by TCP from port 77."""
         return self.sh(name, f"sleep 2 | nc -w 5 {address} 77 2>/dev/null").strip()
 
     def outside(self) -> None:
-        """Make the external network ext, on which the machine is the gateway."""
+        """Create the external network ext, whose gateway is this machine."""
         machine = self.site.machine_address
         net = machine.rpartition(".")[0]
         self.admin.ask("network create ext --external --provider-network-type flat --provider-physical-network public")
@@ -116,11 +120,11 @@ class Cloud:
                        f"--allocation-pool start={net}.200,end={net}.250 ext-v4")
 
     def pings(self) -> bool:
-        """Whether the machine has an answer from the floating IP."""
+        """Return whether the floating IP answers pings of this machine."""
         return answer(self.floating) is not None
 
     def dials(self, address: str, port: int) -> str:
-        """Who answers the machine by TCP; "" for nobody."""
+        """Return the text that *address* sends to this machine by TCP; "" when nothing answers."""
         try:
             with socket.create_connection((address, port), 5) as line:
                 return line.recv(100).decode().strip()
@@ -129,8 +133,10 @@ class Cloud:
 
 
 def answer(address: str, identifier: int | None = None) -> int | None:
-    """The DSCP of the answer to an echo request (RFC 792) of this machine, which need not have ``ping``; none where
-    there is no answer within `PATIENCE`. Requests of one *identifier*, usually this process's, are one connection."""
+    """Return the DSCP of the answer to an echo request (RFC 792) of this machine, which need not have ``ping``;
+    ``None`` when there is no answer within `PATIENCE`. Requests with the same *identifier*, by default this process's,
+    belong to one connection.
+    """
     head = struct.pack("!BBHHH", 8, 0, 0, os.getpid() & 0xFFFF if identifier is None else identifier, 1)
     total = sum(struct.unpack("!4H", head))
     request = head[:2] + struct.pack("!H", ~(total + (total >> 16)) & 0xFFFF) + head[4:]
@@ -151,8 +157,9 @@ def answer(address: str, identifier: int | None = None) -> int | None:
 
 @contextmanager
 def cloud_of(folder: Path, names: Sequence[str], disk: Path, **settings: object) -> Iterator[Cloud]:
-    """A cloud on hosts of these names, of which the first is OVN's central too. What its control plane said is shown
-    at the end."""
+    """Run a cloud on hosts with these names, the first of which also runs OVN's central. Print the control plane's log
+    at the end.
+    """
     with ExitStack() as stack:
         site = stack.enter_context(bare.Site(folder, names, packed=names, ovn=True))
         site.play("magnetar.compute.agents")
@@ -175,7 +182,7 @@ def cloud_of(folder: Path, names: Sequence[str], disk: Path, **settings: object)
 
 @contextmanager
 def knocking(address: str, port: int) -> Iterator[list[str]]:
-    """Try all the while to be answered there by TCP; what was said."""
+    """Connect to *address* by TCP again and again within the context; yield a list of the texts that it sends."""
     over, said = threading.Event(), list[str]()
 
     def knock() -> None:

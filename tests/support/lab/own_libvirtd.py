@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""A libvirtd of a test's own, which may be stopped and killed: nobody else on this machine uses it."""
+"""A libvirtd for one test, which may stop and kill it, because nothing else on this machine uses it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.support.waiting import eventually
 if TYPE_CHECKING:
     from pathlib import Path
 
-#: Hides the folders of this machine's libvirtd. They stay while libvirtd is started again, as on a host.
+#: Mounts empty folders over those of this machine's libvirtd. They persist while libvirtd restarts, as on a host.
 FOLDERS = """
 mkdir -p /run/libvirt
 for folder in /run/libvirt /var/lib/libvirt /var/cache/libvirt /var/log/libvirt /etc/libvirt; do
@@ -28,7 +28,7 @@ exec sleep infinity
 
 
 class OwnLibvirtd:
-    """A libvirtd with its socket in *folder*, in namespaces of mounts and of the network; a context manager."""
+    """A libvirtd with its socket in *folder*, in mount and network namespaces of its own; a context manager."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -56,7 +56,7 @@ class OwnLibvirtd:
             self._namespaces.wait()
 
     def start(self) -> None:
-        """Start it, and wait until it answers."""
+        """Start libvirtd, and wait until it answers."""
         self.process = subprocess.Popen(
             ["nsenter", f"--target={self._namespaces.pid}", "--mount", "--net", "libvirtd", "-f",
              self.folder / "libvirtd.conf", "-p", self.folder / "pid"],
@@ -64,7 +64,7 @@ class OwnLibvirtd:
         eventually(self._answers, "libvirtd answers", passing=(libvirt.libvirtError,), pause=0.2)
 
     def kill(self) -> None:
-        """Kill it; guests stay."""
+        """Kill libvirtd; guests keep running."""
         if self.process is not None:
             self.process.kill()
             self.process.wait()

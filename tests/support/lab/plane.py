@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The control plane of this checkout, ``magnetar serve``, in a process of its own beside a ``LabAgent``."""
+"""The control plane of this checkout, ``magnetar serve``, in a process of its own next to a ``LabAgent``."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ SERVE = "import sys; from magnetar_core.commands import main; sys.exit(main(sys.
 
 
 class LabControl:
-    """API, conductor and services for the host of *agent*; its folder is in the agent's."""
+    """API, conductor and services for the host of *agent*. Its folder is inside the agent's folder."""
 
     def __init__(self, agent: LabAgent, name: str = "labhost", **settings: object) -> None:
         self.port = free_port()
@@ -53,7 +53,7 @@ class LabControl:
             self.process.wait(60)
 
     def answers(self) -> bool:
-        """Whether it serves."""
+        """Return whether the API answers."""
         assert self.process is not None
         assert self.process.poll() is None, f"it ended:\n{self.log.read_text()[-4000:]}"
         connection = HTTPConnection("127.0.0.1", self.port, timeout=10)

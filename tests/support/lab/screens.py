@@ -32,13 +32,13 @@ MOST_BYTES = 200_000
 #: A shell on the guest's screen, which does not ask for a login.
 SHELL = "setsid getty -n -l /bin/sh 0 tty1 linux </dev/null >/dev/null 2>&1 &"
 NOVNC_READY = "document.querySelector('#noVNC_container canvas')?.width > 600"
-#: Ends when the guest has had time to answer, and the page to draw that.
+#: Ends when the guest has had time to answer, and the page to draw the answer.
 PAUSE = "new Promise((done) => setTimeout(() => done(true), 8000))"
 SERIAL_READY = "document.getElementById('status')?.textContent === 'connected'"
 
 
 class View(NamedTuple):
-    """A window: pixels, and whether the page is dark."""
+    """A browser window: its size in pixels, and whether the page is dark."""
 
     width: int = 1200
     height: int = 750
@@ -82,7 +82,7 @@ def picture_site(folder: Path) -> None:
 
 
 def picture_pages(folder: Path, pages: list[str]) -> None:
-    """Take pictures of pages of the site to look at: light and dark, and narrow as on a phone."""
+    """Take pictures of pages of the site for a review: light and dark, and narrow as on a phone."""
     with Browser() as browser:
         for page in pages:
             for kind, view in (("light", View()), ("dark", View(dark=True)), ("phone", PHONE)):
@@ -95,7 +95,7 @@ def picture_pages(folder: Path, pages: list[str]) -> None:
 
 @contextmanager
 def cloud_with_guest() -> Iterator[tuple[LabAgent, LabControl]]:
-    """Run a cloud with a server web1, whose guest is up and has a shell on its screen."""
+    """Run a cloud with a server web1, whose guest has booted and has a shell on its screen."""
     images = guest.build()
     with tempfile.TemporaryDirectory(prefix="magnetar-lab-", dir="/var/tmp") as folder, \
             OwnLibvirtd(Path(folder)) as libvirtd, LabAgent(libvirt_uri=libvirtd.uri) as agent, \
@@ -111,7 +111,7 @@ def cloud_with_guest() -> Iterator[tuple[LabAgent, LabControl]]:
 
 
 def picture_consoles(folder: Path) -> None:
-    """Take the pictures of a guest's screen and of its serial console, after commands that are typed there."""
+    """Take pictures of a guest's graphical console and of its serial console, after typed commands."""
     with cloud_with_guest() as (_agent, control), Browser() as browser:
         url = control.openstack("console url show --novnc web1 -f value -c url").stdout.strip()
         show_page(browser, url, View(1000, 560))

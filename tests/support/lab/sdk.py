@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What openstacksdk, unmodified, does with real guests, noun by noun: ``Story(...).play()``.
-
-It holds in a cloud that is embedded in one host and in one that is spread over several, and leaves nothing behind.
+"""A story of openstacksdk, unmodified, with real guests, noun by noun: ``Story(...).play()``. It works in a cloud that
+is embedded in one host and in one with several machines, and removes everything that it creates.
 """
 
 from __future__ import annotations
@@ -16,12 +15,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-#: Seconds for anything that is waited for, and between two looks.
+#: Seconds for every wait, and between two checks.
 LIMIT, PAUSE = 240.0, 0.2
 
 
 class Counted:
-    """A proxy of the SDK that counts what is asked of it."""
+    """A proxy of the SDK that counts calls."""
 
     def __init__(self, proxy: Any, calls: list[str]) -> None:
         self._proxy, self._calls = proxy, calls
@@ -45,7 +44,7 @@ class Story:
         self.server: Any = None
 
     def play(self) -> None:
-        """From the first question to the last deletion."""
+        """Run all parts of the story, in order."""
         for part in (self.versions, self.images, self.flavors, self.keypairs, self.hosts, self.create, self.many,
                      self.lists, self.words, self.power, self.volumes, self.interfaces, self.resize, self.states,
                      self.copies, *((self.migrate, self.live, self.cell) if self.other else ()), self.history,
@@ -57,18 +56,18 @@ class Story:
     # What the cloud is made of
 
     def versions(self) -> None:
-        """The endpoint tells its microversions."""
+        """Read the microversions of the endpoint."""
         found = self.compute.get_endpoint_data()
         assert (found.min_microversion, found.max_microversion) == ((2, 1), (2, NEWEST))
 
     def images(self) -> None:
-        """The guest's image."""
+        """Upload the guest's image."""
         self.guest = self.image.create_image("sdk", filename=str(self.disk), disk_format="qcow2",
                                              container_format="bare", wait=True)
         assert self.image.get_image(self.guest).status == "active"
 
     def flavors(self) -> None:
-        """Two, with extra specs, and one of them for this project alone."""
+        """Create two flavors with extra specs, one of them for this project alone."""
         compute = self.compute
         self.small = compute.create_flavor(name="sdk.small", ram=128, vcpus=1, disk=1)
         self.larger = compute.create_flavor(name="sdk.larger", ram=160, vcpus=1, disk=1, is_public=False)
@@ -85,13 +84,13 @@ class Story:
         assert {"sdk.small", "sdk.larger"} <= {one.name for one in compute.flavors(is_public=None)}
 
     def keypairs(self) -> None:
-        """One, made by the cloud."""
+        """Create a key pair, whose private key the cloud generates."""
         assert self.compute.create_keypair(name="sdk").private_key
         assert "sdk" in [one.name for one in self.compute.keypairs()]
         assert self.compute.get_keypair("sdk").fingerprint == self.compute.find_keypair("sdk").fingerprint
 
     def hosts(self) -> None:
-        """Services, hypervisors, zones, limits; a host is away and back for the scheduler."""
+        """Read services, hypervisors, zones and limits; disable a host for the scheduler, and enable it again."""
         compute = self.compute
         service = next(compute.services(binary="nova-compute", host=self.host))
         assert (service.state, service.status) == ("up", "enabled")
@@ -111,12 +110,12 @@ class Story:
     # Servers
 
     def wanted(self, name: str, **more: Any) -> dict[str, Any]:
-        """What a new server is asked for with."""
+        """Return the arguments of a new server."""
         networks = [{"uuid": self.network.find_network("default").id}]
         return {"name": name, "flavor_id": self.small.id, "networks": networks, **more}
 
     def create(self) -> None:
-        """A server on the host, with everything that goes along."""
+        """Create a server on the host, with all kinds of arguments."""
         data = base64.b64encode(b"#!/bin/sh\necho GUEST told >/dev/console\n").decode()
         made = self.compute.create_server(**self.wanted(
             "sdk", image_id=self.guest.id, key_name="sdk", user_data=data, metadata={"role": "web"}, tags=["shop"],
@@ -125,7 +124,7 @@ class Story:
         assert (self.server.compute_host, self.server.description) == (self.host, "the first")
 
     def many(self) -> None:
-        """Two at once, where the first one is, on volumes of their own; they go as they came."""
+        """Create two servers at once on the host of the first one, on volumes of their own; delete them."""
         root = {"boot_index": 0, "uuid": self.guest.id, "source_type": "image", "destination_type": "volume",
                 "volume_size": 1, "delete_on_termination": True}
         self.compute.create_server(**self.wanted(
@@ -140,7 +139,7 @@ class Story:
         self.until(lambda: not list(self.compute.servers(details=False, name="sdk-two")), "both are gone")
 
     def lists(self) -> None:
-        """By name, tag, status, host and flavor; with and without details."""
+        """List servers by name, tag, status, host and flavor, with and without details."""
         compute = self.compute
         for given in ({"tags": "shop"}, {"status": "ACTIVE", "name": "^sdk$"}, {"compute_host": self.host},
                       {"flavor": self.small.id}, {"image": self.guest.id}):
@@ -150,7 +149,7 @@ class Story:
         assert compute.get_server(self.server).flavor.name == "sdk.small"
 
     def words(self) -> None:
-        """Name, metadata, tags, console, diagnostics, lock, password, state."""
+        """Use name, metadata, tags, console, diagnostics, lock, password and state of the server."""
         compute, server = self.compute, self.server
         assert compute.update_server(server, name="sdk1", description="again").name == "sdk1"
         compute.set_server_metadata(server, tier="front")
@@ -171,7 +170,7 @@ class Story:
         compute.reset_server_state(server, "active")
 
     def power(self) -> None:
-        """What a guest does."""
+        """Stop, start, reboot, pause and suspend the server."""
         compute, server = self.compute, self.server
         for act, status in ((compute.pause_server, "PAUSED"), (compute.unpause_server, "ACTIVE"),
                             (compute.suspend_server, "SUSPENDED"), (compute.resume_server, "ACTIVE"),
@@ -186,12 +185,12 @@ class Story:
             self.until(lambda before=before: self.boots() > before, "the guest boots")
 
     def boots(self) -> int:
-        """How often the guest has said that it is up."""
+        """Return how often the guest has reported that it has booted."""
         output: str = self.compute.get_server_console_output(self.server)["output"]
         return output.count("GUEST ready")
 
     def volumes(self) -> None:
-        """Attached, shown, and taken away."""
+        """Create a volume, attach it, show it, and detach it."""
         made = self.volume.create_volume(name="sdk", size=1)
         self.volume.wait_for_status(made, "available", interval=PAUSE, wait=LIMIT)
         attached = self.compute.create_volume_attachment(self.server, volume=made.id, tag="data",
@@ -204,7 +203,7 @@ class Story:
         self.volume.delete_volume(made)
 
     def interfaces(self) -> None:
-        """A second NIC comes and goes."""
+        """Attach a second NIC, and detach it."""
         compute, network = self.compute, self.network.find_network("default")
         made = compute.create_server_interface(self.server, net_id=network.id)
         assert len(list(compute.server_interfaces(self.server))) == 2
@@ -215,7 +214,7 @@ class Story:
         assert list(self.network.ports(id=made.port_id)) == []
 
     def states(self) -> None:
-        """Rebuilt and rescued."""
+        """Rebuild and rescue the server."""
         compute, server = self.compute, self.server
         compute.rebuild_server(server, self.guest.id, description="anew")
         assert self.becomes("ACTIVE").description == "anew"
@@ -225,7 +224,7 @@ class Story:
         self.becomes("ACTIVE")
 
     def copies(self) -> None:
-        """An image of the server."""
+        """Create an image of the server."""
         made = self.compute.create_server_image(self.server, "sdk-copy")
         self.until(lambda: self.image.get_image(made.id).status == "active", "the copy is there")
         self.image.delete_image(made.id)
@@ -234,7 +233,7 @@ class Story:
     # Moves
 
     def resize(self) -> None:
-        """There and back, and there for good. In a cell of one host it stays on it."""
+        """Resize the server and revert that; resize it and confirm that. In a cell of one host it stays on the host."""
         compute, server = self.compute, self.server
         compute.resize_server(server, self.larger)
         assert self.becomes("VERIFY_RESIZE").compute_host == (self.other or self.host)
@@ -247,14 +246,14 @@ class Story:
         assert (found.flavor.name, found.compute_host) == ("sdk.larger", self.other or self.host)
 
     def migrate(self) -> None:
-        """Cold, back to the first host."""
+        """Migrate the server cold, back to the first host."""
         self.compute.migrate_server(self.server, host=self.host)
         assert self.becomes("VERIFY_RESIZE").compute_host == self.host
         self.compute.confirm_server_resize(self.server)
         self.becomes("ACTIVE")
 
     def live(self) -> None:
-        """Two leave the host at once; the second one waits for the first, and is called back."""
+        """Migrate two servers live at once. The second one waits for the first, and is aborted."""
         compute, server = self.compute, self.server
         second = compute.wait_for_server(compute.create_server(**self.wanted(
             "sdk-second", image_id=self.guest.id, host=self.host)), interval=PAUSE, wait=LIMIT)
@@ -271,7 +270,8 @@ class Story:
         compute.wait_for_delete(second, interval=PAUSE, wait=LIMIT)
 
     def cell(self) -> None:
-        """The only other host of the cell takes none: the server stays, though another cell has room."""
+        """Migrate the server while the only other host of its cell is disabled: it stays, though another cell has room.
+        """
         compute, server = self.compute, self.server
         service = next(compute.services(binary="nova-compute", host=self.host))
         compute.disable_service(service)
@@ -285,7 +285,7 @@ class Story:
     # The end
 
     def history(self) -> None:
-        """What was done to it, and how it went."""
+        """Read the server's actions and their results."""
         found = list(self.compute.server_actions(self.server))
         assert {"create", "rebuild", "resize", "rescue"} <= {one.action for one in found}
         create = self.compute.get_server_action(found[-1], self.server)
@@ -293,7 +293,7 @@ class Story:
         assert self.compute.get_quota_set(self.project, usage=True).usage["instances"] >= 1
 
     def end(self) -> None:
-        """Nothing is left."""
+        """Delete everything, and check that nothing is left."""
         self.compute.delete_server(self.server)
         self.compute.wait_for_delete(self.server, interval=PAUSE, wait=LIMIT)
         assert self.compute.find_server(self.server.id) is None
@@ -304,7 +304,7 @@ class Story:
         self.image.delete_image(self.guest)
 
     def password_set(self) -> bool:
-        """Whether the guest takes a password: its agent may start after the last word of the console."""
+        """Return whether the guest accepts a password: its agent may start after the last line of the console."""
         from openstack.exceptions import ConflictException
 
         try:
@@ -314,7 +314,7 @@ class Story:
         return True
 
     def until(self, ready: Callable[[], Any], what: str) -> Any:
-        """What *ready* gives as soon as it gives something."""
+        """Call *ready* until its result is true, and return the result. *what*: the expected event, for the error."""
         end = time.monotonic() + LIMIT
         while not (found := ready()):
             assert time.monotonic() < end, f"{what}: not within {LIMIT:g} s"
@@ -322,7 +322,7 @@ class Story:
         return found
 
     def becomes(self, status: str, server: Any = None) -> Any:
-        """The server, when it has that status and nothing is done to it."""
+        """Wait until the server has that status and no task_state, and return it."""
         id = (server or self.server).id
 
         def look() -> Any:

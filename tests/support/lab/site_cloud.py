@@ -27,28 +27,28 @@ class Cloud(Clients):
         self.site, self.hosts = site, site.hosts
 
     def until(self, ready: Callable[[], object], what: str, limit: float = 240.0) -> None:
-        """Wait."""
+        """Wait until *ready* returns a true value. *what*: the expected event, for the error."""
         end = time.monotonic() + limit
         while not ready():
             assert time.monotonic() < end, f"{what}: {self.said()}"
             time.sleep(0.5)
 
     def said(self) -> str:
-        """The last lines of the services."""
+        """Return the last lines in the logs of the services."""
         return "\n".join(host.run(["journalctl", "-n", "30", "-o", "cat", "-u", "magnetar-*"], check=False).stdout
                          for host in self.hosts.values())
 
     def play(self, text: str, *words: str, good: bool = True) -> str:
-        """Run a playbook of this text."""
+        """Run a playbook with this text."""
         path = self.site.folder / f"book{words[-1] if words else ''}.yml"
         path.write_text(text)
         return self.site.play(path, *words, good=good)
 
     def release(self, host: str) -> str:
-        """The release of the control plane on a host."""
+        """Return the release of the control plane that is active on a host."""
         return self.hosts[host].run(["readlink", "/opt/magnetar-control/bin"]).stdout
 
 
 def changes(said: str) -> dict[str, int]:
-    """Changed tasks by host, out of the recap."""
+    """Return the number of changed tasks by host, from the recap in a playbook's output."""
     return {name: int(count) for name, count in re.findall(r"^(\S+) +: ok=\d+ +changed=(\d+)", said, re.MULTILINE)}

@@ -24,7 +24,7 @@ def fences(name: str, language: str) -> list[str]:
 
 def run(place: tuple[Path, Running], plays: str, *words: str, command: str = "ansible-playbook",
         arguments: Iterable[str] = ("play.yml",)) -> str:
-    """Run a playbook, or another command of Ansible; its output."""
+    """Run a playbook, or another *command* of Ansible; return its output."""
     folder, running = place
     (folder / "play.yml").write_text(plays)
     (folder / "hosts").write_text("[kvm_hosts]\nlocalhost ansible_connection=local ansible_become=false\n")

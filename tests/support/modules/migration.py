@@ -14,7 +14,7 @@ from tests.support.ports import free_port
 
 @pytest.fixture
 def pair():
-    """Two hosts, and a server web1 on the first."""
+    """Yield two hosts, with a server web1 on the first."""
     found = Pair(Path(tempfile.mkdtemp(prefix="mag")), (free_port(), free_port()))
     found.id = found.make()
     yield found
@@ -23,7 +23,7 @@ def pair():
 
 @pytest.fixture
 def go(pair, module):
-    """``go(name, ...)``: a module that speaks to the first host, or to the one given as *at*."""
+    """Return a function that runs the module *name* against the agent of the first host, or of the host *at*."""
     def call(name, /, at=None, **options):
         secrets = {"ca_cert": pair.one.pki.ca, "client_cert": pair.root / "pki/admin.pem",
                    "client_key": pair.root / "pki/admin.key"}

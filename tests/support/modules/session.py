@@ -3,7 +3,7 @@
 
     python -m tests.support.modules.session docs/pictures/servers.txt
 
-The playbook is README's own; its image is a small file, as example.com has none.
+The playbook is README's own, with a small file as image, because the URL in README does not exist.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ COMMANDS = (
 
 
 def record_session(folder: Path) -> Iterator[str]:
-    """Yield each command with what it prints, on a cloud that starts for them."""
+    """Yield each command with its output, on a cloud that runs for the recording."""
     image = folder / "debian.qcow2"
     subprocess.run(["qemu-img", "create", "-q", "-f", "qcow2", image, "1M"], check=True)
     play, = fences("README.md", "yaml")

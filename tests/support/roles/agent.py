@@ -15,7 +15,7 @@ ROLE = Path(__file__).resolve().parents[3] / "roles/agent"
 
 
 def tasks(file, *names):
-    """The tasks of the role's *file* with these *names*, all without any. Others would change this machine."""
+    """Return the tasks of the role's *file* with these *names*, or all. Other tasks would change this machine."""
     found = yaml.safe_load((ROLE / "tasks" / file).read_text())
     chosen = [task for task in found if task["name"] in names or not names]
     assert not names or [task["name"] for task in chosen] == [*names]
@@ -23,7 +23,7 @@ def tasks(file, *names):
 
 
 def play(folder, tasks, *words, **given):
-    """Run *tasks* with the variables of the role and those *given*; whether all went well, and what was said."""
+    """Run *tasks* with the variables of the role and those *given*; return whether they succeeded, and the output."""
     book, variables = folder / "book.json", folder / "given.json"
     variables.write_text(json.dumps(given))
     book.write_text(json.dumps([{
