@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Renders CHANGELOG.rst and changelogs/changelog.yaml from the fragments: `python -m tools.release_notes`.
 
-The entry of the version in galaxy.yml is written anew. It keeps its date, and gets all fragments that no older version
+The entry of the version in galaxy.yml is rewritten. It keeps its date, and gets all fragments that no older version
 has, and the modules that are new since that version. With `--check` nothing is written: the status is 1 where a
 fragment is invalid, or a file is out of date.
 """

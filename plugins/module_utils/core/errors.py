@@ -16,9 +16,9 @@ class MagnetarError(Exception):
 
     code = "internal"
     status = 500
-    #: Whether the same call may succeed in a moment, because the agent or libvirt restarts.
+    #: Whether a repeated call may soon succeed, because the agent or libvirt restarts.
     again = False
-    #: Whether another process raised it: the client of an agent or cloud read it from an answer.
+    #: Whether the error comes from an answer of an agent or cloud, and not from this process.
     remote = False
     #: The id of the failed request, as its client knows it.
     request_id: Optional[str] = None

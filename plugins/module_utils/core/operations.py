@@ -27,7 +27,7 @@ KEPT = 1000
 STREAMS = 8
 #: Number of operations that may wait for other work in addition to the running ones.
 WAITING = 256
-#: The operation that this thread works for.
+#: The operation that the current thread runs.
 CURRENT: contextvars.ContextVar[Optional[Operation]] = contextvars.ContextVar("operation", default=None)
 
 

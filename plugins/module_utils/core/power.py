@@ -80,7 +80,7 @@ VM_STATES: Mapping[str, VmState] = {
     OFFLOADED: VmState("SHELVED_OFFLOADED"),
 }
 
-#: One step between power states: the server action, and the agent's verb.
+#: Pairs of power states that one action connects, to the server action and the agent's verb.
 STEPS: Mapping[tuple[str, str], tuple[str, str]] = {
     (RUNNING, OFF): ("os-stop", "stop"),
     (OFF, RUNNING): ("os-start", "start"),

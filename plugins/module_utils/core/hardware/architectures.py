@@ -13,7 +13,7 @@ from typing import Any
 
 from ..errors import InvalidField
 
-#: The field of ``hardware``.
+#: Name of the field of ``hardware`` with the guest's architecture.
 FIELD = "architecture"
 X86_64, AARCH64, PPC64LE, S390X = "x86_64", "aarch64", "ppc64le", "s390x"
 I686 = "i686"

@@ -13,9 +13,9 @@ from .traits import CUSTOM, is_known_trait
 
 #: Names for hypervisors that Magnetar does not support.
 _VMWARE = "(cpu|memory|disk_io|vif)_(limit|reservation|shares_share)"
-#: Classes that are counted, but not in groups, nor under names that are too long.
+#: Classes that the scheduler counts. The row with them is for requests in groups, where it does not count them.
 _CLASSES = "CUSTOM_[A-Z0-9_]+|VCPU|PCPU|MEMORY_MB|DISK_GB|MEM_ENCRYPTION_CONTEXT"
-#: An amount that requests nothing.
+#: Pattern of amounts that request nothing.
 NONE = "0+"
 _SCHEDULED = frozenset((SCHEDULER,))
 #: Classes whose amount an extra spec can set instead of the flavor, in the order of ``Amounts``.

@@ -56,7 +56,7 @@ ROWS = (
     Spec(r"(hw|hw_rng|hw_video|os|quota|accel|pci_passthrough|aggregate_instance_extra_specs|capabilities):.+|"
          r"hide_hypervisor_id", ANY, lacks="it is an extra spec of flavors, and no property of images"),
 )
-#: Nothing is reserved: owners of images may note anything, also in Nova's namespaces.
+#: No namespace is reserved: owners of images may set any property, also in Nova's namespaces.
 IMAGE_PROPERTIES = Table("image property", ROWS, r"(?!)")
 
 #: Architectures that a host of another architecture runs natively.

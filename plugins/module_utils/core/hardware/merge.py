@@ -35,7 +35,7 @@ PREFIX: Mapping[str, str] = {"virtio": "vd", "scsi": "sd", "sata": "sd", "ide": 
 TOPOLOGY = ("cpu_sockets", "cpu_cores", "cpu_threads")
 #: Video models whose memory can be chosen.
 WITH_RAM = ("vga", "vmvga", "qxl", "bochs")
-#: Minimum of fields unless 0: microseconds, and the least weight of cgroups.
+#: Minimum of fields that are not 0: microseconds of the CPU quota, and the weight in cgroups.
 LEAST: Mapping[str, int] = {"cpu_period": 1000, "cpu_quota": 1000, "cpu_shares": 2}
 #: IOMMU model of guests to the machines that have it.
 VIOMMUS: Mapping[str, tuple[str, ...]] = {

@@ -369,7 +369,7 @@ _RULES = {
     "device_type": ("|".join(TYPES), "must be one of %s" % ", ".join(TYPES))}
 #: Keys whose values keep their case.
 _AS_GIVEN = ("name", "type", "device_type", "physical_network")
-#: Classes of hosts and virtual GPUs, not of PCI devices.
+#: Resource classes that PCI devices cannot have: those of hosts and virtual GPUs.
 NOT_DEVICES = ("VCPU", "PCPU", "MEMORY_MB", "DISK_GB", VGPU_CLASS)
 _ID = (r"[0-9a-f]{4}", "must be four hexadecimal digits as a text, such as \"10de\"")
 

@@ -34,7 +34,7 @@ FLAVOR_WINS, IMAGE_WINS, ALIKE, LESS, EITHER = "flavor", "image", "alike", "less
 #: More rules: the image's word must not come after the flavor's; the image may narrow an open choice of the flavor;
 #: only one of the two may be set.
 ORDER, OPEN, ALONE = "order", "open", "alone"
-#: Both values count.
+#: Another rule: the values of flavor and image are combined.
 UNION = "union"
 RULES: Mapping[str, str] = {
     FLAVOR_WINS: "the flavor wins", IMAGE_WINS: "the image wins",
@@ -109,12 +109,12 @@ class Row(NamedTuple):
 
 
 _COUNT = Integer(1, 4096)
-#: A user of a guest. Names on Windows may contain spaces.
+#: Name of a user in a guest. Names on Windows may contain spaces.
 GUEST_USER = Text(1, 64, r"[^\s:\x00-\x1f\x7f]+( +[^\s:\x00-\x1f\x7f]+)*", "must be the name of a user")
 #: Maximum number of NUMA cells of a guest.
 _CELLS = 64
 _PINNED = "a host with dedicated CPUs (the agent's setting cpu_dedicated_set)"
-#: QEMU's maximum, and a terabyte per second in kilobytes.
+#: Rates: QEMU's maximum for disks, and for NICs one terabyte per second in kilobytes.
 _DISK_RATE, _NIC_RATE = Integer(0, 10**15), Integer(0, 10**9)
 _PERIOD = Integer(0, 1_000_000)
 _DISK_BUSES = ("virtio", "scsi", "sata", "ide")

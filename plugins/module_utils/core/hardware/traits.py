@@ -64,7 +64,7 @@ TPM: Mapping[str, tuple[str, ...]] = {
 #: Traits by the values of ``disk_encryption``.
 ENCRYPTION: Mapping[str, tuple[str, ...]] = {
     "luks": ("COMPUTE_EPHEMERAL_ENCRYPTION", "COMPUTE_EPHEMERAL_ENCRYPTION_LUKS")}
-#: A host whose cores have several threads.
+#: Trait of a host whose cores have several threads.
 THREADS = "HW_CPU_HYPERTHREADING"
 #: Traits by the values of ``memory_encryption``.
 SEV: Mapping[str, str] = {"amd-sev": "HW_CPU_X86_AMD_SEV", "amd-sev-es": "HW_CPU_X86_AMD_SEV_ES"}

@@ -371,7 +371,7 @@ class Client:
         return transport.tls_context(self._ca_cert, self._client_cert, self._client_key, self._validate)
 
     def _unreachable(self, error: Exception, connected: bool) -> MagnetarError:
-        """Return the ``Unreachable`` (or ``TimedOut``) for *error*, with advice."""
+        """Return the error for a failed connection: ``Unreachable`` or ``TimedOut``, with advice for the user."""
         if isinstance(error, (socket.timeout, TimeoutError)) and connected:
             return TimedOut("%s did not answer in time. See `journalctl -u magnetar-agent` there." % self.endpoint)
         from . import transport

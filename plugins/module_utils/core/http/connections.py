@@ -20,10 +20,10 @@ if TYPE_CHECKING:
     import ssl
 
 log = logging.getLogger(__name__)
-#: Files and connections that a process may have open, where its host allows it. The default of 1,024 can be used up by
-#: as many silent clients.
+#: Limit of open files and sockets of a process, where its hard limit allows it. With the usual limit of 1,024, as many
+#: silent clients would lock out all others.
 OPEN = 65536
-#: One address gets at most a quarter of them, whatever the settings are.
+#: The largest limit of connections for one client address: a quarter of ``OPEN``, whatever the settings are.
 SHARE = 4
 #: Connections of an address beyond its limit that are refused with a reason, and the seconds that they have for their
 #: request. Further ones are closed without an answer.

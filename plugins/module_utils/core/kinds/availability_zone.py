@@ -8,7 +8,7 @@ from ..values import Boolean, ListOf, Text
 
 
 class AvailabilityZone(Kind):
-    """A zone."""
+    """An availability zone."""
 
     noun, plural = "availability_zone", "availability_zones"
     selectable = False

@@ -19,7 +19,7 @@ NONE = "none"
 #: A tag of a server, or of one of its devices.
 TAG = Text(1, 60, r"[^,/\x00-\x1f\x7f]+", "must not contain a comma, a slash or control characters")
 TIME = Text(20, 20)
-#: Key of a request.
+#: The id of a request.
 REQUEST = Text(1, 128, r"[\w.-]+", "may have letters, digits and . _ - only")
 
 

@@ -9,7 +9,7 @@ from .common import NAME, REFERENCE, TIME
 
 #: Common name in the certificate of an agent.
 PEER = Text(1, 255)
-#: The place of a volume on another host, as the attachment stores it.
+#: The host of an attached volume, where that is not the server's host. Stored with the attachment.
 ORIGIN = Record(
     host=Field(Text(0, 255), "The host that has the volume.", required=True),
     peer=Field(Nullable(PEER), "Common name in the certificate of its agent; null for one without TLS.",

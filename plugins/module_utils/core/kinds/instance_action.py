@@ -8,7 +8,7 @@ from ..values import ListOf, Nullable, Text, Value
 
 
 class InstanceAction(Kind):
-    """One request and its outcome."""
+    """One request for a server, and its outcome."""
 
     noun, plural = "instance_action", "instance_actions"
     report_doc = "The requests for the server, latest first; empty when there are none."

@@ -7,7 +7,7 @@ from ..fields import FIXED, READ, Field
 from ..values import Boolean, Choices, Integer, Nullable, Text, Uuid, Value
 from .common import Resource
 
-#: In order; each requests at least that phase, so a flow may be run again from its start.
+#: Values of ``phase``, in order. A request for a past phase does nothing, so flows can run again from the start.
 PHASES = ("prepared", "moved", "settled")
 
 

@@ -17,7 +17,7 @@ DEVICE = Text(1, 15, r"[A-Za-z0-9][A-Za-z0-9_.\-]*", "must be a network device n
 CIDR = Text(9, 18, r"\d{1,3}(\.\d{1,3}){3}/\d{1,2}", "must be an IPv4 network such as 192.168.100.0/24")
 NIC_ADDRESS = Text(7, 18, r"\d{1,3}(\.\d{1,3}){3}(/\d{1,2})?", "must be an IPv4 address such as 192.168.100.7")
 ADDRESS = Text(7, 15, r"\d{1,3}(\.\d{1,3}){3}", "must be an IPv4 address")
-#: A port of OVN.
+#: Uuid of a port in OVN.
 PORT = Uuid()
 PHYSICAL = Text(1, 63, PHYSICAL_NETWORK, "must be the name of a physical network")
 VLAN = Integer(1, 4094)

@@ -38,7 +38,7 @@ from .volume import DEVICE as DISK
 USER_DATA_MAX = 65535
 #: The longest path that Linux accepts, and the maximum number of files.
 PATH_MAX, FILES_MAX = 4095, 255
-#: Nova's status words for states that a host alone can see, and the word that lists soft-deleted servers of a cloud.
+#: Those of Nova's status words that an agent reports, and the word for soft-deleted servers of a cloud.
 STATUSES = tuple(status_word(state) for state in (BUILDING, ACTIVE, STOPPED, PAUSED, SUSPENDED, RESCUED, ERROR,
                                                   SOFT_DELETED))
 META = Text(0, 255)

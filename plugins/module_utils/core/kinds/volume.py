@@ -8,14 +8,14 @@ from ..values import Boolean, Choices, Integer, ListOf, MapOf, Nullable, Text, U
 from .common import REFERENCE, REQUEST, TAG, TIME, Resource
 from .export import ORIGIN
 
-#: The last one is encrypted with QEMU's own LUKS and a key of the host.
+#: Formats of volumes. A volume in the format ``luks`` is encrypted by QEMU with a key of the host.
 FORMATS = ("qcow2", "raw", "luks")
-#: The key with which a cloud has a disk encrypted.
+#: Encryption key of a disk, which a cloud sends to the host.
 DISK_KEY = Nullable(Text(64, 64, "[0-9a-f]*", "must be 64 hexadecimal digits"))
 #: Name of a pool in the agent's setting ``pools``.
 POOL = Text(1, 63, r"[A-Za-z0-9][A-Za-z0-9_.\-]*", "may have letters, digits, and . - _ only")
 SIZE = Integer(1, 2**20)
-#: Cinder's status words for states that a host alone can see.
+#: Those of Cinder's status words that an agent reports without a cloud.
 STATUSES = ("creating", "available", "in-use", "error")
 
 
