@@ -85,7 +85,7 @@ def looks_like_uuid(text):
 
 
 def scalar_text(value):
-    """Return a number or boolean as the text that a user means; other values unchanged."""
+    """Return a number or boolean as the text that the user wrote in YAML; other values unchanged."""
     if isinstance(value, bool):
         return "true" if value else "false"
     return str(value) if isinstance(value, (int, float)) else value

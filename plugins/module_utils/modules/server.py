@@ -187,7 +187,7 @@ class ServerModule(ResourceModule):
         return self._batch(params, check_mode, diff_mode, client)
 
     def _batch(self, params, check_mode, diff_mode, client):
-        """Send one call for all items. An item with a wrong option fails alone and is not sent; the others are."""
+        """Send all items in one call. An item with an invalid option fails without being sent; all others are sent."""
         shared = {option.option: params.get(option.option) for option in self.item_options
                   if option.option not in ("name", "id")}
         items = [self._item(shared, options) for options in params["servers"]]

@@ -68,8 +68,8 @@ def _machine(hardware: Mapping[str, Any], host: Mapping[str, Any]) -> Iterator[t
 
 
 def offered_machine_types(hardware: Mapping[str, Any], host: Mapping[str, Any]) -> Sequence[str]:
-    """Return the machine types that guests with this *hardware* can have on a *host*; empty where an earlier agent does
-    not report them.
+    """Return the machine types that guests with this *hardware* can have on a *host*; empty where an agent of an older
+    release does not report them.
     """
     machine_types: Sequence[str] = (host.get("machine_types") or {}).get(architectures.guest_architecture(hardware,
                                                                                                           host)) or ()

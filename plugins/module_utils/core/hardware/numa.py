@@ -198,10 +198,10 @@ class NoFit(Exception):
 
 def place_guest(cells: Sequence[HostCell], needs: Needs, worth: Mapping[int, int] = MappingProxyType({}),
                 pack: bool = True) -> Placement:
-    """Return the placement of a server on the host's *cells*, each cell of the guest on another cell of the host. Cells
-    with more *worth* (of their devices) come first, then the fullest that suffice (*pack*) or the emptiest. At least
-    one cell is near each of the networks in *needs*; networks that are near no cell of the host do not count. Raises
-    ``NoFit``.
+    """Return the placement of a server on the host's *cells*, with each guest cell on a host cell of its own. Host
+    cells with a higher *worth* (``pci.preferred_cells``) come first, then the fullest that suffice (*pack*) or the
+    emptiest. At least one cell is near each of the networks in *needs*; networks that are near no cell of the host do
+    not count. Raises ``NoFit``.
     """
     if len(needs.cells) > len(cells):
         raise NoFit("it needs %d NUMA cells, and the host has %d" % (len(needs.cells), len(cells)))

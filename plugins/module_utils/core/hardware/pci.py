@@ -169,8 +169,8 @@ def _names(part: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def device_pools(host: Mapping[str, Any]) -> list[DevicePool]:
-    """Return the pools that a host reports (the fields ``pci_pools`` and ``mdevs`` of ``kinds.Host``). An earlier agent
-    reports no pools, only the number of devices of each alias.
+    """Return the pools that a host reports (the fields ``pci_pools`` and ``mdevs`` of ``kinds.Host``). An agent of an
+    older release reports no pools, only the number of devices of each alias.
     """
     parts = [DevicePool(_names(mdev), mdev["numa_node"], mdev["total"], mdev["free"], mdev.get("provider", ""),
                         VGPU_CLASS)

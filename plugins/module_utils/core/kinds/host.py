@@ -8,7 +8,8 @@ from ..values import Boolean, Integer, ListOf, MapOf, Nullable, Text, Value
 
 
 class Host(Kind):
-    """The agent's host: its identity, its capacity and usage, and the leftovers without a document."""
+    """The agent's host: its identity, its capacity and usage, and its orphans (domains and files without a document).
+    """
 
     noun, plural = "host", "hosts"
     selectable = False
