@@ -85,7 +85,7 @@ def looks_like_uuid(text):
 
 
 def scalar_text(value):
-    """Return a number or boolean as the text that the user wrote in YAML; other values unchanged."""
+    """Return a boolean as ``true`` or ``false``, and a number as text; other values unchanged."""
     if isinstance(value, bool):
         return "true" if value else "false"
     return str(value) if isinstance(value, (int, float)) else value
