@@ -118,8 +118,9 @@ def _merged(answered: Sequence[Rows], sort: Sequence[tuple[str, bool]]) -> list[
         return list(answered[0]) if answered else []
     each = sorted((row for cell_rows in answered for row in cell_rows), key=lambda row: row.leaving is not None)
     rows = list({row.id: row for row in reversed(each)}.values())
-    if len({descending for _name, descending in sort}) == 1 and not any(servers.c[name].nullable for name, _ in sort):
-        rows.sort(key=attrgetter(*(name for name, _descending in sort)), reverse=sort[0][1])
+    names = [name for name, _descending in sort]
+    if len({descending for _name, descending in sort}) == 1 and not any(servers.c[name].nullable for name in names):
+        rows.sort(key=attrgetter(*names), reverse=sort[0][1])
         return rows
     for name, descending in reversed(sort):
         rows.sort(key=lambda row, name=name: _null(getattr(row, name)), reverse=descending)  # type: ignore[misc]
