@@ -76,7 +76,7 @@ class LibvirtHypervisor(Capabilities, CpuModels, Backups, Mirrors, Exports, Gues
         self.connection.on_connect(listener)
 
     def close(self) -> None:
-        """Close the connections to libvirt, and stop the KVM probe and all threads that deliver events."""
+        """Close the connections to libvirt. Stop the KVM probe and all threads that deliver events."""
         self.close_exports()
         self.end_filters()
         self.switch_filter.close()

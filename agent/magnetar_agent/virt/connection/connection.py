@@ -113,7 +113,8 @@ class Connection:
         return self._opened.wait(seconds)
 
     def drop_if_dead(self) -> None:
-        """Open the connection again if libvirt has noticed that it is broken."""
+        """Close this connection if libvirt has noticed that it is broken. A new one is then opened in the background.
+        """
         conn = self._conn
         if conn is not None and not _alive(conn):
             self._drop(conn, "libvirtd was started again")
@@ -128,7 +129,7 @@ class Connection:
 
     def call(self, purpose: str, function: Callable[[Any], T]) -> T:
         """Return the result of *function*, called with the ``virConnect``. *purpose* completes "libvirt could not …" in
-        errors."""
+        errors. Raises ``HypervisorDown`` without a connection."""
         conn = self._conn
         if conn is None:
             self._wake.set()

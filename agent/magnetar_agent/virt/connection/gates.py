@@ -70,8 +70,9 @@ class Gates:
             return any(turn.hangs or turn.given_up for (name, _kind), turn in self._turns.items() if name == owner)
 
     def enter(self, owner: str, purpose: str, kind: str = "", long: bool = False) -> Turn:
-        """Wait until a call to *owner* may start, and register it. Raises ``GuestSilent`` or ``StorageSilent`` when the
-        previous call hangs, and ``Conflict`` when that call takes long or too many calls wait."""
+        """Wait until a call to *owner* may start, register the call, and return its turn. Raises ``GuestSilent`` or
+        ``StorageSilent`` when the previous call hangs, and ``Conflict`` when that call takes long or too many calls
+        wait."""
         now = time.monotonic()
         deadline, soon = now + self._wait, now + GRACE
         with self._changed:
@@ -95,8 +96,8 @@ class Gates:
             self._changed.notify_all()
 
     def give_up(self, turn: Turn) -> None:
-        """Fail the callers that wait for this *turn*, and later ones until its call returns, with the error of a hung
-        owner."""
+        """Record that the caller of this *turn* has given up. Until its call returns, ``enter`` raises the error of a
+        hung owner in callers that must wait for the turn."""
         with self._changed:
             turn.given_up = True
             self._changed.notify_all()

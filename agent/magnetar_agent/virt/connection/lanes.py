@@ -70,8 +70,8 @@ class Lanes:
         return len(self._taken)
 
     def take(self, lane: Lane, purpose: str, owner: str = "", timeout: float = PLACE_TIMEOUT) -> CallPlace:
-        """Wait for a free slot in *lane*, and take it for *owner*. Raises ``GuestSilent`` or ``StorageSilent`` when
-        hanging calls hold the slots, and ``Unavailable`` after *timeout* seconds."""
+        """Wait for a free slot in *lane*, take the slot for *owner*, and return it. Raises ``GuestSilent`` or
+        ``StorageSilent`` when hanging calls hold the slots, and ``Unavailable`` after *timeout* seconds."""
         deadline = time.monotonic() + timeout
         with self._changed:
             while not self._has_room(lane, owner):
@@ -97,7 +97,7 @@ class Lanes:
             self._changed.notify_all()
 
     def mark_answering(self, place: CallPlace) -> None:
-        """Record that the call in this slot is answered again."""
+        """Record that the call in this slot does not hang any more: its guest or storage pool answers again."""
         with self._changed:
             self._set_hanging(place, False)
             self._note_answer(place)
@@ -124,7 +124,8 @@ class Lanes:
             thread.join(15)
 
     def _set_hanging(self, place: CallPlace, hangs: bool) -> None:
-        """Record whether a call hangs; reads that watch the call (lane ``WATCH``) get the same mark."""
+        """Record whether the call in this slot *hangs*. Reads that watch the call (lane ``WATCH``) get the same mark.
+        """
         for other in self._taken:
             if other is place or (other.lane is Lane.WATCH and other.owner == place.owner):
                 other.hangs = hangs
@@ -137,7 +138,7 @@ class Lanes:
                 del self._answered[next(iter(self._answered))]
 
     def _kept(self, owner: str, group: list[CallPlace]) -> int:
-        """Return how many slots are closed to *owner*: 0 or 1. It is 1 while other calls hang, if *owner* is a guest
+        """Return how many slots *owner* must leave free: 0 or 1. It is 1 while other calls hang, if *owner* is a guest
         that has not answered since, or a storage pool (there are few) that has never answered."""
         began = min((place.began for place in group if place.hangs), default=None)
         if began is None:

@@ -65,17 +65,17 @@ class LibvirtLimits:
 
     @property
     def storage(self) -> int:
-        """Return the most calls to storage pools in flight, including hanging ones."""
+        """Return how many calls to storage pools may be in flight at the same time, including hanging ones."""
         return max(_FEWEST_STORAGE, self.workers // 10)
 
     @property
     def guests(self) -> int:
-        """Return the most calls to guests in flight, including hanging ones. libvirtd's other workers serve the other
-        lanes."""
+        """Return how many calls to guests may be in flight at the same time, including hanging ones. libvirtd's other
+        workers serve the other lanes."""
         return max(_FEWEST, self.workers - self.storage - sum(_FIXED.values()))
 
     def places(self, lane: Lane) -> int:
-        """Return the most calls of *lane* in flight, not counting hanging ones."""
+        """Return how many calls of *lane* may be in flight at the same time, not counting hanging ones."""
         if lane is Lane.AGENT:
             return max(1, self.guests // 4)
         if lane is Lane.STORAGE:
@@ -84,8 +84,8 @@ class LibvirtLimits:
 
 
 def ask_workers() -> int | None:
-    """Return the limit of worker threads of libvirt's daemon for QEMU, from its admin interface; ``None`` without an
-    answer."""
+    """Return the limit of worker threads of libvirt's daemon for QEMU, from the daemon's admin interface; ``None`` if
+    it does not answer."""
     for server, uri in _SERVERS.items():
         try:
             reply = run_program(["virt-admin", "-c", uri, "server-threadpool-info", server],

@@ -133,8 +133,9 @@ class ConnectionPool:
     def call(self, purpose: str, function: Callable[[Any], T], lane: Lane = Lane.LOOK, guest: str = "") -> T:
         """Return the result of *function*, called with a ``virConnect``.
 
-        *function* must need no answer of a guest's QEMU, except of *guest*'s, if this call is part of a long call to
-        that guest. *purpose* completes "libvirt could not …" in errors. A lost call is repeated if it only reads."""
+        *function* must not need an answer of a guest's QEMU. The only exception is *guest*, when this call is part of a
+        long call to that guest. *purpose* completes "libvirt could not …" in errors. If the connection breaks, a call
+        that only reads is repeated."""
         for last in (lane is not Lane.LOOK, True):
             self._wait_until_up()
             try:
@@ -211,9 +212,8 @@ class ConnectionPool:
             turn.gates.leave(turn)
 
     def _follow(self, call: _Call, look: _Age | MonitorWatch, limit: float) -> Any:
-        """Return the result of *call*. Raise the error of a hung guest or pool when it is unanswered for *limit*
-        seconds. An operation gives its own slot to other operations meanwhile.
-        """
+        """Return the result of *call*. When *look* reports that the call has been unanswered for *limit* seconds, raise
+        the error of a hung guest or pool. An operation gives its own slot to other operations meanwhile."""
         if call.wait(FIRST_LOOK):
             return call.outcome()
         operation, turn = CURRENT.get(), call.turn
@@ -230,7 +230,7 @@ class ConnectionPool:
         return call.outcome()
 
     def _note(self, place: CallPlace, turn: Turn, seconds: float) -> None:
-        """Record whether a call hangs, which has been unanswered for this many *seconds*."""
+        """Record whether the call of this slot and turn hangs. *seconds*: how long it has been unanswered."""
         if seconds >= FIRST_LOOK and not place.hangs:
             self._lanes.mark_hanging(place)
             turn.gates.set_hanging(turn, turn.kind != WIPES)
@@ -250,8 +250,8 @@ class ConnectionPool:
 
     # Connection -----------------------------------------------------------------------------------------------------
     def _wait_until_up(self) -> None:
-        """Wait until libvirt is back, if the caller is an operation: a restart of libvirtd must not fail it. Other
-        callers get the error of the call immediately."""
+        """Wait until libvirt is back, if an operation makes the call: a restart of libvirtd must not fail the
+        operation. For other callers return immediately, so that they get the error of the call."""
         operation = CURRENT.get()
         if self._events.generation is not None or operation is None:
             return

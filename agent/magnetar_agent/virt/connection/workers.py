@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Threads for calls. The caller may stop waiting for a call."""
+"""Threads that make calls to libvirt, so that callers may stop waiting for them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ IDLE = 8
 
 
 class Workers:
-    """A pool of daemon threads, which do not keep the process from ending. A hanging call occupies only its own
+    """A pool of daemon threads, which do not keep the process from ending. A call that hangs occupies only its own
     thread."""
 
     def __init__(self) -> None:

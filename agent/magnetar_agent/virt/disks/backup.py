@@ -91,7 +91,7 @@ class Backups(Domains):
             return False
 
     def _job(self, uuid: str, flags: int) -> dict[str, Any]:
-        """Return the statistics of the domain's job; empty when there is none."""
+        """Return the statistics of the domain's job (virDomainGetJobStats with *flags*); empty when there is no job."""
         statistics: dict[str, Any] = {}
         self._with("follow a copy of", uuid, lambda domain: statistics.update(domain.jobStats(flags)))
         return statistics if statistics.get("type") else {}

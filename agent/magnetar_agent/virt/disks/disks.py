@@ -56,7 +56,7 @@ class Disks:
 
     def label_disk(self, path: Path, label: str) -> None:
         """Run mkswap or mke2fs on an existing disk. Both programs look for known signatures at the beginning and end of
-        the disk, where a previous user may have written anything: so these parts are overwritten first."""
+        the disk, where a previous user may have written anything. So these two parts are overwritten first."""
         descriptor = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
         try:
             size = zeros.open_file_size(descriptor)
@@ -154,12 +154,10 @@ class Disks:
 @contextmanager
 def atomic_file(path: Path, named: bool = True, flushed: bool = True) -> Iterator[Path]:
     """Yield the path of a new file. At the end the file is *flushed* and renamed to *path*; after an error it is
-    removed.
+    removed. *named*: the rename is flushed too.
 
-    *named*: the rename is flushed too. Only owner and group have rights to the file, regardless of the program that
-    created it. A file from an interrupted attempt is removed first, so that a program that still writes to that one
-    cannot damage the new file.
-    """
+    Only owner and group have rights to the file, regardless of the program that created it. A file from an interrupted
+    attempt is removed first: a program that still writes to the old file cannot damage the new one."""
     part = path.with_name(path.name + PART)
     part.unlink(missing_ok=True)
     try:
@@ -233,7 +231,8 @@ def _labelled(part: Path, format: str, size: int, label: str, key: DiskKey | Non
 
 
 def _signed(raw: Path, label: str, name: str) -> None:
-    """Run mkswap if *label* is ``swap``, otherwise mke2fs with that label. *name* appears in errors."""
+    """Run mkswap on the file *raw* if *label* is ``swap``, otherwise mke2fs with that label. *name*: the disk's name in
+    errors."""
     if label == "swap":
         run_program(["mkswap", "--label", "swap", "--", str(raw)], f"make the swap disk {name}")
     else:

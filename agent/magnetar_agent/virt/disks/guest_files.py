@@ -67,7 +67,8 @@ def _in_folder(job: dict[str, Any], folder: Path) -> dict[str, str]:
 
 
 def _serve(job: dict[str, Any], folder: Path, socket: Path) -> subprocess.Popen[bytes]:
-    """Start qemu-nbd for one client. It ends when this program ends."""
+    """Start qemu-nbd, which serves the job's disk at *socket* to one client and ends when this program ends. Return its
+    process. Raises ``NotWritable``."""
     listens, output_file = folder / "pid", folder / "said"
     with output_file.open("wb") as words:
         server = subprocess.Popen(  # noqa: S603 (a list of the agent's; no shell)
@@ -137,7 +138,7 @@ def write_injected_parts(guest: Any, job: dict[str, Any]) -> dict[str, str]:
 
 
 def _key(guest: Any, key: str) -> None:
-    """Add a line to root's authorized_keys, unless the file has it."""
+    """Add the line *key* to root's authorized_keys, unless the file has this line."""
     guest.mkdir_p("/root/.ssh")
     guest.chown(0, 0, "/root/.ssh")
     guest.chmod(0o700, "/root/.ssh")
@@ -207,7 +208,7 @@ def _write(guest: Any, path: str, content: bytes) -> None:
 
 
 def _check(guest: Any, path: str) -> None:
-    """Raise ``NotWritable`` for a FIFO (which has no reader), a device or a folder."""
+    """Raise ``NotWritable`` if *path* in the guest is a FIFO (which has no reader), a device or a folder."""
     if guest.exists(path) and not guest.is_file(path, followsymlinks=True):
         raise NotWritable(f"{path} is not a file")
 

@@ -62,7 +62,8 @@ class Injections:
         raise NotImplementedError
 
     def inject(self, disk: Disk, injection: Injection, kvm: bool) -> Mapping[str, str]:
-        """Run ``guest_files``, which gets the disk as descriptors (``qemu_img.Nodes``)."""
+        """Run ``guest_files``, which gets the disk as descriptors (``qemu_img.Nodes``). Return the parts that could not
+        be written, each with the reason."""
         if disk.remote is not None:
             raise HypervisorError(f"Nothing is written into the disk {disk.path}: it is in Ceph, for whose key the "
                                   "program that does it has no right.")
@@ -86,7 +87,7 @@ class Injections:
         return _failed(disk.path, output, injection)
 
     def lacks_injection(self) -> str:
-        """Return what the host lacks first for injections; "" if nothing. Only that result is cached."""
+        """Return the first thing that the host lacks for injections; "" if nothing. Only the result "" is cached."""
         if not self._can_inject:
             if _parts() is None:
                 return "libguestfs is not installed (libguestfs0)"
@@ -152,8 +153,8 @@ def _folder(stack: ExitStack, user: tuple[int, int]) -> str:
 
 
 def _failed(path: Path, output: str, injection: Injection) -> dict[str, str]:
-    """Return the parts that failed according to the program's output. Check the output strictly: the program has read
-    data of a guest's image."""
+    """Return the parts of *injection* that failed, each with the reason, from the program's *output*. Check the output
+    strictly: the program has read data of a guest's image. *path*: the disk, for errors."""
     try:
         answer: Any = json.loads(output[:65536])
         error, failed = answer.get("error"), answer.get("failed", {})

@@ -34,10 +34,9 @@ def write_iso(target: BinaryIO, label: str, files: Mapping[str, bytes]) -> None:
 
 @lru_cache(maxsize=32)
 def _empty(label: str, paths: tuple[tuple[str, int], ...], sizes: tuple[int, ...]) -> tuple[memoryview, list[int]]:
-    """Return an image with zeros as contents, and the offset of each content. *paths*: each with the number of its
-    content; *sizes*: sizes of the contents. The names in plain ISO 9660 are numbers, because it allows neither
-    ``meta_data.json`` nor ``2009-04-04``.
-    """
+    """Return an image whose files contain only zeros, and the offset of each content. *paths*: each file's path and the
+    index of its content; *sizes*: the bytes of each content. The names in plain ISO 9660 are numbers, because it allows
+    neither ``meta_data.json`` nor ``2009-04-04``."""
     image = pycdlib.PyCdlib()
     image.new(interchange_level=3, joliet=3, rock_ridge="1.09", vol_ident=label)
     plain, first = {"": ""}, dict[int, str]()

@@ -78,7 +78,7 @@ class Exports:
         server.wait()
 
     def serving(self, id: str) -> Export | None:
-        """Return the export with this *id*, if a thread serves it."""
+        """Return the export with this *id*; ``None`` if no thread serves it."""
         server = self._servers.get(id)
         return server.export if server else None
 
@@ -90,9 +90,9 @@ class Exports:
                 server.end()
 
     def rejoin(self, uuid: str, socket: Path) -> None:
-        """Read from the disk with ``qemu-io`` in QEMU's monitor. libvirt 9.0 cannot set the reconnect-delay of QEMU's
-        NBD client; without one the client connects again only when a request finds no connection, and fails that
-        request."""
+        """Make QEMU read from the disk, by ``qemu-io`` in QEMU's monitor. libvirt 9.0 cannot set the reconnect-delay of
+        QEMU's NBD client. Without a delay the client connects again only when a request finds no connection, and fails
+        that request."""
         def read(conn: Any) -> None:
             domain = conn.lookupByUUIDString(uuid)
             if not domain.isActive():
@@ -212,7 +212,8 @@ class _NbdServer(threading.Thread):
                      str(overlay), str(size)], f"make a stand-in for {disk.path}")
 
     def _until_it_listens(self) -> None:
-        """Wait until qemu-nbd greets a client. When qemu-nbd ends first, the connection ends too."""
+        """Connect to qemu-nbd and wait for its greeting, then record that it listens. If qemu-nbd ends first, the
+        connection ends too."""
         with socket.socket(socket.AF_UNIX) as probe, contextlib.suppress(OSError):
             probe.settimeout(READY)
             probe.connect(str(self.export.socket))

@@ -55,8 +55,8 @@ def virtual_disk_size(source: Path | NetworkSource, format: str, user: tuple[int
 
 
 def tool_user(user: tuple[int, int], *places: Path | NetworkSource) -> User:
-    """Return the user that qemu-img runs as: QEMU's *user*, or root (``None``) if a place is in Ceph, as root has its
-    key."""
+    """Return the user that qemu-img runs as: QEMU's *user*, or root (``None``) if one of the disks *places* is in Ceph,
+    because root has Ceph's key."""
     ceph = any(isinstance(place, NetworkSource) and place.protocol == "rbd" for place in places)
     return None if ceph else user
 
@@ -153,7 +153,7 @@ def check_backing_files(disks: Iterable[Disk], user: tuple[int, int]) -> None:
 
 @contextmanager
 def _held(path: Path, how: int) -> Iterator[int]:
-    """Yield an open descriptor of the file or block device at *path*; *how*: flags of open(2). Raises
+    """Yield an open descriptor of the file or block device at *path*. *how*: flags of open(2). Raises
     ``HypervisorError``."""
     if not path.is_absolute():
         raise HypervisorError(f"The path {path} of a disk is not absolute.")

@@ -87,7 +87,8 @@ class RbdTools:
         return bool(self._snapshot(name))
 
     def protect(self, name: str) -> None:
-        """Run ``rbd snap create`` and ``snap protect``, also while another host does the same."""
+        """Make the image a base: run ``rbd snap create`` and ``snap protect``. Another host may do the same at the same
+        time."""
         at = ("--image", name, "--snap", SNAPSHOT)
         for words, fine in ((("create", *at, "--no-progress"), _THERE), (("protect", *at), _DONE)):
             try:
@@ -97,8 +98,8 @@ class RbdTools:
                     raise
 
     def remove_base(self, name: str) -> None:
-        """Run ``rbd children``, ``snap unprotect``, ``snap rm``, ``rm``. Give up without an error when another host
-        fills, clones or removes the base meanwhile."""
+        """Run ``rbd children``, ``snap unprotect``, ``snap rm`` and ``rm``. If another host fills, clones or removes
+        the base meanwhile, give up without an error."""
         if self.size(name) is None:
             return
         protected = self._snapshot(name)
@@ -123,7 +124,8 @@ class RbdTools:
                     None)
 
     def _seen(self, name: str, *words: str) -> Any:
-        """Return the parsed output of ``rbd`` *words* for the image *name*; ``None`` when there is no such image."""
+        """Return the parsed output of the command ``rbd`` with the arguments *words* for the image *name*; ``None``
+        when there is no such image."""
         try:
             return self._look(name, *words)
         except HypervisorError as error:
@@ -168,8 +170,8 @@ class RbdTools:
 
 @dataclass(frozen=True)
 class RoomSeen:
-    """The cached size and free space of a pool, or the cached error: a cluster that does not answer delays each
-    read."""
+    """The cached size and free space of a pool, or the cached error of reading them. Without the cache, each read would
+    wait for a cluster that does not answer."""
 
     pool: str
     at: float
@@ -178,7 +180,7 @@ class RoomSeen:
 
     @classmethod
     def look(cls, pool: str, tools: RbdTools) -> RoomSeen:
-        """Read size and free space of *pool* now."""
+        """Read size and free space of *pool* with *tools*, and return them, or the error, for the cache."""
         try:
             return cls(pool, time.monotonic(), tools.room())
         except HypervisorError as error:
@@ -189,7 +191,7 @@ class RoomSeen:
         return self.pool == pool and time.monotonic() < self.at + GOOD
 
     def told(self) -> tuple[int, int]:
-        """Return total and free bytes. Raises the ``HypervisorError`` of a failed read."""
+        """Return total and free bytes. Raises the cached ``HypervisorError`` if the read failed."""
         if self.error is not None:
             raise HypervisorError(self.error.message)
         return self.room

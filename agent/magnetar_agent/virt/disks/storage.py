@@ -77,12 +77,13 @@ class Storage:
         self._in(pool, "look", lambda _found: None)
 
     def contents(self, pool: str) -> dict[str, PoolContent]:
-        """Call virStoragePoolListAllVolumes."""
+        """Return the pool's volumes by name (virStoragePoolListAllVolumes)."""
         return self._in(pool, "list what is there", lambda storage_pool: {
             volume.name(): _content(storage_pool, volume) for volume in storage_pool.listAllVolumes()})
 
     def content(self, pool: str, name: str) -> PoolContent | None:
-        """Call virStorageVolLookupByName, and virStoragePoolRefresh when the volume is not known."""
+        """Return the volume *name* (virStorageVolLookupByName), after virStoragePoolRefresh if libvirt does not know
+        it; ``None`` if there is none."""
         def look(storage_pool: Any) -> PoolContent | None:
             volume = _lookup(storage_pool, name)
             if volume is None:
@@ -121,8 +122,8 @@ class Storage:
             self._in(pool, "look again", lambda storage_pool: storage_pool.refresh())
 
     def remove_content(self, pool: str, name: str, wipe: int | None) -> None:
-        """Call virStorageVolDelete, after overwriting the volume: all of it by virStorageVolWipe, which has no
-        parameter for a size, or its beginning by the agent."""
+        """Overwrite the volume as *wipe* says, then call virStorageVolDelete. virStorageVolWipe overwrites the whole
+        volume. It has no parameter for a size, so the agent itself overwrites a beginning."""
         def look(storage_pool: Any) -> str | None:
             volume = _lookup(storage_pool, name)
             return None if volume is None else str(volume.path())
@@ -144,7 +145,8 @@ class Storage:
         self._in(pool, f"remove {name}", remove, changes=True)
 
     def pool_room(self, pool: str) -> tuple[int, int]:
-        """Call virStoragePoolGetInfo, which returns the values of libvirt's last change or refresh of the pool."""
+        """Return total and free bytes (virStoragePoolGetInfo). The values are from libvirt's last change or refresh of
+        the pool."""
         def look(storage_pool: Any) -> tuple[int, int]:
             _state, total, _used, free = storage_pool.info()
             return int(total), int(free)
@@ -170,8 +172,8 @@ class Storage:
 
     def _in(self, pool: str, purpose: str, function: Callable[[Any], T], changes: bool = False,
             wipes: bool = False) -> T:
-        """Return the result of *function*, called with the libvirt pool, which must run. See
-        ``ConnectionPool.ask_storage``."""
+        """Return the result of *function*, called with libvirt's storage pool *pool*; see
+        ``ConnectionPool.ask_storage``. Raises ``Conflict`` if there is no such pool or it does not run."""
         def call(conn: Any) -> T:
             try:
                 storage_pool = conn.storagePoolLookupByName(pool)

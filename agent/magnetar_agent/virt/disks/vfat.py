@@ -49,7 +49,7 @@ class _Volume:
         return first
 
     def write(self, cluster: int, content: bytes) -> None:
-        """Write *content* from *cluster* on; 0 is the root folder."""
+        """Write *content* at the beginning of *cluster*, and on into the next clusters; 0 is the root folder."""
         self.target.seek(ROOT_AT if cluster == 0 else DATA_AT + (cluster - 2) * CLUSTER)
         self.target.write(content)
 
@@ -71,7 +71,8 @@ def write_vfat(target: BinaryIO, label: str, files: Mapping[str, bytes]) -> None
 
 
 def _tree(files: Mapping[str, bytes]) -> dict[str, object]:
-    """Return the *files* as nested mappings, one for each folder."""
+    """Return the *files* as nested mappings: one for each folder, from name to content or to the mapping of a folder.
+    """
     top: dict[str, object] = {}
     for path, content in sorted(files.items()):
         at = top
@@ -83,8 +84,8 @@ def _tree(files: Mapping[str, bytes]) -> dict[str, object]:
 
 
 def _folder(volume: _Volume, inside: Mapping[str, object], own_cluster: int) -> bytes:
-    """Write the content *inside* a folder whose first cluster is *own_cluster* (0 for the root); return the folder's
-    entries."""
+    """Write the files and folders of the mapping *inside* (``_tree``) to *volume*. Return the directory entries for
+    them, which the caller writes. *own_cluster*: the first cluster of the folder that they are in, 0 for the root."""
     folder_entries = b""
     for number, (name, child) in enumerate(inside.items()):
         if isinstance(child, dict):
@@ -99,8 +100,8 @@ def _folder(volume: _Volume, inside: Mapping[str, object], own_cluster: int) -> 
 
 
 def _named(name: str, number: int, kind: int, at: int, size: int) -> bytes:
-    """Return the directory entries of a file or folder: several for the long name, and one with a number as the short
-    name."""
+    """Return the directory entries of a file or folder: some for its long name, and one for the short name, which is
+    made of *number*. *kind*: its attributes; *at*: its first cluster."""
     short = f"F{number:07}".encode().ljust(11)
     return b"".join(_long(name, short)) + _entry(short, kind, at, size)
 

@@ -27,7 +27,7 @@ class Consoles(Domains):
     """The part of ``LocalHypervisor`` for consoles."""
 
     def open_graphics(self, uuid: str, type: str) -> socket.socket:
-        """Call virDomainOpenGraphicsFD: libvirt passes one end of a socket pair to QEMU."""
+        """Return one end of a socket pair, whose other end libvirt passes to QEMU (virDomainOpenGraphicsFD)."""
         sockets: list[socket.socket] = []
 
         def take(domain: Any) -> None:

@@ -28,8 +28,8 @@ class CpuModels:
         self._cpu_answers: dict[Any, Any] = {}
 
     def cpu_choices(self, virt_type: str) -> CpuChoices:
-        """Call virConnectGetDomainCapabilities. Models that libvirt reports neither as usable nor as unusable are
-        tried."""
+        """Return the CPU modes and models of virConnectGetDomainCapabilities. Models that libvirt reports neither as
+        usable nor as unusable are tried."""
         def ask(conn: Any) -> CpuChoices:
             offered = self._capabilities(conn, virt_type)
             return CpuChoices(
@@ -39,7 +39,8 @@ class CpuModels:
         return self.connection.call("tell the CPU models of guests", ask, Lane.HOST)
 
     def cpu_features(self, virt_type: str, model: str = "", features: Features = ()) -> frozenset[str]:
-        """Call virConnectBaselineHypervisorCPU, and virConnectCompareHypervisorCPU for *features*."""
+        """Return the CPU's features (virConnectBaselineHypervisorCPU), after a check of *features* by
+        virConnectCompareHypervisorCPU."""
         def ask(conn: Any) -> frozenset[str]:
             key = (virt_type, model, features)
             answer = self._kept().get(key)

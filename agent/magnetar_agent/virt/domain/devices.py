@@ -69,8 +69,8 @@ class Devices:
         self._with_seen("attach a device to", uuid, plug)
 
     def detach(self, uuid: str, device: Disk | Nic) -> None:
-        """Call virDomainDetachDeviceFlags for the live domain: QEMU asks the guest, and libvirt waits some seconds for
-        its answer."""
+        """Call virDomainDetachDeviceFlags for the live domain. QEMU asks the guest to release the device, and libvirt
+        waits some seconds for the guest's answer."""
         def unplug(domain: Any, parsed: DomainSeen) -> None:
             if not domain.isActive() or not has_device(parsed, device):
                 return

@@ -76,8 +76,8 @@ def domain_state(libvirt_state: DomainState) -> tuple[str, str]:
 
 def render_domain(spec: DomainSpec, cache: str = "none", folder: Path = FOLDER,
                   caches: Mapping[str, str] = MappingProxyType({})) -> str:
-    """Return the domain XML of *spec*. *cache*: the cache mode of its disks, none, or writeback without O_DIRECT.
-    *caches*: the modes of disks that differ, by target."""
+    """Return the domain XML of *spec*, from the template in *folder*. *cache*: the cache mode of its disks, ``none``,
+    or ``writeback`` without O_DIRECT. *caches*: the modes of disks that differ, by target."""
     tags = [(device, tag) for device, tag in
             [*((d.target, d.tag) for d in spec.disks), *((n.mac, n.tag) for n in spec.nics)] if tag]
     arch = spec.hardware.get(architectures.FIELD) or platform.machine()
@@ -105,14 +105,15 @@ def render_device(device: Disk | Nic, cache: str = "none", folder: Path = FOLDER
 
 
 def owner_note(root: ET.Element, noun: str) -> ET.Element | None:
-    """Return Magnetar's metadata in a domain or network; ``None`` if it has another uuid, as in a clone."""
+    """Return the element with Magnetar's metadata in the XML *root* of a domain or network (*noun*). Return ``None`` if
+    there is none, or if it has another uuid, as in a clone."""
     note = _below(root, "metadata", f"{{{NAMESPACE}}}{noun}")
     return note if note is not None and note.get("uuid") == root.findtext("uuid") else None
 
 
 def _below(element: ET.Element | None, *names: str) -> ET.Element | None:
-    """Return the element at a path of *names*, each the first of its name. ``find`` takes ten times as long for a path
-    as for a name."""
+    """Return the element at a path of *names*, each the first of its name; ``None`` if missing. ``find`` takes ten
+    times as long for a path as for a name."""
     for name in names:
         element = None if element is None else element.find(name)
     return element
@@ -205,7 +206,8 @@ def is_nic_device(device: ET.Element) -> bool:
 
 
 def _card(device: ET.Element, tags: dict[str, str | None]) -> Nic | None:
-    """Return the NIC for a PCI device that is a whole network card; ``None`` for another device."""
+    """Return the NIC for a PCI device that is a whole network card; ``None`` for another device. *tags*: device tags by
+    MAC."""
     mac, address = _noted(device)
     return Nic(mac, "", tag=tags.get(mac), place=_place(device, "pci"), device=address, vnic_type=WHOLE,
                managed=device.get("managed") == "yes") if address else None

@@ -29,7 +29,8 @@ class GuestAgent(Domains):
     """The part of ``LocalHypervisor`` that uses guest agents."""
 
     def freeze(self, uuid: str) -> bool:
-        """Call virDomainFSFreeze. After an error of the guest agent, thaw: nothing is frozen then."""
+        """Call virDomainFSFreeze. Return whether the file systems are frozen. After an error of the guest agent, thaw
+        them: then nothing is frozen."""
         try:
             self._with("freeze the file systems of", uuid, lambda domain: _patient(domain).fsFreeze(),
                        lane=Lane.AGENT)
@@ -49,7 +50,8 @@ class GuestAgent(Domains):
             log.warning("the file systems of domain %s may be frozen: %s", uuid, error)
 
     def agent_connected(self, uuid: str) -> bool:
-        """Return whether the guest agent's channel is connected: the guest has opened it."""
+        """Return whether the guest agent's channel is connected, which means that a program in the guest has opened it.
+        """
         connected: list[bool] = []
 
         def look(domain: Any) -> None:

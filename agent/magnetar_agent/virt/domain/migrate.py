@@ -62,7 +62,7 @@ class Migrations:
         return self.connection.call(f"read the CPU of the domain {uuid}", see)
 
     def cpu_lacks(self, cpu: str) -> str:
-        """Call virConnectCompareHypervisorCPU."""
+        """Return which features of *cpu* this host lacks (virConnectCompareHypervisorCPU); "" if none."""
         return self.connection.call("compare the CPU", lambda conn: cpu_models.missing_cpu_features(conn, "kvm", cpu),
                                     Lane.HOST)
 
@@ -80,7 +80,7 @@ class Migrations:
         return self.connection.call(f"read the domain {uuid}", see)
 
     def lend_keys(self, uuid: str, keys: Sequence[DiskKey], secret: str | None) -> None:
-        """Call virSecretDefineXML for private and ephemeral secrets."""
+        """Define the keys and the TPM secret in libvirt, as private and ephemeral secrets (virSecretDefineXML)."""
         def lend(conn: Any) -> None:
             disk_keys.lend_disk_keys(conn, keys)
             if secret is not None:
@@ -88,7 +88,7 @@ class Migrations:
         self.connection.call(f"have the keys of the domain {uuid}", lend, Lane.HOST)
 
     def take_back_keys(self, uuid: str, ids: Sequence[str]) -> None:
-        """Call virSecretUndefine for the domain's secrets."""
+        """Remove the keys and the TPM secret from libvirt (virSecretUndefine)."""
         def take_back(conn: Any) -> None:
             known_ids = set(conn.listSecrets())
             disk_keys.take_back_disk_keys(conn, known_ids.intersection(ids))
@@ -111,7 +111,7 @@ class Migrations:
         self.connection.ask(f"end an earlier migration of the domain {uuid}", uuid, end, Lane.END)
 
     def post_copy(self, uuid: str) -> bool:
-        """Call virDomainMigrateStartPostCopy."""
+        """Call virDomainMigrateStartPostCopy. Return whether post-copy has begun."""
         def begin(conn: Any) -> bool:
             domain = conn.lookupByUUIDString(uuid)
             facts = domain.jobStats()
@@ -170,11 +170,12 @@ def _emulated(domain: Any) -> bool:
 
 @contextmanager
 def _stopped(conn: Any, domain: Any, disks: bool, pause: Callable[[], None]) -> Iterator[None]:
-    """Pause a guest without KVM while its memory is copied; with *disks*, only after its disks.
+    """Pause a guest without KVM before its memory is copied. With *disks* to copy first, call *pause* when the copy of
+    the memory begins.
 
     QEMU's emulator does not always notice that a page was written to again after it was sent: seen with 7.2 in one
-    migration out of ten, as panics of guests at the target, with libvirt alone too. The guest is resumed on the host
-    that it runs on afterwards."""
+    migration out of ten, as panics of guests at the target, with libvirt alone too. The caller resumes the guest on the
+    host that has it after the migration."""
     begun, over = threading.Event(), threading.Event()
 
     def iteration(_conn: Any, _domain: Any, _number: int, _opaque: Any) -> None:

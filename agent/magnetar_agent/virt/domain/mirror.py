@@ -34,13 +34,13 @@ class Mirrors(Domains, Devices):
     """The part of ``LocalHypervisor`` that replaces disks of active domains."""
 
     def capacity(self, uuid: str, target: str) -> int:
-        """Call virDomainGetBlockInfo."""
+        """Return the size of the disk *target* in bytes (virDomainGetBlockInfo)."""
         sizes: list[int] = []
         self._with(f"look at the disk {target} of", uuid, lambda domain: sizes.append(domain.blockInfo(target)[0]))
         return sizes[0]
 
     def begin_mirror(self, uuid: str, target: str, disk: Disk) -> None:
-        """Call virDomainBlockCopy. QEMU copies only between disks of the same size: of a larger raw disk it gets a
+        """Call virDomainBlockCopy. QEMU copies only between disks of the same size: so of a larger raw *disk* it gets a
         slice."""
         qemu_img.check_backing_files([disk], self.qemu_user())
 

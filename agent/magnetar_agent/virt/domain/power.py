@@ -62,7 +62,7 @@ class Domains:
         return self.connection.call("list the domains", self._domains)
 
     def domain(self, uuid: str) -> DomainSeen | None:
-        """Return the domain with this uuid."""
+        """Return the domain with this uuid; ``None`` if there is none."""
         def see(conn: Any) -> DomainSeen | None:
             libvirt_domain = _lookup(conn, uuid)
             return None if libvirt_domain is None else self._see(libvirt_domain)
@@ -105,7 +105,8 @@ class Domains:
         tpm.forget_tpm(uuid)
 
     def start(self, uuid: str, paused: bool = False, secret: str | None = None, keys: Sequence[DiskKey] = ()) -> None:
-        """Call virDomainCreate, which boots the domain or restores its managed save. Destroy a crashed domain first."""
+        """Call virDomainCreate, which boots the domain or restores its managed save. A domain that has crashed is
+        destroyed first."""
         def start(domain: Any, parsed: DomainSeen) -> None:
             if domain.isActive():
                 if domain.state()[0] != libvirt.VIR_DOMAIN_CRASHED:
@@ -215,13 +216,14 @@ class Domains:
 
     def _with(self, purpose: str, uuid: str, act: Callable[[Any], None], missing_is_fine: bool = False,
               lane: Lane = Lane.GUEST, kind: str = "") -> None:
-        """Call *act* with the domain. Raises ``Conflict`` if the domain is not Magnetar's, or, unless
-        *missing_is_fine*, is missing. *lane*, *kind*: see ``ConnectionPool.ask``."""
+        """Call *act* with the domain. Raises ``Conflict`` if the domain is not Magnetar's. If the domain is missing, do
+        nothing with *missing_is_fine*, and otherwise raise ``Conflict``. *lane*, *kind*: see ``ConnectionPool.ask``."""
         self._with_seen(purpose, uuid, lambda domain, _seen: act(domain), missing_is_fine, _INACTIVE, lane, kind)
 
     def _with_seen(self, purpose: str, uuid: str, act: Callable[[Any, DomainSeen], None], missing_is_fine: bool = False,
                    flags: int = 0, lane: Lane = Lane.GUEST, kind: str = "") -> None:
-        """Call *act* with the domain and the facts in its XML (live, unless *flags* say otherwise); see ``_with``."""
+        """Call *act* with the domain and the facts in its XML (with *flags* of virDomainGetXMLDesc; live by default);
+        see ``_with``."""
         def run(conn: Any) -> None:
             domain = _lookup(conn, uuid)
             if domain is None:

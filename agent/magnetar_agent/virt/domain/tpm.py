@@ -109,7 +109,7 @@ def _load(uuid: str, path: Path) -> None:
 
 @contextmanager
 def _told(uuid: str) -> Iterator[None]:
-    """Turn ``OSError`` into ``HypervisorError``."""
+    """Raise ``HypervisorError``, about the TPM of this domain, in place of an ``OSError`` inside the context."""
     try:
         yield
     except OSError as error:
@@ -125,7 +125,7 @@ def forget_tpm(uuid: str) -> None:
 
 @contextmanager
 def unlocked_tpm(conn: Any, uuid: str, secret: str | None) -> Iterator[None]:
-    """Define the secret of the domain's TPM in libvirt for the duration of the context, in memory only
+    """Define the *secret* of the domain's TPM in libvirt for the duration of the context. The secret is in memory only
     (virSecretDefineXML, private and ephemeral)."""
     if secret is None:
         yield
@@ -143,6 +143,6 @@ def lend_tpm_secret(conn: Any, uuid: str, secret: str) -> None:
 
 
 def take_back_tpm_secret(conn: Any, uuid: str) -> None:
-    """Remove the secret of the domain's TPM from libvirt; no error when it has none."""
+    """Remove the secret of the domain's TPM from libvirt. A missing secret is no error."""
     with suppress(libvirt.libvirtError):  # another start of the same domain was faster
         conn.secretLookupByUUIDString(uuid).undefine()

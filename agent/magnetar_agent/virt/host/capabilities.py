@@ -55,8 +55,8 @@ class Capabilities:
         self._lacks: str | None = None
 
     def host(self) -> dict[str, Any]:
-        """Return the host's facts, by the names of ``kinds.host``. ``kvm`` is the result so far: this does not wait for
-        the probe."""
+        """Return the host's facts, by the names of ``kinds.host``. ``kvm`` is the latest result of the probe: this
+        method does not wait for the probe."""
         facts = dict(self._of_host())
         kvm = self.probe.seen()
         offered = facts.pop("domain_types")
@@ -66,7 +66,7 @@ class Capabilities:
         return {**facts, "kvm": kvm}
 
     def kvm(self) -> dict[str, Any]:
-        """Wait for the probe and return its result. After the first start of the agent on a host it takes some
+        """Wait for the probe and return its result. After the first start of the agent on a host, the probe takes some
         seconds."""
         return self.probe.wait()
 
@@ -80,8 +80,8 @@ class Capabilities:
         return bool(self._of_host()["spice"])
 
     def lacks_traffic_control(self) -> str:
-        """Return the error of libvirt's commands that limit a NIC's bandwidth, tried on the loopback of a separate
-        network namespace; "" without one."""
+        """Run libvirt's commands that limit a NIC's bandwidth, on the loopback of a separate network namespace. Return
+        their error; "" if they work."""
         if self._lacks is None:
             try:
                 run_program(["unshare", "--net", "sh", "-ec", TRAFFIC_CONTROL], "limit a network device")
@@ -178,8 +178,8 @@ def _cpu_info(conn: Any, root: ET.Element) -> dict[str, Any]:
 
 
 def machine_types(capabilities: ET.Element) -> dict[str, dict[str, str]]:
-    """Return the machine types of each architecture in libvirt's *capabilities*: name to versioned name, which differs
-    for aliases only."""
+    """Return the machine types in libvirt's *capabilities*: by architecture, a mapping from each name to the versioned
+    name. The two names differ for aliases only."""
     types: dict[str, dict[str, str]] = {}
     for arch in capabilities.iterfind("guest/arch"):
         arch_types = types.setdefault(arch.get("name", ""), {})
@@ -202,8 +202,8 @@ def emulated_architectures(conn: Any, capabilities: ET.Element) -> list[str]:
 
 def _of_domains(conn: Any, machine: str, capability: str, arch: str | None = None,
                 type: str | None = None) -> ET.Element:
-    """Return libvirt's domain capabilities for a *machine*; empty, with a warning, if libvirt has none. The host then
-    reports *capability* as missing, and all other facts."""
+    """Return libvirt's domain capabilities for a *machine*. If libvirt has none, log a warning and return an empty
+    element: the host then reports *capability* as missing, and reports all other facts."""
     try:
         return ET.fromstring(conn.getDomainCapabilities(None, arch, machine, type))  # noqa: S314 (libvirt wrote it)
     except libvirt.libvirtError as error:

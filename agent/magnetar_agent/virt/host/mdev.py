@@ -24,7 +24,7 @@ class Mdevs:
     connection: ConnectionPool
 
     def mdevs(self) -> list[Mdev]:
-        """Call virConnectListAllNodeDevices for active mediated devices."""
+        """Return the active mediated devices (virConnectListAllNodeDevices)."""
         def look(conn: Any) -> list[Mdev]:
             return sorted(mdev for _device, mdev in _all(conn))
         made: list[Mdev] = self.connection.call("look at mediated devices", look, Lane.HOST)

@@ -27,8 +27,8 @@ class ProductData:
     _serials: Mapping[str, str] = MappingProxyType({})
 
     def card_serials(self) -> Mapping[str, str]:
-        """Call virConnectListAllNodeDevices. Reading the data of a card is slow and the data does not change, so each
-        device is read once, until it is removed."""
+        """Return the serial numbers of cards by PCI address (virConnectListAllNodeDevices). Reading the data of a card
+        is slow, and the data does not change. So each device is read once, until it is removed."""
         def look(conn: Any) -> dict[str, str]:
             known_serials, serials = self._serials, {}
             for device in conn.listAllDevices(_WITH_DATA) if _WITH_DATA else ():

@@ -106,8 +106,8 @@ def following_chains() -> tuple[str, ...]:
 
 
 def group_change(table: str, loaded: PortFilter, desired: PortFilter) -> tuple[str, str]:
-    """Return two scripts: to add sets and chains, before elements are changed, and to remove sets and chains,
-    afterwards."""
+    """Return two scripts for nftables. The first adds sets and chains, before elements are changed; the second removes
+    sets and chains, afterwards."""
     had, has, old, new = group_chains(loaded), group_chains(desired), group_sets(loaded), group_sets(desired)
     first = [f"add {kind} bridge {table} {name} {{ {type} }}" for name, (kind, type) in new.items() if name not in old]
     first += [f"add chain bridge {table} {name}" for name in has if name not in had]
@@ -191,12 +191,12 @@ def restricted_taps(loaded: PortFilter | None, desired: PortFilter) -> frozenset
 
 
 def forbidden_flows(desired: PortFilter, taps: Collection[str], flows: Iterable[Flow]) -> Iterator[Flow]:
-    """Yield the *flows* from or to one of these *taps* that no rule permits now. Ports with unknown addresses have
-    none.
+    """Yield the *flows* from or to one of these *taps* that no rule permits now. Flows of ports with unknown addresses
+    are never found.
 
     If neither end has the address of a port, the flow may belong to any port that may send from a network with such an
-    address, in either direction: it ends when none of these ports permits it. A flow that the rules of its port permit
-    never ends."""
+    address, in either direction. It is yielded if none of these ports permits it. A flow that the rules of its port
+    permit is never yielded."""
     groups_by_id, rules = {group.id: group for group in desired.groups}, dict[tuple[str, ...], _Parsed]()
     owners, wide = _owners(desired.ports)
 
@@ -221,8 +221,8 @@ def forbidden_flows(desired: PortFilter, taps: Collection[str], flows: Iterable[
 
 
 def _owners(ports: Iterable[Port]) -> tuple[Mapping[str, Collection[Port]], Callable[[str], Collection[Port]]]:
-    """Return a mapping from address to its ports, and a function: from an address to the ports that may send from a
-    network with it."""
+    """Return a mapping from address to the ports with that address, and a function that returns the ports that may send
+    from a network with a given address."""
     owners: dict[str, list[Port]] = {}
     wide: dict[tuple[int, int], dict[int, list[Port]]] = {}  # (version, host bits) to network number to ports
     for port in ports:

@@ -49,13 +49,15 @@ class LibvirtNetworks:
         return frozenset(path.parent.name for path in NET.glob("*/bridge"))
 
     def set_function(self, card: str, number: int, settings: Mapping[str, str]) -> None:
-        """Set options of a virtual function by ip-link(8), which passes them to the card's driver."""
+        """Set options of virtual function *number* of *card* with ip-link(8), which passes them to the card's driver.
+        """
         words = [part for setting in settings.items() for part in setting]
         run_program(["ip", "link", "set", "dev", card, "vf", str(number), *words],
                     f"set virtual function {number} of {card}")
 
     def plug_representor(self, netdev: str, desired: RepresentorPort | None) -> None:
-        """Run ovs-vsctl(8), with the values that libvirt sets for taps, and ip-link(8)."""
+        """Add the port of *netdev* with ovs-vsctl(8), with the values that libvirt sets for taps, and enable the device
+        with ip-link(8); ``None``: remove the port."""
         purpose = f"plug {netdev} into Open vSwitch, or pull it out"
         if desired is None:
             run_program(["ovs-vsctl", "--timeout=30", "--if-exists", "del-port", netdev], purpose)
@@ -72,19 +74,19 @@ class LibvirtNetworks:
         return ovn.inspect_integration_bridge(name)
 
     def filter_switch(self, bridge: str) -> None:
-        """Start to watch the flow in *bridge*; see ``switch_filter``."""
+        """Start the thread that keeps the flow of ``switch_filter`` in *bridge*."""
         self.switch_filter.keep(bridge)
 
     def switch_unfiltered(self) -> str:
-        """Return why the flow is missing, "" if it is not; see ``switch_filter``."""
+        """Return why the flow of ``switch_filter`` is missing; "" if it is not missing."""
         return self.switch_filter.reason
 
     def routes(self) -> list[tuple[str, IPv4Network]]:
-        """Return the host's routes of all tables, and its addresses; see ``routes``."""
+        """Return device and destination of the host's routes in all tables; see ``routes.list_ip_routes``."""
         return routes.list_ip_routes()
 
     def networks(self) -> dict[str, NetworkSeen]:
-        """Call virConnectListAllNetworks, and read the XML of each."""
+        """Return all networks by name (virConnectListAllNetworks and the XML of each)."""
         def networks(conn: Any) -> dict[str, NetworkSeen]:
             seen_networks = (_see(network) for network in conn.listAllNetworks())
             return {network.name: network for network in seen_networks if network is not None}
@@ -141,14 +143,16 @@ class LibvirtNetworks:
         self.connection.call(f"remove the network {name}", remove, Lane.HOST)
 
     def reserve(self, network: str, mac: str, address: str) -> None:
-        """Write the file of reservations, or call virNetworkUpdate."""
+        """Write the reservation to the file for the network's dnsmasq. For a network without this file, call
+        virNetworkUpdate."""
         def change(hosts: dict[str, str]) -> dict[str, str]:
             return {other: had for other, had in hosts.items() if other != mac and had != address} | {mac: address}
 
         self._reserve(f"reserve {address} on the network {network}", network, change)
 
     def release(self, network: str, mac: str) -> None:
-        """Remove the reservation of ``reserve``, and end the lease, even if libvirt does not know the lease yet."""
+        """Remove the reservation that ``reserve`` made, and end the lease, even if libvirt does not know the lease yet.
+        """
         leased: set[str] = set()
 
         def change(hosts: dict[str, str]) -> dict[str, str]:
@@ -191,7 +195,7 @@ class LibvirtNetworks:
         self.connection.call(purpose, act, Lane.HOST)
 
     def leases(self, network: str) -> list[Lease]:
-        """Call virNetworkGetDHCPLeases."""
+        """Return the DHCP leases of a network (virNetworkGetDHCPLeases)."""
         def leases(conn: Any) -> list[Lease]:
             libvirt_network = _lookup(conn, network)
             if libvirt_network is None or not libvirt_network.isActive():
@@ -202,8 +206,8 @@ class LibvirtNetworks:
         return self.connection.call(f"read the leases of the network {network}", leases, Lane.HOST)
 
     def taps(self, uuid: str | None = None) -> list[Tap]:
-        """Return the taps of active domains. Read each domain's live XML before and after the numbers of its devices: a
-        device that is in both was the domain's when its number was read."""
+        """Return the taps of active domains. The live XML of each domain is read before and after the kernel's numbers
+        of its devices: a device that is in both belonged to the domain when its number was read."""
         def taps(conn: Any) -> list[Tap]:
             stable_taps = []
             for domain in conn.listAllDomains(libvirt.VIR_CONNECT_LIST_DOMAINS_ACTIVE) if uuid is None else \
@@ -303,7 +307,7 @@ def _update(network: Any, xml: str, change: Callable[[dict[str, str]], dict[str,
 
 
 def _hosts(xml: str) -> dict[str, str]:
-    """Return the addresses that a network's XML reserves in DHCP, by MAC."""
+    """Return the DHCP reservations in a network's XML: addresses by MAC."""
     root = ET.fromstring(xml)  # noqa: S314 (libvirt wrote it)
     return {host.get("mac", "").lower(): host.get("ip", "") for host in root.iterfind("ip/dhcp/host")
             if host.get("mac")}

@@ -74,8 +74,8 @@ def _rows(database: Path, bridge: str) -> tuple[list[dict[str, Any]], list[dict[
 
 
 def _older(version_text: str, daemon: str, least: tuple[int, int]) -> str:
-    """Return name and version, such as ``ovn-controller 23.03.1``, if *version_text* has a version of *daemon* (a
-    regular expression) older than *least*; otherwise ""."""
+    """Return name and version of *daemon*, such as ``ovn-controller 23.03.1``, if the version in *version_text* is
+    older than *least*; otherwise "". *daemon* is a regular expression."""
     number = re.match(rf"{daemon} (\d{{1,4}})\.(\d{{1,4}})", version_text)
     return number[0] if number and (int(number[1]), int(number[2])) < least else ""
 
@@ -88,8 +88,8 @@ def _too_old(version: str) -> str:
 
 
 def _heard(folder: Path, daemon: str, *questions: str) -> list[str]:
-    """Return a daemon's answers to *questions*; ``[]`` when no daemon answers. Sockets of killed daemons may still
-    exist."""
+    """Return the answers of *daemon* to *questions* (methods of JSON-RPC), from its socket in *folder*; ``[]`` when no
+    daemon answers. Sockets of killed daemons may still exist."""
     for path in sorted(folder.glob(f"{daemon}.*.ctl")):
         try:
             return [str(_asked(path, question, [])).strip() for question in questions]

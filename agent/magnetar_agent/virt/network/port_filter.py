@@ -71,7 +71,7 @@ TABLES = "magnetar_ports_"
 
 
 def table_name(prefix: str) -> str:
-    """Return the name of both tables (family bridge and inet)."""
+    """Return the name of the two tables (family bridge and inet) for taps with this *prefix*."""
     return f"{TABLES}{prefix}"
 
 
@@ -243,7 +243,8 @@ class NftPortFilter:
     _end: socket.socket | None = None
 
     def filter_ports(self, desired: PortFilter, loaded: PortFilter | None = None) -> None:
-        """Run ``nft -f`` with one transaction, then end connections that are no longer permitted."""
+        """Replace the filter *loaded* by *desired* in one transaction of ``nft -f``, then end connections that are no
+        longer permitted."""
         if not desired.ports and not desired.bridges:
             _nft(removal_script(desired.prefix))
         elif loaded is None or not is_a_change(loaded, desired):
@@ -269,7 +270,7 @@ class NftPortFilter:
         threading.Thread(target=_hear, args=(bell, end, listener), name="filters-gone", daemon=True).start()
 
     def end_filters(self) -> None:
-        """Stop listening for removed tables. The filters stay."""
+        """Stop listening for removed tables. The loaded filters stay in the kernel."""
         if self._end is not None:
             self._end.close()
 
@@ -280,7 +281,8 @@ class NftPortFilter:
 
 
 def _end_connections(loaded: PortFilter | None, desired: PortFilter) -> None:
-    """Remove connections that no rule permits any more from the kernel's tracking: their answers would still pass."""
+    """Remove connections that *loaded* permitted and *desired* does not from the kernel's tracking: their answers would
+    still pass."""
     if taps := group_filter.restricted_taps(loaded, desired):
         try:
             if over := list(group_filter.forbidden_flows(desired, taps, conntrack.list_flows())):

@@ -30,15 +30,15 @@ def reservations_path(network: str) -> Path:
 
 
 def reads_reservations(network: str, xml: str) -> bool:
-    """Return whether the dnsmasq of the network with this *xml* reads the file. A network from an earlier release does
-    not."""
+    """Return whether the dnsmasq of the network with this *xml* reads the file of reservations. The dnsmasq of a
+    network from an earlier release does not."""
     root = ET.fromstring(xml)  # noqa: S314 (libvirt wrote it)
     return any(option.get("value") == f"dhcp-hostsfile={reservations_path(network)}"
                for option in root.iterfind(OPTION))
 
 
 def read_reservations(network: str) -> dict[str, str]:
-    """Return the reserved addresses by MAC."""
+    """Return the addresses that the network's file reserves, by MAC."""
     try:
         lines = reservations_path(network).read_text().splitlines()
     except FileNotFoundError:
@@ -47,20 +47,21 @@ def read_reservations(network: str) -> dict[str, str]:
 
 
 def write_reservations(network: str, hosts: dict[str, str]) -> None:
-    """Replace all reservations by *hosts*."""
+    """Replace all reservations in the network's file by *hosts* (addresses by MAC)."""
     make_state_folder(FOLDER, 0o755)
     write_atomically(reservations_path(network), "".join(f"{mac},{address}\n" for mac,
                                                          address in hosts.items()).encode(), 0o644)
 
 
 def remove_reservations(network: str) -> None:
-    """Remove the file of a network that was removed."""
+    """Remove the file of reservations of a network that was removed."""
     with contextlib.suppress(OSError):  # then it could not be written either
         reservations_path(network).unlink()
 
 
 def signal_dnsmasq(network: str) -> None:
-    """Make the running network's dnsmasq read the file again. A dnsmasq that has died reads it at its next start."""
+    """Make the network's dnsmasq read the file of reservations again. A dnsmasq that has died reads it at its next
+    start."""
     with contextlib.suppress(FileNotFoundError, ValueError, ProcessLookupError):
         pid = int((RUN / f"{network}.pid").read_text())
         if Path(f"/proc/{pid}/comm").read_text().strip() == "dnsmasq":

@@ -133,8 +133,8 @@ def _start(arguments: Sequence[str], purpose: str, user: User, files: Sequence[i
 
 def _finish(process: subprocess.Popen[bytes], program: str, purpose: str, deadline: float | None,
             progress: Callable[[float], None] | None) -> str:
-    """Read standard output and errors of the program to their end. The program has ended afterwards, also after an
-    exception."""
+    """Return what the program writes to standard output. Wait for its end, until *deadline*; it has ended afterwards,
+    also after an exception. Raises ``HypervisorError`` if it fails. *progress* is called as in ``follow_program``."""
     read: dict[int, bytearray] = {pipe.fileno(): bytearray() for pipe in (process.stdout, process.stderr) if pipe}
     out, err = list(read)
     watch, open_pipes, percent = select.poll(), 2, 0.0  # select() takes no descriptor above 1,023
@@ -176,7 +176,7 @@ def _end(process: subprocess.Popen[bytes]) -> None:
 
 
 def _failed(program: str, purpose: str, code: int, words: str) -> HypervisorError | NoSpace:
-    """Return the error for a failed program, with its message on one line."""
+    """Return the error for a *program* that ended with the status *code*, with its message *words* on one line."""
     detail = " ".join(words.replace(f"{program}: ", "").split())[:500].rstrip(".") or f"exit status {code}"
     if any(full in words for full in _FULL):
         return NoSpace(f"The host has no room left to {purpose}. Free some, then repeat the call.")
