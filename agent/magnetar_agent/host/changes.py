@@ -21,7 +21,7 @@ class Changes:
                 self._happened.notify_all()
 
     def wait(self, id: str, seconds: float) -> None:
-        """Wait until an event of domain *id* arrives, at most *seconds*."""
+        """Wait at most *seconds* until an event of domain *id* arrives."""
         with self._happened:
             count_before = self._count.setdefault(id, 0)
             self._happened.wait_for(lambda: self._count.get(id, 0) != count_before, seconds)

@@ -38,7 +38,7 @@ def make_state_folder(path: Path, mode: int = PASSABLE) -> None:
 
 
 def close_file(path: Path) -> None:
-    """Remove all rights of other users (neither owner nor group) to a file. Raises ``OSError``."""
+    """Remove all rights to a file from users other than its owner and group. Raises ``OSError``."""
     mode = stat.S_IMODE(path.stat().st_mode)
     if mode & ANY:
         path.chmod(mode & ~ANY)

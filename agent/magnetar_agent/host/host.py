@@ -33,13 +33,13 @@ if TYPE_CHECKING:
 
 
 class EnsureCall(Protocol):
-    """``reconcile.ensure_resource`` with the default permissions, and never as a dry run."""
+    """The signature of ``reconcile.ensure_resource``, with the default permissions, and never as a dry run."""
 
     def __call__(self, kind: type[Kind], key: str, want: Fields | None, operation: Operation) -> Result: ...
 
 
 class ReviseCall(Protocol):
-    """``reconcile.revise_resource``, which changes an existing resource."""
+    """The signature of ``reconcile.revise_resource``, which changes an existing resource."""
 
     def __call__(self, kind: type[Kind], id: str, revised: Callable[[Document], Fields], dry_run: bool,
                  operation: Operation) -> Result: ...

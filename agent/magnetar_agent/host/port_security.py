@@ -123,7 +123,8 @@ class PortSecurity:
                 return
 
     def _keep(self, todo: set[str]) -> None:
-        """Read the ports of *todo* (server ids and tasks) again, and load the filter if it differs or is missing."""
+        """Read the ports of *todo* (server ids and tasks) again. Load the filter into the kernel if it differs from the
+        loaded one, or if that is missing."""
         try:
             if self.reason or (THERE in todo and self._loaded is not None and not self._is_there()):
                 self._loaded, self._seeded = None, False
@@ -196,7 +197,7 @@ class PortSecurity:
         return frozenset(groups.values())
 
     def _seed(self, desired: PortFilter) -> None:
-        """Add addresses that DHCP gave before the filter was loaded, so that it could not learn them."""
+        """Add addresses that DHCP gave before the filter was loaded: the filter has not learned them."""
         taps = {port.mac: port.tap for port in desired.ports if port.dhcp}
         with contextlib.suppress(MagnetarError):  # libvirt is away: try again once it is back
             networks = [network.name for network in self.host.documents.peek("network")

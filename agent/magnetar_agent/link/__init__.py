@@ -101,7 +101,8 @@ class Links:
         return str(names[-1].value) if names else None
 
     def required(self) -> str:
-        """Return ``name``. Raises ``Conflict`` when links are not possible; the message names the settings."""
+        """Return ``name``, this agent's common name. Raises ``Conflict`` when links are not possible; the message names
+        the settings."""
         name = self.name()
         if name is None:
             raise Conflict("This agent has no TLS for links to other agents: set listen, tls_cert, tls_key and "
@@ -111,7 +112,7 @@ class Links:
 
     # The accepting side ------------------------------------------------------------------------------------------
     def offer(self, offer: Offer, spare: str = "") -> None:
-        """Let the peers of *offer* connect from now on. It replaces an earlier offer of the same id; connections of
+        """Let the peers of *offer* connect from now on. An earlier offer with the same id is replaced; connections of
         peers that are not in the new offer are closed, except at the door *spare*."""
         with self._lock:
             self._offers[offer.id] = offer
@@ -122,7 +123,7 @@ class Links:
         return self._offers.get(id)
 
     def withdraw(self, id: str, spare: str = "") -> None:
-        """Remove the offer, and close the connections of link *id*, except at the door *spare*."""
+        """Remove the offer of link *id*, and close the link's connections, except at the door *spare*."""
         with self._lock:
             self._offers.pop(id, None)
         self._cut(id, lambda end: not spare or end.door != spare)
@@ -288,8 +289,8 @@ class Links:
     # Both sides --------------------------------------------------------------------------------------------------
     def _local(self, id: str, loop: asyncio.AbstractEventLoop, peer: str, door: str,
                accepted: bool = False) -> LocalEnd:
-        """Return a new end of a connection on this host, registered under link *id*, so that the connection can be
-        closed."""
+        """Return a new local end of a connection to or from *peer*, registered under link *id*, so that it can be
+        closed with the link."""
         end = LocalEnd(loop, lambda closed_end: self._gone(id, closed_end), peer, door, accepted)
         with self._lock:
             self._pipes.setdefault(id, set()).add(end)
@@ -330,7 +331,7 @@ def _forever(loop: asyncio.AbstractEventLoop) -> None:
 
 
 def _behind(door: Callable[[socket.socket, str], None], sock: socket.socket, peer: str) -> None:
-    """Call the function *door* with the socket, and close the socket afterwards."""
+    """Call the function *door* with the connected socket and the peer. Close the socket afterwards."""
     with sock:
         try:
             door(sock, peer)

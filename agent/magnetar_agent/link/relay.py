@@ -52,7 +52,7 @@ class RelayEnd(asyncio.BufferedProtocol):
         self._space = memoryview(bytearray(SPACE))
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Store the transport of the new connection (asyncio)."""
+        """Override asyncio's callback: store the transport of the new connection."""
         self.transport = transport  # type: ignore[assignment]
         assert self.transport is not None
         self.transport.set_write_buffer_limits(BUFFER)
@@ -74,16 +74,16 @@ class RelayEnd(asyncio.BufferedProtocol):
                 end.came(b"")
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        """Return the buffer for the next bytes (asyncio). It is reused, because creating a buffer costs more than
-        filling it."""
+        """Override asyncio's callback: return the buffer for the next bytes. The buffer is reused, because creating one
+        costs more than filling it."""
         return self._space  # a view: asyncio's TLS fills slices of it
 
     def buffer_updated(self, nbytes: int) -> None:
-        """Handle *nbytes* bytes that have arrived in the buffer (asyncio)."""
+        """Override asyncio's callback: handle the *nbytes* bytes that have arrived in the buffer."""
         self.came(self._space[:nbytes])
 
     def came(self, data: bytes | memoryview) -> None:
-        """Pass received *data* to the other end. Without another end, keep the data and stop reading."""
+        """Pass the received *data* to the other end. Without another end, keep the data and stop reading."""
         if self.early or not self.other:
             self.early += data
             data = bytes(self.early)
@@ -96,17 +96,17 @@ class RelayEnd(asyncio.BufferedProtocol):
             self.transport.pause_reading()
 
     def pause_writing(self) -> None:
-        """Let the other end stop reading, because this end is slow (asyncio)."""
+        """Override asyncio's callback: make the other end stop reading, because this end is slow."""
         if self.other and self.other.transport:
             self.other.transport.pause_reading()
 
     def resume_writing(self) -> None:
-        """Let the other end read again, because this end has caught up (asyncio)."""
+        """Override asyncio's callback: make the other end read again, because this end has caught up."""
         if self.other and self.other.transport and not self.other.transport.is_closing():
             self.other.transport.resume_reading()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Close the other end, after it has sent its buffered data (asyncio)."""
+        """Override asyncio's callback: close the other end, after it has sent its buffered data."""
         self.closed = True
         if self.other:
             self.other.close()
@@ -137,7 +137,7 @@ class LocalEnd(RelayEnd):
         self.loop, self._gone, self.peer, self.door, self.accepted = loop, on_closed, peer, door, accepted
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Close the other end, and call *on_closed* (asyncio)."""
+        """Override asyncio's callback: close the other end, and call *on_closed*."""
         super().connection_lost(exc)
         self._gone(self)
 
@@ -148,7 +148,7 @@ class _TlsEnd(RelayEnd):
     _heard = False
 
     def came(self, data: bytes | memoryview) -> None:
-        """Collect the first line and handle it (``spoken``); pass later bytes on."""
+        """Collect the first line and pass it to ``spoken``. Relay later bytes to the other end."""
         if self._heard:
             super().came(data)
             return
@@ -162,7 +162,7 @@ class _TlsEnd(RelayEnd):
             self.spoken(line)
 
     def spoken(self, line: bytes) -> None:
-        """Handle the first *line* from the other side."""
+        """Handle *line*, the first line from the other side."""
         raise NotImplementedError
 
 
@@ -177,7 +177,7 @@ class AcceptedEnd(_TlsEnd):
         self._tasks: set[asyncio.Task[None]] = set()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Start the time limit within which the peer must send its first line (asyncio)."""
+        """Override asyncio's callback: start the time limit within which the peer must send its first line."""
         super().connection_made(transport)
         asyncio.get_running_loop().call_later(PATIENCE, self._time_out)
 
@@ -186,7 +186,7 @@ class AcceptedEnd(_TlsEnd):
             self.abort()
 
     def spoken(self, line: bytes) -> None:
-        """Connect to the link and door that the peer's first line asks for."""
+        """Begin to connect to the link and door that the peer's first *line* names."""
         task = asyncio.get_running_loop().create_task(self._open(line))
         self._tasks.add(task)
 
@@ -219,8 +219,8 @@ class DialledEnd(_TlsEnd):
         self.answered: asyncio.Future[dict[str, Any] | None] = asyncio.get_running_loop().create_future()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Check the peer's certificate, then send the first line (asyncio). With a wrong certificate nothing is
-        sent."""
+        """Override asyncio's callback: check the peer's certificate, then send the first line. With a wrong certificate
+        nothing is sent."""
         super().connection_made(transport)
         for option in TCP:
             transport.get_extra_info("socket").setsockopt(*option)
@@ -238,7 +238,7 @@ class DialledEnd(_TlsEnd):
         self.abort()
 
     def spoken(self, line: bytes) -> None:
-        """Handle the peer's answer to the first line."""
+        """Set the result of *answered* from *line*, the peer's answer to the first line."""
         try:
             error = json.loads(line).get("error")
         except (ValueError, AttributeError):
@@ -250,7 +250,7 @@ class DialledEnd(_TlsEnd):
             self.answered.set_result(error)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Fail *answered* if the peer has not answered yet (asyncio)."""
+        """Override asyncio's callback: set an error as the result of *answered*, if the peer has not answered yet."""
         super().connection_lost(exc)
         if not self.answered.done():
             self.answered.set_exception(ConnectionResetError(None, "it closed the connection"))

@@ -15,7 +15,8 @@ LINE = 64 << 20
 
 
 class Rpc:
-    """Calls, or answers to calls, over a connected socket. Closing it also ends calls of the other side."""
+    """A socket for calls to another agent, or for the answers to its calls. Closing it also ends calls of the other
+    side."""
 
     def __init__(self, sock: socket.socket) -> None:
         self._sock = sock
@@ -34,12 +35,12 @@ class Rpc:
         self._sock.close()
 
     def send(self, line: dict[str, Any]) -> None:
-        """Send *line* as a line of JSON."""
+        """Send the mapping *line* as one line of JSON. Raises ``Unreachable``."""
         self.write(json.dumps(line).encode() + b"\n")
         self.flush()
 
     def receive(self) -> dict[str, Any] | None:
-        """Wait for the next line and return it; ``None`` when the other side has closed the connection."""
+        """Wait for the next line and return its mapping; ``None`` when the other side has closed the connection."""
         line = self._file.readline(LINE)
         if not line.endswith(b"\n"):
             return None
@@ -55,7 +56,7 @@ class Rpc:
         return self.result()
 
     def result(self) -> dict[str, Any]:
-        """Wait for the answer to the last line and return it. Raises the errors of ``call``."""
+        """Wait for the answer to the last call and return it. Raises the errors of ``call``."""
         try:
             reply = self.receive()
         except OSError as error:
@@ -81,7 +82,7 @@ class Rpc:
             raise lost_connection_error(error) from error
 
     def read(self, count: int) -> bytes:
-        """Return exactly *count* raw bytes. Raises ``Unreachable`` if the connection ends before."""
+        """Return exactly *count* raw bytes. Raises ``Unreachable`` if the connection ends earlier."""
         data = self._file.read(count)
         if len(data) < count:
             raise lost_connection_error(None)

@@ -34,21 +34,22 @@ def arriving_servers(host: LocalHost) -> set[str]:
 
 
 def unsettled_migration(host: LocalHost, server: str) -> str | None:
-    """Return the id of the migration that brought *server* to this host, unless it is settled. It would bring the
-    server again."""
+    """Return the id of the migration that brought *server* to this host and is not cleaned up yet; ``None`` if there is
+    none. Such a migration would create the server again."""
     return next((d.id for d in host.documents.peek("migration") if d.want["server"] == server
                  and d.want["side"] == "target" and d.state.get("arrived") and not d.state.get("settled")), None)
 
 
 def migration_of_server(host: LocalHost, server: Document) -> str | None:
-    """Return the id of the migration that has marked the server. A mark is ignored if this host has no document of the
-    migration: the document was removed and the mark stayed."""
+    """Return the id of the migration that has marked the server; ``None`` without a mark. A mark is ignored if this
+    host has no document of the migration: the document was removed and the mark stayed."""
     mark: str | None = server.state.get(MARK)
     return mark if mark and host.documents.look("migration", mark) else None
 
 
 def refuse_while_it_moves(host: LocalHost, server: Document | None, id: str | None = None) -> None:
-    """Raise ``Conflict`` if another migration than *id* has marked the server: nothing else may change the server."""
+    """Raise ``Conflict`` if another migration than *id* has marked the *server*: nothing else may change a marked
+    server."""
     mark = migration_of_server(host, server) if server is not None else None
     if server is not None and mark not in (None, id):
         raise Conflict(f"Server {server.name!r} is being migrated (migration {mark}). Wait until that has ended, or "

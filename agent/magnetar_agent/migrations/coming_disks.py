@@ -33,8 +33,8 @@ NAME = re.compile(r"[a-z][a-z0-9.-]{0,63}")
 
 def check_disk_room(host: LocalHost, manifest: Fields, admitted: Sequence[Fields]) -> None:
     """Raise ``Conflict`` if the server needs logical volumes that this host cannot provide, or RBD images that it does
-    not reach, and ``NoSpace`` if the disks do not fit. *admitted*: manifests of other servers that will come; their
-    space counts as used."""
+    not reach, and ``NoSpace`` if the disks do not fit. *admitted*: manifests of other servers that will migrate to this
+    host; their space counts as used."""
     format = manifest.get("root_format", "")
     if format not in root_pool.WHAT:
         return
@@ -59,8 +59,8 @@ def _size(manifest: Fields) -> int:
 
 
 def set_disk_location(server: Fields, earlier: Fields | None) -> None:
-    """Set where the server's disks are on this host, if an earlier attempt (*earlier*) has placed them. The location of
-    RBD images does not change."""
+    """Set in the document *server* where its disks are on this host, if an earlier attempt (the document *earlier*) has
+    placed them. The location of RBD images does not change."""
     if rbd_images.uses_rbd_images(server["want"]):
         return
     server["state"].pop(root_pool.NOTE, None)
@@ -69,9 +69,11 @@ def set_disk_location(server: Fields, earlier: Fields | None) -> None:
 
 
 def prepare_target_disks(host: LocalHost, document: Document, server: Document, line: Fields) -> Fields:
-    """Prepare the server's folder and logical volumes. Return by file name how many bytes are here in the source's
-    current state, ``None`` for all. *line*: the source's call ``begin`` with files and disks. Other files are removed,
-    such as files of an earlier attempt. The migration's *document* records where logical volumes are."""
+    """Prepare the server's folder and logical volumes. *line*: the source's call ``begin`` with files and disks.
+
+    Return, by file name, how many valid bytes this host already has from an earlier attempt; ``None`` if the file is
+    complete. Bytes are valid if the file has not changed on the source. All other files are removed. The migration's
+    *document* records where logical volumes are."""
     def keep() -> None:
         document.state["server"]["state"][root_pool.NOTE] = server.state[root_pool.NOTE]
         host.documents.write(document)
@@ -118,7 +120,7 @@ def remove_target_disks(host: LocalHost, server: Document) -> None:
 
 
 def is_linked(want: Fields, name: str) -> bool:
-    """Return whether the file *name* of a server with fields *want* is a link to a logical volume."""
+    """Return whether the file *name* of a server is a link to a logical volume. *want*: the server's fields."""
     return logical_volumes.uses_logical_volumes(want) and name in spec.guest_written_files(want)
 
 

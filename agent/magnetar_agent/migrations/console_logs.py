@@ -34,14 +34,14 @@ class Logs:
             os.close(self._open.pop())
 
     def send(self, talk: Rpc) -> None:
-        """Send all logs, each as a separate file."""
+        """Send all logs over the connection *talk*, each as a separate file."""
         logs = self._look()
         for number, log in reversed(list(enumerate(logs))):
             self._file(talk, f"{LOG}.{number - 1}" if number else LOG, log, 0, False)
 
     def send_rest(self, talk: Rpc) -> None:
-        """Send the output since ``send``. The target appends it to its log before the guest runs there, so the order is
-        kept. The target gets logs that were rotated meanwhile as parts of the same file."""
+        """Send the output that was written since ``send`` over *talk*. The target appends it to its log before the
+        guest runs there, so the order is kept. Logs that were rotated meanwhile become parts of the same file."""
         last_inode = None if self._last is None else os.fstat(self._last).st_ino
         newer = []
         for log in self._look():
@@ -54,7 +54,8 @@ class Logs:
             self._file(talk, LOG, log, 0, True)
 
     def _look(self) -> list[int]:
-        """Return descriptors of the logs, newest first. Each log is opened once, even if it is renamed meanwhile."""
+        """Return open descriptors of the logs, newest first. Each log is opened once, even if it is renamed meanwhile.
+        """
         by_inode: dict[int, int] = {}
         first = self._opened(self.place / LOG)
         numbers = [int(path.suffix[1:]) for path in self.place.glob(f"{LOG}.*") if path.suffix[1:].isdecimal()]

@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """The end of a migration on one host without contact to the other host, for a server that will be deleted.
 
-An abort first asks the other host where the server is; a deletion does not need to know. It neither starts nor resumes
-a guest, and needs no disk space.
-"""
+An abort first asks the other host where the server is, which does not matter before a deletion. Discarding a migration
+neither starts nor resumes a guest, and needs no disk space."""
 
 from __future__ import annotations
 

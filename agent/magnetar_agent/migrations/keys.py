@@ -27,12 +27,13 @@ LENT = "lent keys"
 
 
 def export_server_keys(host: LocalHost, server: Document) -> dict[str, str | None]:
-    """Return the keys to send, by field of the call ``begin``."""
+    """Return the key of the server's disks and the secret of its TPM, as fields of the call ``begin``; ``None`` for a
+    missing one."""
     return {"key": encryption.export_disk_key(host, server), "tpm_secret": tpm.export_tpm_secret(host, server)}
 
 
 def import_server_keys(host: LocalHost, server: Fields, sent: Fields) -> None:
-    """Seal the keys in *sent*, and store them in *server*, the parts of a document."""
+    """Seal the keys in *sent* (the call ``begin``), and store them in *server*, the parts of a server's document."""
     encryption.import_disk_key(host, server, sent.get("key"))
     tpm.import_tpm_secret(host, server, sent.get("tpm_secret"))
 

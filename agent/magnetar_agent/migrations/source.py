@@ -294,8 +294,8 @@ class _Move:
         self.server.want["power"] = power
 
     def _wake(self) -> None:
-        """Resume a guest that an earlier attempt left paused, because libvirt did not see its end. The target has
-        dropped its copy, so the guest may run here."""
+        """Resume a live guest that an earlier attempt left paused: libvirt had not noticed the end of that migration.
+        The target has removed its copy, so the guest may run here."""
         domain = self.host.hypervisor.domain(self.server.id)
         if self.live and domain and domain.state == PAUSED and self.server.want["power"] == RUNNING:
             self.host.hypervisor.resume(self.server.id)
@@ -316,8 +316,8 @@ class _Move:
         return {path.name: file_state(path, self.document.id, self.document.state[RUN]) for path in paths}
 
     def _send(self, talk: Rpc, present: Fields, states: dict[str, str]) -> None:
-        """Send the files. *present*: by name, how many bytes the target has; ``None``: all. Earlier agents do not
-        compare states and report nothing, so they get all files."""
+        """Send the files over *talk*. *present*: by file name, how many bytes the target has; ``None``: all. Earlier
+        agents do not compare *states* and report nothing, so they get all files."""
         size = {name: stored_bytes(self.place / name) for name in states}
         bytes_present = sum(size[name] if present.get(name, 0) is None else min(present.get(name, 0), size[name])
                             for name in states)
@@ -347,8 +347,8 @@ class _Move:
             talk.result()
 
     def _limit(self) -> int | None:
-        """Return the time limit of a cold migration in seconds; ``None`` without one. Only the action abort applies to
-        a guest that is off. A live migration has its limit in ``hv.MigrationParams``."""
+        """Return the time limit of a cold migration in seconds; ``None`` without one. Of the actions for an exceeded
+        limit only abort applies to a guest that is off. A live migration has its limit in ``hv.MigrationParams``."""
         want = self.document.want
         limit: int | None = want["time_limit"] if not self.live and want["on_time_limit"] == "abort" else None
         return limit
@@ -391,8 +391,8 @@ class _Move:
             shutil.rmtree(run, ignore_errors=True)
 
     def _cut_over(self, talk: Rpc) -> bool:
-        """Make the target the owner of the server, if its copy is complete; it resumes the guest immediately. Return
-        whether it is the owner. The guest's QEMU must have ended here."""
+        """Make the target the owner of the server, if the target's copy is complete; the target resumes the guest
+        immediately. Return whether the target is the owner. The guest's QEMU must have ended on this host."""
         if not talk.call("look")["arrived"]:
             return False
         self.logs.send_rest(talk)
@@ -411,8 +411,8 @@ class _Move:
 
 def force_live_migration(host: LocalHost, key: str) -> None:
     """Switch migration *key* to post-copy if that is allowed and the memory is being copied; otherwise pause the guest.
-    The target resumes it, or the source if the migration fails. Repeating this is safe. Raises ``NotFound``, and
-    ``Conflict`` if this host is not the source of such a running migration."""
+    A paused guest is resumed by the target, or by the source if the migration fails. Repeating this is safe. Raises
+    ``NotFound``, and ``Conflict`` if this host is not the source of such a running migration."""
     document = host.documents.find("migration", key)
     if document is None:
         raise NotFound(f"There is no migration {key!r} on this host.", kind="migration", key=key)

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """The end of a migration on the source: find out where the server is, then remove the remains of a server that has
-moved, or restore a server that stays. Every verb may be repeated."""
+moved, or restore a server that stays. Every step may be repeated."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def is_here(host: LocalHost, document: Document) -> bool:
 
 
 def server_task(task: Task, server: Document) -> Task:
-    """Return a task on the *server* with the operation of the migration's *task*."""
+    """Return a task on the document *server* that has the operation of the migration's *task*."""
     return type(task)(task.host, server, task.operation)
 
 
@@ -95,7 +95,8 @@ def recover_source(task: Task) -> None:
 
 
 def _drop(task: Task) -> None:
-    """Tell the target to remove its copy of the server. Raises ``NotRemovable`` if the server has arrived there."""
+    """Tell the target to remove its copy of the server. Raises ``NotRemovable`` if the server has arrived on the
+    target."""
     with Rpc(task.host.links.call(target_address(task.document.id, task.document.want), AGENT)) as talk:
         if talk.call("look")["arrived"] and not guest_runs(task.host, task.document):
             raise NotRemovable("The server has arrived at the target; it cannot be taken back. Run the migration "

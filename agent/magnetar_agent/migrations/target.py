@@ -156,7 +156,7 @@ def _on_their_way(host: LocalHost) -> list[Document]:
 
 
 def _missing(host: LocalHost, manifest: Fields) -> int:
-    """Return how many bytes of the server's disks are still to come."""
+    """Return how many bytes of the server's disks have not arrived yet. *manifest*: the server's."""
     bytes_present = 0
     with suppress(OSError):  # it has not begun, or ends just now
         bytes_present = sum(path.stat().st_blocks * 512 for path in server_folder(host, manifest["server"]).iterdir())
@@ -164,7 +164,8 @@ def _missing(host: LocalHost, manifest: Fields) -> int:
 
 
 def prepare_target(task: Task) -> None:
-    """Admit the source's agent to this migration."""
+    """Let the source's agent connect to this host for the migration. Raises ``Conflict`` if another migration of the
+    server is under way."""
     server = task.document.want["server"]
     with task.host.locks.hold("server", server):
         _is_alone(task.host, server, task.document.id)
@@ -184,8 +185,8 @@ def offer_migration_link(host: LocalHost, document: Document) -> None:
 
 
 def resume_migrations(host: LocalHost) -> None:
-    """Admit the sources of all migrations again, and take over servers that have arrived. Called when the agent
-    starts."""
+    """Let the sources of all unfinished migrations connect again, and take over servers that have arrived. Called when
+    the agent starts."""
     for document in host.documents.list("migration"):
         if document.want["side"] != "target":
             continue
@@ -209,8 +210,8 @@ def run_folder(host: LocalHost, id: str) -> Path:
 
 # The connection ---------------------------------------------------------------------------------------------------
 def _talk(host: LocalHost, id: str, sock: socket.socket, _peer: str) -> None:
-    """Answer the calls of the source on one connection. At its end the keys that it brought are removed from libvirt; a
-    repeated migration defines them again."""
+    """Answer the calls of the source on the connection *sock*. At its end, remove the keys that came over this
+    connection from libvirt; a repeated migration defines them again."""
     with Rpc(sock) as talk, ExitStack() as lent:
         while (line := talk.receive()) is not None:
             try:
@@ -241,14 +242,14 @@ def _document(host: LocalHost, id: str) -> Document:
 
 
 def _look(host: LocalHost, document: Document, _talk: Rpc, _line: Fields) -> Fields:
-    """Return whether the server has arrived: all of it is on this host."""
+    """Answer the call ``look``: return whether all of the server is on this host, in the field ``arrived``."""
     return {"arrived": bool(document.state.get("arrived")) or (
         document.want["type"] == "live" and host.hypervisor.arrived(document.want["server"]))}
 
 
 def _begin(host: LocalHost, document: Document, _talk: Rpc, line: Fields) -> Fields:
-    """Store the server's document in the migration's, and create its disks. The domain that an earlier attempt left is
-    removed."""
+    """Answer the call ``begin``: remove the domain that an earlier attempt left, store the server's document in the
+    migration's, and prepare its disks. Return which bytes this host has, and its folders, NICs and domain XML."""
     sent_server, id = line["document"], document.want["server"]
     _not_arrived(document)
     if sent_server["id"] != id:
@@ -280,7 +281,7 @@ def _begin(host: LocalHost, document: Document, _talk: Rpc, line: Fields) -> Fie
 
 
 def _file(host: LocalHost, document: Document, talk: Rpc, line: Fields) -> Fields:
-    """Receive one file of the server."""
+    """Answer the call ``file``: receive one file of the server."""
     _not_arrived(document)
     path = server_folder(host, document.want["server"]) / coming_disks.check_file_name(line["name"])
     linked = coming_disks.is_linked(document.state["server"]["want"], path.name)
@@ -291,8 +292,8 @@ def _file(host: LocalHost, document: Document, talk: Rpc, line: Fields) -> Field
 
 
 def _ready(host: LocalHost, document: Document, talk: Rpc, _line: Fields) -> Fields:
-    """Create the disks that libvirt will fill, and let QEMU read the server's files. Called when all files have
-    come."""
+    """Answer the call ``ready``, which the source sends after all files: create the disks that libvirt will fill, and
+    let QEMU read the server's files."""
     _not_arrived(document)
     place = server_folder(host, document.want["server"])
     server = _server(document)
@@ -304,8 +305,8 @@ def _ready(host: LocalHost, document: Document, talk: Rpc, _line: Fields) -> Fie
 
 
 def _arrive(host: LocalHost, document: Document, _talk: Rpc, _line: Fields) -> Fields:
-    """Record the arrival: from now on the server belongs to this host. The source calls this when the guest is off
-    there for good."""
+    """Answer the call ``arrive``, which the source sends when the guest is off there for good: record the arrival. From
+    now on the server belongs to this host."""
     if not document.state.get("arrived"):
         if document.want["type"] == "live" and not host.hypervisor.arrived(document.want["server"]):
             raise Conflict("The target has no complete copy of the guest. Repeat the call.")
@@ -320,7 +321,7 @@ def _arrive(host: LocalHost, document: Document, _talk: Rpc, _line: Fields) -> F
 
 
 def _drop(host: LocalHost, document: Document, _talk: Rpc, _line: Fields) -> Fields:
-    """Remove the copy of the server."""
+    """Answer the call ``drop``: remove the copy of the server. Raises an error if the server has arrived."""
     _not_arrived(document)
     remove_copy(host, document)
     return {}

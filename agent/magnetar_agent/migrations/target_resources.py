@@ -34,7 +34,8 @@ def target_manifest(manifest: Fields) -> Fields:
 
 
 def _on_cards(networks: Sequence[Fields], manifest: Mapping[str, Any]) -> list[Fields]:
-    """Return the NICs with the target's cards in place of the source's."""
+    """Return the NICs *networks* with the target's network cards (``cards`` of the manifest) in place of the source's.
+    """
     cards = manifest.get("cards") or {}
     return [{**{name: value for name, value in nic.items() if name != "card"},
              **({"card": cards[nic["mac"]]} if nic["mac"] in cards else {})} for nic in networks]

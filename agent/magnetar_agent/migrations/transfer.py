@@ -175,8 +175,8 @@ class _Place:
     append: bool
 
     def write(self, data: bytes, start: int, end: int) -> None:
-        """Write *data* at offset *start*. For a logical volume, write zeros from *end*, the end of the data so far, up
-        to *start*."""
+        """Write *data* at offset *start*. On a logical volume, first write zeros from *end* (the end of the data so
+        far) up to *start*."""
         if self.append:
             os.write(self.descriptor, data)
         elif self.link is None:

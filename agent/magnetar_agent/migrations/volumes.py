@@ -66,7 +66,8 @@ def describe_volumes(host: LocalHost, server: Document) -> list[Fields]:
 
 
 def share_volumes(host: LocalHost, server: Document, peer: str, live: bool) -> list[Fields]:
-    """Give the agent *peer* access to all volumes of the server. Return the attachments that it must write."""
+    """Give the agent *peer*, the target, access to all volumes of the server. Return the attachments that the target
+    must store."""
     shared = []
     for attachment in attaching.server_attachments(host, server.id):
         if attachment.want.get("origin"):
@@ -95,7 +96,7 @@ def _export(host: LocalHost, attachment: Document, server: str, peer: str, live:
 
 
 def serve_disks(host: LocalHost, server: str) -> None:
-    """Serve the disks themselves instead of stand-ins. The guest must be off here."""
+    """Serve the server's volumes themselves to the target, instead of stand-ins. The guest must be off on this host."""
     for export in host.documents.list("volume_export"):
         if export.want["server"] == server and export.state.pop("stand_in", False):
             host.documents.write(export)
@@ -114,8 +115,8 @@ def release_source_volumes(host: LocalHost, server: str, peer: str) -> None:
 
 
 def revoke_sharing(host: LocalHost, server: str) -> None:
-    """End the target's access to the volumes of a server that stays. A volume's host that does not answer is told
-    later."""
+    """End the target's access to the volumes of a server that stays on this host. A volume's host that does not answer
+    now is told later."""
     for attachment in attaching.server_attachments(host, server):
         if attachment.want.get("origin"):
             try:
@@ -164,7 +165,7 @@ def _checked(migration: Document, sent_attachment: Fields) -> Document:
 
 
 def drop_attachments(host: LocalHost, migration: Document) -> None:
-    """Remove the attachments of an aborted migration."""
+    """Remove the attachments that an aborted *migration* brought to this host."""
     for attachment in host.documents.list("volume_attachment"):
         if attachment.state.get(ARRIVING) == migration.id:
             remote.close_volume_socket(host, attachment)

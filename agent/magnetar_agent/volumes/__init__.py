@@ -26,7 +26,8 @@ def is_volume_name(name: str) -> bool:
 
 
 def by_device(attachment: Document) -> tuple[tuple[int, str], str, str]:
-    """Return the sort key of a server's attachments. Two have the same device while one replaces the other."""
+    """Return the key that sorts a server's attachments by device. Two attachments have the same device while one
+    replaces the other."""
     return device_order(str(attachment.want["device"])), attachment.name, attachment.id
 
 
@@ -52,7 +53,7 @@ def is_content_complete(document: Document) -> bool:
 
 def cinder_status(document: Document, have: dict[str, Any] | None, used: bool) -> str:
     """Return Cinder's status of a volume or snapshot from its *document* and its observed state *have*. *used*: whether
-    a server has it."""
+    a server has the volume."""
     if not is_content_complete(document):
         return "error" if document.state.get("fault") else "creating"
     if not (have or {}).get("there"):

@@ -45,8 +45,8 @@ def attachment_id(server: str, volume: str) -> str:
 
 
 def server_attachments(host: LocalHost, id: str, leaving: bool = False) -> list[Document]:
-    """Return the attachments of a server, by device; *leaving* includes attachments that are being detached or swapped.
-    """
+    """Return the attachments of a server, sorted by device. With *leaving*, include those that are being detached or
+    swapped."""
     attachments = [attachment.copy() for attachment in host.documents.peek("volume_attachment")
                    if attachment.want["server"] == id and (leaving or (not attachment.deleting
                                                                        and is_current(host, attachment)))]
@@ -102,8 +102,8 @@ def attached_disks(host: LocalHost, id: str) -> list[Disk]:
 
 
 def keys_of(host: LocalHost, id: str) -> list[DiskKey]:
-    """Return the keys that QEMU needs to start a server. For volumes at a socket it needs none: they are decrypted on
-    the other side."""
+    """Return the keys of encrypted disks that QEMU needs to start a server. Volumes at a socket need none: the other
+    side of the socket decrypts them."""
     volumes = [host.documents.get("volume", attachment.want["volume"]) for attachment in server_attachments(host, id)
                if not attachment.want.get("origin")]
     return [key for volume in volumes if volume and (key := keys.document_key(host, volume))]
@@ -156,8 +156,8 @@ def hold_server_volume(host: LocalHost, server: str, volume: str) -> Iterator[No
 
 
 def plug_device(host: LocalHost, server: str, device: Disk | Nic) -> bool:
-    """Plug the device into the server if it runs. Return whether the server has a domain, whose definition then needs
-    the device too."""
+    """Plug the device into the server's domain if it runs. Return whether the server has a domain; then the caller must
+    add the device to the persistent definition too."""
     domain = host.hypervisor.domain(server)
     if domain and domain.owned and domain.state in LIVE:
         if isinstance(device, Disk) and device.bus == "sata":
@@ -168,10 +168,10 @@ def plug_device(host: LocalHost, server: str, device: Disk | Nic) -> bool:
 
 def unplug_device(host: LocalHost, server: str, device: Disk | Nic, label: str, operation: Operation) -> None:
     """Unplug the device and wait until the guest has released it. The request is repeated every ``ASK`` seconds.
+    *label*: the device in errors. *operation*: ends the wait when it is cancelled.
 
     Raises ``Conflict`` if the guest has not released the device within the setting ``detach_timeout``; the guest keeps
-    it.
-    """
+    it."""
     deadline, again = time.monotonic() + host.settings.detach_timeout, 0.0
     while _has(host, server, device):
         now = time.monotonic()

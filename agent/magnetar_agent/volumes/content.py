@@ -22,8 +22,9 @@ DISKS = ("raw", "qcow2", "iso")
 
 
 def source_bytes(source: str, standing: Document | None, name: str, field: str) -> int:
-    """Return the size in bytes of a volume's source, the document *standing*, which must be complete. Raises
-    ``InvalidField`` for *field*."""
+    """Return the size in bytes of a new volume's source. *source*: its field in ``SOURCES``; *name*: its value;
+    *standing*: the document of the source. Raises ``InvalidField`` for *field* if the source is missing or incomplete.
+    """
     kind = SOURCES[source]
     if standing is None:
         refuse_missing(InvalidField(field, f"must name a {kind.replace('_', ' ')} of this host", name), kind, name)
@@ -47,7 +48,7 @@ def source_of(want: Fields) -> tuple[str | None, str]:
 
 
 def content_disk(host: LocalHost, document: Document) -> Disk:
-    """Return the disk of a volume or snapshot for QEMU, with its key if it is encrypted."""
+    """Return the disk of a volume or snapshot for QEMU, with its key if the content is encrypted."""
     pool, format = (document.want["pool"], document.want["format"]) if document.kind == "volume" else (
         document.state["pool"], document.state["format"])
     return replace(pools.find_pool(host, pool).disk(document.id, format), key=keys.document_key(host, document))

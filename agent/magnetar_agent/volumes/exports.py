@@ -182,14 +182,15 @@ def _answer_requests(host: LocalHost, id: str, sock: socket.socket, peer: str) -
 
 
 def admit_peer(host: LocalHost, id: str, peer: str) -> Fields:
-    """Allow the agent *peer* to connect to the export *id* too; return the ``origin``."""
+    """Allow the agent *peer* to connect to the export *id*, in addition to others. Return the volume's ``origin`` as a
+    field."""
     document = _change(host, id, lambda peers: [*(other_peer for other_peer in peers if other_peer != peer), peer])
     volume = host.documents.get("volume", document.want["volume"])
     return {"origin": export_origin(host, volume) if volume else None}
 
 
 def restrict_to_peer(host: LocalHost, id: str, peer: str) -> None:
-    """Allow only the agent *peer* to connect to the export *id*."""
+    """Allow only the agent *peer*, and no other agent, to connect to the export *id*."""
     _change(host, id, lambda _peers: [peer])
 
 
@@ -232,8 +233,8 @@ def _peer(line: Fields) -> str:
 
 
 def reopen_export(host: LocalHost, id: str) -> None:
-    """Serve the export *id* again. Raises ``NotFound`` if it is being removed, and an error if the disk cannot be
-    used."""
+    """Serve the export *id* again. Raises ``NotFound`` if the export is being removed, and an error if the disk cannot
+    be used."""
     with host.locks.hold("volume_export", id):
         start_export(host, _existing_export(host, id))
 

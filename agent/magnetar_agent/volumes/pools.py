@@ -60,14 +60,14 @@ class Pool(Protocol):
         """Return whether the pool has content with this *id*. The call is cheap."""
 
     def taken(self, id: str) -> Conflict:
-        """Return the error for new content whose name existing content already has."""
+        """Return the error to raise when content with the name *id* exists already and belongs to another owner."""
 
     def claim(self, id: str, size: int) -> None:
         """Reserve the name *id* for new content, so that no other host uses it. Raises ``Conflict`` if another host has
         it."""
 
     def settle(self, id: str) -> None:
-        """Remove the reservation of ``claim``. The document already says that the content is complete."""
+        """Remove the reservation that ``claim`` made. The document already says that the content is complete."""
 
     def make(self, id: str, format: str, size: int, key: DiskKey | None = None) -> None:
         """Create empty content atomically. *key*: the key of content of the format luks, as in the calls below."""
@@ -79,13 +79,14 @@ class Pool(Protocol):
 
     def capture(self, id: str, format: str, size: int, uuid: str, target: str, begun: Begun, progress: Progress,
                 key: DiskKey | None = None) -> None:
-        """Copy the disk *target* of the running domain *uuid*, and grow the copy to *size*."""
+        """Copy the disk *target* of the running domain *uuid*, and grow the copy to *size*. *begun* is called once the
+        copy has begun."""
 
     def grow(self, id: str, format: str, size: int, key: DiskKey | None = None) -> None:
-        """Grow content to *size*. No running domain may have it."""
+        """Grow the content *id* to *size*. No running domain may use it."""
 
     def remove(self, id: str) -> None:
-        """Remove the content, also what an interrupted attempt left. Missing content is ignored."""
+        """Remove the content *id*, also incomplete content of an interrupted attempt. Missing content is ignored."""
 
     def disk(self, id: str, format: str) -> Disk:
         """Return the disk for QEMU; the caller sets its target."""
@@ -110,9 +111,8 @@ class FolderPool:
         return shutil.disk_usage(existing).total
 
     def check_usable(self) -> None:
-        """Raise ``Conflict`` if the folder must be mounted and is not: a later mount would hide files that were written
-        to it.
-        """
+        """Raise ``Conflict`` if the folder must be a mount point and is not: a later mount would hide files that are
+        written now."""
         if self.shared and not self._usable():
             raise Conflict(f"The pool {self.name!r} cannot be used: nothing is mounted at {self.folder}. Mount it on "
                            "the host, then repeat the call.")

@@ -209,7 +209,7 @@ def _pivot(task: Task) -> None:
 
 
 def _end(task: Task) -> None:
-    """End QEMU's copy to the new volume."""
+    """End QEMU's copy of the old volume to the new one."""
     want, disk = task.document.want, None
     with suppress(MagnetarError):
         disk = attaching.attached_disk(task.host, task.document)
@@ -246,8 +246,8 @@ def _settle(task: Task) -> None:
 
 
 def _grow(host: LocalHost, uuid: str, target: str, volume: Document) -> None:
-    """Grow the new volume, which was made as large as the old one, to its own size. QEMU does this while the guest
-    runs."""
+    """Grow the new *volume* to its own size, after the swap made it as large as the old one. QEMU does this while the
+    guest runs."""
     size = _size(volume)
     if host.hypervisor.running(uuid) is None:
         pools.find_pool(host, volume.want["pool"]).grow(volume.id, "qcow2", size)

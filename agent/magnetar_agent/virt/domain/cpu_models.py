@@ -29,7 +29,7 @@ class CpuModels:
 
     def cpu_choices(self, virt_type: str) -> CpuChoices:
         """Return the CPU modes and models of virConnectGetDomainCapabilities. Models that libvirt reports neither as
-        usable nor as unusable are tried."""
+        usable nor as unusable count as usable."""
         def ask(conn: Any) -> CpuChoices:
             offered = self._capabilities(conn, virt_type)
             return CpuChoices(

@@ -2,10 +2,8 @@
 """Live migration: peer to peer through unix sockets, with local disks. The guest is paused at the target until the
 agents agree that it may run. With post-copy, libvirt starts the guest at the target itself.
 
-The pause makes it safe: libvirt's source runs the guest again when the target's last answer gets lost, and "there is a
-small chance" (its own words) that the guest already runs at the target then. A paused guest at the target cannot run in
-both places.
-"""
+The pause prevents that the guest runs on both hosts. libvirt's source runs the guest again when the target's last
+answer gets lost, and "there is a small chance" (libvirt's own words) that the guest already runs at the target then."""
 
 from __future__ import annotations
 
@@ -174,8 +172,8 @@ def _stopped(conn: Any, domain: Any, disks: bool, pause: Callable[[], None]) -> 
     the memory begins.
 
     QEMU's emulator does not always notice that a page was written to again after it was sent: seen with 7.2 in one
-    migration out of ten, as panics of guests at the target, with libvirt alone too. The caller resumes the guest on the
-    host that has it after the migration."""
+    migration out of ten, as panics of guests at the target, with libvirt alone too. Afterwards, the agent of the host
+    that has the guest resumes it."""
     begun, over = threading.Event(), threading.Event()
 
     def iteration(_conn: Any, _domain: Any, _number: int, _opaque: Any) -> None:
@@ -272,7 +270,8 @@ class _Watch:
                 del self._downtimes[:len(due)]
 
     def _too_long(self, facts: dict[str, Any]) -> bool:
-        """Take the action for an exceeded time limit. Return whether it took effect.
+        """Take the action for an exceeded time limit: pause the guest, switch to post-copy, or abort. Return whether
+        the action took effect.
 
         QEMU cannot begin post-copy while disks are copied, before the copy of the memory: it refuses (an error of
         libvirt), or, after an earlier failed migration of this guest, accepts the request and forgets it."""
