@@ -383,8 +383,8 @@ class LocalHypervisor(HypervisorNetworks, HypervisorDisks, HypervisorStorage, Pr
         ``domain`` tells whether the domain still runs here."""
 
     def post_copy(self, uuid: str) -> bool:
-        """Switch a migrating domain to post-copy, if its parameters allow that: it then runs at the target, and the
-        rest of its memory follows. Return ``False`` while post-copy cannot begin: disks are still being copied."""
+        """Switch a migrating domain to post-copy, if its parameters allow that: the domain then runs at the target, and
+        the rest of its memory follows. Return ``False`` while post-copy cannot begin: disks are still being copied."""
 
     def arrived(self, uuid: str) -> bool:
         """Return whether a migrated domain is complete on this host: active and persistent."""

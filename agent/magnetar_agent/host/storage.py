@@ -293,7 +293,8 @@ class HypervisorDisks(Protocol):
         *path*."""
 
     def finish_copy(self, uuid: str, path: Path, progress: Progress) -> None:
-        """Wait for the end of the copy. It is complete and flushed at *path*; after an exception nothing is left."""
+        """Wait for the end of the copy. Then the copy is complete and flushed at *path*; after an exception nothing is
+        left."""
 
     def abort_copy(self, uuid: str, path: Path) -> None:
         """Abort the copy to *path* that no caller waits for, and remove its file; no error when there is none."""

@@ -113,7 +113,7 @@ class Links:
     # The accepting side ------------------------------------------------------------------------------------------
     def offer(self, offer: Offer, spare: str = "") -> None:
         """Let the peers of *offer* connect from now on. An earlier offer with the same id is replaced; connections of
-        peers that are not in the new offer are closed, except at the door *spare*."""
+        peers that are not in the new offer are closed, except at the endpoint *spare*."""
         with self._lock:
             self._offers[offer.id] = offer
         self._cut(offer.id, lambda end: end.accepted and end.peer not in offer.peers and end.door != spare)
@@ -123,7 +123,7 @@ class Links:
         return self._offers.get(id)
 
     def withdraw(self, id: str, spare: str = "") -> None:
-        """Remove the offer of link *id*, and close the link's connections, except at the door *spare*."""
+        """Remove the offer of link *id*, and close the link's connections, except at the endpoint *spare*."""
         with self._lock:
             self._offers.pop(id, None)
         self._cut(id, lambda end: not spare or end.door != spare)
@@ -136,8 +136,8 @@ class Links:
         end.connection_made(transport)
 
     def _admit(self, peer: str, id: str, door: str) -> Coroutine[Any, Any, LocalEnd]:
-        """Return a coroutine that connects to *door* of link *id*. Raises ``NotFound`` unless this door is offered to
-        *peer*."""
+        """Return a coroutine that connects to the endpoint *door* of link *id*. Raises ``NotFound`` unless the endpoint
+        is offered to *peer*."""
         with self._lock:
             offer = self._offers.get(id)
         if offer is None or not peer or peer not in offer.peers or door not in offer.doors:
@@ -164,13 +164,14 @@ class Links:
 
     # The connecting side -----------------------------------------------------------------------------------------
     def forward(self, remote: LinkAddress, door: str, path: Path, gid: int = -1) -> None:
-        """Listen on the unix socket *path* (mode 0660, group *gid*), and relay each connection to *door* of
-        *remote*."""
+        """Listen on the unix socket *path* (mode 0660, group *gid*), and relay each connection to the endpoint *door*
+        of the link *remote*."""
         path.unlink(missing_ok=True)
         self._run(self._serve(remote, door, path, bind_unix_socket(path, gid)))
 
     def call(self, remote: LinkAddress, door: str) -> socket.socket:
-        """Return a socket, connected to *door* of *remote*. Raises ``Unreachable``, or the other agent's error."""
+        """Return a socket that is connected to the endpoint *door* of the link *remote*. Raises ``Unreachable``, or the
+        other agent's error."""
         ours, theirs = socket.socketpair()
         try:
             self._run(self._join(remote, door, theirs))
@@ -180,7 +181,7 @@ class Links:
         return ours
 
     def connected(self, id: str, door: str) -> bool:
-        """Return whether there is a connection to *door* through link *id*."""
+        """Return whether link *id* has an open connection to its endpoint *door*."""
         with self._lock:
             return any(end.door == door for end in self._pipes.get(id, ()))
 
@@ -190,8 +191,8 @@ class Links:
             return id in self._forwards
 
     def greet(self, remote: LinkAddress) -> None:
-        """Check that the other agent is reachable, and that both agents accept each other's certificate. Raises
-        ``Conflict`` when they do not, and the errors of ``call``."""
+        """Check that the agent of the link *remote* is reachable, and that both agents accept each other's certificate.
+        Raises ``Conflict`` when they do not, and the errors of ``call``."""
         try:
             self.call(replace(remote, id=""), "").close()
         except NotFound:  # it has answered: there is no link with an empty id
@@ -331,7 +332,7 @@ def _forever(loop: asyncio.AbstractEventLoop) -> None:
 
 
 def _behind(door: Callable[[socket.socket, str], None], sock: socket.socket, peer: str) -> None:
-    """Call the function *door* with the connected socket and the peer. Close the socket afterwards."""
+    """Call the function *door* (an endpoint) with the connected socket and the peer. Close the socket afterwards."""
     with sock:
         try:
             door(sock, peer)

@@ -168,7 +168,7 @@ class _TlsEnd(RelayEnd):
 
 class AcceptedEnd(_TlsEnd):
     """The TLS end of a connection that a peer has opened. *admit(peer, link, door)* returns a coroutine that connects
-    to the door; *admitted* is called when that has succeeded."""
+    to the endpoint *door*; *admitted* is called when that has succeeded."""
 
     def __init__(self, peer: str, admit: Callable[[str, str, str], Coroutine[Any, Any, LocalEnd]],
                  admitted: Callable[[], None]) -> None:
@@ -186,7 +186,7 @@ class AcceptedEnd(_TlsEnd):
             self.abort()
 
     def spoken(self, line: bytes) -> None:
-        """Begin to connect to the link and door that the peer's first *line* names."""
+        """Begin to connect to the link and endpoint that the peer's first *line* names."""
         task = asyncio.get_running_loop().create_task(self._open(line))
         self._tasks.add(task)
 

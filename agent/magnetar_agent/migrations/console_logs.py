@@ -19,7 +19,7 @@ LOG = "console.log"
 
 
 class Logs:
-    """The console logs in the folder *place* of a server, as one attempt of a migration sends them."""
+    """The console logs in the folder *place* of a server, and their transfer in one attempt of a migration."""
 
     def __init__(self, place: Path) -> None:
         self.place = place

@@ -51,8 +51,8 @@ def lend_server_keys(host: LocalHost, server: Document, talk: Rpc) -> DiskKey | 
 
 
 def take_back_keys(host: LocalHost, server: str, talk: Rpc | None = None) -> None:
-    """Remove the keys of *server* (a uuid) from libvirt if they belong to the connection *talk*; ``None``: to an
-    earlier process of the agent. Errors are ignored: a stopped libvirt has forgotten the keys."""
+    """Remove the keys of *server* (a uuid) from libvirt if they belong to the connection *talk*; with ``None``, if they
+    belong to an earlier process of the agent. Errors are ignored: a stopped libvirt has forgotten the keys."""
     with host.locks.hold(LENT, server):
         if host.lent_keys.get(server) is not talk:
             return

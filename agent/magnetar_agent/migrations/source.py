@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """The source of a migration: mark the server, send it, and remove it once the target has taken it over.
 
-Every verb may be repeated. Nothing else changes a marked server (``refuse_while_it_moves``), also after a restart of
-the agent, until it is known where the server is.
-"""
+Every step may be repeated. Nothing else changes a marked server (``refuse_while_it_moves``), also after a restart of
+the agent, until it is known where the server is."""
 
 from __future__ import annotations
 
@@ -227,7 +226,7 @@ class _Move:
         self.arrived = False
 
     def run(self) -> None:
-        """Find out how far an earlier attempt came, then do the remaining steps."""
+        """Find out which steps of the migration an earlier attempt has completed, then do the remaining ones."""
         with Rpc(self.host.links.call(self.remote, AGENT)) as talk, contextlib.closing(self.logs):
             arrived = talk.call("look")["arrived"]
             self.host.hypervisor.stray(self.server.id)

@@ -321,7 +321,7 @@ def _arrive(host: LocalHost, document: Document, _talk: Rpc, _line: Fields) -> F
 
 
 def _drop(host: LocalHost, document: Document, _talk: Rpc, _line: Fields) -> Fields:
-    """Answer the call ``drop``: remove the copy of the server. Raises an error if the server has arrived."""
+    """Answer the call ``drop``: remove the copy of the server. Raises ``Conflict`` if the server has arrived."""
     _not_arrived(document)
     remove_copy(host, document)
     return {}

@@ -55,7 +55,7 @@ def check_attachments(host: LocalHost, server: Document, want: Fields) -> None:
 
 
 def _post_copy(want: Fields) -> str | None:
-    """Return the name of the field that allows a post-copy; ``None`` if none does."""
+    """Return the name of the field of *want* that allows a post-copy; ``None`` if none does."""
     return "post_copy" if want.get("post_copy") else "on_time_limit" if want["on_time_limit"] == "post_copy" else None
 
 
@@ -181,7 +181,7 @@ def forget_attachments(host: LocalHost, server: str) -> None:
 
 
 def adopt_attachments(host: LocalHost, migration: Document) -> None:
-    """Unmark the attachments of a server that has arrived: they belong to this host now."""
+    """Remove the mark ``ARRIVING`` from the attachments of a server that has arrived: they belong to this host now."""
     for attachment in host.documents.list("volume_attachment"):
         if attachment.state.get(ARRIVING) == migration.id:
             del attachment.state[ARRIVING]
@@ -189,7 +189,8 @@ def adopt_attachments(host: LocalHost, migration: Document) -> None:
 
 
 def reconnect_volumes(host: LocalHost, server: str) -> None:
-    """Make QEMU connect to the disks that are now served instead of stand-ins, before the guest is resumed here."""
+    """Make QEMU on this host connect again to the server's volumes of other hosts: the source now serves its volumes
+    instead of stand-ins. Called before the guest is resumed."""
     runs = host.hypervisor.running(server)
     used: set[Any] = {disk.remote.socket for disk in runs.disks if disk.remote} if runs else set()
     for attachment in attaching.server_attachments(host, server):

@@ -61,8 +61,8 @@ def refuse_encrypted(document: Document, reason: str) -> None:
 
 
 def is_content_begun(state: Fields) -> bool:
-    """Return whether a document with this *state* has content, complete or not. Older agents noted only the source, or
-    the pool, when they began to create content."""
+    """Return whether content was created for a document with this *state*, complete or not. Older agents noted only the
+    source, or the pool, when they began to create content."""
     return any(name in state for name in ("made", "begun", "source_name", "pool"))
 
 

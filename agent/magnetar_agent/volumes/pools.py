@@ -51,7 +51,7 @@ class Pool(Protocol):
     beneath: bool
 
     def capacity(self) -> int | None:
-        """Return the total bytes of the pool; ``None`` if it is known to be full only when a write fails."""
+        """Return the total bytes of the pool; ``None`` if only a failed write shows that the pool is full."""
 
     def check_usable(self) -> None:
         """Raise ``Conflict`` if the pool cannot be used now."""
@@ -70,7 +70,8 @@ class Pool(Protocol):
         """Remove the reservation that ``claim`` made. The document already says that the content is complete."""
 
     def make(self, id: str, format: str, size: int, key: DiskKey | None = None) -> None:
-        """Create empty content atomically. *key*: the key of content of the format luks, as in the calls below."""
+        """Create empty content atomically. *key*: the key of content of the format luks, in this method and in others.
+        """
 
     def fill(self, id: str, format: str, size: int, source: Disk, progress: Progress,
              key: DiskKey | None = None) -> None:

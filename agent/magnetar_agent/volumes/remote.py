@@ -222,7 +222,7 @@ class RemoteVolumes:
                 self._try(lambda document=document: self._start(document), document)
 
     def _start(self, server: Document) -> None:
-        """Start a server that could not start without its volumes, if it can now."""
+        """Start a server that could not start without its volumes, if all of them can be reached now."""
         check_reachable(self.host, server)
         operation = Operation("settle", "server", server.id, caller="agent")
         self.host.revise(Server, server.id, lambda _document: {}, False, operation)

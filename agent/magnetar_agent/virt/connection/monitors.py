@@ -114,6 +114,6 @@ class MonitorWatch:
         return now - self._since
 
     def _works(self, now: float, cpu: float | None) -> bool:
-        """Return whether a starting QEMU has used the CPU since the last read; ``True`` if unknown."""
+        """Return whether a QEMU that is starting has used the CPU since the last read; ``True`` if unknown."""
         (then, cpu_before), self._last = self._last, (now, cpu)
         return cpu is None or cpu_before is None or cpu - cpu_before >= BUSY * (now - then)

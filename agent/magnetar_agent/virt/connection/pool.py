@@ -104,8 +104,8 @@ class ConnectionPool:
 
     @property
     def generation(self) -> Any:
-        """Return an object that changes with each reconnection to libvirt: then cached facts of the host must be read
-        again."""
+        """Return an object that changes with each reconnection to libvirt. After a change, cached facts of the host
+        must be read again."""
         return self._events.generation
 
     def on_connect(self, listener: Callable[[], None]) -> None:

@@ -54,7 +54,7 @@ class Backups(Domains):
         self._with("copy a disk of", uuid, begin, lane=Lane.LONG)
 
     def finish_copy(self, uuid: str, path: Path, progress: Progress) -> None:
-        """Wait for the backup job, check how it ended, and rename its file to *path*."""
+        """Wait for the backup job, check how the job ended, and rename the job's file to *path*."""
         part = path.with_name(path.name + PART)
         try:
             while job := self._job(uuid, 0):

@@ -30,8 +30,8 @@ PART = ".part"
 #: Seconds that QEMU may take to make an encrypted disk: it measures the cost of a key for some seconds of CPU time, and
 #: the host may be busy.
 ENCRYPTING = 600.0
-#: An occasional failure of QEMU before 9.1 on a fast processor: it measures the cost of a key by a clock that may not
-#: have moved, and gives up. So it is run again, a few times.
+#: An occasional error of qemu-img before 9.1 on a fast processor: it measures the cost of a key by a clock that may not
+#: have moved, and gives up. The most times that qemu-img is run because of this error.
 _UNCOUNTED, _UNCOUNTED_TRIES = "Unable to get accurate CPU usage", 20
 
 
@@ -69,8 +69,8 @@ class Disks:
 
     def copy_disk(self, source: Path | NetworkSource, source_format: str, path: Path, format: str,
                   progress: Progress, key: DiskKey | None = None) -> None:
-        """Run ``qemu-img convert``; *progress* may end it by raising. Unwritten parts of a LUKS disk do not read as
-        zeros, so zeros are written to it too."""
+        """Run ``qemu-img convert``. *progress* may raise to end the program. Unwritten parts of a LUKS disk do not read
+        as zeros, so zeros are written to such a disk too."""
         total = self._copied_size(source, source_format)
         with atomic_file(path) as part:
             if key is not None:

@@ -56,8 +56,8 @@ def _size(output: str, purpose: str) -> int:
 
 
 def keyring_path(image: CephImage) -> Path:
-    """Return the path of the keyring of the image's user, in the folder of ``image.conf`` and for the cluster it is
-    named after."""
+    """Return the path of the keyring of the image's user, in the folder of ``image.conf``. The name of that file is the
+    name of the cluster, such as ``ceph.conf``."""
     return image.conf.with_name(f"{image.conf.stem}.client.{image.user}.keyring")
 
 

@@ -73,7 +73,7 @@ class Storage:
             return  # the next connection begins again
 
     def check_pool(self, pool: str) -> None:
-        """Call virStoragePoolIsActive; see ``HypervisorStorage.check_pool``."""
+        """Raise ``Conflict`` if libvirt has no such pool, or it does not run (virStoragePoolIsActive)."""
         self._in(pool, "look", lambda _found: None)
 
     def contents(self, pool: str) -> dict[str, PoolContent]:
@@ -93,7 +93,7 @@ class Storage:
         return self._in(pool, f"look for {name}", look)
 
     def make_content(self, pool: str, name: str, size: int) -> None:
-        """Call virStorageVolCreateXML."""
+        """Create a raw volume of *size* bytes (virStorageVolCreateXML)."""
         def make(storage_pool: Any) -> None:
             if _lookup(storage_pool, name) is not None:
                 raise Conflict(f"The storage pool {pool!r} has content called {name} already.")
@@ -122,8 +122,8 @@ class Storage:
             self._in(pool, "look again", lambda storage_pool: storage_pool.refresh())
 
     def remove_content(self, pool: str, name: str, wipe: int | None) -> None:
-        """Overwrite the volume as *wipe* says, then call virStorageVolDelete. virStorageVolWipe overwrites the whole
-        volume. It has no parameter for a size, so the agent itself overwrites a beginning."""
+        """Overwrite the volume as *wipe* says, then call virStorageVolDelete. virStorageVolWipe overwrites a whole
+        volume. It has no parameter for a size, so the agent itself overwrites the first bytes of one."""
         def look(storage_pool: Any) -> str | None:
             volume = _lookup(storage_pool, name)
             return None if volume is None else str(volume.path())
@@ -159,7 +159,7 @@ class Storage:
                                                                                storage_pool)))
 
     def export_image(self, image: CephImage) -> AbstractContextManager[tuple[int, Iterator[bytes]]]:
-        """Return a context manager with size and content of an RBD image; see ``rbd_export``."""
+        """Return a context manager that yields size and content of an RBD image; see ``rbd_export``."""
         return exported_image(image, self.qemu_user())
 
     def rbd_room(self, pool: str) -> tuple[int, int]:

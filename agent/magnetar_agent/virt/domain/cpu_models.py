@@ -107,7 +107,8 @@ def _features(conn: Any, virt_type: str, cpu: str, compared: bool) -> frozenset[
 
 
 def missing_cpu_features(conn: Any, virt_type: str, cpu: str) -> str:
-    """Return a text that names the model of *cpu* and the features of it that the host lacks; "" if none."""
+    """Return a text that names the CPU model of *cpu* and those of its features that the host lacks; "" if none is
+    missing."""
     try:
         conn.compareHypervisorCPU(None, None, None, virt_type, cpu, libvirt.VIR_CONNECT_COMPARE_CPU_FAIL_INCOMPATIBLE)
     except libvirt.libvirtError as error:

@@ -29,8 +29,8 @@ class GuestAgent(Domains):
     """The part of ``LocalHypervisor`` that uses guest agents."""
 
     def freeze(self, uuid: str) -> bool:
-        """Call virDomainFSFreeze. Return whether the file systems are frozen. After an error of the guest agent, thaw
-        them: then nothing is frozen."""
+        """Call virDomainFSFreeze. Return whether the file systems are frozen. After an error of the guest agent, call
+        ``thaw``, so that nothing is frozen."""
         try:
             self._with("freeze the file systems of", uuid, lambda domain: _patient(domain).fsFreeze(),
                        lane=Lane.AGENT)

@@ -190,8 +190,8 @@ class Domains:
         return domains
 
     def _file(self, name: str) -> tuple[int, ...] | None:
-        """Return inode, time and size of the file with libvirt's definition of the domain *name*. libvirt replaces the
-        file with every change, before any client sees the change. ``None`` when the file cannot be read."""
+        """Return inode, time and size of the file with libvirt's definition of the domain *name*; ``None`` when the
+        file cannot be read. libvirt replaces the file with every change, before any client sees the change."""
         if self.connection.uri != "qemu:///system":
             return None
         try:

@@ -168,8 +168,8 @@ _Parsed = dict[tuple[str, int], list[tuple[GroupRule, _Network | None]]]
 
 
 def restricted_taps(loaded: PortFilter | None, desired: PortFilter) -> frozenset[str]:
-    """Return the taps with security groups that *desired* permits less than *loaded* does (``None``: unknown, so all
-    such taps)."""
+    """Return the taps with security groups to which *desired* permits less than *loaded* does. If *loaded* is ``None``
+    (unknown), return all taps with security groups."""
     ports = [port for port in desired.ports if port.groups is not None]
     if loaded is None or not ports:
         return frozenset(port.tap for port in ports)
@@ -259,7 +259,7 @@ def _parsed(rules: Iterable[GroupRule]) -> _Parsed:
 
 
 def _is_usual(port: Port, flow: Flow, side: FlowEnd, direction: str) -> bool:
-    """Return whether the connection is permitted without a rule, as for every port: DHCP, and DNS at the host."""
+    """Return whether the connection needs no rule, because every port may have it: DHCP, and DNS at the host."""
     ports = {"egress": (67, 547), "ingress": (68, 546)}[direction]
     return flow.protocol == 17 and (side.port in ports or (side.port == 53 and side.there == port.resolver))
 

@@ -29,7 +29,8 @@ MOST = 2**20
 
 
 def inspect_integration_bridge(bridge: str, run: Path = RUN) -> IntegrationBridge:
-    """Return the state of the *bridge*; its ``reason`` names the first requirement that the host does not meet."""
+    """Return the state of the *bridge*. Its ``reason`` names the first requirement that the host does not meet. *run*:
+    the folder of the daemons' sockets."""
     database = run / "openvswitch/db.sock"
     if not shutil.which("ovs-vsctl"):
         return _lacking(bridge, "it has no ovs-vsctl, by which libvirt plugs them in. Install Open vSwitch (package "

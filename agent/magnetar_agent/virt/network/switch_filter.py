@@ -40,7 +40,8 @@ TIMEOUT, MOST = 10.0, 1000
 
 
 class SwitchFilter:
-    """The thread that adds the flow to the bridge, and adds it again whenever it is removed."""
+    """The thread that adds the flow against router advertisements to the integration bridge, and adds it again whenever
+    it is removed."""
 
     def __init__(self) -> None:
         self.bridge = ""

@@ -55,9 +55,9 @@ def follow_program(arguments: Sequence[str], purpose: str, progress: Callable[[f
 @contextmanager
 def pipe_program(arguments: Sequence[str], purpose: str, user: User, files: Sequence[int],
                  silence: float) -> Iterator[Iterator[bytes]]:
-    """Run a program without a time limit, and yield an iterator over the pieces of its output; it ends after the
-    program has ended successfully. Raises ``HypervisorError``, also when nothing comes on standard output for *silence*
-    seconds."""
+    """Run a program without a time limit, and yield an iterator over the pieces of its output. The iterator ends when
+    the program has ended successfully. Raises ``HypervisorError`` if the program fails, or writes nothing to standard
+    output for *silence* seconds."""
     process = _start(arguments, purpose, user, files)
     try:
         yield _pieces(process, arguments[0], purpose, silence)
