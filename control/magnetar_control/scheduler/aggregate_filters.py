@@ -49,8 +49,8 @@ def projects_of(metadata: Mapping[str, str]) -> list[str]:
 
 
 def asked_of_aggregates(host: HostState, extra_specs: Mapping[str, str]) -> Iterable[tuple[str, str]]:
-    """Yield the metadata keys that extra specs request of aggregates, each with the text that its value must match.
-    They are in extra specs with the scope ``aggregate_instance_extra_specs`` and, as in Nova, in those without a scope.
+    """Yield the metadata keys that extra specs request of aggregates, each with the text that its value must match. The
+    keys are in extra specs with the scope ``aggregate_instance_extra_specs`` and, as in Nova, in those without a scope.
     Skipped are keys with another meaning: keys that other parts of Magnetar read (``hide_hypervisor_id``), and
     capabilities of the host (``cpu_model``)."""
     for key, text in extra_specs.items():
@@ -75,7 +75,7 @@ def aggregate_specs(host: HostState, spec: RequestSpec) -> bool:
 
 
 def lacking_specs(host: HostState, spec: RequestSpec) -> str:
-    """Return which metadata no aggregate of the host has."""
+    """Return a text about the requested metadata that no aggregate of the host has."""
     return " and ".join(f"is in no aggregate with the metadata {name}={text}" for name, text in _unmet(host, spec))
 
 

@@ -93,7 +93,7 @@ def best_hosts(states: HostStates, spec: RequestSpec, count: int = 1, *,
 
 
 def explain_refusals(states: HostStates, spec: RequestSpec) -> NoValidHost:
-    """Return the error that says how many hosts each filter refused, and what the best host among these lacks."""
+    """Return the error that says how many hosts each filter refused, and what the best of the refused hosts lacks."""
     with states.lock:
         filters = states.asked(spec)
         cached_answers: dict[tuple[Profile, Filter], bool] = {}
@@ -116,7 +116,7 @@ def explain_refusals(states: HostStates, spec: RequestSpec) -> NoValidHost:
 
 
 def would_pass(states: HostStates, spec: RequestSpec, names: Collection[str]) -> bool:
-    """Return whether one of the hosts *names* would pass all filters if its agent answered, which it does not now."""
+    """Return whether one of the hosts *names* is down, and would pass all filters if its agent answered."""
     with states.lock:
         filters = [host_filter for host_filter in states.asked(spec) if host_filter.name != UP]
         return any(
@@ -126,7 +126,7 @@ def would_pass(states: HostStates, spec: RequestSpec, names: Collection[str]) ->
 
 
 def why_not_image(states: HostStates, name: str, spec: RequestSpec) -> str:
-    """Return why the server's host *name* must not run it with the image of *spec*; an empty text if it may."""
+    """Return why the host *name* of a server must not run it with the image of *spec*; an empty text if it may."""
     with states.lock:
         host = states.hosts.get(name)
         if host is None:
@@ -215,7 +215,7 @@ def _special(states: HostStates, spec: RequestSpec) -> set[Block]:
 def _sift(block: Block, spec: RequestSpec, needs: list[Bound], special: set[Block],
           passing_blocks: list[Block]) -> None:
     """Add blocks of the hosts of *block* that pass to *passing_blocks*: the block itself if all of its hosts pass,
-    otherwise its passing parts. *needs*: the bounds of numbers. *special*: see ``_special``."""
+    otherwise its passing parts. *needs*: the bounds that a host's numbers must meet. *special*: see ``_special``."""
     low, high, whole = block.low, block.high, block not in special
     for at, least, most in needs:
         if least > high[at] or most < low[at]:
@@ -258,8 +258,8 @@ def _heaviest(parts: list[Block], spec: RequestSpec, rules: Rules,
     number, chance = counted(step=-1), random.random if random else float
 
     def push(them: Iterator[_Weighed], turn: float, whole: Sum) -> None:
-        """Push the first element of *them*, which are sorted; the next one is pushed when the first is popped. Of
-        equals in one block the last one pushed is popped first: so a host comes before a block that has none better."""
+        """Push the next element of the iterator *them*, which yields heaviest first. The heap's order is by weight,
+        then *turn*; of equals, the last pushed comes first: so a host comes before a block that has none better."""
         if (first := next(them, None)) is not None:
             heappush(heap, (-first[0], turn, next(number), first[1], them, whole))
 
@@ -280,7 +280,7 @@ def _heaviest(parts: list[Block], spec: RequestSpec, rules: Rules,
 
 def _ordered(block: Block, whole: Sum, chance: float) -> Iterator[_Weighed]:
     """Return the parts of a block by the upper bounds of their weights, or its hosts by their weights, greatest first.
-    *chance* (from 0 to 1) chooses which of the equals at the top comes first."""
+    *whole*: the formula of the weights. *chance* (from 0 to 1) chooses which of the equals at the top comes first."""
     them: Sequence[Block | HostState] = block.parts or block.hosts
     values = [weight_bound(part.low, part.high, whole) for part in block.parts] or weights_of_rows(block.rows, whole)
     ordered = sorted(zip(values, them, strict=True), key=itemgetter(0), reverse=True)

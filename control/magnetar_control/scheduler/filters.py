@@ -74,7 +74,7 @@ class Filter(NamedTuple):
     lacks: Callable[[HostState, RequestSpec], str] | None = None
 
     def under(self, options: Options) -> Filter:
-        """Return a copy that passes *options* to its functions."""
+        """Return a copy whose functions get the settings *options*."""
         if not self.optioned:
             return self
         return self._replace(passes=_named(self.passes, options), bound=self.bound and partial(
@@ -116,7 +116,7 @@ def fits_numa_cells(host: HostState, spec: RequestSpec) -> bool:
 
 
 def lacking_cells(host: HostState, spec: RequestSpec) -> str:
-    """Return what the host's NUMA cells lack."""
+    """Return a text about what the host's NUMA cells lack for the server."""
     return f"does not fit: {host.numa.lacks(spec.numa) if spec.numa else ''}"
 
 
@@ -183,7 +183,7 @@ def has_required_traits(host: HostState, spec: RequestSpec) -> bool:
 
 
 def lacking_traits(host: HostState, spec: RequestSpec) -> str:
-    """Return which required traits the host lacks, and which forbidden traits it has."""
+    """Return a text about the required traits that the host lacks, and the forbidden traits that it has."""
     return " and ".join(spec.traits.lacking(host.profile.traits))
 
 
@@ -281,7 +281,7 @@ def has_needed_hardware(host: HostState, spec: RequestSpec) -> bool:
 
 
 def lacking_hardware(host: HostState, spec: RequestSpec) -> str:
-    """Return what the host lacks for the hardware of flavor and image."""
+    """Return a text about what the host lacks for the hardware of flavor and image."""
     return " and ".join(f"lacks {need}" for _field, need in missing_hardware(spec.hardware, host.profile.capabilities))
 
 
@@ -298,7 +298,7 @@ def devices_in_all(host: HostState, spec: RequestSpec) -> bool:
 
 
 def lacking_pci_devices(host: HostState, spec: RequestSpec) -> str:
-    """Return which free PCI devices the host lacks."""
+    """Return a text about the free PCI devices that the host lacks; empty if it has enough."""
     lacks = host.pci.lacks(spec.devices, spec.hardware.get("pci_numa_affinity", ""), host.numa, spec.numa,
                            spec.has_devices.get(host.name, {}))
     if not lacks and spec.nics and (functions := lacking_functions(host, spec)):

@@ -64,7 +64,7 @@ class HostState:
         self.numbers = self.counted()
 
     def counted(self) -> Row:
-        """Return the current value of ``numbers``. Free amounts are negative after ratios were lowered.
+        """Return the numbers of the host as they are now. Free amounts are negative after ratios were lowered.
 
         One server never gets more than the host really has, at any ratio (Placement's max_unit), so the amount that
         fits is the lesser of free and total."""
@@ -98,7 +98,7 @@ class Block:
 
     @property
     def size(self) -> int:
-        """How many hosts the block has."""
+        """The number of hosts in the block."""
         return self._size if self.parts else len(self.hosts)
 
     def add(self, part: Block) -> None:
@@ -129,6 +129,6 @@ class Block:
 
 
 def bounds_of_rows(low: Sequence[Row], high: Sequence[Row]) -> tuple[Row, Row]:
-    """Return the least and the greatest value of each number. For blocks pass their lower and their upper bounds, for
-    hosts pass their rows twice."""
+    """Return the least values of the rows *low*, and the greatest of the rows *high*. For blocks pass their lower and
+    their upper bounds, for hosts pass their rows twice."""
     return tuple(map(min, zip(*low, strict=True))), tuple(map(max, zip(*high, strict=True)))

@@ -59,7 +59,8 @@ def can_plug_in(info: Mapping[str, Any], name: str) -> bool:
 
 
 class HostStates:
-    """All hosts by name, with their ``rows``. Hold ``lock`` to read several values that must fit together.
+    """All hosts in memory, by name, with their ``rows`` from the database. Hold ``lock`` to read several values that
+    must fit together.
 
     A host is down until ``up`` says otherwise. *default_zone*: the zone of hosts in no aggregate with a zone. *rules*:
     the scheduler's settings."""
@@ -176,7 +177,7 @@ class HostStates:
                 self.refused_hosts.discard(name)
 
     def seen(self, name: str, look: CellLook) -> None:
-        """Save the part about one host of *look*, the state of its cell's hosts that was read from the database."""
+        """Update the host *name* from *look*, the state of its cell's hosts that was read from the database."""
         with self.lock:
             heartbeat = look.up.get(name)
             self.up(name, heartbeat is not None)
@@ -204,7 +205,7 @@ class HostStates:
                 self._touch(host)
 
     def unused(self, name: str, numa: Needs | None, devices: Mapping[str, int]) -> None:
-        """Undo ``used`` for a server that was not placed, except for the claimed amounts: the caller must read the
+        """Undo ``used`` for a server that was not placed, except for the claimed amounts: the caller must then read the
         host's row again and call ``changed``."""
         with self.lock:
             if host := self.hosts.get(name):
@@ -238,7 +239,8 @@ class HostStates:
                     self._touch(host)
 
     def _weight(self, metrics: Mapping[str, float]) -> float:
-        """Return the metrics of a host as one number: the sum of each metric times its ratio in the settings."""
+        """Return the metrics of a host as one number: the sum of each metric times its ratio in the settings; the
+        setting for unavailable metrics if one is missing."""
         options = self.rules.options
         if options.metrics.keys() <= metrics.keys():
             return sum(float(metrics[name]) * ratio for name, ratio in options.metrics.items())

@@ -49,7 +49,7 @@ class _Free:
         return ""
 
     def beside(self, coming: Sequence[Needs]) -> _Free:
-        """Return what is left of the cells after the needs of placed servers, *coming*, are taken."""
+        """Return the cells without the resources that placed servers need (*coming*)."""
         if self.why or not coming:
             return self
         cells = self.cells
@@ -63,14 +63,14 @@ class _Free:
 
 @lru_cache(10_000)
 def _shared_form(form: bytes) -> bytes:
-    """Return *form*, the JSON of NUMA cells, as the object that the first such host got: hosts of one model share
-    it."""
+    """Return the first object that was equal to *form*, the JSON of NUMA cells, so that hosts of one model share one
+    object."""
     return form
 
 
 class HostNuma:
-    """The NUMA cells of one host. *free*, *whole*: JSON of the free part, and of everything. After a server has left,
-    its cells may be missing in *free* for ``LATE`` seconds."""
+    """The NUMA cells of one host. *free*, *whole*: JSON of the free part of the cells, and of the whole cells. After a
+    server has left, its cells may be missing in *free* for ``LATE`` seconds."""
 
     __slots__ = ("_beside", "_coming", "_freed", "_placed", "free", "whole")
 
@@ -110,7 +110,7 @@ class HostNuma:
             self._coming = self._coming[:at] + self._coming[at + 1:]
 
     def lacks(self, needs: Needs) -> str:
-        """Return what the host lacks for a server; an empty text if it fits."""
+        """Return what the host's NUMA cells lack for a server; an empty text if it fits."""
         why = self._rest().lacks(needs)
         return _free(self.whole).lacks(needs) if why and monotonic() < self._freed + LATE else why
 
@@ -134,7 +134,7 @@ class HostNuma:
             return frozenset()
 
     def sockets(self) -> dict[int, frozenset[int]]:
-        """Return the ids of the sockets of each cell."""
+        """Return the ids of the sockets of each cell, by the cell's id."""
         return {cell.id: cell.sockets for cell in _free(self.whole).cells}
 
 

@@ -72,7 +72,7 @@ class HostPci:
 
     @property
     def coming(self) -> Counter[str]:
-        """How many devices of each name were given to placed servers and are not reported as taken yet."""
+        """The number of devices of each name that were given to placed servers and are not reported as taken yet."""
         return self._coming if self._coming and monotonic() < self._placed + LATE else Counter()
 
     def unplaced(self, devices: Mapping[str, int]) -> None:
@@ -90,9 +90,9 @@ class HostPci:
 
     def lacks(self, requested: Mapping[str, int], policy: str, numa: HostNuma, needs: Needs | None,
               has: Mapping[str, int] = MappingProxyType({})) -> list[str]:
-        """Return what the host lacks of the *requested* devices of a server. *needs*: the server's NUMA needs; devices
-        must be near the cells chosen for them, as *policy* (PCI NUMA affinity) demands. *has*: devices on the host that
-        the server has already."""
+        """Return texts about what the host lacks of the *requested* devices of a server; empty if nothing. *needs*: the
+        server's NUMA needs; devices must be near the cells chosen for them, as *policy* (PCI NUMA affinity) demands.
+        *has*: devices on the host that the server has already."""
         late = monotonic() < self._freed + LATE
         coming = self.coming
         available = self.whole() if late else {
@@ -104,8 +104,8 @@ class HostPci:
         return self._lacks_near(requested, policy, numa, needs)
 
     def _lacks_near(self, requested: Mapping[str, int], policy: str, numa: HostNuma, needs: Needs) -> list[str]:
-        """Return what the host lacks of *requested* near the NUMA cells that its agent would choose, which prefers
-        cells with such devices."""
+        """Return a text about what the host lacks of *requested* near the NUMA cells that its agent would choose, in a
+        list; empty if nothing. The agent prefers cells with such devices."""
         cells = numa.chosen(needs, preferred_cells(((pool.aliases, pool.node, pool.free) for pool in self.pools),
                                                    requested))
         if not cells:

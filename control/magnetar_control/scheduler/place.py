@@ -102,7 +102,7 @@ def _all_claimed(database: Database, placements: Sequence[tuple[RequestSpec, Can
 
 
 class _Refused(Exception):
-    """Rolls the transaction back when a claim is refused, because another conductor was faster."""
+    """The error that rolls the transaction back when a claim is refused, because another conductor was faster."""
 
 
 def _claim(spec: RequestSpec, candidate: Candidate) -> Claim:
@@ -147,7 +147,7 @@ def describe_nic_needs(nic: Mapping[str, Any]) -> str:
 
 
 def read_host(database: Database, states: HostStates, name: str) -> None:
-    """Read one host again from the database."""
+    """Read one host again from the database; remove it from *states* if it no longer exists."""
     with database.read() as connection:
         row = hosts.fetch_host_row(connection, name)
     if row is not None:

@@ -128,8 +128,8 @@ def rescue_gb(row: ServerRow) -> int:
 
 
 def amounts_held_by(row: ServerRow) -> tuple[Amounts, WantedResources]:
-    """Return the claims that the server of this row must hold on its host: ``claimed_amounts`` with its rescue disk,
-    and ``wanted_of``."""
+    """Return the claims that the server of this row must hold on its host: ``claimed_amounts`` and the GiB of its
+    rescue disk; and the result of ``wanted_of``."""
     amounts = claimed_amounts(row.flavor, any(map(is_root_volume, row.request.get("blocks") or ())), row.image)
     amounts = amounts._replace(disk_gb=amounts.disk_gb + rescue_gb(row))
     return amounts, wanted_of(row.flavor, row.image, nics_of(row))
@@ -270,7 +270,7 @@ class RequestSpec:
 
     @cached_property
     def never(self) -> frozenset[str]:
-        """Names of hosts that cannot pass."""
+        """The names of the hosts that cannot pass, by all filters that read the name."""
         group = self.group if self.group and self.group.policy == "anti-affinity" else None
         crowded = {host for host, n in group.hosts.items() if n >= group.max_per_host} if group else ()
         return self.ignored.union(self.different_host, crowded)
@@ -288,7 +288,7 @@ class RequestSpec:
 
 
 def hint_texts(hints: Mapping[str, Any], name: str) -> list[str]:
-    """Return a hint as a list; its value is one text or a list of texts."""
+    """Return the hint *name* as a list, whether its value is one text or a list of texts; empty without it."""
     value = hints.get(name) or []
     return [str(text) for text in value] if isinstance(value, (list, tuple)) else [str(value)]
 

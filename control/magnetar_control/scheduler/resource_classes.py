@@ -19,7 +19,7 @@ def has_resource_classes(host: HostState, spec: RequestSpec) -> bool:
 
 
 def lacking_classes(host: HostState, spec: RequestSpec) -> str:
-    """Return which custom resource classes and bandwidth the host lacks."""
+    """Return a text about the custom resource classes and bandwidth that the host lacks."""
     offer = spec.offers.get(host.name, {})
     cards, on_cards = nic_bandwidth.bandwidth_shortage_text(spec.nics,
                                                             offer), nic_bandwidth.requests_on_cards(spec.nics, offer)
@@ -35,8 +35,8 @@ def lacking_classes(host: HostState, spec: RequestSpec) -> str:
 
 
 def lacking_functions(host: HostState, spec: RequestSpec) -> str:
-    """Return which free virtual functions the host lacks, of cards with enough bandwidth left; an empty text if none.
-    """
+    """Return a text about the free virtual functions that the host lacks, of cards with enough bandwidth left; empty if
+    none."""
     offer = spec.offers.get(host.name, {})
     mine = nic_bandwidth.requests_on_cards(spec.nics, offer)
     if not mine or host.name in spec.has_devices:

@@ -98,7 +98,8 @@ def scatter_query(cells: Sequence[tuple[CellMapping, Database]], prepare: Callab
 
 def _send(database: Database, query: PreparedQuery, parameters: Mapping[str, Any]) -> tuple[int, Sent | None]:
     """Send the query over a connection that is open; return its socket, and a generator that receives the answer.
-    Return ``None`` as the answer if a thread must send the query: no connection is open, or the database hangs."""
+    Return ``None`` in place of the generator if a thread must send the query: no connection is open, or the database
+    hangs."""
     hangs = database.kind == "sqlite" or database.breaker.hangs
     connection = None if hangs else database.take_open_connection()
     if connection is not None:
@@ -163,14 +164,15 @@ def _rows_of(answer: Sent, seconds: float) -> list[Any]:
 
 
 def _give_up(answer: Sent, database: Database) -> list[Any]:
-    """Close the connection of a database that did not answer in time. Raises ``OperationalError``."""
+    """Close the connection of a database that did not answer in time, and raise ``OperationalError``."""
     database.breaker.late()
     answer.throw(hanging_database_error(database.name))
     return []
 
 
 def rows_of_cells(store: Store, question: Select[Any], *, cell0: bool = False) -> list[Sequence[Row[Any]] | None]:
-    """Return the rows of *question* in each cell; ``None`` for a cell that does not answer."""
+    """Return the rows of the query *question* in each cell; ``None`` for a cell that does not answer. *cell0*: also in
+    cell0."""
     def rows(database: Database) -> Sequence[Row[Any]]:
         with database.read() as connection:
             return connection.execute(question).all()
@@ -179,7 +181,8 @@ def rows_of_cells(store: Store, question: Select[Any], *, cell0: bool = False) -
 
 
 def _ask(database: Database, question: Callable[[Database], T], seconds: float) -> Callable[[float], T]:
-    """Start the query; return a function that waits for its answer until a deadline."""
+    """Call *question* with *database* in one of its threads; return a function that waits for the answer until a
+    deadline."""
     in_vain = database.breaker.hangs
     refused = database.breaker.refuses()
     future: Future[T] | None = None

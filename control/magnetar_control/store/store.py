@@ -56,8 +56,8 @@ class Store:
         self._where: dict[str, Database] = {}
 
     def where(self, server_id: str) -> Database | None:
-        """Return the cell database that had the server at its last lookup. Servers seldom change their cell, and a
-        wrong answer only costs a query."""
+        """Return the cell database that had the server at its last lookup; ``None`` if not known. The server may have
+        changed its cell since: this costs only one more query."""
         return self._where.get(server_id)
 
     def found(self, server_id: str, database: Database) -> None:
@@ -125,7 +125,7 @@ class Store:
             return self._open[cell.id]
 
     def add_cell(self, name: str, database_url: str, id: str | None = None) -> CellMapping:
-        """Add a cell to the list, or change the database URL of the existing one with that name.
+        """Add a cell to the list, or change the database URL of the existing cell *name*; return the cell.
         ``schema.upgrade_schema`` creates the tables."""
         id = id or str(uuid.uuid4())
         if any((cell.name, cell.database_url) == (name, database_url) for cell in self.cells(fresh=True)):
@@ -152,7 +152,7 @@ class Store:
         self.cells(fresh=True)
 
     def remove_cell(self, name: str) -> None:
-        """Remove a cell. Raises ``NotFound``, or ``InUse`` while it has hosts or servers."""
+        """Remove a cell. Raises ``NotFound``, or ``InUse`` for cell0 and while the cell has hosts or servers."""
         cell = self.named(name)
         with self.api.write() as connection:
             has = connection.execute(select(hosts.c.name).where(hosts.c.cell_id == cell.id)).first()

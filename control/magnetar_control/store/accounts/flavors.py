@@ -59,8 +59,8 @@ _SEEN = PreparedQuery(_ONE.query.where(visible_flavor_condition(bindparam("proje
 
 def fetch_flavor_row(connection: Connection, id: str, project: str | None = None, *,
                      everything: bool = False) -> FlavorRow | None:
-    """Return the flavor with this id if *project* may see it; with *everything*, also a private flavor of other
-    projects."""
+    """Return the flavor with this id; ``None`` when there is none that *project* may see. *everything*: also find
+    private flavors that *project* has no access to."""
     return FlavorRow.optional((_ONE if everything else _SEEN).first(connection, {"id": id, "project": project}))
 
 
@@ -93,8 +93,8 @@ def fetch_flavor_rows(connection: Connection, limit: int, sort: str, *, descendi
 
 @lru_cache(maxsize=100)
 def _question(sort: str, descending: bool, public: bool | None) -> tuple[PreparedQuery, ColumnElement[bool]]:
-    """Return the query of flavor lists without their filters, and its condition for visible flavors. Both are cached,
-    because building the statement takes longer than executing it."""
+    """Return the query of flavor lists without their filters, and the condition for visible flavors that it contains.
+    Both are cached, because building the statement takes longer than executing it."""
     visibility: ColumnElement[bool] = flavors.c.number.is_not(None)
     if public is not None:
         visibility = visible_flavor_condition(bindparam("project")) if public else flavors.c.is_public.is_(False)
@@ -111,7 +111,8 @@ def duplicate_flavor_field(connection: Connection, id: str, name: str) -> str | 
 
 
 def insert_flavor_row(connection: Connection, **values: Any) -> FlavorRow:
-    """Insert a flavor. No project has access to a private flavor yet, not even the caller's, as in Nova."""
+    """Insert a flavor and return its row. No project has access to a private flavor yet, not even the caller's, as in
+    Nova."""
     query = insert(flavors).values(created_at=utc_now(), **values)
     return FlavorRow(connection.execute(query.returning(*flavors.c[FlavorRow.columns])).one())
 
@@ -122,7 +123,7 @@ def update_flavor_row(connection: Connection, /, number: int, **values: Any) -> 
 
 
 def lock_flavor_row(connection: Connection, number: int) -> FlavorRow | None:
-    """Lock a flavor's row until the transaction ends, and return it."""
+    """Lock a flavor's row until the transaction ends, and return it; ``None`` when there is none."""
     query = _ALL.where(flavors.c.number == number).with_for_update()
     return FlavorRow.optional(connection.execute(query).one_or_none())
 
@@ -133,7 +134,7 @@ def remove_flavor_row(connection: Connection, id: str) -> bool:
 
 
 def fetch_flavor_projects(connection: Connection, number: int) -> Sequence[str]:
-    """Return the projects with access to a private flavor."""
+    """Return the ids of the projects with access to a private flavor, in order."""
     return connection.execute(select(flavor_projects.c.project_id).where(
         flavor_projects.c.flavor_number == number).order_by(flavor_projects.c.project_id)).scalars().all()
 

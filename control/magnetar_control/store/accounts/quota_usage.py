@@ -52,8 +52,8 @@ class UsageComparison(NamedTuple):
 
 
 class UsageRow(NamedTuple):
-    """The quota usage of a cell's servers, except servers that move to another cell; or the usage of one such
-    server."""
+    """The quota usage of a cell's servers, except servers that move to another cell; or the usage of one server that
+    moves."""
 
     id: str | None
     leaving: str | None
@@ -80,7 +80,8 @@ def fetch_quota_usage_of_cells(cells: Sequence[tuple[CellMapping, Database]], pr
 
 @cache
 def _usage_query(kind: str, of_user: bool) -> PreparedQuery:
-    """Return the query, built once. ``leaving > ''`` makes both engines use the small index of leaving servers."""
+    """Return the query of ``fetch_quota_usage`` for an engine, built once. *of_user*: for one user of the project.
+    ``leaving > ''`` makes both engines use the small index of leaving servers."""
     owned = "project_id = :project AND user_id = :user" if of_user else "project_id = :project"
     sums = ", ".join(f"CAST(coalesce(sum({name}), 0) AS bigint) AS {name}" for name in COUNTED)
     vcpus, ram = (flavor_amount(kind, "servers", name) for name in ("vcpus", "ram"))
@@ -93,21 +94,21 @@ def _usage_query(kind: str, of_user: bool) -> PreparedQuery:
 
 def fetch_next_usage_project(connection: Connection, after: str = "") -> str | None:
     """Return the first project after *after*, in the database's order, that has servers or counted usage; ``None``
-    after the last. Looks into two indexes, however many servers a project has."""
+    after the last. Reads only two indexes, so the number of servers does not matter."""
     project: str | None = connection.execute(_NEXT_PROJECT, {"after": after}).scalar()
     return project
 
 
 def compare_quota_usage(connection: Connection, project: str) -> list[UsageComparison]:
-    """Return the counted and the real usage of each user of *project*. One statement reads both, so concurrent changes
-    make no difference."""
+    """Return the counted usage of each user of *project* and the usage by the servers' rows. One statement reads both,
+    so concurrent changes make no difference."""
     rows = connection.execute(_comparison_statement(connection.dialect.name), {"project": project}).all()
     return [UsageComparison(project, row.user_id, tuple(map(int, row[1:4])), tuple(map(int, row[4:7]))) for row in rows]
 
 
 @cache
 def _comparison_statement(kind: str) -> TextClause:
-    """Return the statement, built once."""
+    """Return the statement of ``compare_quota_usage`` for an engine, built once."""
     names = ", ".join(f"sum({name})" for name in ("counted_instances", "counted_cores", "counted_ram", *COUNTED))
     vcpus, ram = (flavor_amount(kind, "servers", name) for name in ("vcpus", "ram"))
     return text(

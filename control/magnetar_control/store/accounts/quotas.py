@@ -40,7 +40,7 @@ def fetch_quota_limits(connection: Connection, holders: Iterable[str]) -> dict[s
 def merge_quota_limits(defaults: Mapping[str, int], limits_by_holder: Mapping[str, Mapping[str, int]],
                        *holders: str) -> Limits:
     """Return the limit of each resource of *defaults*: from the first of *holders* that has one in *limits_by_holder*
-    (of ``fetch_quota_limits``), otherwise the default."""
+    (the result of ``fetch_quota_limits``), otherwise the default."""
     limits = dict(defaults)
     for holder in reversed(holders):
         limits.update((name, limit) for name, limit in limits_by_holder.get(holder, {}).items() if name in limits)
@@ -53,7 +53,7 @@ def fetch_effective_limits(connection: Connection, defaults: Mapping[str, int], 
 
 
 def fetch_limited_projects(connection: Connection, resources: Collection[str]) -> list[str]:
-    """Return the projects with their own limit for any of *resources*, in order."""
+    """Return the ids of the projects that have a limit of their own for any of *resources*, in order."""
     query = select(quotas.c.project_id).where(quotas.c.resource.in_(resources), quotas.c.project_id != DEFAULT,
                                               ~quotas.c.project_id.contains("/"))
     return list(connection.execute(query.distinct().order_by(quotas.c.project_id)).scalars())
@@ -85,7 +85,7 @@ def upsert_quota_rows(connection: Connection, holder: str, limits: Mapping[str, 
 
 def remove_quota_rows(connection: Connection, resources: Collection[str], project: str,
                       user: str | None = None) -> None:
-    """Remove the limits for *resources* of a user in the project, or of the project and all its users."""
+    """Remove the limits for *resources* of *user* in *project*; without *user*, of the project and all its users."""
     holder_condition = quotas.c.project_id == user_quota_holder(project, user) if user is not None else or_(
         quotas.c.project_id == project, quotas.c.project_id.startswith(project + "/", autoescape=True))
     connection.execute(delete(quotas).where(holder_condition, quotas.c.resource.in_(resources)))

@@ -75,7 +75,7 @@ class HostShare:
         return [host for host in self.held if self.left(host) <= 0]
 
     def full_for_others(self) -> list[str]:
-        """Return the hosts that cannot be waited for by further actions of other hosts' servers."""
+        """Return the hosts for which no further actions of other hosts' servers may wait."""
         return [host for host in self.held if self.left_for_others(host) <= 0]
 
     def admits(self, row: QueuedAction) -> bool:
@@ -122,8 +122,8 @@ ADMIN_PASS = "admin_pass"  # noqa: S105 - a name
 
 
 class Batch(NamedTuple):
-    """Leased actions in order. *more*: whether the queue has further actions, which may become available when others
-    end or time passes."""
+    """Leased actions in order. *more*: whether the queue has further actions, which may become available when other
+    actions end or time passes."""
 
     rows: list[ActionRow]
     more: bool
@@ -131,8 +131,8 @@ class Batch(NamedTuple):
 
 def lease_next_actions(database: Database, holder: str, count: int, limits: Limits, likely: bool = False,
                        share: HostShare = ALL) -> Batch:
-    """Lease up to *count* actions for *holder*. Projects and hosts take turns, however many actions of one of them
-    wait.
+    """Lease up to *count* actions for *holder* and return them. Projects and hosts take turns, even if many actions of
+    one of them wait.
 
     *limits*: how many actions of a kind (build, live) may run on a host at the same time. *share*: how many actions of
     a host *holder* may have. *likely*: the last call returned *more*, so skip the first check for waiting actions.
@@ -195,18 +195,18 @@ def insert_running_actions(database: Database, connection: Connection, holder: s
 
 
 def _own(database: Database, name: str, plus: float = 0.0) -> dict[str, Any]:
-    """Return the statement parameter *name* for SQLite, which has no clock of its own: the time *plus* seconds from
-    now. Return no parameter for PostgreSQL."""
+    """Return the time *plus* seconds from now as the statement parameter *name*, for SQLite; an empty dict for
+    PostgreSQL, whose statements read its own clock."""
     return {name: database.clock(plus)} if database.kind == "sqlite" else {}
 
 
 class Statements(NamedTuple):
     """The statements of ``lease_next_actions``, ``free_action_slots`` and ``insert_running_actions``.
 
-    *any*: whether any action waits. *waiting*: the actions that can be leased, each row with the number of all actions
-    that no conductor works on. *each*: a few actions of each project, host and kind, without full hosts. *running*: the
-    running actions. *hold*: lease actions and return their rows. *at_hosts*: count running actions by host. *begun*:
-    insert running actions. *due_at*: when the first delay ends, and the present time.
+    *any*: find any action that no conductor works on. *waiting*: the actions that can be leased, each row with the
+    number of all actions that no conductor works on. *each*: a few actions of each project, host and kind, without full
+    hosts. *running*: the running actions. *hold*: lease actions and return their rows. *at_hosts*: count running
+    actions by host. *begun*: insert running actions. *due_at*: when the first delay ends, and the present time.
     """
 
     any: PreparedQuery
@@ -288,15 +288,15 @@ def _busy(running: Sequence[RunningActions]) -> Counter[tuple[str | None, str]]:
 
 
 def _full(running: Sequence[RunningActions], limits: Limits) -> list[tuple[str, str]]:
-    """Return the hosts and kinds that are at their limit."""
+    """Return the pairs of host and kind for which the *running* actions reach the limit of the kind."""
     return [(host, kind) for (host, kind), many in _busy(running).items() if host and many >= limits.get(
         kind, many + 1)]
 
 
 def _fair(waiting: Sequence[QueuedAction], running: Sequence[RunningActions], count: int, limits: Limits,
           share: HostShare) -> list[int]:
-    """Return the ids of the actions to lease: projects take turns, starting with the one with the least running
-    work."""
+    """Return the ids of the *waiting* actions to lease, at most *count*: projects take turns, starting with the one
+    with the fewest running actions."""
     busy = _busy(running)
     work: Counter[str] = Counter()
     for group in running:
@@ -323,8 +323,8 @@ def _fair(waiting: Sequence[QueuedAction], running: Sequence[RunningActions], co
 def renew_action_leases(database: Database, holder: str, numbers: Collection[int] | None = None) -> set[int]:
     """Renew the leases of *holder*; return the ids of its actions that were cancelled.
 
-    *numbers*: renew only these. When the reply to a lease was lost, *holder* does not know that it has the action: this
-    lease expires, and another conductor takes the action over.
+    *numbers*: the ids of the actions that *holder* knows it has; only their leases are renewed. A lease whose reply was
+    lost is not among them: it expires, and another conductor takes the action over.
     """
     mine = [is_open_action(), actions.c.holder == holder, actions.c.state == "running"]
     if numbers is not None:
@@ -360,13 +360,14 @@ def is_cancelled(connection: Connection, number: int) -> bool:
 
 
 def holds_action_lease(connection: Connection, number: int, holder: str) -> bool:
-    """Return whether *holder* still has the action. In a ``write`` transaction this also locks the row: no other holder
-    can take the action before the transaction ends."""
+    """Return whether *holder* still holds the lease of the action. In a ``write`` transaction this also locks the row:
+    no other holder can take the action before the transaction ends."""
     return connection.execute(_HELD, {"number": number, "by": holder}).first() is not None
 
 
 def requeue_action_row(connection: Connection, number: int, holder: str, not_before: Any = None, **values: Any) -> None:
-    """Put the action back into the queue. It is not leased again before *not_before*, by the database's clock."""
+    """Put an action of *holder* back into the queue. No conductor leases the action before *not_before*, by the
+    database's clock."""
     connection.execute(update(actions).where(actions.c.id == number, actions.c.holder == holder).values(
         state="queued", holder=None, lease_until=None, not_before=not_before, updated_at=utc_now(), **values))
 
@@ -381,7 +382,7 @@ def requeue_held_actions(database: Database, holder: str) -> None:
 
 
 def insert_event_row(connection: Connection, number: int, event: str, host: str | None) -> int:
-    """Start an event of an action; return the event's id."""
+    """Insert an event of an action that starts now; return the event's id."""
     inserted = connection.execute(_HAPPENED, {"action_id": number, "event": event, "start_time": utc_now(),
                                               "host": host})
     return int(inserted.inserted_primary_key[0])  # type: ignore[index]
@@ -436,7 +437,7 @@ def end_event_row(connection: Connection, event: int, result: str, host: str | N
 
 
 def password_argument(password: str | None) -> Mapping[str, str]:
-    """Return the action argument with the new *password* of the guest; an empty mapping without a password."""
+    """Return the new *password* of the guest as an argument of an action; an empty mapping without a password."""
     return {ADMIN_PASS: password} if password else {}
 
 
@@ -463,5 +464,5 @@ def evacuation_is_queued(connection: Connection, server_id: str) -> bool:
 
 
 def update_evacuation_row(connection: Connection, number: int, **values: Any) -> None:
-    """Set columns of a running evacuation."""
+    """Set columns of the action row of a running evacuation."""
     connection.execute(update(actions).where(actions.c.id == number).values(updated_at=utc_now(), **values))

@@ -58,7 +58,8 @@ def insert_notification_rows(connection: Connection, outbox: Outbox, receivers: 
 
 def has_due_notifications(database: Database, connection: Connection, outbox: Outbox, receiver: str,
                           holder: str) -> bool:
-    """Return whether notifications for *receiver* may wait that *holder* may send now."""
+    """Return whether *holder* may send notifications to *receiver* now: some wait, no other holder has the lease, and
+    there is no pause after a failure."""
     waiting, clock = outbox.waiting, database.clock()
     mine = outbox.receivers.c
     closed = exists().where(mine.name == receiver, or_(mine.not_before > clock, and_(
@@ -68,8 +69,8 @@ def has_due_notifications(database: Database, connection: Connection, outbox: Ou
 
 
 def lease_receiver(database: Database, outbox: Outbox, receiver: str, holder: str) -> bool:
-    """Lease *receiver* for *holder*; return whether that succeeded. It fails while another holder sends, or during the
-    pause after a failure."""
+    """Lease *receiver* for *holder*; return whether that succeeded. It fails while another holder has the lease, or
+    during the pause after a failure."""
     mine, clock = outbox.receivers, database.clock()
     with database.write() as connection:
         insert_if_absent(connection, mine, name=receiver, failures=0)
@@ -81,7 +82,7 @@ def lease_receiver(database: Database, outbox: Outbox, receiver: str, holder: st
 
 
 def fetch_notification_rows(connection: Connection, outbox: Outbox, receiver: str, most: int) -> Sequence[Any]:
-    """Return the oldest notifications that wait for *receiver*: id, event_type, message."""
+    """Return the oldest notifications that wait for *receiver*, at most *most*: id, event_type, message."""
     waiting = outbox.waiting
     return connection.execute(select(waiting.c.id, waiting.c.event_type, waiting.c.message).where(
         waiting.c.receiver == receiver).order_by(waiting.c.id).limit(most)).all()
@@ -91,8 +92,8 @@ def complete_notification_batch(database: Database, outbox: Outbox, receiver: st
                                 problem: str | None = None) -> None:
     """Remove the *sent* notifications of *receiver* and release its lease.
 
-    *problem*: why the receiver did not accept the next notification. Then nothing is sent to it for a while, longer
-    with each failure since the last success.
+    *problem*: why the receiver did not accept the next notification; ``None`` when it accepted all. After a problem
+    nothing is sent to the receiver for a while, longer with each failure since the last success.
     """
     mine = outbox.receivers
     with database.write() as connection:

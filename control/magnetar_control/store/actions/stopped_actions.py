@@ -58,13 +58,14 @@ def deletion_is_pending(connection: Connection, server_id: str) -> bool:
 
 def overtake_server_actions(connection: Connection, server_id: str, keys: Collection[str]) -> list[StoppedAction]:
     """Stop actions as ``cancel_server_actions`` does, but only those with these *keys*, because another action
-    overtakes them."""
+    overtakes them. Queued actions are dropped without exception."""
     return _stop(connection, _NAMED, (), OVERTAKEN, server=server_id, keys=list(keys)) if keys else []
 
 
 @cache
 def _stops(which: ColumnElement[bool], taken: tuple[str, ...]) -> tuple[Update, ReturningUpdate[Any]]:
-    """Return the two statements of ``_stop``, built once: building them takes longer than executing them."""
+    """Return the two statements of ``_stop``, to cancel and to drop actions. Built once: building takes longer than
+    executing."""
     mine = update(actions).where(actions.c.server_id == bindparam("server"), which)
     queued, is_taken = actions.c.state == "queued", actions.c.action.in_(taken)
     cancelling = mine.where(or_(actions.c.state == "running", and_(queued, is_taken))).values(cancel=True,
@@ -75,8 +76,8 @@ def _stops(which: ColumnElement[bool], taken: tuple[str, ...]) -> tuple[Update, 
 
 def _stop(connection: Connection, which: ColumnElement[bool], taken: tuple[str, ...], why: str,
           **parameters: Any) -> list[StoppedAction]:
-    """Cancel the running actions that match *which*, and drop the queued ones with the message *why*. Queued actions
-    named in *taken* are marked as cancelled, but stay in the queue.
+    """Cancel the server's running actions that fulfil the condition *which*, and drop the queued ones with the message
+    *why*. Queued actions named in *taken* are marked as cancelled, but stay in the queue.
 
     A server whose rebuild has not started gets its earlier image columns back. Return the dropped actions that had
     started.

@@ -141,8 +141,8 @@ _RAISED = RAISE.returning(hosts.c.id).cte("raised")
 
 
 def claimable_amounts(row: Mapping[Any, Any], ratios: Ratios = USUAL) -> Amounts:
-    """Return the claimable amounts of a host: (total - reserved) x ratio, rounded down. *ratios*: for resources without
-    a ratio of the host's own."""
+    """Return the claimable amounts of a host: (total - reserved) x ratio, rounded down. *row*: columns of ``hosts``.
+    *ratios*: for resources without a ratio in *row*."""
     def limit(name: str) -> int:
         usual, host_ratio = getattr(ratios, name, 1.0), row[f"{name}_ratio"] if name in SHARED else None
         return max(0, int((row[name] - row[f"{name}_reserved"]) * (usual if host_ratio is None else host_ratio)))
@@ -157,7 +157,7 @@ def claim_host_resources(connection: Connection, consumer_id: str, server_id: st
     """Set the resources that the consumer holds on the host: *amounts*, PCI *devices* by alias, and *resources* of
     classes in ``inventories``. A resize calls this again. With *cell_id*, also map the server to that cell.
 
-    *owner*: of a consumer that is no server; it does not count as a server. *nics*, *isolate*: see
+    *owner*: type, project and user of a consumer that is no server, and does not count as one. *nics*, *isolate*: see
     ``nic_bandwidth.WantedResources``; NICs get places, or keep them when *nics* is ``None``. Return ``False``, with
     nothing changed, when the host has too little left or is gone, or when the group's policy does not allow it; unless
     *anyway*, also when the host is disabled or forced down."""
@@ -196,7 +196,8 @@ def set_claimed_resources(connection: Connection, consumer_id: str, host_id: str
     """Change a server's claim on the host: its amounts of classes in ``inventories``, and its PCI devices.
 
     *desired_resources* is called after the claim's row is locked, so that the last of several concurrent calls uses the
-    newest data. Return ``False``, with nothing changed, when too little is left or the server has no claim there.
+    newest data. Return ``False``, with nothing changed, when the host has too little left or the server has no claim on
+    it.
     """
     me = {"consumer": consumer_id, "host": host_id}
     claim_row = connection.execute(_HELD, me).one_or_none()
@@ -231,9 +232,9 @@ class Claim(NamedTuple):
 
 
 def claim_for_servers(connection: Connection, claims: Sequence[Claim]) -> bool:
-    """Claim as ``claim_host_resources`` with a cell does, for several servers. They must hold nothing yet, be in no
-    group, and need no further resource classes; their hosts must accept new servers. Return ``False`` when one server
-    does not fit: roll the transaction back then."""
+    """Claim as ``claim_host_resources`` with a cell does, for several servers. The servers must hold nothing yet, be in
+    no group, and need no further resource classes; their hosts must accept new servers. Return ``False`` when one
+    server does not fit: roll the transaction back then."""
     kind, moment = connection.dialect.name, utc_now()
     inserted = connection.execute(_HOLD[kind], [{
         "consumer_id": claim.server_id, "host_id": claim.host_id, "server_id": claim.server_id, "created_at": moment,
@@ -260,8 +261,8 @@ def claim_for_servers(connection: Connection, claims: Sequence[Claim]) -> bool:
 
 
 def fetch_server_claims(connection: Connection, server_id: str) -> list[ServerClaim]:
-    """Return the claims of a server and its migrations, oldest first. A retried flow checks here before it chooses a
-    host."""
+    """Return the claims of a server and its migrations, oldest first. A flow that is retried calls this before it
+    chooses a host."""
     return ServerClaim.several(connection.execute(_OF_SERVER, {"server": server_id}))
 
 
@@ -283,7 +284,7 @@ def fetch_device_claims(connection: Connection, host_ids: Collection[str] | None
 
 
 def fetch_consumer_claims(connection: Connection, consumer_id: str, *, lock: bool = False) -> list[ClaimRow]:
-    """Return the allocations of a consumer, by host; *lock* locks them until the transaction ends."""
+    """Return the allocations of a consumer, by host. *lock*: lock their rows until the transaction ends."""
     query = select(allocations).where(allocations.c.consumer_id == consumer_id).order_by(allocations.c.host_id)
     return ClaimRow.several(connection.execute(query.with_for_update() if lock else query))
 
@@ -355,15 +356,17 @@ def revert_claims_to_server(connection: Connection, server_id: str, migration_id
 
 
 def _differing(resources: Mapping[str, int], had: Mapping[str, int]) -> dict[str, tuple[int, int]]:
-    """Return the resource classes whose amounts differ from *had*, by name: the new amount, and the difference."""
+    """Return the resource classes whose amounts in *resources* and *had* differ, by name: the amount in *resources*,
+    and the difference."""
     return {name: (resources.get(name, 0), n) for name in sorted(resources.keys() | had.keys())
             if (n := resources.get(name, 0) - had.get(name, 0))}
 
 
 def _take(connection: Connection, host_id: str, more: Amounts, servers: int, other: Mapping[str, tuple[int, int]],
           anyway: bool = True) -> bool:
-    """Raise the host's counters by *more* and *servers*. *other*: by resource class, the consumer's new amount and the
-    increase. Return ``False``, with nothing changed, when the host has too little left."""
+    """Raise the host's counters by *more* (which may be negative) and *servers*. *other*: by resource class, the
+    consumer's new amount and the increase. Return ``False``, with nothing changed, when the host has too little left.
+    """
     if (servers or any(more)) and not _raise(connection, host_id, more, servers, anyway):
         return False
     done: list[tuple[str, int]] = []
@@ -433,9 +436,9 @@ def join_migration_claims(connection: Connection, server_id: str, migration_id: 
 def set_claimed_disk(connection: Connection, server_id: str, host: str, disk_gb: int) -> bool:
     """Set the GiB of disk that a server holds on the host with this name; its other claims stay.
 
-    Return ``False``, with nothing changed, when the host has too little disk left. Do nothing for a server without a
-    claim (for example, an operator has just imported it): the audit creates its claim. For a ``write`` transaction of
-    the API database.
+    Return ``False``, with nothing changed, when the host has too little disk left. Return ``True``, and do nothing, for
+    a server without a claim (for example, an operator has just imported it): the audit creates its claim. For a
+    ``write`` transaction of the API database.
     """
     mine = select(allocations.c.host_id, allocations.c.disk_gb).join_from(
         allocations, hosts, hosts.c.id == allocations.c.host_id).where(
@@ -488,8 +491,9 @@ def claim_by_single_statement(connection: Connection, claim: Claim, *, anyway: b
     """Claim as ``claim_host_resources`` with a cell does, by one statement on a connection of PostgreSQL's
     ``Database.single``: one message instead of five, and the host's row is locked only while the statement commits.
 
-    The server must be in no group, and need no devices and no further resource classes. Return ``None``, with nothing
-    changed, when the server already holds resources of the host: ``claim_host_resources`` must decide then.
+    The server must be in no group, and need no devices and no further resource classes. Return whether the claim
+    succeeded; ``None``, with nothing changed, when the server already holds resources of the host:
+    ``claim_host_resources`` must decide then.
     """
     columns = {"server_id": claim.server_id, "cell_id": claim.cell_id, "project_id": claim.project_id,
                "created_at": utc_now(), **claim.amounts._asdict()}

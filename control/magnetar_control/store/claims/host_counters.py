@@ -33,7 +33,7 @@ class Difference(NamedTuple):
 
 def audit_host_counters(connection: Connection, repair: bool = False, host_ids: Collection[str] | None = None,
                         lock: bool = True) -> list[Difference]:
-    """Return the hosts whose counters differ from the sum of their allocations; *repair* sets the counters to it.
+    """Return the hosts whose counters differ from the sum of their allocations; *repair*: set the counters to that sum.
 
     * *host_ids*: only of these hosts; all by default.
     * *lock*: for a ``write`` transaction; PostgreSQL locks the hosts' rows while it counts. Without it, differences may

@@ -89,16 +89,16 @@ def effective_inventory(row: InventoryRow) -> Inventory:
 
 def claim_inventory(connection: Connection, host_id: str, name: str, whole: int, more: int) -> bool:
     """Raise the claimed amount of the class *name* by *more*, which may be negative. *whole*: the consumer's amount
-    after that. Return ``False``, with nothing changed, when too little is left, or when a single consumer may not have
-    *whole*."""
+    after the claim. Return ``False``, with nothing changed, when too little is left, or when a single consumer may not
+    have *whole*."""
     values = {"host": host_id, "name": name, "whole": whole, "more": more}
     return connection.execute(_TAKE, values).rowcount == 1 or more <= 0
 
 
 def fetch_inventory_rows(connection: Connection,
                          host_ids: Collection[str] | None = None) -> dict[str, dict[str, InventoryRow]]:
-    """Return rows by host and class, of these hosts or of all. A class that neither agent nor operator provides any
-    more is included as long as servers hold some of it."""
+    """Return the inventories of *host_ids* (default: all hosts), by host and class. A class that neither agent nor
+    operator provides any more is included as long as servers hold some of it."""
     query = _ROWS.where(_THERE).order_by(inventories.c.host_id, inventories.c.resource_class)
     if host_ids is not None:
         query = query.where(inventories.c.host_id.in_(list(host_ids)))
@@ -135,8 +135,8 @@ def fetch_provided_classes(connection: Connection, names: Iterable[str]) -> set[
 
 def save_agent_inventories(connection: Connection, host_id: str,
                            agent_inventories: Mapping[str, Mapping[str, Any]]) -> bool:
-    """Save the inventories that an agent reports, {class: fields of ``Inventory``}; return whether they changed. The
-    operator's fields stay. Call this with the host's row locked."""
+    """Save the inventories that an agent reports ({class: fields of ``Inventory``}); return whether the agent's fields
+    changed. The operator's fields stay. Call this with the host's row locked."""
     rows = {row.resource_class: row for row in InventoryRow.several(connection.execute(
         _ROWS.where(inventories.c.host_id == host_id)))}
     changed = False
@@ -163,8 +163,8 @@ def canonical_json(document: Mapping[str, Any]) -> str:
 
 
 def _write(connection: Connection, host_id: str, name: str, row: InventoryRow | None, **source: str | None) -> None:
-    """Write the fields of one *source* (``told`` by the agent, or the operator's ``own``) and the resulting limits;
-    delete the row when it has neither source nor claims."""
+    """Set the column ``told`` (the agent's fields) or ``own`` (the operator's) of a host's inventory to *source*, and
+    the resulting limits; delete the row when both are null and nothing is claimed."""
     changed = (row or InventoryRow.of_values({})).changed_columns(**source)
     inventory = effective_inventory(changed)
     values = {"told": changed.stored.told, "own": changed.stored.own, "limit": inventory.limit,

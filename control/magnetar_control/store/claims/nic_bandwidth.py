@@ -81,9 +81,9 @@ def bandwidth_placements(nics: Sequence[Asking], free_amounts: Mapping[str, int]
                          gives: Callable[[Mapping[str, str]], bool] | None = None) -> Iterator[dict[str, str]]:
     """Yield the possible placements of the NICs' bandwidth, as port to place; cards with the most bandwidth left first.
 
-    *free_amounts*: the unclaimed amount of each inventory of a host. *current_places*: port to the place that it keeps.
-    *gives*: returns whether the host has the devices for a placement, possibly of only some NICs. The search ends after
-    ``STEPS`` steps.
+    *free_amounts*: the unclaimed amount of each inventory of a host. *current_places*: port to the place that its NIC
+    keeps. *gives*: returns whether the host has the devices for a placement, possibly of only some NICs. The search
+    ends after ``STEPS`` steps.
     """
     order = sorted(nics, key=lambda nic: (-sum(nic.amounts.values()), nic.id))
     cards = _cards(free_amounts)
@@ -119,13 +119,14 @@ def bandwidth_placements(nics: Sequence[Asking], free_amounts: Mapping[str, int]
 
 
 def requests_on_cards(nics: Iterable[Asking], names: Iterable[str]) -> list[Asking]:
-    """Return the requests in *nics* whose bandwidth comes from a card, on a host with inventories of these *names*."""
+    """Return the bandwidth requests in *nics* that a network card must fulfil, on a host with inventories of these
+    *names*."""
     cards = _cards(names)
     return [nic for nic in nics if nic.devices and nic.network in cards]
 
 
 def _cards(names: Iterable[str]) -> dict[str, list[str]]:
-    """Return the places on the cards of each physical network, from the names of inventories."""
+    """Return the places (``NETWORK/CARD``) of each physical network that has cards, from the names of inventories."""
     places_by_network: dict[str, list[str]] = {}
     for place in sorted({place for _kind, place in map(split_resource, names) if card_of_place(place)}):
         places_by_network.setdefault(network_of_place(place), []).append(place)
@@ -156,7 +157,7 @@ def _shift(amounts: dict[str, int], old: str, new: str, n: int) -> None:
 def resolve_claim_resources(connection: Connection, consumer_id: str, server_id: str, host_id: str,
                             desired: WantedResources) -> SettledResources | None:
     """Return the resources that a consumer will hold on a host; ``None`` when the host has too few devices, or no card
-    with enough bandwidth. NICs of the server keep the places that they have on the host. Locks the host's row when
+    with enough bandwidth. NICs of the server keep the places that they have on the host. Lock the host's row when
     devices are requested."""
     whole = SettledResources(desired.resources, desired.devices, {nic.id: nic.network for nic in desired.nics})
     if not desired.devices:
@@ -188,7 +189,8 @@ def resolve_claim_resources(connection: Connection, consumer_id: str, server_id:
 
 
 def fetch_card_places(connection: Connection, server_ids: Iterable[str]) -> dict[tuple[str, str], str]:
-    """Return the places of these servers' NICs that are on cards: (port, name of the host) to place."""
+    """Return the place (``NETWORK/CARD``) of each NIC of these servers whose bandwidth comes from a card: (port, name
+    of the host) to place."""
     query = select(allocations.c.places, hosts.c.name).join(hosts, hosts.c.id == allocations.c.host_id).where(
         allocations.c.server_id.in_(list(server_ids)), allocations.c.places != "{}")
     return {(port, row.name): place for row in connection.execute(query)
@@ -196,13 +198,13 @@ def fetch_card_places(connection: Connection, server_ids: Iterable[str]) -> dict
 
 
 def _free_on_card(free_amounts: Mapping[str, int], kind: str, place: str) -> str:
-    """Return the free bandwidth (kbit/s) of a card in one direction, with the card's name."""
+    """Return a text with the free bandwidth (kbit/s) of a card in the direction *kind*, and the card's name."""
     return f"{max(0, free_amounts.get(f'{kind}:{place}', 0))} ({card_of_place(place)})"
 
 
 def bandwidth_shortage_text(nics: Sequence[Asking], free_amounts: Mapping[str, int]) -> str:
-    """Return the bandwidth that a host's cards lack for NICs that are virtual functions; empty when nothing is missing,
-    or when the host has no such cards. *free_amounts*: the unclaimed amounts of the host."""
+    """Return a text about the bandwidth that a host's cards lack for NICs that are virtual functions; empty when
+    nothing is missing, or when the host has no such cards. *free_amounts*: the unclaimed amounts of the host."""
     mine, cards = requests_on_cards(nics, free_amounts), _cards(free_amounts)
     if not mine or next(bandwidth_placements(mine, free_amounts), None) is not None:
         return ""

@@ -51,12 +51,13 @@ class Bell:
                 self._conditions[name].notify_all()
 
     def wait(self, name: str, known_count: int, limit: float | None = None) -> None:
-        """Wait until *name* was rung more often than *known_count*, for at most *limit* or ``look_again`` seconds."""
+        """Wait until *name* was rung more often than *known_count*, for at most ``look_again`` seconds, or *limit* if
+        it is less."""
         self.wait_for_ring(name, known_count, self.look_again if limit is None else min(limit, self.look_again))
 
     def wait_for_ring(self, name: str, known_count: int, limit: float) -> None:
-        """Wait as ``wait`` does, but without checks in between, for at most *limit* seconds. Only for names that no
-        other process rings."""
+        """Wait as ``wait`` does, but for at most *limit* seconds, even if ``look_again`` is less. Only for names that
+        no other process rings."""
         with self._lock:
             condition = self._conditions.setdefault(name, threading.Condition(self._lock))
             condition.wait_for(lambda: self._rung.get(name, 0) != known_count, limit)

@@ -222,7 +222,7 @@ class Database:
         self._rung(rung)
 
     def _rung(self, rung: Mapping[str, bool]) -> None:
-        """Ring the names in *rung* locally, and in other processes if they map to true."""
+        """Ring the names in *rung* in this process, and in other processes those that map to true."""
         for name in rung:
             self.bell.ring(name)
         if self._notifier and (remote_names := [name for name, remote in rung.items() if remote]):
@@ -235,7 +235,8 @@ class Database:
 
     @cached_property
     def threads(self) -> ThreadPoolExecutor:
-        """Threads for queries to all cells: a database that hangs blocks only its own threads."""
+        """The threads that query this database together with other cells. Each database has its own, so one that hangs
+        blocks no others."""
         return ThreadPoolExecutor(self._pool, thread_name_prefix=f"ask {self.name}")
 
     def clock(self, plus: float = 0.0) -> Any:
@@ -250,8 +251,8 @@ class Database:
         rung[name] = remote or rung.get(name, False)
 
     def retried(self, function: Callable[[], T], when: Callable[[DBAPIError], bool] | None = None) -> T:
-        """Call *function* (idempotent) until it succeeds, for at most ``RETRY_FOR`` seconds. After an error it is
-        called again if *when* returns true for the error, by default if the error is transient
+        """Call *function* (idempotent) until it succeeds, and return its result. Call it again for at most
+        ``RETRY_FOR`` seconds, after errors for which *when* returns true: by default, transient ones
         (``is_transient_error``)."""
         again = when or is_transient_error
         deadline, pause = time.monotonic() + RETRY_FOR, 0.02
@@ -285,7 +286,7 @@ class Database:
             self._listener.start()
 
     def close(self) -> None:
-        """Close all connections."""
+        """Stop the threads of the database and close all its connections."""
         if self._listener:
             self._listener.stop()
         if self._notifier:
@@ -300,8 +301,7 @@ class Database:
 
 class ChangeCheck:
     """A cheap check whether a database may have changed since the last check, to avoid needless reads. On SQLite it
-    compares the times of the files, and returns true at least every *most* seconds; on PostgreSQL it always returns
-    true."""
+    compares the times of the files; at least every *most* seconds, and always on PostgreSQL, the answer is yes."""
 
     def __init__(self, database: Database, most: float) -> None:
         self.database, self._most = database, most

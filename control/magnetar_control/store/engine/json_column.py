@@ -21,9 +21,9 @@ class JsonColumn(TypeDecorator[Any]):
     cache_ok = True
 
     def process_bind_param(self, value: Any, dialect: Dialect) -> str | None:
-        """Return the JSON text of a document."""
+        """Override ``TypeDecorator.process_bind_param``: return the JSON text of a document."""
         return None if value is None else orjson.dumps(value).decode()
 
     def process_result_value(self, value: str | None, dialect: Dialect) -> Any:
-        """Return the document of JSON text."""
+        """Override ``TypeDecorator.process_result_value``: return the document of a JSON text."""
         return None if value is None else orjson.loads(value)

@@ -52,8 +52,8 @@ class LimitedConnection(psycopg.Connection[Any]):
         return poll
 
     def is_closing(self) -> bool:
-        """Return whether the server has closed the idle connection. A server that stops or restarts closes its
-        connections, or says first why it will. Polling the socket costs a few microseconds, a query a hundred."""
+        """Return whether the server has closed the idle connection. A server that stops or restarts sends the reason,
+        or just closes its connections. Polling the socket for that takes a few microseconds, a query a hundred."""
         return bool(self._poll.poll(0))
 
     def is_stale(self) -> bool:
@@ -61,7 +61,7 @@ class LimitedConnection(psycopg.Connection[Any]):
         return time.monotonic() - self.opened > OLD or self.is_closing()
 
     def wait(self, gen: Generator[Any, Any, T], *how: Any, **more: Any) -> T:
-        """Wait as psycopg does, for as long as the limit of the connection or of ``statement_timeout`` allows."""
+        """Override psycopg's ``wait``: wait for at most the limit of the connection or of ``statement_timeout``."""
         if self._sends:
             self._rest = _resume(gen, next(gen))
             return cast("T", None)
@@ -134,7 +134,7 @@ class _Cursor(psycopg.Cursor[Any]):
 
     @property
     def description(self) -> Any:
-        """Return the descriptions of the columns (PEP 249)."""
+        """Override psycopg's ``description``: return the descriptions of the columns (PEP 249), built on demand."""
         return _Columns(self) if self.pgresult and self.pgresult.nfields else super().description
 
 
@@ -163,7 +163,7 @@ def create_postgresql_engine(url: URL, pool: int, limit: float, breaker: Circuit
 
 
 def _still_there(raw: Any, _record: Any, _proxy: Any) -> None:
-    """Check that the server has not closed the connection; otherwise drop all pooled connections and open a new one."""
+    """Raise ``InvalidatePoolError`` if the server has closed the connection: SQLAlchemy then drops all pooled ones."""
     if raw.is_closing():
         raise InvalidatePoolError("the database has closed the connection")
 

@@ -46,7 +46,8 @@ class PreparedQuery:
 
     def send(self, connection: Connection, parameters: Mapping[str, Any]) -> Callable[[], list[Any]] | None:
         """Send the query to PostgreSQL; return a function that waits for the answer and returns all rows. Return
-        ``None`` if the engine has listeners. Both raise the errors of ``Connection.execute``."""
+        ``None`` if the engine has listeners. This method and the returned function raise the errors of
+        ``Connection.execute``."""
         if connection.engine._has_events:  # noqa: SLF001
             return None
         return self._compiled_for(connection).send(connection, parameters)

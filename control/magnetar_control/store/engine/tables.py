@@ -46,8 +46,8 @@ def timestamp_columns() -> tuple[Column[Any], ...]:
 
 
 def create_trigrams(ddl: Any, target: Any, bind: Any, tables: Any = None, state: Any = None, **_how: Any) -> bool:  # noqa: ARG001 - SQLAlchemy's names
-    """Return whether trigram indexes can be created: on PostgreSQL with the extension pg_trgm, which this function
-    creates if it is installed. Without them, searches for a part of a name or address are slow."""
+    """Create PostgreSQL's extension pg_trgm if it is installed; return whether the database has it, so that trigram
+    indexes can be created. Without them, searches for a part of a name or address are slow."""
     if bind is None or bind.dialect.name != "postgresql":
         return False
     try:
@@ -71,7 +71,7 @@ def define_partial_index(name: str, *columns: str, where: str, **options: Any) -
 
 
 def column_defaults(table: Table) -> dict[str, Any]:
-    """Return the values that the columns of a new row have unless it sets them."""
+    """Return the default value of each column of *table*, by name; ``None`` if there is none or a function."""
     return {column.name: None if callable(value := getattr(column.default, "arg", None)) else value
             for column in table.c}
 

@@ -37,8 +37,8 @@ class _Timeout:
 
 
 def statement_timeout(seconds: float, *, refused: bool = True) -> _Timeout:
-    """Give each PostgreSQL statement in the block *seconds* (``math.inf`` for no limit). *refused*: fail immediately
-    when the database hangs."""
+    """Limit each PostgreSQL statement in the ``with`` block to *seconds* (``math.inf``: no limit). *refused*: fail
+    immediately when the database hangs."""
     return _Timeout(seconds, refused)
 
 
@@ -80,8 +80,8 @@ class CircuitBreaker:
         self._late, self._tried = True, time.monotonic()
 
     def refuses(self) -> bool:
-        """Return whether no statement may be tried now. When the database hangs, this is false once in a while, for a
-        trial."""
+        """Return whether callers must not try a statement now, because the database hangs. From time to time return
+        false for one caller, as a trial."""
         with self._lock:
             if not self.hangs:
                 return False

@@ -42,13 +42,13 @@ _MEMBERS = select(aggregate_hosts.c.aggregate_id, aggregate_hosts.c.host).where(
 
 
 def fetch_aggregate_rows(connection: Connection, *, lock: bool = False) -> list[Aggregate]:
-    """Return all aggregates by id; *lock* locks them until the transaction ends. Uses two queries, one when there are
-    none."""
+    """Return all aggregates by id. *lock*: lock their rows until the transaction ends. Uses two queries, or one when
+    there are no aggregates."""
     return _made(connection, _EVERY.with_for_update() if lock else _EVERY)
 
 
 def fetch_aggregate_row(connection: Connection, id: int, *, lock: bool = False) -> Aggregate | None:
-    """Return an aggregate; *lock* locks it until the transaction ends."""
+    """Return the aggregate with this id, or ``None``. *lock*: lock its row until the transaction ends."""
     question = select(aggregates).where(aggregates.c.id == id)
     return next(iter(_made(connection, question.with_for_update() if lock else question)), None)
 

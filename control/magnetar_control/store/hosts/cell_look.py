@@ -18,7 +18,7 @@ from .host_leases import NOT_REFUSED
 
 
 class CellLook(NamedTuple):
-    """The state of a cell's hosts. *up*: the hosts with a recent heartbeat, and its ``metrics`` and ``images``.
+    """The state of a cell's hosts. *up*: the heartbeat (``metrics``, ``images``) of each host that sent one recently.
     *io_ops*: see ``io_ops``. *flavors*: see ``flavor_names``; ``None`` when no caller needs them. *refused*: the hosts
     whose agents' reports are refused."""
 

@@ -37,8 +37,8 @@ _PROBLEM = update(host_states).where(host_states.c.host == bindparam("name")).va
 
 class Renewal(NamedTuple):
     """The result of ``renew_host_leases``. *up*: hosts with a new heartbeat in the database. *evacuated*: hosts that
-    are not up until servers that were evacuated from them are removed. *lost*: hosts that another conductor watches, or
-    that have no row."""
+    are not up yet, because evacuated servers must first be removed from them. *lost*: hosts that another conductor
+    watches, or that have no row."""
 
     up: frozenset[str]
     evacuated: frozenset[str]
@@ -57,7 +57,8 @@ class _Statements(NamedTuple):
 
 @cache
 def _statements(kind: str) -> _Statements:
-    """Return the statements. All names of hosts are one parameter, so the text does not depend on their number."""
+    """Return the statements for an engine. The names of hosts are one parameter, so the text does not depend on their
+    number."""
     sqlite = kind == "sqlite"
     now, until = (bindparam("now"), bindparam("until")) if sqlite else (postgresql_now(), postgresql_now(LEASE))
     named: ColumnElement[bool] = host_states.c.host.in_(
@@ -81,7 +82,7 @@ def _parameters(database: Database, holder: str, names: Iterable[str]) -> dict[s
 
 
 def take_host_leases(database: Database, holder: str, names: Collection[str]) -> frozenset[str]:
-    """Lease those hosts in *names* that no other conductor watches, and return them."""
+    """Lease for *holder* those hosts in *names* that no other conductor watches, and return them."""
     statements = _statements(database.kind)
     if not names:
         return frozenset()
@@ -103,10 +104,11 @@ def take_host_leases(database: Database, holder: str, names: Collection[str]) ->
 def renew_host_leases(database: Database, holder: str, heard: Mapping[str, Collection[str]],
                       silent: Collection[str] = (), problems: Mapping[str, str | None] = MappingProxyType({}),
                       reports: Mapping[str, str | None] = MappingProxyType({})) -> Renewal:
-    """Renew the leases of hosts that *holder* watches, and write heartbeats of the hosts *heard*.
+    """Renew the leases of hosts that *holder* watches, write heartbeats of the hosts *heard*, and return the result.
 
     *heard*: by host, the uuids of those evacuations from it whose servers are already removed. *silent*: hosts without
-    a heartbeat. *problems*: by host, why it is not up. *reports*: by host, the report that its heartbeat contained."""
+    a heartbeat. *problems*: by host, why the host is not up. *reports*: by host, the report that its heartbeat
+    contained."""
     statements, names = _statements(database.kind), {*heard, *silent, *problems}
     if not names:
         return Renewal(frozenset(), frozenset(), frozenset())
@@ -126,6 +128,6 @@ def renew_host_leases(database: Database, holder: str, heard: Mapping[str, Colle
 
 
 def _unhandled_evacuations(connection: Connection, heard: Mapping[str, Collection[str]]) -> frozenset[str]:
-    """Return the hosts in *heard* that may still have servers that were evacuated from them."""
+    """Return the hosts in *heard* that may still have evacuated servers: evacuations of them are not in *heard*."""
     return frozenset(host for host, evacuation in connection.execute(_EVACUATIONS)
                      if host in heard and evacuation not in heard[host])

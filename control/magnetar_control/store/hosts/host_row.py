@@ -159,7 +159,7 @@ class HostRow(HealthHost):
 
     @property
     def totals(self) -> Amounts:
-        """The amounts that the host has."""
+        """The total amounts of the host's resources."""
         return Amounts._make(_TOTALS(self.stored))
 
     @property
@@ -168,11 +168,11 @@ class HostRow(HealthHost):
         return Amounts._make(_RESERVED(self.stored))
 
     def own_ratio(self, name: str) -> float | None:
-        """Return the allocation ratio of a resource that an operator has set for this host."""
+        """Return the allocation ratio of a resource that an operator has set for this host, or ``None``."""
         ratio: float | None = getattr(self.stored, f"{name}_ratio", None)  # dedicated CPUs have none
         return ratio
 
     def own_reserved(self, name: str) -> int | None:
-        """Return the reserved amount of a resource that an operator has set for this host."""
+        """Return the reserved amount of a resource that an operator has set for this host, or ``None``."""
         reserved: int | None = getattr(self.stored, f"{name}_own_reserved")
         return reserved

@@ -114,8 +114,8 @@ def fetch_disabled_hosts(connection: Connection) -> set[str]:
 
 
 def count_move_claims(connection: Connection) -> int:
-    """Return how many moving servers hold resources on a second, not disabled host. The counter ``servers`` of that
-    host includes them."""
+    """Return how many moving servers also hold resources on a second host that is not disabled. The counter ``servers``
+    of that host includes them."""
     return int(connection.execute(_MOVES).scalar_one())
 
 
@@ -159,9 +159,9 @@ def save_host_inventory(connection: Connection, name: str, info: Mapping[str, An
     """Save the agent's ``host`` resource and the resulting limits; return whether totals or limits have changed.
 
     *ratios*: for resources without a ratio of the host's own. *reserved*: new reserved amounts, as columns
-    (``…_reserved``); an operator's value for the host has precedence. An agent without libvirt knows only a part of its
-    resources: the rest is kept from its earlier replies. Nothing is saved when it has never reported CPUs, memory or
-    disk.
+    (``…_reserved``); an operator's value for the host has precedence. An agent without libvirt reports only a part of
+    its resources: the rest stays as it was reported earlier. Nothing is saved when it has never reported CPUs, memory
+    or disk.
     """
     row = HostRow(connection.execute(_rows(hosts.c.name == name).with_for_update(of=hosts)).one())
     if info.get("connected") is False or _lacks(info):  # libvirt may stop while the agent answers
@@ -222,7 +222,8 @@ def fetch_child_classes(connection: Connection) -> set[str]:
 
 
 def update_host_row(connection: Connection, /, name: str, ratios: Ratios = USUAL, **values: Any) -> bool:
-    """Set columns of ``SETTABLE`` and the resulting limits; return ``False`` when there is no such host."""
+    """Set columns of ``SETTABLE`` of the host *name*, and the resulting limits; return ``False`` when there is no such
+    host."""
     if wrong := set(values) - SETTABLE:
         raise ValueError(f"a host has no {', '.join(sorted(wrong))} to set; there are {', '.join(sorted(SETTABLE))}")
     row = HostRow.optional(connection.execute(_rows(hosts.c.name == name).with_for_update(of=hosts)).one_or_none())

@@ -65,7 +65,8 @@ class Service:
 
 
 def _late_time(database: Database, connection: Connection, silence: float) -> str:
-    """Return the time *silence* seconds ago by the database's clock: a service that was last seen before is down."""
+    """Return the time *silence* seconds ago by the database's clock: a service that was last seen before that time is
+    down."""
     late: str = connection.execute(select(database.clock(-silence))).scalar_one() \
         if database.kind == "postgresql" else database.clock(-silence)
     return late
@@ -112,7 +113,7 @@ def fetch_service_rows(store: Store, default_zone: str, silence: float) -> list[
 
 
 def fetch_compute_services(store: Store, silence: float, rows: Sequence[ServiceHost]) -> list[Service]:
-    """Return the compute services of the hosts *rows*; their zones are not set. Uses one query for each cell that has
+    """Return the compute services of the hosts in *rows*, without their zones. Uses one query for each cell that has
     one of these hosts."""
     names_by_cell: dict[str, list[str]] = {}
     for row in rows:

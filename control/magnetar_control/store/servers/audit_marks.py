@@ -20,8 +20,8 @@ _ACTED = select(actions.c.id, actions.c.server_id).where(actions.c.id > bindpara
 
 
 class AuditMark(NamedTuple):
-    """The progress of the audit. *position*: in the slow pass over the cell's servers; empty at its beginning.
-    *action_id*: the last action whose server was audited because the action may have changed it."""
+    """The progress of the audit. *position*: the last server of the slow pass over the cell's servers; empty at its
+    beginning. *action_id*: the last action whose server was audited because the action may have changed it."""
 
     position: str
     action_id: int
@@ -34,8 +34,8 @@ def fetch_audit_mark(connection: Connection) -> AuditMark | None:
 
 
 def first_audit_mark(connection: Connection) -> AuditMark:
-    """Return the progress at the start of the first audit: the slow pass begins, which covers the servers of all
-    actions so far."""
+    """Return the progress at the start of the first audit: its slow pass begins, and covers the servers of all actions
+    so far."""
     return AuditMark("", connection.execute(_NEWEST).scalar() or 0)
 
 
@@ -45,5 +45,5 @@ def save_audit_mark(connection: Connection, mark: AuditMark) -> None:
 
 
 def fetch_acted_servers(connection: Connection, after: int, limit: int) -> list[tuple[int, str]]:
-    """Return the next actions after the one with the id *after*, at most *limit*: (id, server)."""
+    """Return the next actions after the one with the id *after*, at most *limit*: pairs of action and server id."""
     return [(row.id, row.server_id) for row in connection.execute(_ACTED, {"after": after, "most": limit})]

@@ -49,7 +49,7 @@ def insert_console_token(connection: Connection, database: Database, seconds: fl
 
 
 def fetch_console_token(connection: Connection, database: Database, hash: str) -> ConsoleToken | None:
-    """Return the token with this *hash*, unless it has expired."""
+    """Return the token with this *hash*; ``None`` when there is none or it has expired."""
     return ConsoleToken.optional(connection.execute(ConsoleToken.selection(tokens).where(
         tokens.c.hash == _HASH, tokens.c.expires_at > database.clock()), {"key": hash}).one_or_none())
 

@@ -78,12 +78,12 @@ def _archive_rows(connection: Connection, ids: list[str], folder: Path) -> None:
 
 def deleted_servers(store: Store, ids: Iterable[str], silent: set[str] | None = None) -> tuple[set[str],
                                                                                              dict[str, str]]:
-    """Return the deleted servers among *ids*, and the cell of each server that has a mapping and is not known to be
-    deleted.
+    """Return the deleted servers among *ids*, and the cell of each server that has a mapping and was found neither
+    deleted nor live.
 
-    *ids*: servers without a live row. A server is deleted when its row in its cell says so or, if the cell answers, its
-    mapping. *silent*: cells that are not queried; cells that do not answer are added to it. Without *silent*, raise the
-    error of a cell that does not answer.
+    *ids*: servers of which the caller found no live row. A server is deleted when its row in its cell says so or, if
+    the cell answers, its mapping. *silent*: ids of cells to skip; this function adds the cells that do not answer.
+    Without *silent*, it raises the error of a cell that does not answer.
     """
     some, rows = list(ids), []
     with store.api.read() as connection:

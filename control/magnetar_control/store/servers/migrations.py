@@ -88,7 +88,7 @@ def cancel_queued_migration(connection: Connection, migration: MigrationRow) -> 
 
 
 def fetch_migration_row(connection: Connection, id: str) -> MigrationRow | None:
-    """Return the migration with this uuid."""
+    """Return the migration with this uuid; ``None`` when there is none."""
     return MigrationRow.optional(connection.execute(select(migrations).where(migrations.c.uuid == id)).one_or_none())
 
 
@@ -98,13 +98,14 @@ def reload_migration_row(connection: Connection, id: str) -> MigrationRow:
 
 
 def fetch_server_migration(connection: Connection, server_id: str, number: int) -> MigrationRow | None:
-    """Return the migration with this number, if it belongs to the server."""
+    """Return the server's migration with this number; ``None`` when the server has none."""
     return MigrationRow.optional(connection.execute(select(migrations).where(
         migrations.c.id == number, migrations.c.server_id == server_id)).one_or_none())
 
 
 def update_migration_row(connection: Connection, id: str, expected_status: str | None = None, **values: Any) -> bool:
-    """Set columns. Return ``False``, with nothing changed, when the status is no longer *expected_status*."""
+    """Set columns of a migration. Return ``False``, with nothing changed, when the status is no longer
+    *expected_status*."""
     where = [migrations.c.uuid == id] if expected_status is None else [migrations.c.uuid == id,
                                                                        migrations.c.status == expected_status]
     return connection.execute(update(migrations).where(*where).values(updated_at=utc_now(), **values)).rowcount == 1
@@ -130,14 +131,15 @@ def any_migration_at(migration_rows: Iterable[MigrationRow], host: str) -> bool:
 
 
 def fetch_evacuation_rows(connection: Connection, host: str) -> Sequence[MigrationRow]:
-    """Return the evacuations from *host* whose servers it may still have parts of, such as domains or disks."""
+    """Return the evacuations from *host* after which the host may still have parts of the servers, such as domains or
+    disks."""
     return MigrationRow.several(connection.execute(select(migrations).where(
         migrations.c.source == host, migrations.c.type == EVACUATION, migrations.c.status.in_((LOST, DONE))).order_by(
         migrations.c.id)))
 
 
 def fetch_unconfirmed_migration(connection: Connection, server_id: str) -> MigrationRow | None:
-    """Return the resize or cold migration of a server that waits for confirm or revert."""
+    """Return the server's resize or cold migration that waits for confirm or revert; ``None`` when none waits."""
     return MigrationRow.optional(connection.execute(select(migrations).where(
         migrations.c.server_id == server_id, migrations.c.status.in_(KEPT)).order_by(
         migrations.c.id.desc()).limit(1)).one_or_none())
@@ -155,7 +157,7 @@ def fetch_unconfirmed_servers(connection: Connection, cutoff: str) -> list[Serve
 def fetch_migration_rows(store: Store, equal: Mapping[str, Any], host: str | None, changed_since: str | None,
                          changed_before: str | None, *,
                          newest: bool, limit: int, marker: str | None) -> tuple[Sequence[MigrationRow], bool]:
-    """Return migrations of all cells, and whether there are more.
+    """Return at most *limit* migrations of all cells, and whether there are more.
 
     *equal*: values of columns. *host*: source or target. *newest*: newest first, otherwise oldest first. Raises
     ``KeyError`` for an unknown *marker* (a uuid). Cells that do not answer are left out.

@@ -43,7 +43,7 @@ LIVE, GONE = servers.c.deleted_at.is_(None), servers.c.deleted_at.is_not(None)
 
 def candidate_conditions(connection: Connection, request: ServerListRequest, gone: bool) -> list[Condition]:
     """Return a condition that limits a list to the servers that one indexed filter of *request* accepts; an empty list
-    if they are many. *gone*: whether the deleted servers are listed, or the live ones."""
+    if no filter has an index, or it accepts more than ``MOST``. *gone*: list deleted servers instead of live ones."""
     kind = connection.dialect.name
     query = _address_query(kind, request)
     if query is None and kind == "sqlite":
@@ -128,6 +128,6 @@ def _are_more(connection: Connection, conditions: tuple[Condition, ...], count: 
 
 
 def changed_conditions(request: ServerListRequest) -> list[Condition]:
-    """Return the conditions for the time of the last change that *request* asks for."""
+    """Return the conditions for the bounds of *request* on the time of the last change."""
     return [*([servers.c.updated_at >= request.since] if request.since else []),
             *([servers.c.updated_at <= request.before] if request.before else [])]

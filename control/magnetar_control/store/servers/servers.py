@@ -195,7 +195,7 @@ def fetch_server_mapping(store: Store, id: str) -> Row[Any] | None:
 
 
 def fetch_server_row(connection: Connection, id: str, lock: bool = False) -> ServerRow | None:
-    """Return the row of a server; *lock* locks it until the transaction ends."""
+    """Return the row of a server; ``None`` when there is none. *lock*: lock the row until the transaction ends."""
     return ServerRow.optional(connection.execute(_LOCKED if lock else _WHOLE, {"id": id}).one_or_none())
 
 
@@ -236,8 +236,8 @@ def end_consoles(connection: Connection, id: str, vm_state: str | None) -> None:
 
 def update_list_column(connection: Connection, id: str, column: str,
                        change_: Callable[[list[Any]], list[Any]]) -> list[Any]:
-    """Change a list of a server (``volumes``, ``interfaces``, ``shares``) with *change_*, under a lock. Return the new
-    list, which is empty when the server is gone."""
+    """Replace the list in a *column* of a server (``volumes``, ``interfaces``, ``shares``) by the result of *change_*
+    for it, under a lock. Return the new list, which is empty when the server is gone."""
     server = fetch_server_row(connection, id, lock=True)
     if server is None:
         return []
@@ -256,7 +256,7 @@ def update_server_progress(connection: Connection, id: str, own_states: tuple[st
 
 def update_progress_returning(connection: Connection, id: str, own_states: tuple[str, ...] = (),
                               **values: Any) -> ServerRow | None:
-    """Update as ``update_server_progress`` does; return the new row."""
+    """Update as ``update_server_progress`` does; return the new row, or ``None`` when the server is gone."""
     statement, parameters = _progress(id, own_states, values)
     end_consoles(connection, id, values.get("vm_state"))
     row = connection.execute(returning_rows(statement), parameters).one_or_none()
@@ -279,8 +279,8 @@ def _progress(id: str, own_states: tuple[str, ...], values: Mapping[str, Any]) -
 
 
 def overtaking_action_waits(connection: Connection, id: str) -> bool:
-    """Return whether an action that overtakes others is queued. Locks the server, so that no such action is added
-    before the transaction ends."""
+    """Return whether an action that overtakes other actions of the server is queued. Lock the server's row, so that no
+    such action is added before the transaction ends."""
     fetch_server_row(connection, id, lock=True)
     return connection.execute(_NEXT, {"at": id}).first() is not None
 
@@ -395,7 +395,8 @@ def build_task_state(request: Mapping[str, Any]) -> str:
 
 def insert_scheduled_servers(connection: Connection, leaving: Sequence[tuple[LeavingServer, str]],
                              begin: Begin | None = None) -> list[ArrivedServer]:
-    """Insert servers that leave cell0 into their cell, each with its host; servers that are already there are skipped.
+    """Insert servers that leave cell0 into their cell, each with its host, and return them. Skip servers that are
+    already there.
 
     The create action is queued again, or started by *begin* (takes the values, returns the rows) with the task_state
     ``build_task_state``.
@@ -429,8 +430,8 @@ def insert_scheduled_servers(connection: Connection, leaving: Sequence[tuple[Lea
 
 
 def _entered(connection: Connection, new: Sequence[Mapping[str, Any]]) -> dict[str, ServerRow]:
-    """Insert servers into a cell and return their rows. After a crash a single server may be in the cell already: then
-    its row is not returned."""
+    """Insert servers into a cell; return their rows by uuid. After a crash a single server may be in the cell already:
+    then return no row."""
     if len(new) == 1:
         row = insert_if_absent_returning(connection, servers, **new[0])
         return {} if row is None else {row.id: ServerRow(row)}
@@ -438,8 +439,8 @@ def _entered(connection: Connection, new: Sequence[Mapping[str, Any]]) -> dict[s
 
 
 def insert_late_actions(connection: Connection, leaving_server: LeavingServer) -> None:
-    """Copy actions to the server's cell that were requested in cell0 after the server's row was copied: a crash left
-    the server in both."""
+    """Copy actions to the server's cell that were requested in cell0 after the server's row was copied: a crash had
+    left the server in both databases."""
     for action in leaving_server.actions:
         values = {name: value for name, value in action.items() if name != "id"}
         if action["action"] != "create" and insert_if_absent(connection, actions, **values) and ACTIONS[
@@ -479,8 +480,8 @@ def addresses_of_nics(nics: Sequence[Mapping[str, Any]],
 
 
 def server_tpm_security(server: ServerRow) -> str:
-    """Return ``merge.tpm_secret_owner`` of a server. Most servers have no TPM: for these, do not decode flavor and
-    image."""
+    """Return the owner of the TPM secret of a server (``merge.tpm_secret_owner``). Most servers have no TPM: for these,
+    do not decode flavor and image."""
     if "tpm_version" not in server.stored.flavor and "tpm_version" not in server.stored.image:
         return ""
     return merge.tpm_secret_owner(server.flavor, server.image)

@@ -97,8 +97,8 @@ def usage_audit_is_due(connection: Connection, end: str) -> bool:
 
 
 def fetch_next_audited(connection: Connection, begin: str, end: str, most: int) -> list[ServerRow]:
-    """Return the next servers of the period as whole rows, at most *most*, and record that they are reported. Return
-    none for a period before the last reported one."""
+    """Return the next servers of the period as whole rows, at most *most*, and record that they are reported. Return an
+    empty list for a period before the last reported one."""
     insert_if_absent(connection, usage_audits, name=EXISTS, period_end="", after="", done=False)
     row = connection.execute(select(usage_audits).where(usage_audits.c.name == EXISTS).with_for_update()).one()
     if row.period_end > end or (row.period_end == end and row.done):
