@@ -44,7 +44,7 @@ NO_ROW = HostRow.of_values({})
 
 
 class HostState:
-    """One host. ``limits``: amounts that may be claimed; ``used``: amounts that are claimed."""
+    """One host in memory. ``limits``: amounts that may be claimed; ``used``: amounts that are claimed."""
 
     __slots__ = ("block", "columns", "failed_builds", "flavors", "host_ip", "id", "images", "io_ops", "limits",
                  "metrics", "metrics_weight", "name", "numa", "numbers", "pci", "profile", "servers", "totals", "used")
@@ -115,7 +115,7 @@ class Block:
             block.stale, block = True, block.whole
 
     def fresh(self) -> Block:
-        """Bring the rows and bounds of the block and its parts up to date; return the block. It must not be empty."""
+        """Bring the rows and bounds of the block and its parts up to date; return the block. It must have hosts."""
         if self.stale:
             if self.parts:
                 parts = [part.fresh() for part in self.parts]

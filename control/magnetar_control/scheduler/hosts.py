@@ -52,8 +52,8 @@ PROFILED = attrgetter("cell_id", "disabled", "cell_disabled", "forced_down", "in
 
 
 def can_plug_in(info: Mapping[str, Any], name: str) -> bool:
-    """Return whether the host *name* can plug in ports of OVN: its agent reports no problem, and an OVN chassis with
-    the host's name."""
+    """Return whether the host *name* can plug in ports of OVN: its agent's report *info* has no problem with OVN, and
+    names an OVN chassis that is called like the host."""
     ovn_state = info.get("ovn") or {}
     return ovn_state.get("reason") == "" and ovn_state.get("chassis") == name
 
@@ -110,7 +110,7 @@ class HostStates:
                 self.summaries.pop(name, None)
 
     def has_assumed(self) -> bool:
-        """Return whether ``take_assumed`` would return hosts."""
+        """Return whether this process has changed claimed amounts of hosts in memory (see ``take_assumed``)."""
         return bool(self._assumed)
 
     def take_assumed(self) -> set[str]:
@@ -215,7 +215,7 @@ class HostStates:
                 self._touch(host)
 
     def refused(self, name: str) -> None:
-        """Note that the database refused a claim on a host."""
+        """Count a host's PCI devices as its agent reports them again, because the database refused a claim."""
         with self.lock:
             if host := self.hosts.get(name):
                 host.pci.refused()

@@ -95,11 +95,11 @@ class HostNuma:
             self.whole, self.free, self._coming, self._beside = _shared_form(whole), _shared_form(free), (), None
 
     def freed(self) -> None:
-        """Note that a server has left the host."""
+        """Check servers against the whole cells, too, for ``LATE`` seconds, because a server has left the host."""
         self._coming, self._freed = (), monotonic()
 
     def placed(self, needs: Needs | None) -> None:
-        """Note that a server with these needs was placed on the host."""
+        """Add a server's *needs* to ``coming``, because it was placed on the host; do nothing without needs."""
         if needs is not None:
             self._coming, self._placed = (*self.coming, needs), monotonic()
 

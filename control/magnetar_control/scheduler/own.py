@@ -18,8 +18,8 @@ Function = Callable[[HostState, RequestSpec], Any]
 
 
 def load_own_function(group: str, name: str) -> Function | None:
-    """Return the function *name* of the entry point *group*; ``None`` if no package has one. Raises ``ValueError`` if
-    it cannot be loaded or called."""
+    """Return the function of the entry point *name* in *group*; ``None`` if no package has one. Raises ``ValueError``
+    if it cannot be loaded or called."""
     for entry_point in entry_points(group=group, name=name):
         try:
             function: Any = entry_point.load()

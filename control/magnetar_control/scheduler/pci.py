@@ -52,15 +52,15 @@ class HostPci:
             self.told, self.pools, self._coming = devices, pci_pools, Counter()
 
     def freed(self) -> None:
-        """Note that a server has left the host."""
+        """Count all devices as free for ``LATE`` seconds, because a server has left the host."""
         self._coming, self._freed = Counter(), monotonic()
 
     def refused(self) -> None:
-        """Note that a claim was refused: some devices of servers that left are not free yet."""
+        """Count devices as the agent reports them again: a claim was refused, so not all devices are free yet."""
         self._freed = -LATE
 
     def placed(self, devices: Mapping[str, int]) -> None:
-        """Note that a server was placed on the host, with these numbers of devices by name."""
+        """Count these *devices* (number by name) as taken, because a server was placed on the host."""
         if devices:
             self._coming, self._placed = self.coming + Counter(devices), monotonic()
 

@@ -121,15 +121,15 @@ def bandwidth_of_nics(nics: Iterable[ServerNic | PortRequest]) -> Counter[str]:
 
 
 def rescue_gb(row: ServerRow) -> int:
-    """Return the GiB of the rescue disk that the server of this row has or is about to get. A soft-deleted server keeps
-    its rescue disk until it is restored."""
+    """Return the GiB of the rescue disk that the server of this row has or is about to get, or 0. A soft-deleted server
+    keeps its rescue disk until it is restored."""
     rescued = row.vm_state in (RESCUED, SOFT_DELETED) or row.task_state == ACTIONS["rescue"].task
     return (row.rescue_gb or 0) if rescued else 0
 
 
 def amounts_held_by(row: ServerRow) -> tuple[Amounts, WantedResources]:
-    """Return the claims that the server of this row must hold on its host: ``claimed_amounts`` and the GiB of its
-    rescue disk; and the result of ``wanted_of``."""
+    """Return what the server of this row must claim on its host: the amounts, including its rescue disk, and the other
+    resources (``wanted_of``)."""
     amounts = claimed_amounts(row.flavor, any(map(is_root_volume, row.request.get("blocks") or ())), row.image)
     amounts = amounts._replace(disk_gb=amounts.disk_gb + rescue_gb(row))
     return amounts, wanted_of(row.flavor, row.image, nics_of(row))
@@ -137,8 +137,8 @@ def amounts_held_by(row: ServerRow) -> tuple[Amounts, WantedResources]:
 
 def wanted_of(flavor: FlavorOfServer, image: Mapping[str, Any],
               nics: Sequence[ServerNic | PortRequest]) -> WantedResources:
-    """Return the claims of a server of *flavor* and *image* with these *nics* in addition to ``claimed_amounts``:
-    ``resources_of`` with the bandwidth of its ports, and ``devices_of``."""
+    """Return what a server of *flavor* and *image* with these *nics* claims in addition to ``claimed_amounts``: further
+    resource classes, the bandwidth of its ports, and PCI devices."""
     return WantedResources({**resources_of(flavor, image), **bandwidth_of_nics(nics)}, devices_of(flavor, nics),
                            bandwidth_requests(nics), isolates_nics(flavor))
 

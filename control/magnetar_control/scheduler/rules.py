@@ -48,7 +48,7 @@ DEFAULT_RULES = Rules()
 
 
 def scheduler_rules(settings: Settings) -> Rules:
-    """Return the rules of the settings. Raises ``InvalidSettings``."""
+    """Return the scheduler's rules from the settings. Raises ``InvalidSettings``."""
     multipliers = {}
     for multiplier_field in fields(Multipliers):
         name, soft = multiplier_field.name + MULTIPLIER, multiplier_field.name.startswith(("soft_", "pci"))
@@ -68,7 +68,7 @@ def scheduler_rules(settings: Settings) -> Rules:
 
 
 def options_of(settings: Settings) -> Options:
-    """Return the settings of filters. Raises ``InvalidSettings``."""
+    """Return the settings of filters from all settings. Raises ``InvalidSettings``."""
     return Options(
         settings.max_instances_per_host, settings.max_io_ops_per_host, frozenset(map(str, settings.isolated_hosts)),
         frozenset(map(str, settings.isolated_images)), settings.restrict_isolated_hosts_to_isolated_images,
@@ -97,7 +97,7 @@ def _numbers(setting: str, numbers_by_name: Mapping[str, object]) -> dict[str, f
 
 
 def _own_weighers(settings: Settings) -> tuple[OwnWeigher, ...]:
-    """Return the weighers whose multiplier is not 0, among image locality and the custom ones."""
+    """Return those weighers for image locality and of other packages whose multiplier is not 0."""
     weighers = [OwnWeigher("image_locality", image_locality, settings.image_locality_weight_multiplier)]
     for name, multiplier in _numbers("weighers", settings.weighers).items():
         try:

@@ -125,8 +125,8 @@ def weights_of_rows(rows: Sequence[Row], whole: Sum) -> list[float]:
 
 
 def weight_bound(low: Row, high: Row, whole: Sum) -> float:
-    """Return an upper bound for the weights by the formula *whole* of rows between *low* and *high*. It holds also
-    after rounding: ``weights_of_rows`` is monotone in each number."""
+    """Return an upper bound for the weights by the formula *whole* of rows between *low* and *high*. The bound also
+    holds after rounding: ``weights_of_rows`` is monotone in each number."""
     total = whole.base
     for at, least, span, worth in whole.terms:
         total += worth * (((high[at] if worth > 0 else low[at]) - least) / span)

@@ -109,7 +109,7 @@ class Store:
 
     @property
     def cell0(self) -> Database:
-        """The database of servers without a host."""
+        """The database cell0, which has the servers without a host."""
         return self.cell(CELL0)
 
     def databases(self) -> Sequence[tuple[CellMapping, Database]]:

@@ -50,8 +50,8 @@ def visible_flavor_condition(project: Any) -> ColumnElement[bool]:
     return or_(flavors.c.is_public, flavors.c.number.in_(mine))
 
 
-#: One flavor, and one flavor visible to a project. Each new server needs them, and building a statement takes longer
-#: than executing it.
+#: The queries for all flavors, for one, and for one that a project may see. Each new server needs a flavor, and
+#: building a statement takes longer than executing it.
 _ALL = FlavorRow.selection(flavors)
 _ONE = PreparedQuery(_ALL.where(flavors.c.id == bindparam("id")))
 _SEEN = PreparedQuery(_ONE.query.where(visible_flavor_condition(bindparam("project"))))

@@ -26,7 +26,7 @@ class KeypairRow(SelectedRow):
 
 
 _ALL = KeypairRow.selection(keypairs)
-#: Built once: building it takes longer than executing it.
+#: The query for one key pair. Built once: building it takes longer than executing it.
 _ONE = _ALL.where(keypairs.c.user_id == bindparam("user"), keypairs.c.name == bindparam("name"))
 
 

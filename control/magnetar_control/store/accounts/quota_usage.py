@@ -52,8 +52,7 @@ class UsageComparison(NamedTuple):
 
 
 class UsageRow(NamedTuple):
-    """The quota usage of a cell's servers, except servers that move to another cell; or the usage of one server that
-    moves."""
+    """The quota usage of a cell's servers except servers that move to another cell, or of one moving server."""
 
     id: str | None
     leaving: str | None
@@ -143,7 +142,8 @@ def remove_empty_usage(connection: Connection, project: str) -> None:
 
 
 def find_wrong_usage(connection: Connection) -> list[UsageComparison]:
-    """Return all users whose counted usage differs from their servers. Reads all servers, a project at a time."""
+    """Return a comparison for each user whose counted usage differs from the servers' rows. Reads all servers, a
+    project at a time."""
     wrong: list[UsageComparison] = []
     project = fetch_next_usage_project(connection)
     while project is not None:

@@ -37,7 +37,7 @@ class Inventory(NamedTuple):
 
     @property
     def limit(self) -> int:
-        """The claimable amount."""
+        """The amount that all consumers together may claim."""
         return max(0, int((self.total - self.reserved) * self.allocation_ratio))
 
 

@@ -30,8 +30,8 @@ class Asking(NamedTuple):
     """A request of one NIC for bandwidth.
 
     *id*: its port. *network*: the physical network (or ``bandwidth.TUNNELS``). *amounts*: by resource class. *devices*:
-    the name of its kind of virtual functions (``pci.network_devices_name``), empty for other NICs. *place*: the known
-    place, empty while it is undecided.
+    the name of its kind of virtual functions (``pci.network_devices_name``), empty for other NICs. *place*: the place
+    that must provide the bandwidth, empty while it is undecided.
     """
 
     id: str

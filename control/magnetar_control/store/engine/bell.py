@@ -102,7 +102,7 @@ class Notifier:
             time.sleep(GATHER)
 
     def stop(self) -> None:
-        """Send the remaining names and stop."""
+        """Send the remaining names and stop the thread."""
         with self._condition:
             thread, self._over = self._thread, True
             self._condition.notify()

@@ -107,8 +107,9 @@ def advisory_lock(connection: Connection, *words: str) -> None:
 
 
 class _Turn:
-    """A context manager that lets a limited number of threads in at a time; see ``TURNS``. *places*: a queue with one
-    item for each thread that may enter. *patience*: seconds that a thread waits before it enters anyway."""
+    """A context manager whose block only a limited number of threads may enter at a time (see ``TURNS``). *places*: a
+    queue with one item for each thread that may enter. *patience*: seconds that a thread waits before it enters anyway.
+    """
 
     __slots__ = ("mine", "patience", "places")
 
@@ -222,7 +223,7 @@ class Database:
         self._rung(rung)
 
     def _rung(self, rung: Mapping[str, bool]) -> None:
-        """Ring the names in *rung* in this process, and in other processes those that map to true."""
+        """Ring the names in *rung* in this process; in other processes only the names that map to true."""
         for name in rung:
             self.bell.ring(name)
         if self._notifier and (remote_names := [name for name, remote in rung.items() if remote]):
@@ -301,7 +302,7 @@ class Database:
 
 class ChangeCheck:
     """A cheap check whether a database may have changed since the last check, to avoid needless reads. On SQLite it
-    compares the times of the files; at least every *most* seconds, and always on PostgreSQL, the answer is yes."""
+    compares the times of the files, but assumes a change every *most* seconds; on PostgreSQL it always assumes one."""
 
     def __init__(self, database: Database, most: float) -> None:
         self.database, self._most = database, most

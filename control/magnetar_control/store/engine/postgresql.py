@@ -84,8 +84,8 @@ class LimitedConnection(psycopg.Connection[Any]):
             self.wait(rest)
 
     def _until(self, gen: Generator[Any, Any, T], seconds: float, refused: bool) -> Generator[Any, Any, T]:
-        """Run *gen*, psycopg's generator, which resumes at least every 0.1 s, for at most *seconds*. With *refused*,
-        stop waiting when the database hangs."""
+        """Run psycopg's generator *gen*, which resumes at least every 0.1 s, and return its result. Raise ``Hangs``
+        after *seconds*; with *refused*, also when the database hangs."""
         began = time.monotonic()
         try:
             awaited = next(gen)

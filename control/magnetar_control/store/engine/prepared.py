@@ -92,7 +92,7 @@ class _Compiled:
         return list(map(self.make, map(self._converted, rows) if self._processors else rows))
 
     def send(self, connection: Connection, parameters: Mapping[str, Any]) -> Callable[[], list[Any]]:
-        """Send the query to PostgreSQL, see ``PreparedQuery.send``."""
+        """Send the query to PostgreSQL; return a function that waits for the answer and returns all rows."""
         raw: Any = connection.connection.dbapi_connection
         values = self._values(parameters)
         with self._errors_of(connection, values):

@@ -85,8 +85,8 @@ END $$"""  # noqa: S608 - our own words
 
 
 def _postgresql_triggers() -> list[str]:
-    """Return the triggers. Inserts and deletions are counted once for a statement, updates only where the amounts
-    change: PostgreSQL looks at ``WHEN`` before it calls the function."""
+    """Return the statements that create PostgreSQL's triggers. Inserts and deletions are counted once for a statement,
+    updates only where the amounts change: PostgreSQL looks at ``WHEN`` before it calls the function."""
     def amounts(row: str, sign: str) -> str:
         return ", ".join(sign + flavor_amount("postgresql", row, name) for name in ("vcpus", "ram"))
 

@@ -117,12 +117,12 @@ def create_triggers(connection: Connection, metadata: MetaData) -> None:
 
 
 def database_kind(metadata: MetaData) -> str:
-    """Return ``api`` or ``cell``."""
+    """Return the kind of database that has the tables of *metadata*: ``api`` or ``cell``."""
     return "api" if metadata is API else "cell"
 
 
 def latest_schema_version(kind: str) -> str:
-    """Return the version that this release needs."""
+    """Return the schema version that this release needs in a database of this *kind*."""
     return max(path.name.partition("_")[0] for path in (FOLDER / kind / "versions").glob("[0-9]*.py"))
 
 
@@ -132,7 +132,7 @@ def version_table(kind: str) -> str:
 
 
 def fetch_schema_version(connection: Connection, kind: str) -> str | None:
-    """Return the version of a database; ``None`` for one without tables."""
+    """Return the schema version of a database; ``None`` for a database without tables."""
     name = version_table(kind)
     if not inspect(connection).has_table(name):
         return None

@@ -82,7 +82,8 @@ def _begin(dbapi_connection: PoolProxiedConnection) -> None:
 
 
 def _with_log(raw: Any) -> None:
-    """Switch the file to WAL. The first switch locks the whole file, and SQLite does not wait for that lock."""
+    """Switch the file to WAL. The first switch locks the whole file, and SQLite does not wait for that lock, so retry
+    it."""
     deadline = time.monotonic() + WAL_WITHIN
     while True:
         try:

@@ -77,8 +77,8 @@ def column_defaults(table: Table) -> dict[str, Any]:
 
 
 def define_outbox_tables(metadata: MetaData, prefix: str = "") -> tuple[Table, Table]:
-    """Define the two tables of an outbox. The notifications: one row for each receiver, sent in the order of their ids.
-    The receivers: the lease of the conductor that sends, and the failures since the last success."""
+    """Define and return the two tables of an outbox. The notifications: one row for each receiver, sent in the order of
+    their ids. The receivers: the lease of the conductor that sends, and the failures since the last success."""
     waiting = Table(
         f"{prefix}notifications", metadata,
         Column("id", SERIAL, primary_key=True, autoincrement=True), Column("receiver", NAME, nullable=False),

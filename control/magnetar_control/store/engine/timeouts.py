@@ -104,5 +104,5 @@ class CircuitBreaker:
 
 
 def hanging_database_error(name: str) -> OperationalError:
-    """Return the error that is raised without a query to a database that hangs."""
+    """Return the error that is raised instead of a query to the database *name*, because it hangs."""
     return OperationalError("", {}, TimeoutError(f"database {name} does not answer, and is asked again in a moment"))

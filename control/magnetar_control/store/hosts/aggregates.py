@@ -32,7 +32,7 @@ class Aggregate:
 
     @property
     def zone(self) -> str | None:
-        """The availability zone."""
+        """The availability zone in the aggregate's metadata; ``None`` without one."""
         return self.metadata.get(ZONE)
 
 

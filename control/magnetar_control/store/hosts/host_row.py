@@ -63,12 +63,12 @@ class HealthHost(SelectedRow):
 
     @property
     def used(self) -> Amounts:
-        """The claimed amounts."""
+        """The amounts that are claimed on the host."""
         return Amounts._make(_USED(self.stored))
 
     @property
     def limits(self) -> Amounts:
-        """The claimable amounts."""
+        """The amounts that may be claimed on the host."""
         return Amounts._make(_LIMITS(self.stored))
 
 

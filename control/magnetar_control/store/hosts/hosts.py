@@ -120,7 +120,8 @@ def count_move_claims(connection: Connection) -> int:
 
 
 def fetch_host_row(connection: Connection, name: str, *, lock: bool = False) -> HostRow | None:
-    """Return the host with this name or id; ``None`` when there is none. *lock* locks it until the transaction ends."""
+    """Return the host with this name or id; ``None`` when there is none. *lock*: lock its row until the transaction
+    ends."""
     query = _NAMED.with_for_update(of=hosts) if lock else _NAMED
     return HostRow.optional(connection.execute(query, {"host": name}).one_or_none())
 

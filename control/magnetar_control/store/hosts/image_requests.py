@@ -26,7 +26,7 @@ _ANY = select(image_requests.c.host).limit(1)
 
 
 def upsert_image_requests(connection: Connection, hosts: Collection[str], images: Collection[str]) -> None:
-    """Request that *hosts* cache *images*. A repeated request resets its failed attempts."""
+    """Request that *hosts* cache *images*. A repeated request starts without failed attempts."""
     rows = [{"host": host, "image_id": image, "created_at": utc_now()} for host in hosts for image in images]
     if rows:
         new = INSERT[connection.dialect.name](image_requests)
@@ -35,7 +35,7 @@ def upsert_image_requests(connection: Connection, hosts: Collection[str], images
 
 
 def has_image_requests(connection: Connection) -> bool:
-    """Return whether there are any requests."""
+    """Return whether the cell has any image requests."""
     return connection.execute(_ANY).first() is not None
 
 
@@ -47,7 +47,7 @@ def fetch_image_requests(connection: Connection, hosts: Collection[str], limit: 
 
 
 def remove_image_request(connection: Connection, host: str, image: str) -> None:
-    """Remove a request: the host has the image, or no conductor will try again."""
+    """Remove an image request: the host has the image, or no conductor will try again."""
     connection.execute(delete(image_requests).where(
         image_requests.c.host == host, image_requests.c.image_id == image))
 
@@ -60,5 +60,5 @@ def defer_image_request(connection: Connection, host: str, image: str) -> None:
 
 
 def expire_image_requests(connection: Connection, cutoff: str) -> None:
-    """Remove the requests from before *cutoff*: their hosts have been down since."""
+    """Remove the image requests from before *cutoff*: their hosts have been down since."""
     connection.execute(delete(image_requests).where(image_requests.c.created_at < cutoff))

@@ -20,8 +20,8 @@ _ACTED = select(actions.c.id, actions.c.server_id).where(actions.c.id > bindpara
 
 
 class AuditMark(NamedTuple):
-    """The progress of the audit. *position*: the last server of the slow pass over the cell's servers; empty at its
-    beginning. *action_id*: the last action whose server was audited because the action may have changed it."""
+    """The progress of the audit. *position*: where the slow pass over all rows continues (see ``audit_pages``); empty
+    at its beginning. *action_id*: the last action whose server was audited because the action may have changed it."""
 
     position: str
     action_id: int

@@ -62,8 +62,8 @@ def candidate_conditions(connection: Connection, request: ServerListRequest, gon
 
 def _address_query(kind: str, request: ServerListRequest) -> Select[Any] | None:
     """Return the query for ids of servers with a requested address, perhaps several times each; ``None`` without such a
-    filter. For a part of an address it tests all addresses of the IP version, or on SQLite only the project's
-    addresses. On PostgreSQL return ``None`` for a part with a project, because reading the project's servers is as
+    filter. For a part of an address, the query tests all addresses of the IP version, or on SQLite only the project's.
+    On PostgreSQL return ``None`` for a part of an address in one project, because reading the project's servers is as
     fast."""
     for version, pattern in request.addresses.items():
         # Not a parameter: a general plan would not find the index of IPv6 addresses.

@@ -28,7 +28,7 @@ class ServerGroupRow(StoredRow):
 
 
 def fetch_server_group_row(connection: Connection, id: str) -> ServerGroupRow | None:
-    """Return the group; ``None`` when there is none."""
+    """Return the server group with this id; ``None`` when there is none."""
     return ServerGroupRow.optional(connection.execute(select(server_groups).where(
         server_groups.c.id == id)).one_or_none())
 
@@ -61,10 +61,10 @@ def count_server_group_rows(connection: Connection, project: str, user: str | No
 
 
 def insert_server_group_row(connection: Connection, **values: Any) -> None:
-    """Insert a group."""
+    """Insert a server group."""
     connection.execute(insert(server_groups).values(created_at=utc_now(), **values))
 
 
 def remove_server_group_row(connection: Connection, id: str) -> bool:
-    """Delete a group; its servers stay. Return ``False`` when there is none."""
+    """Delete a server group; its servers stay. Return ``False`` when there is none."""
     return connection.execute(delete(server_groups).where(server_groups.c.id == id)).rowcount == 1

@@ -134,7 +134,7 @@ def find_server_row(store: Store, id: str, *, deleted: bool = False,
 
 def candidate_databases(store: Store, id: str) -> Iterable[Database]:
     """Yield the databases that may have the server, likeliest first: the one of the last lookup, the server's cell,
-    cell0. The server may move from cell0 to its cell between two queries, so its cell comes again at the end."""
+    cell0. The server may move from cell0 to its cell between two queries, so its cell is looked up again at the end."""
     cached_database = store.where(id)
     if cached_database is not None:
         yield cached_database
@@ -189,7 +189,7 @@ def _alive(database: Database, ids: Collection[str]) -> Sequence[ServerRow]:
 
 
 def fetch_server_mapping(store: Store, id: str) -> Row[Any] | None:
-    """Return the cell and the project of a server; ``None`` while it is in cell0."""
+    """Return the mapping (cell and project) of a server; ``None`` while the server is in cell0."""
     with store.api.read() as connection:
         return connection.execute(select(server_mappings).where(server_mappings.c.server_id == id)).one_or_none()
 
@@ -236,8 +236,8 @@ def end_consoles(connection: Connection, id: str, vm_state: str | None) -> None:
 
 def update_list_column(connection: Connection, id: str, column: str,
                        change_: Callable[[list[Any]], list[Any]]) -> list[Any]:
-    """Replace the list in a *column* of a server (``volumes``, ``interfaces``, ``shares``) by the result of *change_*
-    for it, under a lock. Return the new list, which is empty when the server is gone."""
+    """Replace a list of a server (*column*: ``volumes``, ``interfaces`` or ``shares``) by the list that *change_*
+    returns, under a lock. Return the new list, which is empty when the server is gone."""
     server = fetch_server_row(connection, id, lock=True)
     if server is None:
         return []
@@ -387,8 +387,8 @@ Begin = Callable[[Sequence[Mapping[str, Any]]], Sequence[ActionRow]]
 
 
 def build_task_state(request: Mapping[str, Any]) -> str:
-    """Return the first task_state of a build of *request*. Creating ports takes no time, so it is ``NETWORKING`` only
-    when volumes are created after the ports: that step stores its state anyway."""
+    """Return the first task_state of a build of *request*: ``NETWORKING`` if volumes are created after the ports,
+    otherwise ``SPAWNING``. Creating ports alone takes too little time to store a state for it."""
     volumes = any(block_device["destination_type"] == "volume" for block_device in request.get("blocks") or ())
     return NETWORKING if volumes and request.get("networks") else SPAWNING
 

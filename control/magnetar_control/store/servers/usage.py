@@ -76,7 +76,7 @@ def _count_by_host(host: ColumnElement[Any], ended: ColumnElement[bool]) -> Sele
     return select(host, func.count()).where(ended, servers.c.launched_at < bindparam("end")).group_by(host)
 
 
-#: Two counts, each by an index of its own: servers that run, none of which is deleted, and servers that ended after the
+#: The query for two counts by host, each with its own index: servers that run, and servers that ended after the
 #: period had begun. Grouped by the column, SQLite would read the ended ones in the order of hosts, and so all servers.
 _BY_HOST = union_all(
     _count_by_host(servers.c.host, servers.c.terminated_at.is_(None) & servers.c.deleted_at.is_(None)
