@@ -323,8 +323,8 @@ def _fair(waiting: Sequence[QueuedAction], running: Sequence[RunningActions], co
 def renew_action_leases(database: Database, holder: str, numbers: Collection[int] | None = None) -> set[int]:
     """Renew the leases of *holder*; return the ids of its actions that were cancelled.
 
-    *numbers*: the ids of the actions that *holder* knows it has; only their leases are renewed. A lease whose reply was
-    lost is not among them: it expires, and another conductor takes the action over.
+    *numbers*: the ids of the actions that *holder* knows of; renew only their leases (default: all). So a lease expires
+    when its reply to *holder* was lost, and another conductor takes the action over.
     """
     mine = [is_open_action(), actions.c.holder == holder, actions.c.state == "running"]
     if numbers is not None:
