@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 #: Seconds for which the state of hosts is cached; the most seconds that a cell has to report its hosts.
 FRESH, PATIENCE = 1.0, 5.0
-#: The columns that a ``HostView`` has; what agents report is most of a row.
+#: The columns of a ``HostView``, without the agents' reports, which are most of a row.
 _HOSTS = select(hosts.c.name, hosts.c.id, hosts.c.cell_id, hosts.c.endpoint, hosts.c.disabled, hosts.c.forced_down)
 
 
@@ -68,7 +68,7 @@ class Hosts:
         self._read_at = float("-inf")
 
     def all(self, fresh: bool = False) -> Mapping[str, HostView]:
-        """Return all hosts by name. *fresh*: refresh them before."""
+        """Return all hosts by name. *fresh*: query the databases instead of using the cached state."""
         if not fresh and time.monotonic() - self._read_at <= FRESH:
             return self._found
         was_read = self._read_at > float("-inf")

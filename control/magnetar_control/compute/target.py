@@ -60,8 +60,8 @@ def server_not_found(id: str) -> NotFound:
 
 
 def check_action_allowed(caller: Caller, target: Target, key: str) -> None:
-    """Raise ``Conflict`` when the server's lock, states or missing host do not allow the action *key*, and
-    ``Forbidden`` when it needs a secret of another user."""
+    """Raise ``Conflict`` when the server's lock, states, hardware or missing host do not allow the action *key*, and
+    ``Forbidden`` when the action needs a TPM secret of another user."""
     action, server = ACTIONS[key], target.row
     if action.locked:
         check_unlocked(caller, server)
@@ -104,9 +104,9 @@ def check_unlocked(caller: Caller, server: ServerRow) -> None:
 
 def enqueue_action(caller: Caller, target: Target, key: str, args: Mapping[str, Any] | None = None,
                    also: Callable[[Connection], None] | None = None, message: str | None = None, **values: Any) -> None:
-    """Queue the action *key* and update the server's columns with *values* in the same transaction. *also*: further
-    writes in it. *message*: a warning, stored with the action. Raises ``Conflict`` when the server has changed since it
-    was read."""
+    """Queue the action *key* and update the server's columns with *values* in the same transaction. *also*: makes more
+    changes in the transaction. *message*: a warning, stored with the action. Raises ``Conflict`` when the server has
+    changed since it was read."""
     with target.database.write() as connection:
         done = servers.request_server_action(connection, target.row, key, caller.request_id, caller.context.user_id,
                                              caller.project,
@@ -134,7 +134,8 @@ def note_done_action(caller: Caller, target: Target, connection: Connection, key
 
 def notify_server(caller: Caller, target: Target, connection: Connection, name: str = UPDATE, *phases: str,
                   **args: Any) -> None:
-    """Send notifications of a change by the API to a server, in its transaction. *args*: see ``payloads``."""
+    """Send notifications that the API has changed a server, in the transaction *connection*. *name*, *phases*: of the
+    event. *args*: of the payload, see ``payloads``."""
     notifications, phases = caller.cloud.notifications, phases or ("",)
     if notifications and name and (row := servers.fetch_server_row(connection, target.row.id)) is not None:
         who = Initiator(caller.request_id, caller.context.user_id, caller.project or None)
@@ -144,8 +145,8 @@ def notify_server(caller: Caller, target: Target, connection: Connection, name: 
 
 def notify_stopped_actions(caller: Caller, server_id: str, connection: Connection,
                            begun: Sequence[StoppedAction]) -> None:
-    """Send notifications that those actions of a server which had *begun* have ended: a transaction (*connection*) has
-    removed them from the queue, where they waited, for the reason in their ``message``."""
+    """Send notifications that actions of a server have failed: *begun* actions that the transaction *connection* has
+    removed from the queue. The reason is the ``message`` of each."""
     notifications = caller.cloud.notifications
     if not (notifications and begun) or (row := servers.fetch_server_row(connection, server_id, lock=True)) is None:
         return

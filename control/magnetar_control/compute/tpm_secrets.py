@@ -18,7 +18,7 @@ from .caller import Caller
 
 
 def check_tpm_start(caller: Caller, server: ServerRow, key: str) -> None:
-    """Raise ``Forbidden`` when the action *key*, which starts the guest, needs a secret of another user."""
+    """Raise ``Forbidden`` when the action *key*, which starts the guest, needs a TPM secret of another user."""
     if server.user_id == caller.context.user_id:
         return
     if servers.server_tpm_security(server) == USER:

@@ -23,9 +23,8 @@ WAITED_FOR = {"host": "the server's host", "project": "hosts of servers of the p
 
 
 class Shares:
-    """The requests that wait for hosts, with the times at which their waits began. When one ends, the next request
-    begins its wait. When the oldest has waited for ``TURN`` seconds, requests above the limit are refused without
-    waiting."""
+    """Limits of the requests that wait for a host, by host and by project. A request above a limit waits until another
+    one has ended; when the oldest one has waited for ``TURN`` seconds, the request is refused."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()

@@ -16,9 +16,9 @@ JSON = "application/json"
 
 
 class Answer:
-    """Status, headers and content. *content*: a document for JSON, ``None`` for nothing, bytes, or an iterable of bytes
-    that is sent piece by piece (for JSON: an iterator). A document may hold ``orjson.Fragment`` of JSON text from the
-    store."""
+    """Status, headers and content of an answer. *content*: a document for JSON, ``None`` for nothing, bytes, or an
+    iterable of bytes that is sent piece by piece (for JSON: an iterator). A document may hold ``orjson.Fragment`` of
+    JSON text from the store."""
 
     __slots__ = ("content", "headers", "media_type", "status")
 
@@ -28,7 +28,7 @@ class Answer:
         self.headers = dict(headers or {})
 
     def body(self) -> bytes | Iterable[bytes]:
-        """Return the bytes to send."""
+        """Return the content as bytes, or as an iterable of bytes that is sent piece by piece."""
         if self.content is None:
             return b""
         if isinstance(self.content, bytes):
@@ -47,7 +47,7 @@ class Fault(Exception):
 
 
 def fault_of(error: MagnetarError) -> Fault | None:
-    """Return the fault for the core's *error* over HTTP; ``None`` for a failure whose message is not for users."""
+    """Return the HTTP fault for *error*; ``None`` for a failure whose message is not for users."""
     if error.status >= 500 and not isinstance(error, TOLD):
         return None
     return Fault(error.status, error.message, **error.details)

@@ -38,7 +38,8 @@ class Guarded(Route):
 
 def guarded_route(where: str, handler: Callable[[Request], Any], status: int = 200, who: str = "token",
                   stream: bool = False, way: Way = Way.THREAD) -> Guarded:
-    """Return a route; *where*: method and path, such as ``GET /images/{id}``."""
+    """Return a route for ``Routed``. *where*: method and path, such as ``GET /images/{id}``; for the others, see
+    ``Guarded``."""
     method, _space, path = where.partition(" ")
     return Guarded(method=method, path=path, handler=handler, status=status, who=who, stream=stream, way=way)
 
@@ -51,24 +52,25 @@ class Application:
         raise NotImplementedError
 
     def admit(self, request: Request) -> Answer | None:
-        """Return the refusal of a request whose body is not read yet; ``None`` to have the body read. Never raises."""
+        """Return a refusal of the request, whose body is not read yet, or ``None`` when its body may be read. Never
+        raises."""
         return None
 
     def streams(self, method: str, path: str) -> bool:
-        """Return whether the handler reads the content of this request, piece by piece."""
+        """Return whether the handler of this method and path reads the content itself, piece by piece."""
         return False
 
     def way(self, request: Request) -> Way:
-        """Return where the request is answered."""
+        """Return the thread or event loop in which the request is answered."""
         return Way.THREAD
 
     async def websocket(self, socket: WebSocket) -> None:
-        """Serve a WebSocket until it is closed."""
+        """Serve a WebSocket until it is closed. The base class refuses it with 404."""
         message = f"There is no WebSocket at {socket.path[:200]}."
         await socket.refuse(Answer({"error": {"code": 404, "message": message}}, 404))
 
     def refused(self, request: Request, fault: Fault) -> Answer:
-        """Return *fault* in the application's form, also for a fault before ``handle``."""
+        """Return the answer for *fault*, in the application's form. Also called for a fault before ``handle``."""
         return Answer({"error": {"code": fault.status, "message": fault.message}}, fault.status, fault.headers)
 
 
@@ -106,7 +108,7 @@ class Routed(Application):
                                                     "why."))
 
     def fault(self, error: Exception, request: Request) -> Fault | None:
-        """Return the fault for *error* over HTTP; ``None`` for an unexpected error."""
+        """Return the HTTP fault for *error*; ``None`` for an unexpected error."""
         return fault_of(error) if isinstance(error, MagnetarError) else None
 
     def way(self, request: Request) -> Way:
@@ -122,7 +124,8 @@ class Routed(Application):
         return answer if isinstance(answer, Answer) else Answer(answer, route.status)
 
     def _admitted(self, request: Request) -> Guarded:
-        """Return the route of a request whose sender may use it. Raises ``Fault``."""
+        """Authenticate the sender of a request, and return the request's route. Raises ``Fault``: 400, 401, 403, 404,
+        405."""
         if "%00" in request.path or "%00" in request.query_string:
             raise Fault(400, "The URL holds a NUL byte; no name or id has one.")
         methods = self.router.find(request.path)
@@ -155,8 +158,8 @@ def unauthenticated_fault(where: str) -> Fault:
 
 def by_token(validate: Callable[[str], Any], catalogue: str = "/identity",
              scopes: Collection[str] = ("project", "")) -> Callable[[Request], None]:
-    """Return a function ``authenticate``. It checks X-Auth-Token with *validate* (of ``services.Identity``), and
-    whether X-Service-Token is a service's.
+    """Return a function ``authenticate`` for ``Routed``. It validates X-Auth-Token with *validate* (of
+    ``services.Identity``), and sets ``for_user`` in the context when X-Service-Token is a service's.
 
     *catalogue*: where a client without a token gets one, a path of this server or a URL; the error 401 says so.
     *scopes*: the accepted scopes of tokens, as in ``Context.scope``; other tokens get 403, as from policies whose

@@ -51,9 +51,10 @@ Observe = Callable[[str, str, str, int, float], None]
 class AsgiServer:
     """The server of the mounted applications.
 
-    Mounts are by prefix, longest first. *url*: the URL that clients use; by default links begin with the host of the
-    request, or with *trusted* with X-Forwarded-Proto and -Host, which a proxy sets. *observe* is called for each
-    request: prefix, method, pattern of the route (empty for none), status, seconds.
+    *mounts*: applications by prefix of the path; the longest prefix applies. *trusted*: a proxy sets X-Forwarded-For,
+    -Proto and -Host. *url*: the URL that clients use; by default links begin with the host of the request, or of
+    X-Forwarded-Host. *observe* is called for each request: prefix, method, pattern of the route (empty for none),
+    status, seconds.
     """
 
     def __init__(self, mounts: Mapping[str, Application], threads: int = 16, trusted: bool = False,
@@ -88,8 +89,8 @@ class AsgiServer:
             place.free()
 
     def _place(self, scope: dict[str, Any]) -> ConnectionPlace:
-        """Count the connection for the client's address, if a trusted proxy reports that address. Other connections are
-        counted already (``Admitting``)."""
+        """Return the place of a connection. It is counted for the client's address if a trusted proxy reports that
+        address; other connections are counted already (``Admitting``)."""
         headers = _headers(scope) if self.trusted else {}
         return self.connections.take(self._address(scope, headers) if "x-forwarded-for" in headers else "")
 
@@ -152,8 +153,8 @@ class AsgiServer:
 
     async def _answer(self, application: Application, request: Request, receive: Any,
                       holds: tuple[ConnectionPlace | None, KeptShare], refused: MagnetarError | None) -> Answer:
-        """Read what the request needs, and return the answer. *holds*: the request's place among the connections, and
-        its share of the memory."""
+        """Read the request's body, unless the handler does, and return the answer. *holds*: the request's place among
+        the connections, and its share of the memory. *refused*: the reason to refuse the connection."""
         try:
             if refused:
                 raise Fault(refused.status, refused.message, **refused.details)
@@ -179,7 +180,8 @@ class AsgiServer:
                                                            f"{request.id}."))
 
     async def _body(self, application: Application, request: Request, receive: Any, share: KeptShare) -> Answer | None:
-        """Read the body of a request. Return the refusal if its sender may not send it. Raises ``Fault``."""
+        """Read the body of a request into ``request.content``. Return the refusal if the sender may not send the
+        request, otherwise ``None``. Raises ``Fault``."""
         if not ("content-length" in request.headers or "transfer-encoding" in request.headers) or (
                 application.streams(request.method, request.path)):
             return None
@@ -196,7 +198,7 @@ class AsgiServer:
         return None
 
     async def _handled(self, application: Application, request: Request, receive: Any) -> Answer:
-        """Have the application handle the request, in the right thread, and return the answer."""
+        """Call the application in the thread for the request's ``Way``, and return the answer."""
         loop = asyncio.get_running_loop()
         if application.streams(request.method, request.path):
             request._chunks = _incoming(receive, loop, self.transfers.pace)  # noqa: SLF001 - the other half of Request
@@ -213,8 +215,8 @@ class AsgiServer:
         return await self.quick.answer(way, application.handle, request)
 
     async def _login(self, application: Application, request: Request) -> Answer:
-        """Return the answer to a request that computes long, in the threads for logins. The user, or the address of a
-        client without a user, has a limited share of these threads."""
+        """Return the answer to a login or another request that computes long, from the threads for logins. The user, or
+        the address of a client without a user, has a limited share of these threads."""
         if "x-auth-token" in request.headers:
             refusal = await asyncio.get_running_loop().run_in_executor(self.threads, application.admit, request)
             if refusal is not None:
@@ -238,8 +240,8 @@ class AsgiServer:
         return f"{scheme}://{host}"
 
     def _address(self, scope: dict[str, Any], headers: Mapping[str, str]) -> str:
-        """Return the client's address. The last entry of X-Forwarded-For is the address that the trusted proxy itself
-        saw."""
+        """Return the client's address: with a trusted proxy, the last entry of X-Forwarded-For, which the proxy has
+        added."""
         peer = str((scope.get("client") or ("",))[0])
         return without_port(headers.get("x-forwarded-for", peer).rpartition(",")[2].strip()) if self.trusted else peer
 
@@ -306,13 +308,13 @@ def _headers(scope: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _path(scope: Mapping[str, Any]) -> str:
-    """Return the path as the client wrote it."""
+    """Return the path as the client wrote it: not decoded, without the query."""
     raw: bytes = scope.get("raw_path") or scope["path"].encode()
     return raw.decode("latin-1").partition("?")[0]
 
 
 async def _sent(sending: Any, clock: Clock, size: int) -> None:
-    """Wait until *sending* has sent *size* bytes to the client. Raises ``TooSlow``."""
+    """Wait until the coroutine *sending* has sent *size* bytes to the client. Raises ``TooSlow``."""
     task = asyncio.ensure_future(sending)
     try:
         while not task.done():
@@ -325,8 +327,8 @@ async def _sent(sending: Any, clock: Clock, size: int) -> None:
 
 
 def _incoming(receive: Any, loop: asyncio.AbstractEventLoop, pace: Pace) -> Callable[[], Iterator[bytes]]:
-    """Return an iterator over the content, piece by piece, for a handler's thread. It raises ``Fault`` 400 when the
-    client disconnects, and ``TooSlow``."""
+    """Return a function for a handler's thread. It returns an iterator over the content, piece by piece, which raises
+    ``Fault`` 400 when the client disconnects, and ``TooSlow``."""
 
     def chunks() -> Iterator[bytes]:
         clock = pace.clock()
@@ -343,7 +345,7 @@ def _incoming(receive: Any, loop: asyncio.AbstractEventLoop, pace: Pace) -> Call
 
 
 def _received(coming: Future[dict[str, Any]], clock: Clock) -> dict[str, Any]:
-    """Return the next message of a client. Raises ``TooSlow``."""
+    """Wait for *coming*, the next message of a client, and return it. Raises ``TooSlow``."""
     while True:
         began = time.monotonic()
         try:

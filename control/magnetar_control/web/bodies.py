@@ -32,7 +32,7 @@ END = {"Connection": "close"}
 
 
 class KeptBytes:
-    """The number of bytes that are kept, by address. It is used only in the event loop."""
+    """The number of bytes of bodies in memory, by address. It is used only in the event loop."""
 
     def __init__(self, of_address: int = OF_ADDRESS, of_all: int = OF_ALL) -> None:
         self.of_address, self.of_all = of_address, of_all
@@ -44,8 +44,8 @@ class KeptBytes:
 
 
 class KeptShare:
-    """The bytes that are kept for one request, until ``free``. An address for which no other bytes are kept may have an
-    answer of any size."""
+    """The bytes of bodies in memory for one request, until ``free``. If no other bytes are kept for its address, the
+    answer may have any size."""
 
     def __init__(self, counter: KeptBytes, address: str) -> None:
         self._kept, self._address, self._size = counter, address, 0
@@ -63,7 +63,7 @@ class KeptShare:
         self._size += size
 
     def free(self) -> None:
-        """Release the bytes. May be called again."""
+        """Subtract the bytes of this request from the count. May be called again."""
         size, self._size = self._size, 0
         addresses = self._kept.addresses
         addresses[self._address] -= size
@@ -86,8 +86,8 @@ class IncomingBody:
         self._coming: asyncio.Task[dict[str, Any]] | None = None
 
     async def prompt(self) -> bool:
-        """Return whether the whole body arrives within ``PROMPT`` seconds. A client that waits for "100 Continue" is
-        not answered yet."""
+        """Read the body for at most ``PROMPT`` seconds, or up to ``SMALL`` bytes; return whether it is complete.
+        Nothing is read if the client waits for "100 Continue"."""
         end = time.monotonic() + PROMPT
         while not self._whole and not self._asks and self._size <= SMALL:
             remaining = end - time.monotonic()
@@ -96,7 +96,7 @@ class IncomingBody:
         return self._whole
 
     async def rest(self) -> None:
-        """Wait for the rest of the body."""
+        """Read the rest of the body. Raises ``Fault`` when the client is slower than ``PACE``."""
         clock = PACE.clock()
         while not self._whole:
             began, size_before = time.monotonic(), self._size
@@ -107,7 +107,7 @@ class IncomingBody:
                 raise Fault(error.status, error.message, END) from None
 
     def content(self) -> bytes:
-        """Return the bytes."""
+        """Return the bytes that have been read."""
         return self._parts[0] if len(self._parts) == 1 else b"".join(self._parts)
 
     def end(self) -> None:
@@ -116,7 +116,7 @@ class IncomingBody:
             self._coming.cancel()
 
     async def _came(self, seconds: float) -> bool:
-        """Read the next part of the body, if it arrives within *seconds*. Return whether it did."""
+        """Read the next part of the body. Return ``False`` if no part arrives within *seconds*, otherwise ``True``."""
         if self._coming is None:
             self._coming = asyncio.ensure_future(self._receive())
         await asyncio.wait((self._coming,), timeout=seconds)

@@ -25,13 +25,13 @@ ATOMIC = 4096
 
 
 class JsonLog(logging.Formatter):
-    """One JSON object per line: time, level, logger, message, and the request's id if there is one."""
+    """A formatter with one JSON object per line: time, level, logger, message, and the request's id if there is one."""
 
     FIELDS = ("request_id", "global_request_id", "server", "host", "action", "status", "milliseconds", "user",
               "project", "cell", "address", "notification")
 
     def format(self, record: logging.LogRecord) -> str:
-        """Return the line for *record*."""
+        """Override ``logging.Formatter.format``: return the JSON text for *record*, without a line break."""
         fields: dict[str, Any] = {"time": _second(int(record.created)),
                                   "level": record.levelname.lower(), "logger": record.name,
                                   "message": record.getMessage()}
@@ -66,8 +66,8 @@ class BatchedLog(logging.StreamHandler[TextIO]):
         self._thread: threading.Thread | None = None
 
     def handle(self, record: logging.LogRecord) -> bool:
-        """Write a record, or keep it for the next batch. A record of ``BATCHED`` takes no lock and makes no system
-        call, except the first of a batch."""
+        """Override ``logging.Handler.handle``: write a record, or keep it for the next batch. Return ``False`` for a
+        dropped one. A record of ``BATCHED`` takes no lock and makes no system call, except the first of a batch."""
         if not self.filter(record):
             return False
         if record.name not in BATCHED or record.levelno >= logging.WARNING:
@@ -84,7 +84,7 @@ class BatchedLog(logging.StreamHandler[TextIO]):
         return True
 
     def flush(self) -> None:
-        """Write all waiting lines."""
+        """Override ``logging.StreamHandler.flush``: write all waiting lines."""
         with self._writing:
             while self._waiting or self._dropped:
                 text = ""

@@ -123,11 +123,11 @@ async def send_whole_answer(cycle: RequestResponseCycle, status: int, headers: S
 
 
 class AdmittedHttp(Admitting, LimitedHttp):
-    """HTTP on connections that have a place, which means that they are within the limits of open connections."""
+    """HTTP on connections that are counted, and refused above the limits of open connections (``Admitting``)."""
 
 
 def uvicorn_http_options(places: Connections, tls: ssl.SSLContext | None = None, slowest: int = RATE) -> dict[str, Any]:
-    """Return uvicorn's options for the API. uvicorn does not do the TLS itself: see ``Admitting``. *slowest*: minimum
-    bytes per second that a client must read."""
+    """Return uvicorn's options for the API. *places*: the limits of open connections. *tls*: for ``Admitting``, which
+    does the TLS instead of uvicorn. *slowest*: minimum bytes per second that a client must read."""
     protocol = type("Http", (AdmittedHttp,), {"places": places, "tls": tls, "slowest": slowest})
     return {"http": protocol, "timeout_keep_alive": KEEP_ALIVE, **OPTIONS}

@@ -78,7 +78,8 @@ class Together:
         self._begun: dict[Alike, Asked] = {}
 
     async def answer(self, way: Way, handle: Handle, request: Request) -> Answer:
-        """Return the answer of *handle* to *request*. *handle* never raises, and returns no stream."""
+        """Return the answer of *handle* to *request*, or to an identical one that has not begun. *way*: ``HERE``,
+        ``ALONE`` or ``TURN``. *handle* never raises, and returns no stream."""
         alike = (request.base, request.path, request.query_string, *request.headers.items())
         first = self._waits.get(alike)
         if first is not None:
@@ -115,8 +116,8 @@ class Together:
                     del self._begun[alike]
 
     def _threaded(self, handle: Handle, request: Request) -> Answered:
-        """Run *handle* in a thread, as ``run_in_executor`` does, except that the answer returns to the event loop by
-        one call instead of a chain of futures with locks."""
+        """Run *handle* in a thread, and return a future of its answer. Other than with ``run_in_executor``, the answer
+        returns to the event loop by one call instead of a chain of futures with locks."""
         loop = asyncio.get_running_loop()
         answered: Answered = loop.create_future()
         self.threads.submit(_work, loop, answered, handle, request)
@@ -138,7 +139,7 @@ def _tell(answered: Answered, how: Callable[[Any], None], outcome: object) -> No
 
 
 def _again(request: Request, like: Request, answer: Answer) -> Answer:
-    """Return the answer to the request *like* for the identical *request*, with the latter's own request id."""
+    """Return a copy, with the id of *request*, of *answer* to the identical request *like*."""
     request.context, request.extra = like.context, like.extra
     headers = {name: request.id if value == like.id else value for name, value in answer.headers.items()}
     return Answer(answer.content, answer.status, headers, answer.media_type)

@@ -18,7 +18,7 @@ from magnetar_core.nesting import check_nesting
 from .answer import Fault
 from .transfers import Pieces, Transfers
 
-#: The digit that says the kind of a uuid, by a random digit.
+#: The variant digit of a uuid, by a random hexadecimal digit.
 VARIANTS = {f"{digit:x}": "89ab"[digit & 3] for digit in range(16)}
 
 
@@ -48,24 +48,24 @@ class Request:
 
     @property
     def query(self) -> list[tuple[str, str]]:
-        """Return the parameters in order, with repeated ones."""
+        """Return the parameters of the query in order, as (name, value); a name may be repeated."""
         if self._query is None:
             self._query = parse_qsl(self.query_string, keep_blank_values=True) if self.query_string else []
         return self._query
 
     @property
     def length(self) -> int | None:
-        """Return the bytes of the content, or ``None`` if the client does not announce them."""
+        """Return the number of bytes of the content, or ``None`` if the client does not announce it."""
         length = self.headers.get("content-length", "")
         return int(length) if length.isdecimal() else None
 
     def named(self, *more: Any) -> tuple[Any, ...]:
-        """Return the caller, the parameters of the path, and *more*, in the order in which most functions of services
-        take them."""
+        """Return arguments for a function of ``services``: the caller, the parameters of the path in order, and
+        *more*."""
         return self.context, *self.params.values(), *more
 
     def next_page(self, last: str) -> list[dict[str, str]]:
-        """Return the link to the next page; *last* is the last id of this page."""
+        """Return a list with the link to the next page. *last*: the last id of this page."""
         query = [(name, value) for name, value in self.query if name not in ("marker", "offset")]
         return [{"rel": "next", "href": f"{self.base}{self.path}?{urlencode([*query, ('marker', last)])}"}]
 
@@ -91,7 +91,8 @@ class Request:
                 free()
 
     def download(self, pieces: Iterator[bytes]) -> Iterator[bytes]:
-        """Return content for the answer, which holds a place for downloads until it is closed. Raises as ``upload``."""
+        """Return *pieces* as content for an answer. They hold a place for downloads until they are closed. Raises as
+        ``upload``."""
         return pieces if self.transfers is None else Pieces(pieces, self.transfers.downloads.take(self.context))
 
 
@@ -105,7 +106,8 @@ def parse_json(content: bytes) -> Any:
 
 
 def _request_id(headers: Mapping[str, str]) -> str:
-    """Return ``req-<uuid>``: the id in the headers, or a new one. Over HTTP ``asgi`` removes the header before."""
+    """Return the id in the headers, or a new one, as ``req-<uuid>``. Over HTTP the id is new: ``asgi`` removes the
+    header."""
     request_id = headers.get("x-openstack-request-id", "")
     if request_id.startswith("req-") and len(request_id) == 40:
         try:

@@ -11,7 +11,7 @@ _SECRET = re.compile("(os-console-auth-tokens/).+")
 
 
 def without_secrets(path: str) -> str:
-    """Return a path for logs."""
+    """Return *path* with ``***`` in place of secrets, for logs."""
     if "%" not in path and "console" not in path:
         return path
     if "%" in path and _SECRET.search(plain := unquote(path)):

@@ -65,14 +65,14 @@ class Pace:
 
 
 class Clock:
-    """The total time of waiting for a client, and the bytes that it moved."""
+    """The time for which a transfer has waited for its client, and the bytes that were moved meanwhile."""
 
     def __init__(self, pace: Pace) -> None:
         self._pace, self._waited, self._moved = pace, 0.0, 0
 
     @property
     def left(self) -> float:
-        """Return the seconds until the client's speed is judged."""
+        """Return the seconds of waiting that are left until ``note`` checks the client's speed."""
         return max(0.001, self._pace.window - self._waited)
 
     def note(self, seconds: float, moved: int) -> None:
@@ -89,7 +89,7 @@ class Clock:
 
 @dataclass(frozen=True)
 class Transfers:
-    """The limits of a process."""
+    """The limits of transfers in one process."""
 
     uploads: Places = field(default_factory=lambda: Places("uploads", 32, 8))
     downloads: Places = field(default_factory=lambda: Places("downloads", 64, 16))

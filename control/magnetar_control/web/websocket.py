@@ -21,7 +21,7 @@ class ClientGone(Exception):
 
 
 class WebSocket:
-    """A WebSocket. *path* below the mount, *root*: the URL of the server as the client knows it."""
+    """A WebSocket. *path*: below the mount. *root*: the URL of the server as the client knows it."""
 
     def __init__(self, scope: Mapping[str, Any], receive: Any, send: Any, headers: Mapping[str, str], path: str,
                  root: str, address: str) -> None:
@@ -81,7 +81,8 @@ async def cut_connection(send: Any) -> None:
 
 
 def uvicorn_websocket_protocol(**options: Any) -> Any:
-    """Return uvicorn's protocol for WebSockets. It is imported with the first one, because it takes some MiB."""
+    """Return an instance of uvicorn's protocol for WebSockets. uvicorn's module is imported for the first one, as it
+    takes some MiB."""
     from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
     from websockets.exceptions import InvalidState
 

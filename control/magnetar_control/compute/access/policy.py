@@ -48,8 +48,9 @@ class RuleSet(NamedTuple):
 
 
 def build_rule_set(overrides: Overrides) -> RuleSet:
-    """Return the rules with *overrides* applied. An override that has only a rule's former name applies too, unless it
-    equals the former default. Raises ``InvalidField`` for rules that refer to a missing rule or to themselves."""
+    """Return Nova's rules with *overrides* applied. An override under a rule's former name applies too, unless the
+    current name is also overridden or the override equals the former default. Raises ``InvalidField`` for rules that
+    refer to a missing rule or to themselves."""
     overriding = overrides.rules
     checks = {**BASE, **{name: CHECKS[role] for name, role in POLICIES.items()}, **overriding}
     for name, former in FORMER.items():
@@ -109,7 +110,8 @@ class Policy:
         return decision
 
     def _look(self) -> None:
-        """Read the policy files again if they have changed."""
+        """Read changed policy files again, checking at most every ``LOOK_AGAIN`` seconds. Invalid files are logged and
+        change nothing."""
         if not (self.file or self.folders) or time.monotonic() - self._looked < LOOK_AGAIN:
             return
         with self._lock:

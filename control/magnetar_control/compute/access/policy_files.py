@@ -33,7 +33,7 @@ class Overrides:
     files: Mapping[str, Path] = field(default_factory=dict)
 
     def place(self, names: Mapping[str, str] | Sequence[str]) -> str:
-        """Return the paths of the files that define *names*."""
+        """Return the paths of the files that define *names*, separated by commas."""
         return ", ".join(sorted({str(self.files[name]) for name in names}))
 
     def warnings(self) -> Iterator[str]:
@@ -63,7 +63,7 @@ def list_policy_files(file: Path | None, folders: Sequence[Path]) -> list[Path]:
 
 
 def policy_files_stamp(file: Path | None, folders: Sequence[Path]) -> Any:
-    """Return a value that changes when the files do; ``None`` when a folder does not exist."""
+    """Return a value that differs when the files have changed; ``None`` when a folder does not exist."""
     try:
         return [(str(path), _file_stamp(path)) for path in list_policy_files(file, folders)]
     except InvalidField:
@@ -111,5 +111,5 @@ def _read_policy_file(file: Path) -> dict[str, str]:
 
 
 def invalid_policy_file(file: Path | str, why: str) -> InvalidField:
-    """Return the error that a policy file cannot be used."""
+    """Return the error for a policy file that cannot be used. *why*: the reason, for its message."""
     return InvalidField("policy_file", f"must be a YAML file of oslo.policy rules, and {file} is not ({why})")

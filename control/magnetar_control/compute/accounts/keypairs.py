@@ -48,8 +48,8 @@ class NewKeypair(NamedTuple):
 
 def list_keypairs(caller: Caller, user: str | None = None, limit: int | None = None,
                   marker: str | None = None) -> Sequence[KeypairRow]:
-    """Return rows of the key pairs of *user* (the caller when left out), by name, after the one named *marker*. Raises
-    ``InvalidRequest`` when *marker* does not exist."""
+    """Return rows of at most *limit* key pairs of *user* (the caller when left out), by name, after the key pair named
+    *marker*. Raises ``InvalidRequest`` when *marker* does not exist."""
     user = _checked_user(caller, "index", user)
     rows = caller.fetch(keypairs.fetch_keypair_rows, user, limit, marker)
     if rows is None:
@@ -58,8 +58,8 @@ def list_keypairs(caller: Caller, user: str | None = None, limit: int | None = N
 
 
 def _checked_user(caller: Caller, action: str, user: str | None) -> str:
-    """Return the user whose key pairs the caller means. Raises ``Forbidden`` when that is another user and the caller
-    is no administrator."""
+    """Return the id of *user*, or of the caller when left out. Raises ``Forbidden`` for another user when the policy of
+    *action* does not allow the caller to act for that user."""
     user = user or caller.context.user_id
     caller.check_policy(RULE + action, Owner(caller.project, user))
     return user
@@ -80,8 +80,8 @@ def _keypair_missing(name: str, user: str) -> NotFound:
 
 def create_keypair(caller: Caller, name: str, public_key: str | None = None, *, type: str = "ssh",
                    user_id: str | None = None) -> NewKeypair:
-    """Store a public key (*type* ssh or x509), or generate a pair when *public_key* is left out. Raises ``Conflict``
-    when the user has a key pair of that name, ``Forbidden`` when the user's quota is used up."""
+    """Store a public key (*type* ssh or x509), or generate a pair when *public_key* is left out; return the key pair.
+    Raises ``Conflict`` when the user has a key pair of that name, ``Forbidden`` when the user's quota is used up."""
     user = _checked_user(caller, "create", user_id)
     most = quotas.quota_limits(caller, user=user)["key_pairs"]
     with caller.cloud.store.api.read() as connection:  # before generating a pair for nothing

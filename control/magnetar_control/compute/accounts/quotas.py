@@ -42,7 +42,8 @@ def _defaults(caller: Caller) -> Limits:
 
 
 def _merged_limits(caller: Caller, *holders: str) -> Limits:
-    """Return the limit of each resource: of the first of *holders* that has one, or else of the settings. One query."""
+    """Return the limit of each resource. *holders*, in order of precedence, may have limits; the settings define the
+    rest."""
     return caller.fetch(quotas.fetch_effective_limits, _defaults(caller), *holders)
 
 
@@ -56,12 +57,12 @@ def quota_limits(caller: Caller, project: str | None = None, user: str | None = 
 
 def server_quota_usage(caller: Caller, project: str | None = None, user: str | None = None,
                        connection: Connection | None = None) -> Limits:
-    """Return the usage of a project's servers (of one user's in it): instances, cores, ram.
+    """Return the usage of the servers of a project, or of *user* in it: instances, cores, ram.
 
-    As in Nova, soft-deleted servers use nothing until they are being restored, and servers of a cell that does not
-    answer are not counted. One query for each cell. *connection*: a transaction of cell0, which is queried first. A
-    server that moves from cell0 to its cell meanwhile is then counted twice, and never missed; a server that moves to
-    another cell counts once.
+    As in Nova, soft-deleted servers are not counted until they are being restored, and servers of a cell that does not
+    answer are not counted. One query for each cell. *connection*: a transaction of cell0, in which cell0 is queried
+    before the cells. A server that moves from cell0 to its cell meanwhile is then counted twice, and never missed; a
+    server that moves between other cells is counted once.
     """
     total = dict.fromkeys(COUNTED, 0)
     project = project or caller.project
@@ -81,8 +82,8 @@ def server_quota_usage(caller: Caller, project: str | None = None, user: str | N
 
 def _count_once(caller: Caller, of_cells: Mapping[str, Sequence[UsageRow] | None],
                 counted: Callable[[Database], Sequence[UsageRow]]) -> list[UsageRow]:
-    """Return the usage rows of all cells, with a server that moves between cells counted once. A cell in which such a
-    server has arrived is queried again: its first rows may be older."""
+    """Return the usage rows of all cells; a server that moves between cells is counted once. *of_cells*: the rows by
+    cell. *counted*: queries a cell again if such a server has arrived there, because its first rows may be older."""
     rows_by_cell = {id: list(rows or ()) for id, rows in of_cells.items()}
     leaving = [row for rows in rows_by_cell.values() for row in rows if row.id]
     arrived = cell_moves.servers_in_target_cell(caller.cloud.store, leaving) if leaving else set()
@@ -97,15 +98,15 @@ Given = Mapping[str, Limits]
 
 
 def configured_limits(caller: Caller, owner: Owner = Owner()) -> Given:  # noqa: B008
-    """Return the limits that are set for *owner*, of all services. One query."""
+    """Return the limits that are set for *owner* and by default, by holder and resource, of all services. One query."""
     project, user = owner.project_id or caller.project, owner.user_id or caller.context.user_id
     return caller.fetch(quotas.fetch_quota_limits, (quotas.DEFAULT, project, quotas.user_quota_holder(project, user)))
 
 
 def binding_limits(caller: Caller, owner: Owner = Owner(), configured: Given | None = None) -> Bounds:  # noqa: B008
-    """Return the limits that apply to servers of *owner*, as (limits, user): the project's, and the user's in it when
-    some are set. Sets that are all unlimited are left out: they need no count of servers. *configured*: the result of
-    ``configured_limits``, when the caller has it already."""
+    """Return the limits on the servers of *owner* as pairs (limits, user): the project's with ``None``, and the user's
+    in it if some are set. Pairs in which all limits are unlimited are left out: they need no count of servers.
+    *configured*: the result of ``configured_limits``, when the caller has it already."""
     binding: list[tuple[Limits, str | None]] = []
     project, user = owner.project_id or caller.project, owner.user_id or caller.context.user_id
     configured = configured_limits(caller, owner) if configured is None else configured
@@ -120,8 +121,8 @@ def binding_limits(caller: Caller, owner: Owner = Owner(), configured: Given | N
 
 def check_server_quota(caller: Caller, flavor: FlavorOfServer, least: int, most: int, among: Bounds | None = None,
                        connection: Connection | None = None, owner: Owner = Owner()) -> int:  # noqa: B008
-    """Return how many servers of *flavor* fit the quota, from *least* to *most*. Raises ``Forbidden`` when fewer than
-    *least* do.
+    """Return how many servers of *flavor*, at least *least* and at most *most*, the quota allows. Raises ``Forbidden``
+    when fewer than *least* fit.
 
     With *connection*, a transaction of cell0, the answer holds until the transaction ends: concurrent creations in a
     project wait for each other. *among*: the result of ``binding_limits``. *owner*: the servers' owner, the caller when
@@ -144,9 +145,9 @@ def check_server_quota(caller: Caller, flavor: FlavorOfServer, least: int, most:
 
 
 def check_port_quota(caller: Caller, each: int, least: int, most: int, configured: Given | None = None) -> int:
-    """Return how many servers with *each* new ports fit the quota of ports, from *least* to *most*. Raises
-    ``Forbidden`` when fewer than *least* do. *configured*: the result of ``configured_limits``, when the caller has it
-    already."""
+    """Return how many servers, at least *least* and at most *most*, the quota of ports allows when each needs *each*
+    new ports. Raises ``Forbidden`` when fewer than *least* fit. *configured*: the result of ``configured_limits``, when
+    the caller has it already."""
     room = caller.cloud.services.network.room(caller.context, "port", configured) if each else None
     if room is None:
         return most
@@ -166,7 +167,7 @@ def check_flavor_quota(caller: Caller, owner: Owner, old: FlavorOfServer, new: F
 
 
 def check_metadata_quota(most: int, metadata: Mapping[str, Any] | None) -> None:
-    """Check that a server may have as many keys as *metadata* has. *most*: the quota. Raises ``Forbidden``."""
+    """Raise ``Forbidden`` when *metadata* of a server has more items than *most*, the quota."""
     if metadata and 0 <= most < len(metadata):
         raise Forbidden(f"Maximum number of metadata items exceeds {most}")
 
@@ -184,8 +185,8 @@ def check_file_quota(limit: Limits, personality: Sequence[Mapping[str, str]]) ->
 
 
 def check_keypair_quota(connection: Connection, user: str, most: int, *, alone: bool = False) -> None:
-    """Check that a user who may have *most* key pairs may have one more. *alone*: the answer holds until the
-    transaction ends. Raises ``Forbidden``."""
+    """Raise ``Forbidden`` when *user* has as many key pairs as the quota *most* allows. *alone*: make concurrent checks
+    wait until the transaction ends."""
     lock_name = f"key pairs {user}" if alone else None
     if not quotas.has_room(connection, most, lambda: keypairs.count_keypair_rows(connection, user), lock_name):
         raise Forbidden("Quota exceeded, too many key pairs.")
@@ -201,8 +202,8 @@ def check_group_member_quota(caller: Caller, group: str) -> None:
 
 
 def check_group_quota(connection: Connection, project: str, most: int, *, alone: bool = True) -> None:
-    """Check that a project that may have *most* server groups may have one more. *alone*: the answer holds until the
-    transaction ends. Raises ``Forbidden``."""
+    """Raise ``Forbidden`` when *project* has as many server groups as the quota *most* allows. *alone*: make concurrent
+    checks wait until the transaction ends."""
     lock_name = f"server groups {project}" if alone else None
     if not quotas.has_room(connection, most, lambda: server_groups.count_server_group_rows(connection, project),
                            lock_name):
@@ -276,7 +277,8 @@ def has_own_limits(caller: Caller, project: str, names: Iterable[str]) -> bool:
 
 
 def _check_limits(want: Mapping[str, int], used: Mapping[str, int], most: Mapping[str, int]) -> None:
-    """Check that new limits are no lower than the usage, and a user's no higher than the project's."""
+    """Raise ``InvalidRequest`` when a new limit in *want* is below the usage *used*, or above *most*, the project's
+    limits."""
     for name, limit in want.items():
         if 0 <= limit < used.get(name, 0):
             raise InvalidRequest(f"Quota limit {limit} for {name} must be greater than or equal to already used and "

@@ -44,7 +44,7 @@ class ServerUsage:
 
 @dataclass(frozen=True)
 class ProjectUsage:
-    """The servers of a project in the period."""
+    """The usage of a project's servers in the period from *begin* to *end*."""
 
     project_id: str
     begin: str
@@ -100,7 +100,8 @@ def _usage_of_period(caller: Caller, period: Period, project: str | None) -> lis
 
 
 def _marker_keys(caller: Caller, id: str, project: str | None) -> usage.After:
-    """Return the sort keys of the server *id*. It may have been deleted since the previous page."""
+    """Return (project id, id) of the marker, the server *id*, which may have been deleted since the previous page.
+    Raises ``InvalidRequest`` when there is no such server."""
     located_server = servers.find_server_row(caller.cloud.store, id, deleted=True) if len(id) == 36 else None
     if located_server is None or project not in (None, located_server[1].project_id):
         raise InvalidRequest(f"Marker {id[:80]} could not be found.")

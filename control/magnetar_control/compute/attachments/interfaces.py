@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Interface attachments: the ports of a server. A new one is returned when the server has it, as in Nova. A port that
-needs bandwidth or a device of a host is refused with 400 when the server's host has not enough left."""
+"""Interface attachments: the ports of a server. As in Nova, the answer to an attachment waits until the server has the
+port. A port that needs bandwidth or a device of a host is refused with 400 when the server's host has not enough
+left."""
 
 from __future__ import annotations
 
@@ -45,12 +46,11 @@ def _find_nic(caller: Caller, target: Target, id: str) -> PortOfServer:
 @server_use_case("attach_interface")
 def attach_nic(caller: Caller, target: Target, network_id: str | None = None, port_id: str | None = None,
                address: str | None = None, tag: str | None = None, limit: float | None = None) -> PortOfServer:
-    """Attach a new port, on *network_id* or the project's only network, or the existing port *port_id*. Wait *limit*
-    seconds until the server has it, and return the port.
+    """Attach a new port, on *network_id* or the project's only network, or the existing port *port_id*. Wait at most
+    *limit* seconds (``DONE`` when left out) until the server has the port, and return the port.
 
-    When the host takes longer, the action is cancelled and the port is not attached, so that a repeated request
-    gives the server one NIC and not two. Raises ``InvalidRequest``, ``NotFound``, ``Conflict``, ``Failed``,
-    ``Unavailable``.
+    When the host takes longer, the action is cancelled and the port is not attached, so that a repeated request gives
+    the server one NIC and not two. Raises ``InvalidRequest``, ``NotFound``, ``Conflict``, ``Failed``, ``Unavailable``.
     """
     requested_nic = _requested_network(caller, network_id, port_id, address, tag)
     with caller.cloud.waiting.of(target.row.host, caller.project):
@@ -108,8 +108,8 @@ def _claim_host_resources(caller: Caller, target: Target, nic: ServerNic) -> Non
 
 def _requested_network(caller: Caller, network_id: str | None, port_id: str | None, address: str | None,
                        tag: str | None) -> PortRequest:
-    """Return the request in the network service's normal form. Raises ``InvalidRequest``, ``NotFound``,
-    ``Conflict``."""
+    """Return the requested NIC with all keys, as ``Networks.check_requested`` returns it. Raises ``InvalidRequest``,
+    ``NotFound``, ``Conflict``."""
     if network_id and port_id:
         raise InvalidRequest("Must not input both network_id and port_id")
     if address and not network_id:
@@ -136,10 +136,11 @@ def detach_nic(caller: Caller, target: Target, port_id: str) -> None:
 
 
 def delete_port(caller: Caller, id: str) -> None:
-    """Delete a port. The server that has it loses its NIC first, as in Neutron, even when the server is locked.
+    """Delete a port. As in Neutron, a port of a server is detached first, even when the server is locked.
 
-    Return when the port is gone. A host that needs longer than ``DONE`` deletes it later. Raises ``Conflict`` when the
-    server's state does not allow detaching, and when the guest does not release the NIC; the port stays then.
+    Return when the port is gone. If the host needs longer than ``DONE`` seconds, return; the port is then deleted
+    later. Raises ``Conflict`` when the server's state does not allow detaching, and when the guest does not release the
+    NIC; the port stays then.
     """
     store = caller.cloud.services.network.resources["ports"]
     try:
@@ -160,8 +161,8 @@ def delete_port(caller: Caller, id: str) -> None:
 
 
 def _detach_to_delete(caller: Caller, target: Target, port: Document) -> bool:
-    """Detach the *port* of a server and delete the port. Return ``False`` when the host needs longer than ``DONE``
-    seconds."""
+    """Detach and delete the *port* of a server. Return ``True`` when that is done, ``False`` when the host needs longer
+    than ``DONE`` seconds. Raises ``Conflict``."""
     row, id = target.row, port["id"]
     if not row.host:  # no guest has it
         _forget_nic(target, port)

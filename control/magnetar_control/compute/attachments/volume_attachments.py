@@ -80,8 +80,9 @@ def attach_server_volume(caller: Caller, target: Target, volume_id: str, device:
 
 def _reserve_and_queue(caller: Caller, target: Target, key: str, args: Document, entry: Document, added: Change,
                        removed: Change) -> None:
-    """Reserve the volume of the attachment *entry*, and queue the action *key*. *added* records the attachment in the
-    server's volumes before; *removed* undoes that. Raises the errors of the reservation, and ``Conflict``."""
+    """Queue the action *key*, and reserve the volume of the attachment *entry*. *added*: the change that records the
+    attachment in the server's volumes; *removed*: the change that undoes *added* after a failure. Raises the errors of
+    the reservation, and ``Conflict``."""
     id, volumes = target.row.id, caller.cloud.services.volume
     old = args["attachment_id"] if key == "swap_volume" else None
     action = hold_action(caller, target, key, args, added)
@@ -146,8 +147,8 @@ def local_disk_names(server: ServerRow) -> set[str]:
 
 
 def _free_device(server: ServerRow, attachments: list[Document], wished: str | None) -> str:
-    """Return the name of the new disk: *wished* when it is free and the host can give it, otherwise the first free one,
-    as Nova's libvirt driver names disks itself. Raises ``Forbidden`` when there is no room."""
+    """Return the device name of a new disk: *wished* when it is free, otherwise the first free name, as Nova's libvirt
+    driver does. Raises ``Forbidden`` when no name is free."""
     taken = {attachment["device"] for attachment in attachments} | {f"/dev/{name}"
                                                                     for name in ("vda", *local_disk_names(server))}
     free = [name for name in device_names("/dev/vd") if name not in taken]
@@ -159,8 +160,8 @@ def _free_device(server: ServerRow, attachments: list[Document], wished: str | N
 @server_use_case("update", f"{RULE}update")
 def update_volume_attachment(caller: Caller, target: Target, volume_id: str, *, same: Mapping[str, Any] | None = None,
                              delete_on_termination: bool | None = None) -> None:
-    """Set whether the volume is deleted with the server. *same*: the values of device, tag, serverId, id (the volume's)
-    that the caller repeats, which cannot change. Raises ``Conflict`` when the server is locked."""
+    """Set whether the volume is deleted with the server. *same*: device, tag, serverId and id (the volume's) from the
+    request, which must equal the current ones. Raises ``Conflict`` when the server is locked."""
     check_unlocked(caller, target.row)
     entry = _find_attachment(target, volume_id)
     fixed = {"device": entry["device"], "tag": entry["tag"], "serverId": target.row.id, "id": volume_id}
@@ -257,7 +258,7 @@ def detach_server_volume(caller: Caller, target: Target, volume_id: str, *, shel
 
 
 def _begin_detaching(caller: Caller, target: Target, args: Document) -> None:
-    """Queue ``detach_volume``, and show the volume as detaching from then on. Raises ``Conflict``."""
+    """Queue ``detach_volume`` with *args*, and set the volume's status to detaching. Raises ``Conflict``."""
     volumes, attachment_id = caller.cloud.services.volume, args["attachment_id"]
     action = hold_action(caller, target, "detach_volume", args)
     volumes.begin_detaching(attachment_id)

@@ -75,7 +75,7 @@ update_extra_specs = use_case(f"{RULE}update")(create_extra_specs.function)
 
 
 def _change(caller: Caller, id: str, changed: Callable[[Mapping[str, str]], Mapping[str, str]]) -> None:
-    """Replace the flavor's extra specs with the result of *changed*, in one transaction."""
+    """Replace the flavor's extra specs with *changed(current extra specs)*, in one transaction."""
     row = flavors.show_flavor(caller, id)
     with caller.cloud.store.api.write() as connection:
         now = store.lock_flavor_row(connection, row.number)

@@ -45,11 +45,11 @@ def root_name(flavor: FlavorOfServer, image: Mapping[str, Any]) -> str:
 def check_server_specs(caller: Caller, flavor: FlavorOfServer | None, image: Mapping[str, Any] | None,
                        had: Mapping[str, Any] | None = None, stands: Mapping[str, Any] | None = None) -> str | None:
     """Raise ``InvalidRequest`` for extra specs of *flavor* and properties of *image* that would have no effect, or
-    contradict each other.
+    contradict each other. Return and raise as ``refuse_without_effect`` for those without effect.
 
-    *flavor* and *image* are results of ``find_flavor`` and ``find_image``; *had*, from the existing server, replaces
-    the one that is left out. *stands*: image properties that the server has already, which are not refused now. Returns
-    and raises as ``refuse_without_effect``.
+    *flavor* and *image* are results of ``find_flavor`` and ``find_image``; one of them is ``None`` when the request
+    does not change it: *had* is then the existing server's. *stands*: properties of the server's current image; they
+    are accepted.
     """
     of_image = image or (had if flavor and had else None) or {}
     try:
@@ -82,9 +82,9 @@ def check_server_specs(caller: Caller, flavor: FlavorOfServer | None, image: Map
 
 
 def refuse_without_effect(caller: Caller, subject: str, ineffective: Sequence[str], remedy: str) -> str | None:
-    """Raise ``InvalidRequest`` for the *ineffective* parts of *subject*. When the setting ``specs_without_effect`` is
-    ``warn``, return a warning for the server's action instead. *remedy*: what the error advises, before that
-    setting."""
+    """Raise ``InvalidRequest`` for *ineffective*, the parts of *subject* that have no effect. When the setting
+    ``specs_without_effect`` is ``warn``, return a warning instead; ``None`` without such parts. *remedy*: the advice in
+    the error, followed by that setting."""
     if not ineffective:
         return None
     message = f"{subject} would do nothing here: {'; '.join(ineffective)}."
@@ -188,8 +188,8 @@ def check_placement_unchanged(flavor: FlavorOfServer, old: Mapping[str, Any] | N
 
 
 def check_encryption_unchanged(server: ServerRow, desired: tuple[Mapping[str, Any], Mapping[str, Any]]) -> None:
-    """Raise ``InvalidRequest`` when the *desired* flavor and image would change whether the disks of *server* are
-    encrypted, or the owner of its TPM secret, even one from an earlier flavor."""
+    """Raise ``InvalidRequest`` when the *desired* flavor and image would change whether the local disks of *server* are
+    encrypted, or would pass its TPM secret to or from the deployment. A secret from an earlier flavor counts."""
     had = server.flavor, server.image
     words = [tpm_secret_owner(*had) or servers.tpm_drawn(server), tpm_secret_owner(*desired)]
     if all(words) and words[0] != words[1] and DEPLOYMENT in words:
@@ -207,10 +207,11 @@ def check_encryption_unchanged(server: ServerRow, desired: tuple[Mapping[str, An
 
 
 def host_bound_hardware(server: ServerRow, live: bool) -> str:
-    """Return the devices or memory that bind a server to its host, and what the user can do; "" when there are none.
+    """Return the hardware that prevents a suspension, or with *live* a live migration, of the server, as a text with
+    advice for the user; "" when there is none.
 
-    Such a server cannot be suspended or, with *live*, migrated while its guest runs. PCI devices may migrate if the
-    target host says so; the guest releases NICs that are devices meanwhile.
+    PCI devices prevent only a suspension: whether they can migrate, the target host decides. NICs that are devices
+    prevent neither: the guest releases them meanwhile.
     """
     flavor = server.flavor
     devices = devices_of(flavor, server.nics)

@@ -80,8 +80,8 @@ def _change_aggregate(caller: Caller, id: Id, change: Callable[[Any, Aggregate],
 
 @use_case(f"{RULE}update")
 def update_aggregate(caller: Caller, id: Id, want: Mapping[str, Any], *, keeps_zone: bool = False) -> Aggregate:
-    """Set the name and availability_zone (``None``: none) in *want*. *keeps_zone*: the zone cannot be removed, as in
-    Nova. Raises ``Conflict``, ``InvalidRequest``."""
+    """Set the name and availability_zone in *want* (``None`` removes the zone); return the aggregate. *keeps_zone*:
+    refuse to remove the zone, as Nova does. Raises ``Conflict``, ``InvalidRequest``."""
 
     def change(connection: Any, row: Aggregate) -> None:
         values: dict[str, Any] = {}
@@ -101,8 +101,8 @@ def update_aggregate(caller: Caller, id: Id, want: Mapping[str, Any], *, keeps_z
 
 def _merged_metadata(caller: Caller, connection: Any, row: Aggregate, more: Mapping[str, str | None],
                      action: str) -> dict[str, str]:
-    """Return the metadata of *row* changed by *more*; ``None`` removes a key. Raises for a zone that the hosts cannot
-    change to."""
+    """Return the metadata of *row* changed by *more*; ``None`` removes a key. Raises ``InvalidRequest`` when the hosts
+    cannot change to the new zone."""
     merged = {name: value for name, value in {**row.metadata, **more}.items() if value is not None}
     if ZONE in more and merged.get(ZONE) != row.zone:
         _check_zone(caller, connection, row, row.hosts, (row.zone, merged.get(ZONE)), action, InvalidRequest)
@@ -111,7 +111,8 @@ def _merged_metadata(caller: Caller, connection: Any, row: Aggregate, more: Mapp
 
 def _check_zone(caller: Caller, connection: Any, row: Aggregate, names: Iterable[str],
                 zones: tuple[str | None, str | None], action: str, error: type[MagnetarError]) -> None:
-    """Check that hosts may change from one zone to another: they must be in no other zone, and have no servers."""
+    """Raise *error* when the hosts *names* are in a further zone or have servers, so that they cannot change between
+    *zones*, (old, new)."""
     names, (old, new) = list(names), zones
     other_zones = set(aggregates.fetch_host_zones(connection, names, excluded_id=row.id).values())
     if new and other_zones - {new}:
@@ -227,8 +228,9 @@ def _check_zone_stays(row: Aggregate, want: Mapping[str, Any], action: str) -> N
 @use_case(f"{RULE}set_metadata")
 def set_aggregate_metadata(caller: Caller, id: Id, metadata: Mapping[str, str | None], *,
                            keeps_zone: bool = False) -> Aggregate:
-    """Add and change keys; ``None`` removes a key. Raises ``InvalidRequest``. Unchanged keys are accepted, because
-    Horizon sends all of them. *keeps_zone*: as for ``update_aggregate``."""
+    """Add, change and (``None``) remove keys of an aggregate's metadata; return the aggregate. Raises
+    ``InvalidRequest``. Unchanged keys are accepted, because Horizon sends all of them. *keeps_zone*: as for
+    ``update_aggregate``."""
 
     def change(connection: Any, row: Aggregate) -> None:
         if keeps_zone:

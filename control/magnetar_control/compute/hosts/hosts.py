@@ -21,16 +21,16 @@ SIZES = ("vcpus", "memory_mb", "disk_gb")
 
 @use_case(f"{RULE}list")
 def list_hosts(caller: Caller, zone: str | None = None) -> list[Service]:
-    """Return the services that are not disabled, of *zone* only when one is named."""
+    """Return the services, of *zone* or of all zones, that are neither disabled nor in a cell that does not answer."""
     return [service for service in read_services(caller) if service.reachable and not service.disabled
             and zone in (None, "", service.zone)]
 
 
 @use_case(f"{RULE}show")
 def show_host(caller: Caller, name: str) -> list[tuple[str, Mapping[str, int]]]:
-    """Return CPUs, memory and disk (``SIZES``) of a compute host, as pairs of a label and sizes: with Nova's labels the
-    total, the usage, and the sum over its servers; then, with a project's id as label, the sum over that project's
-    servers. Raises ``NotFound``."""
+    """Return CPUs, memory and disk (``SIZES``) of a compute host, as pairs of a label and sizes. The labels are Nova's:
+    (total), (used_now), (used_max) for the sum over its servers, and a project's id for the sum over the servers of
+    each project. Raises ``NotFound``."""
     row = _find_host(caller, name)
     of_projects = services.fetch_sizes_by_project(caller.cloud.store.cell(row.cell_id), name)
     total, used, reserved = row.totals, row.used, row.reserved
@@ -49,8 +49,8 @@ def _find_host(caller: Caller, name: str) -> HostRow:
 
 @use_case(f"{RULE}update")
 def update_host(caller: Caller, name: str, *, enabled: bool | None = None, maintenance: bool = False) -> None:
-    """Enable or disable a compute host. *maintenance*: the request changes the maintenance mode, which no host has.
-    Raises ``NotFound``, ``NotSupported``."""
+    """Enable or disable a compute host. Raises ``NotFound``, and ``NotSupported`` for a request that changes the
+    *maintenance* mode, which no host has."""
     _find_host(caller, name)
     if maintenance:
         raise NotSupported("The requested functionality is not supported: nothing here has a maintenance mode. Disable "

@@ -92,7 +92,7 @@ def _hypervisors_of(caller: Caller, rows: Sequence[SizedHost]) -> list[SizedHype
 
 
 def _find_host(caller: Caller, id: str, row_class: type[HostSelection], *, by_uuid: bool) -> HostSelection | None:
-    """Return the host of that uuid or number; ``None`` when there is none."""
+    """Return the host with the uuid (*by_uuid*) or number *id*, as a *row_class*; ``None`` when there is none."""
     if by_uuid:
         rows = caller.fetch(hosts.fetch_host_page, row_class, column="id", values=[id])
     elif id.isascii() and id.isdigit() and len(id) < 10 and str(int(id)) == id:
@@ -142,7 +142,7 @@ def servers_of_hypervisors(caller: Caller, names: Sequence[str]) -> Mapping[str,
 
 
 def hypervisor_workloads(caller: Caller, names: Sequence[str]) -> Mapping[str, Workload]:
-    """Return the workload of each of these hosts, by the host's name."""
+    """Return the number of servers, and of servers with a task, on each of these hosts, by the host's name."""
     return services.fetch_host_workloads(caller.cloud.store, names)
 
 

@@ -44,8 +44,8 @@ class Described(Protocol):
 
 @dataclass(frozen=True)
 class RequestGroup:
-    """Resources by class, and the tests that their provider must pass. *suffix*: empty for the group without a number.
-    *traits*: all traits that the group names, required or forbidden."""
+    """Resources by class, and the tests that their providers must pass. *suffix*: the group's suffix in the request, ""
+    for the group without one. *traits*: all traits that the group names, required or forbidden."""
 
     suffix: str
     resources: Mapping[str, int]
@@ -58,9 +58,9 @@ class CandidateRequest:
     """A request for allocation candidates.
 
     *tests*: conditions on the root of each candidate. *isolate*: groups with a suffix must have different providers.
-    *limit*: the number of candidates that is enough (``None``: all). *together*: sets of suffixes; the provider of one
-    group of each set must be above the providers of the others, or be the same. *nested*: a candidate may have several
-    providers.
+    *limit*: the number of candidates that is enough (``None``: all). *together*: sets of suffixes (``same_subtree``);
+    in each set, one group's provider must be the other groups' providers or an ancestor of them. *nested*: a candidate
+    may have several providers.
     """
 
     groups: Sequence[RequestGroup]
@@ -115,9 +115,9 @@ class _Several:
 
 
 def list_allocation_candidates(placement: Placement, request: CandidateRequest) -> list[AllocationCandidate]:
-    """Return the candidates with room for all groups whose providers pass the tests, by name of the host. Sends the
-    same queries as ``roots``, and more only for custom classes or traits. Raises ``InvalidRequest`` for a trait that
-    does not exist."""
+    """Return the candidates of all hosts, by name of the host: each has room for all groups, and its providers pass the
+    tests. Sends the same queries as ``Placement.roots``, and more only for custom classes or traits. Raises
+    ``InvalidRequest`` for a class or trait that does not exist."""
     roots = placement.roots()
     placement.check_classes(request.resources)
     trait_names = request.traits.union(*(group.traits for group in request.groups))
@@ -192,8 +192,8 @@ def _provider_options(tree: Sequence[Provider], group: RequestGroup) -> Iterator
 
 def _build_candidate(root: Provider, request: CandidateRequest, chosen: Sequence[Sequence[Provider]],
                      by_id: Mapping[str, Provider]) -> AllocationCandidate | None:
-    """Return the candidate in which the providers *chosen* serve the groups; ``None`` when ``same_subtree`` or the
-    limit of one provider forbids that. There is room for all amounts. *by_id*: the tree's providers, for
+    """Return the candidate in which the providers *chosen*, which have room for all amounts, serve the groups; ``None``
+    when ``same_subtree`` or ``nested`` of *request* forbids that. *by_id*: the tree's providers, for
     ``same_subtree``."""
     amounts_by_provider: dict[str, dict[str, int]] = {}
     for group, several in zip(request.groups, chosen, strict=True):

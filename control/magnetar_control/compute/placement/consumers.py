@@ -53,13 +53,13 @@ class Consumers:
     def replace(self, requested: Mapping[str, Wish], locked: Collection[str] = (),
                 between: Callable[[Connection], None] = lambda _: None,
                 after_claims: Callable[[Connection], None] = lambda _: None) -> None:
-        """Set the allocations of each consumer, by uuid (``normal_uuid``), to the requested ones: all of them or none.
+        """Set the allocations of all consumers in *requested*, by uuid (``normal_uuid``), in one transaction.
 
-        *between*: called in the same transaction when the old amounts are released and nothing new is claimed yet.
-        *after_claims*: called when everything is claimed. Both may be called again. *locked*: the uuids of the hosts
-        that these change. They are locked before any of their rows change, together with the hosts of the allocations
-        when there are several consumers. Raises ``InvalidRequest``, ``Conflict``, and the errors of *between* and
-        *after_claims*.
+        *between*: called in the transaction after the release of old amounts, before the claim of new ones.
+        *after_claims*: called after the claim. Both are called again when the transaction is repeated. *locked*: the
+        uuids of the hosts that these functions change. These hosts are locked before any change, and so are the hosts
+        of the allocations when there are several consumers. Raises ``InvalidRequest``, ``Conflict``, and the errors of
+        the functions.
         """
         self.placement.check_classes(name for wish in requested.values() for amounts in wish.held.values()
                                      for name in amounts)
@@ -122,9 +122,9 @@ _Devices = Mapping[str, Mapping[str, int]]
 
 def _split_wish(wish: Wish, rows: Sequence[ClaimRow], roots: Mapping[str, Provider],
                 below: Mapping[str, ChildProvider]) -> tuple[Wish, _Devices]:
-    """Return *wish* with amounts of the providers below hosts added to the hosts' amounts, and the devices that the
-    consumer keeps. *rows*: its allocations. *below*: the providers below the hosts, by uuid. Raises ``InvalidRequest``
-    when *wish* has more devices than the consumer holds."""
+    """Return *wish* with bandwidth as amounts of the hosts, and the numbers of devices that the consumer keeps on each
+    host. *rows*: the consumer's allocations. *below*: the providers below the hosts, by uuid. Raises ``InvalidRequest``
+    when *wish* has more devices than the consumer holds, or other amounts of NUMA cells."""
     places = {id: str(below[id].told["place"]) for id in wish.held  # providers of bandwidth
               if id in below and "place" in below[id].told}
     _check_cells(wish, rows, roots, below)
@@ -202,7 +202,7 @@ def _claim_wish(connection: Connection, id: str, rows: Sequence[ClaimRow], wish:
 
 
 def no_room(host: str, amounts: Mapping[str, int]) -> Conflict:
-    """Return the error that the host has no room for *amounts*, by resource class, of a consumer."""
+    """Return the error that *host* has no room for *amounts*, by resource class, of one consumer."""
     listing = ", ".join(f"{amount} {name}" for name, amount in amounts.items())
     return Conflict(f"Unable to allocate inventory: {host} has not {listing[:255]} left for one consumer.")
 
@@ -232,8 +232,8 @@ def _check_generation(id: str, rows: Sequence[ClaimRow], wish: Wish) -> None:
 
 def _consumer_owner(id: str, rows: Sequence[ClaimRow], wish: Wish, is_server: bool) -> tuple[str,
                                                                                              dict[str, str] | None]:
-    """Return the server of a consumer, and the owner of a consumer that is no server. Raises ``InvalidRequest`` when
-    the wish names another type for a server."""
+    """Return (server, ``None``) for a server or its migration, otherwise (*id*, owner of the consumer). Raises
+    ``InvalidRequest`` when the wish names another type for a server."""
     first = rows[0] if rows else None
     if is_server if first is None else first.owner is None:
         server = id if first is None else first.server_id

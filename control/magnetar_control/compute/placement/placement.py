@@ -153,8 +153,8 @@ class Placement:
                                  "there are.")
 
     def held_of(self, id: str) -> tuple[Provider, dict[str, tuple[dict[str, int], int]]]:
-        """Return a provider, and the allocations on it by consumer's uuid: amounts by resource class, and the
-        consumer's generation. Raises ``NotFound``."""
+        """Return the provider *id*, and the allocations on it: by consumer's uuid, (amounts by resource class, the
+        consumer's generation). Raises ``NotFound``."""
         provider = self.provider(id)
         with self.cloud.store.api.read() as connection:
             rows = allocations.fetch_host_claims(connection, provider.root_id)
@@ -165,7 +165,7 @@ class Placement:
         return provider, {row.consumer_id: (mine, row.generation) for row, mine in of_child if mine}
 
     def consumer(self, id: str) -> tuple[Consumer | None, Mapping[str, Provider]]:
-        """Return the consumer of that uuid (``None`` without allocations), and the providers of its hosts, by uuid."""
+        """Return the consumer *id* (``None`` without allocations), and the providers of its hosts, by uuid."""
         with self.cloud.store.api.read() as connection:
             rows = allocations.fetch_consumer_claims(connection, id)
         if not rows:

@@ -177,7 +177,8 @@ class Providers:
         hosts.update_host_row(connection, provider.name, provider.ratios, **columns)
 
     def _columns(self, column: str, own_values: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the columns of the host's row that store the operator's values of a standard class."""
+        """Return the values that store *own_values*, the operator's, of a standard class in the host's row. *column*:
+        the name of the class in the row."""
         reserved = own_values.get("reserved")
         columns = {f"{column}_own_reserved": reserved,
                    f"{column}_reserved": self._reserved[column] if reserved is None else reserved}
@@ -185,12 +186,13 @@ class Providers:
 
     # Inventories and allocations together
     def reshape(self, requested: Mapping[str, tuple[int, Mapping[str, Wanted]]], wishes: Mapping[str, Wish]) -> None:
-        """Replace all inventories of providers and the allocations of consumers, both by uuid, in one transaction.
+        """Replace all inventories of providers and the allocations of consumers in one transaction. A class can so move
+        from one host to another together with the claims on it.
 
-        *requested*: for each provider the generation that the caller has seen, and its inventories. This can move the
-        claims on a class from one host to another together with the inventory. Raises as ``set_inventories`` and
-        ``Consumers.replace``, with ``InvalidRequest`` for a provider that does not exist; and ``Conflict`` when
-        allocations of these consumers, even unchanged ones, do not fit the new inventories.
+        *requested*: by provider's uuid, (the generation that the caller has seen, inventories by class). *wishes*: by
+        consumer's uuid, the allocations. Raises as ``set_inventories`` and ``Consumers.replace``, with
+        ``InvalidRequest`` for a provider that does not exist; and ``Conflict`` when allocations of these consumers,
+        even unchanged ones, do not fit the new inventories.
         """
         def between(connection: Connection) -> None:
             for id, (generation, fields) in requested.items():

@@ -28,8 +28,8 @@ from magnetar_core.errors import NoSpace
 
 
 def why_no_host(caller: Caller, fault: Mapping[str, Any]) -> str | None:
-    """Return the reason that no host was found for a server, when that is its *fault*. Administrators read which
-    filters refused."""
+    """Return the reason that no host was found for a server with this *fault*; ``None`` for any other fault. For
+    administrators the reason includes the filters that refused."""
     message = str(fault["message"])
     if not message.startswith(NoValidHost().message):
         return None
@@ -38,12 +38,12 @@ def why_no_host(caller: Caller, fault: Mapping[str, Any]) -> str | None:
 
 def predicted_host(caller: Caller, row: Mapping[str, Any], freed: FlavorOfServer | None = None,
                    freed_image: ImageOfServer | None = None) -> str:
-    """Return the name of the host that a new server, not yet written, would get now. Raises ``NoSpace``; administrators
-    read the reason.
+    """Return the name of the host that the scheduler would now choose for a new server. Raises ``NoSpace``; its message
+    has the reason for administrators.
 
-    *row*: the columns of the server. *freed*, *freed_image*: flavor and image of the server that it replaces. Amounts
-    and devices of that server count as free on every host, and so do all NUMA cells then. Failed builds are not
-    considered: only conductors know of them.
+    *row*: the columns of the server, which need not be stored. *freed*, *freed_image*: flavor and image of the server
+    that it replaces, whose amounts and devices count as free on every host. If that server uses NUMA cells, all cells
+    count as free. Failed builds are not considered: only conductors know of them.
     """
     cloud = caller.cloud
     spec = spec_of_server(cloud.store.api, cloud.services.volume, caller.context, ServerRow.of_values(row))

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 
 from magnetar_control.compute.caller import Caller, use_case
 
-#: In order: alias, and the name unless it is the alias in one word without os-.
+#: Each alias in order, and its name unless the name is the alias as one word, without os-.
 NAMES = """
     NMN:Multinic OS-DCF:DiskConfig OS-EXT-AZ:ExtendedAvailabilityZone OS-EXT-IMG-SIZE:ImageSize OS-EXT-IPS:ExtendedIps
     OS-EXT-IPS-MAC:ExtendedIpsMac OS-EXT-SRV-ATTR:ExtendedServerAttributes OS-EXT-STS:ExtendedStatus

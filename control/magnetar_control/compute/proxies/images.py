@@ -29,7 +29,8 @@ class ImageQuery:
 
 
 def list_images(caller: Caller, query: ImageQuery) -> Documents:
-    """Return the images of a list, newest first. Raises ``Forbidden``, ``InvalidRequest`` for an unknown marker."""
+    """Return the images that match *query*, newest first. Raises ``Forbidden``, ``InvalidRequest`` for an unknown
+    marker."""
     images = caller.cloud.services.image.list(caller.context)
     if query.marker is not None:
         ids = [image["id"] for image in images]

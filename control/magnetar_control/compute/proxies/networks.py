@@ -51,8 +51,8 @@ show_tenant_network = use_case(f"{TENANT_RULE}show")(show_network.function)
 
 
 def resolve_requested_networks(caller: Caller, requested: Any) -> list[PortRequest]:
-    """Return the requested networks as ``Networks.check_requested`` does. The policy decides whether the caller may use
-    external networks."""
+    """Return the *requested* networks as ``Networks.check_requested`` returns them. The policy decides whether the
+    caller may use external networks."""
     return caller.cloud.services.network.check_requested(
         caller.context, requested, external=caller.allows(ATTACH_EXTERNAL))
 
@@ -199,7 +199,7 @@ def remove_fixed_ip(caller: Caller, target: Target, address: str) -> None:
 
 
 def _note_addresses(caller: Caller, target: Target) -> None:
-    """Store the current addresses of the server's ports."""
+    """Store the current addresses of the server's ports in the server's row."""
     has = {port["port_id"]: port for port in caller.cloud.services.network.ports(target.row.id)}
     with target.database.write() as connection:
         revised_nics = servers.update_list_column(connection, target.row.id, "interfaces", lambda nics: [

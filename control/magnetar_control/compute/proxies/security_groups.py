@@ -27,7 +27,7 @@ ANYWHERE = "0.0.0.0/0"
 
 
 def _with_remotes(caller: Caller, groups: Sequence[Document]) -> Documents:
-    """Return groups whose rules have their ``remote_group``."""
+    """Return *groups* with the document of the remote group, ``remote_group``, in each rule."""
     groups_by_id = {group["id"]: group for group in groups}
     missing_ids = {rule["remote_group_id"] for group in groups for rule in group["rules"]} - {
         None} - groups_by_id.keys()
@@ -82,8 +82,8 @@ def _change_server_groups(caller: Caller, target: Target, name: str, *, add: boo
 # Groups and rules -------------------------------------------------------------------------------------------------
 @contextmanager
 def _as_nova_errors() -> Iterator[None]:
-    """Convert a ``Conflict`` of the network service as Nova does: to ``Forbidden`` over quota, otherwise to
-    ``InvalidRequest``."""
+    """Convert a ``Conflict`` that the body of the context raises as Nova does: to ``Forbidden`` over quota, otherwise
+    to ``InvalidRequest``."""
     try:
         yield
     except Conflict as error:
@@ -166,8 +166,8 @@ def _from_addresses(cidr: str) -> dict[str, Any]:
 
 
 def _of_protocol(protocol: str, least: Any, most: Any) -> dict[str, Any]:
-    """Return the protocol fields of a rule. *least* and *most*: its range of ports, for ICMP its type and code; -1 is
-    any."""
+    """Return the columns of a rule for protocol and ports. *least*, *most*: the range of ports, or type and code for
+    ICMP; -1 is any. Raises ``InvalidRequest``."""
     if protocol != "icmp" and not 1 <= least <= most <= 65535:
         raise InvalidRequest(f"Invalid port range {least}:{most}. Valid TCP ports should be between 1-65535")
     if protocol == "icmp" and not (-1 <= least <= 255 and -1 <= most <= 255):

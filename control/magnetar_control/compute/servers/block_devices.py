@@ -63,7 +63,8 @@ class BlockDeviceRequest(NamedTuple):
 
 
 def complete_block_device_mapping(caller: Caller, request: BlockDeviceRequest) -> list[BlockDevice]:
-    """Return the mappings in the form that the conductor uses, the image's first. Raises ``InvalidRequest``."""
+    """Return all block devices of *request* with all keys, as the conductor uses them; those that the image's own
+    mapping adds are first. Raises ``InvalidRequest``."""
     image, flavor = request.image, request.flavor
     block_devices = [_complete_block_device(caller, request, block_device, f"{request.field}[{at}]") for at,
                      block_device in enumerate(request.mapping)
@@ -126,8 +127,8 @@ def default_disk_config(properties: Mapping[str, Any]) -> str:
 
 
 def _block_devices_of_image(image: Mapping[str, Any]) -> list[Document]:
-    """Return the block device mapping in the properties of *image*, if there is one: Nova stores it in images of
-    servers on volumes. It is checked like a request's, because users can write these properties."""
+    """Return the block device mapping in the properties of *image*; [] without one. Nova stores it in images of servers
+    on volumes. It is checked like the mapping of a request, because users can write these properties."""
     properties = image.get("properties") or {}
     if "block_device_mapping" not in properties:
         return []
@@ -146,8 +147,8 @@ def _block_devices_of_image(image: Mapping[str, Any]) -> list[Document]:
 
 
 def _from_text(name: str, value: Any) -> Any:
-    """Return *value*, the value of the key *name* in an image's mapping: a number or boolean if it is written as text
-    and the key has such values, otherwise unchanged."""
+    """Return *value*, of the key *name* in an image's mapping, with text converted to the key's type: a number or
+    boolean."""
     if name in NUMBERS and isinstance(value, str) and re.fullmatch(r"-?[0-9]{1,9}", value):
         return int(value)
     return TRUTH.get(str(value).lower(), value) if name == "delete_on_termination" else value
@@ -190,15 +191,15 @@ def _check_boot_order(image: Mapping[str, Any] | None, block_devices: Sequence[B
 
 
 def _check_root_size(caller: Caller, block_devices: Sequence[BlockDevice], flavor: FlavorOfServer) -> None:
-    """Check that the root disk is a volume when the flavor has no disk, unless policy allows more."""
+    """Raise ``Forbidden`` when the root disk is local and the flavor has no disk, unless policy allows that."""
     if not flavor["disk"] and not any(map(is_root_volume, block_devices)):
         caller.check_policy("os_compute_api:servers:create:zero_disk_flavor")
 
 
 def snapshot_block_devices(caller: Caller, server: ServerRow, image_id: str) -> tuple[list[dict[str, Any]],
                                                                                   list[dict[str, Any]]]:
-    """Return the mapping of an image of a server on a root volume, and the snapshots to take, whose uuids follow from
-    the image's. Both are empty for other servers."""
+    """Return the block device mapping for an image of a server on a root volume, and the snapshots to create, as {id,
+    volume_id}. Both are empty for other servers. The ids of the snapshots follow from *image_id*."""
     attachments = server.volumes
     if not any(attachment["boot_index"] == 0 for attachment in attachments):
         return [], []
@@ -339,8 +340,8 @@ def _requested_disk_bus(request: BlockDeviceRequest) -> Any:
 
 
 def _check_volume(caller: Caller, request: BlockDeviceRequest, uuid: str, _size: int | None) -> Mapping[str, Any]:
-    """Return the volume after checking it. *_size*, the requested size, is ignored as in Nova: Horizon sends the size
-    of its form."""
+    """Return the volume *uuid*, if the request may attach it. *_size*, the requested size, is ignored as in Nova:
+    Horizon sends the size of its form. Raises ``InvalidRequest``."""
     volume = caller.cloud.services.volume.show(caller.context, uuid)
     if volume is None:
         raise _invalid_mapping(f"failed to get volume {uuid}.")
@@ -387,6 +388,6 @@ def check_volume_room(image: Mapping[str, Any], size: int) -> None:
                              f"{need}.")
 
 
-#: The check of each source. It returns the image, or the volume or snapshot, which says whether it is bootable.
+#: The check of each source_type. It returns the image, volume or snapshot, which says whether it is bootable.
 _CHECK_SOURCE: Mapping[str, Callable[[Caller, BlockDeviceRequest, str, int | None], Mapping[str, Any]]] = {
     "volume": _check_volume, "snapshot": _check_snapshot, "image": _check_image}

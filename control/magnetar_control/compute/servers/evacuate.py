@@ -50,7 +50,8 @@ def evacuate_server(caller: Caller, target: Target, host: str | None = None, *, 
 
 
 def _check_host(caller: Caller, target: Target, host: str | None, *, force: bool) -> None:
-    """Check that the request can name *host* as the target."""
+    """Raise ``InvalidRequest`` or ``NotFound`` when the server cannot be evacuated to *host*. *force* requires a
+    host."""
     if force and not host:
         raise InvalidRequest("Can't force to a non-provided destination")
     if host and caller.cloud.hosts.get(host) is None:

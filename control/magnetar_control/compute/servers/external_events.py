@@ -30,7 +30,7 @@ class ExternalEvent(NamedTuple):
 
 @use_case("os_compute_api:os-server-external-events:create")
 def accept_external_events(caller: Caller, events: Sequence[ExternalEvent]) -> list[int]:
-    """Return the result of each event."""
+    """Return the result of each event (``TAKEN``, ``WRONG``, ``MISSING``, ``IN_VAIN``), in their order."""
     located_servers = servers.find_server_rows(caller.cloud.store, {event.server_id for event in events})
     return [_accept_event(caller, event, located_servers.get(event.server_id)) for event in events]
 
@@ -47,8 +47,8 @@ def _accept_event(caller: Caller, event: ExternalEvent, located_server: Any) -> 
 
 
 def _accept_port_event(_caller: Caller, target: Target, tag: str | None) -> int:
-    """Accept an event about a port of the server. NICs exist before a guest runs, and no action waits for their
-    ports."""
+    """Return ``TAKEN``, or ``MISSING`` when the server does not have the port *tag*; do nothing. NICs exist before a
+    guest runs, and no action waits for their ports."""
     return TAKEN if tag is None or any(nic["port_id"] == tag for nic in target.row.nics) else MISSING
 
 
@@ -57,7 +57,8 @@ def _accept_unplug(_caller: Caller, _target: Target, _tag: str | None) -> int:
 
 
 def _accept_port_deletion(caller: Caller, target: Target, tag: str | None) -> int:
-    """Queue the detachment of the deleted port's NIC from the guest, if the server's state allows it."""
+    """Queue the detachment of the deleted port's NIC from the guest, and return ``TAKEN``; ``MISSING`` without such a
+    NIC, ``IN_VAIN`` when the server's state does not allow detaching."""
     mac = next((nic["mac"] for nic in target.row.nics if nic["port_id"] == tag), None)
     if mac is None:
         return MISSING
@@ -71,20 +72,21 @@ def _accept_port_deletion(caller: Caller, target: Target, tag: str | None) -> in
 
 
 def _accept_volume_event(_caller: Caller, target: Target, tag: str | None) -> int:
-    """Accept an event about a volume of the server, and do nothing: a volume grows together with the guest's disk, and
-    conductors query the volume service whether a volume is reimaged."""
+    """Return ``TAKEN``, or ``MISSING`` when the server does not have the volume *tag*; do nothing: a volume grows
+    together with the guest's disk, and conductors query the volume service whether a volume is reimaged."""
     return TAKEN if any(attachment["volume_id"] == tag for attachment in target.row.volumes) else MISSING
 
 
 def _accept_power_event(_caller: Caller, target: Target, tag: str | None) -> int:
-    """Accept an event with the power state that the host reports. Another power state is not followed."""
+    """Return ``TAKEN`` when *tag* is the power state that the host reports, ``IN_VAIN`` for another one, which is not
+    followed, and ``WRONG`` for an unknown one."""
     if tag not in POWER:
         return WRONG
     return TAKEN if target.row.power_state == POWERS[POWER[tag]].number else IN_VAIN
 
 
 def _refuse_event(_caller: Caller, _target: Target, _tag: str | None) -> int:
-    """Refuse an event about accelerators, which no server has."""
+    """Return ``IN_VAIN`` for an event about accelerators, which no server has."""
     return IN_VAIN
 
 

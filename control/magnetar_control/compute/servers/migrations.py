@@ -28,11 +28,11 @@ ABORTABLE = ("running", "queued", "preparing")
 def list_migrations(caller: Caller, equal: Mapping[str, str], host: str | None = None, since: str | None = None,
                     before: str | None = None, *, limit: int, newest: bool = True, marker: str | None = None,
                     hidden: bool = False) -> tuple[Sequence[MigrationRow], bool]:
-    """Return the rows of migrations, and whether more follow: of all projects for admins, of the caller's project for
-    others.
+    """Return the rows of migrations, and whether more rows follow. Admins get the migrations of all projects, other
+    callers those of their project.
 
-    *equal*: column to value. *host*: source or destination. *newest*: newest first. *marker*: a uuid. *hidden*: hidden
-    migrations; there are none. Raises ``Forbidden``, ``InvalidRequest``.
+    *equal*: column to value. *host*: source or destination. *newest*: newest first. *marker*: a uuid. *hidden*: only
+    hidden migrations, of which there are none. Raises ``Forbidden``, ``InvalidRequest``.
     """
     if since and before and since > before:
         raise InvalidRequest("The value of changes-since must be less than or equal to changes-before.")
@@ -67,7 +67,7 @@ def flavor_numbers(caller: Caller, rows: Iterable[MigrationRow]) -> Mapping[str,
 
 
 def flavor_id_of(flavor: FlavorOfServer | None) -> str:
-    """Return the id of a flavor that a migration has; "" without one."""
+    """Return the id of a migration's *flavor*; "" when the migration has none."""
     return flavor["id"] if flavor else ""
 
 

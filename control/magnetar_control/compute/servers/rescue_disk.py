@@ -50,8 +50,8 @@ def _claim_rescue_disk(caller: Caller, target: Target, image_id: str) -> int:
 
 
 def rescue_disk_gb(caller: Caller, target: Target, image_id: str) -> int:
-    """Return the largest size of a rescue disk of this image in GiB. A CD is only read: 0. An image that no longer
-    exists counts as large as the root disk that was made from it."""
+    """Return the largest size, in GiB, of a rescue disk from this image: 0 for a CD, which is only read; for an image
+    that no longer exists, the size of the flavor's root disk."""
     image = caller.cloud.services.image.show(caller.context, image_id)
     if image is None:
         return flavor_disk_sizes(target.row.flavor)["disk"]

@@ -183,7 +183,7 @@ class Rebuild:
 
 @server_use_case("rebuild")
 def rebuild_server(caller: Caller, target: Target, wanted: Rebuild) -> ServerRow:
-    """Make the root disk again, from the same or another image. Return the row afterwards."""
+    """Queue a rebuild of the root disk, from the same or another image. Return the server's row with the new values."""
     server, trusted = target.row, {}
     if "trusted_certs" in wanted.columns:
         caller.check_policy(f"{policy_rule_of_action('rebuild')}:trusted_certs", server)
@@ -357,8 +357,8 @@ def _host_error(error: MagnetarError, text: str) -> MagnetarError:
 
 
 def _words_for(caller: Caller, error: MagnetarError) -> str:
-    """Return the message of *error*, a failure at the server's host, for the caller: only admins read which host, and
-    why."""
+    """Return the message of *error*, a failure at the server's host. Only for admins it names the host and the
+    reason."""
     return error.message if caller.is_admin else user_message(error)
 
 

@@ -106,7 +106,7 @@ class Place(NamedTuple):
 
 
 class Prepared(NamedTuple):
-    """A checked request, except for the quota of servers, with the resources that it refers to."""
+    """A request that has passed all checks except the quota of servers, with the resources to which it refers."""
 
     wanted: NewServers
     flavor: FlavorOfServer
@@ -236,9 +236,9 @@ def prepare_servers(caller: Caller, new_servers: NewServers, instead_of: str | N
 
 
 def trusted_certificates(caller: Caller, ids: Sequence[str] | None, on_volume: bool, where: str = "") -> str | None:
-    """Return the column of a server that trusts certificates of these *ids*, or the default ones without *ids*.
-    *on_volume*: its root disk is a volume, whose signature is never verified. *where*: the prefix of the field in
-    errors. Raises ``InvalidField``."""
+    """Return the value of a server's column ``trusted_certs``: the certificates *ids*, by default those of the
+    settings, ``None`` without any. *on_volume*: its root disk is a volume, whose signature is never verified. *where*:
+    the prefix of the field in errors. Raises ``InvalidField``."""
     if ids and on_volume:
         raise InvalidField(f"{where}trusted_image_certificates",
                            "is not supported when booting from volume: no image is verified then. Leave it out")

@@ -21,7 +21,7 @@ RULED = "anti-affinity"
 
 
 class GroupView(NamedTuple):
-    """A row of the table, and the uuids of the group's servers."""
+    """A server group's row, and the uuids of its servers."""
 
     row: ServerGroupRow
     members: Sequence[str]
@@ -29,7 +29,8 @@ class GroupView(NamedTuple):
 
 @use_case(f"{RULE}index")
 def list_server_groups(caller: Caller, limit: int, offset: int = 0, *, all_projects: bool = False) -> list[GroupView]:
-    """Return groups of the project. *all_projects*: of all projects; ignored unless the caller is an administrator."""
+    """Return groups of the caller's project. *all_projects*: of all projects; ignored unless the caller is an
+    administrator."""
     everywhere = all_projects and caller.is_admin
     if everywhere:
         caller.check_policy(f"{RULE}index:all_projects")
@@ -62,8 +63,8 @@ def _group_missing(id: str) -> NotFound:
 
 @use_case(f"{RULE}create")
 def check_server_group(caller: Caller, policy: str, rules: Mapping[str, int], *, replaced: bool = False) -> None:
-    """Check that a group could be created; change nothing. *replaced*: it replaces another one. Raises
-    ``InvalidRequest``, ``Forbidden``."""
+    """Check that a group could be created; change nothing. *replaced*: the group replaces an existing one, so the quota
+    is not checked. Raises ``InvalidRequest``, ``Forbidden``."""
     _check_rules(policy, rules)
     most = quotas.quota_limits(caller, user=caller.context.user_id)["server_groups"]
     if not replaced:

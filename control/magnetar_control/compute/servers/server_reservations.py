@@ -89,8 +89,8 @@ def _queued_creates(server_ids: Iterable[str]) -> tuple[ColumnElement[bool], ...
 def _withdraw_servers(caller: Caller, named: OfServers, reserved: set[str]) -> None:
     """Release the reservations of refused servers, then remove the servers that no conductor has taken.
 
-    Their actions are held back for longer first. If the API dies in between, a conductor takes them after that time,
-    makes the reservations itself, and releases what it must: nothing stays reserved for an unknown server.
+    The servers' actions are first held back for longer. If the API dies in between, a conductor takes the actions after
+    that time, makes the reservations itself, and releases what it must: nothing stays reserved for an unknown server.
     """
     database, untouched = caller.cloud.store.cell0, (*_queued_creates(named), actions.c.attempts == 0)
     with database.write() as connection:
@@ -106,8 +106,8 @@ def _withdraw_servers(caller: Caller, named: OfServers, reserved: set[str]) -> N
 
 def _free_reservations(caller: Caller, server_id: str, resources: NamedResources,
                        reserved: set[str] | None = None) -> None:
-    """Release the reservations of a server's ports and volumes. *reserved*: the only attachments to release; ``None``:
-    all."""
+    """Release the reservations of a server's ports, and of its volumes: all of them, or only the attachments
+    *reserved*."""
     if resources.ports:
         caller.cloud.services.network.release(server_id)
     for attachment_id in (id_of_new(server_id, id) for id in resources.volumes):

@@ -102,7 +102,8 @@ def list_all_servers(caller: Caller, *, soft_deleted: bool = False) -> list[Serv
 
 
 def _sorted_values(caller: Caller, id: str, sort: Sequence[tuple[str, bool]]) -> tuple[Any, ...]:
-    """Return the sort keys of the server *id*. It may have been deleted since the previous page."""
+    """Return the values of the columns *sort* of the marker, the server *id*, which may have been deleted since the
+    previous page. Raises ``InvalidRequest`` when there is no such server."""
     located_server = servers.find_server_row(caller.cloud.store, id, deleted=True) if len(id) == 36 else None
     if located_server is None or not is_visible_to(caller, located_server[1]):
         raise InvalidRequest(f"marker [{id[:80]}] not found")
@@ -174,7 +175,7 @@ def _check_pinned_zone(caller: Caller, server: ServerRow, zone: str) -> None:
 
 @server_use_case("update")
 def update_server(caller: Caller, target: Target, columns: Mapping[str, Any]) -> ServerRow:
-    """Set names and description of a server, and return the row afterwards: name, description, hostname, disk_config,
+    """Set *columns* of a server, and return the updated row. Columns: name, description, hostname, disk_config,
     access_ip_v4, access_ip_v6, pinned_availability_zone. A running guest is not touched. Raises ``InvalidField`` for a
     zone other than the server's: a server pinned there could not be moved anywhere."""
     zone = columns.get("pinned_availability_zone")

@@ -21,8 +21,8 @@ SUFFIX, LONGEST = "-shelved", 255
 
 @server_use_case("shelve")
 def shelve_server(caller: Caller, target: Target) -> None:
-    """Stop the server and keep it. Its root disk is copied into an image of its project, named after the server; the
-    conductor gets the fields of the image. A root disk that is a volume is kept as it is."""
+    """Queue the shelving of a server: its guest is stopped, and its root disk copied into an image of its project,
+    named after the server. A root disk that is a volume is kept as it is."""
     server = target.row
     if boots_from_volume(server):
         enqueue_action(caller, target, "shelve", {"image": None})

@@ -29,8 +29,8 @@ class _Other(Exception):
 
 
 def soft_delete_server(caller: Caller, target: Target) -> bool:
-    """Soft-delete a server: cancel its actions, confirm a resize that waits, and queue the deletion. Does nothing when
-    it is being soft-deleted already. Returns ``False`` when it has changed since it was read."""
+    """Soft-delete a server: cancel its actions, confirm a resize that waits, and queue the deletion. Return ``True``,
+    also when a soft deletion is in progress; ``False`` when the server has changed since it was read."""
     if target.row.task_state == servers.SOFT_DELETING:
         with target.database.read() as connection:
             server = servers.fetch_server_row(connection, target.row.id)

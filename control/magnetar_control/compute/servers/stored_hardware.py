@@ -91,9 +91,9 @@ def servers_without_machine_type(databases: Sequence[Database]) -> Iterator[str]
 
 def update_machine_type(store: Store, client_of: ClientOf, id: str, machine_type: str,
                         force: bool = False) -> tuple[str, str]:
-    """Record *machine_type*, and return the previous and the new machine type. Without *force* it must be a later
-    version of the server's own. Raises ``NotFound``, ``NotOff``, ``UnknownName``, and ``Conflict`` for a type that may
-    not follow."""
+    """Set the machine type of a server and of its guest; return the previous and the new machine type. Without *force*
+    the new type must be a later version of the previous one. Raises ``NotFound``, ``NotOff``, ``UnknownName``, and
+    ``Conflict`` for a type that may not follow."""
     if not machines.machine_family(machine_type):
         raise UnknownName("TYPE", machines.RULE, machine_type)
     database, server = find_stored_server(store, id)
@@ -175,8 +175,8 @@ def _check_claims(server: ServerRow, new: Mapping[str, Any]) -> None:
 
 def _write_stored_image(database: Database, id: str, change: Callable[[ImageOfServer], Mapping[str, Any]],
                         **more: Any) -> None:
-    """Set the image fields of the server's row to the result of *change* for the current ones. *more*: further
-    columns."""
+    """Replace the stored image fields of a server's row with *change(current fields)*, and set the columns *more*.
+    Raises ``NotFound``."""
     with database.write() as connection:
         server_row = servers.fetch_server_row(connection, id, lock=True)
         if server_row is None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Guests to inform of a change that is in no column of their servers, such as a floating IP."""
+"""Marks for guests that must learn of a change that is in no column of their servers, such as a floating IP."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from magnetar_control.store.store import Store
 
 
 def note_guests(store: Store, server_ids: Collection[str]) -> None:
-    """Mark the servers whose guests must be informed; a conductor does it (``conductor.hosts.guest_news``). Deleted
-    servers, and servers of cells that do not answer, are left out."""
+    """Mark servers: a conductor will inform their guests (``conductor.hosts.guest_news``). Deleted servers, and servers
+    of cells that do not answer, are left out."""
     for id, (database, row) in servers.find_server_rows(store, server_ids).items():
         if row is not None:
             with database.write() as connection:
