@@ -62,12 +62,12 @@ class Caller:
         return self.cloud.policy.allows(rule, self.context, target.project_id, target.user_id)
 
     def fetch(self, question: Callable[Concatenate[Connection, P], R], *args: P.args, **named: P.kwargs) -> R:
-        """Query the API database with *question*, a function of ``store``."""
+        """Return the result of *question*, a function of ``store``, in a transaction that reads the API database."""
         with self.cloud.store.api.read() as connection:
             return question(connection, *args, **named)
 
     def write(self, change: Callable[Concatenate[Connection, P], R], *args: P.args, **named: P.kwargs) -> R:
-        """Change the API database in one transaction with *change*, a function of ``store``."""
+        """Return the result of *change*, a function of ``store``, in a transaction that changes the API database."""
         with self.cloud.store.api.write() as connection:
             return change(connection, *args, **named)
 
@@ -95,7 +95,8 @@ class UseCase(Generic[P, R]):
         caller.check_policy(self.rule)
 
     def __call__(self, caller: Caller, *args: P.args, **named: P.kwargs) -> R:
-        """Call the function. Raises ``Forbidden``, and the errors of the function."""
+        """Call the function after the check of the policy, and return its result. Raises ``Forbidden``, and the errors
+        of the function."""
         self.check_allowed(caller)
         return self.function(caller, *args, **named)
 

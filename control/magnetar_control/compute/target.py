@@ -172,7 +172,8 @@ class ServerUseCase(Generic[P, R]):
         self.__doc__ = function.__doc__
 
     def __call__(self, caller: Caller, target: Target, *args: P.args, **named: P.kwargs) -> R:
-        """Call the function. Raises ``Forbidden``, ``Conflict``, and the errors of the function."""
+        """Call the function after the checks, and return its result. Raises ``Forbidden``, ``Conflict``, and the errors
+        of the function."""
         try:
             return self._checked(caller, target, *args, **named)
         except servers.Moved:

@@ -20,8 +20,8 @@ LATER = {"Retry-After": "10"}
 
 
 class Places:
-    """The limited places for transfers in one direction. *kind*: their name in messages. *most*: their number;
-    *of_project*: the limit for one project."""
+    """A limited number of places for transfers in one direction. *kind*: "uploads" or "downloads", for messages.
+    *most*: the number of places; *of_project*: the limit for one project."""
 
     def __init__(self, kind: str, most: int, of_project: int) -> None:
         self.what, self.most, self.of_project = kind, most, of_project

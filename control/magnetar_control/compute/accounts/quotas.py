@@ -218,7 +218,8 @@ def show_quotas(caller: Caller, project: str, user: str | None = None) -> Limits
 
 
 def _check_project(caller: Caller, project: str, action: str | None) -> None:
-    """Check that the caller may do *action* to the quotas of *project*, and that the project exists."""
+    """Check that the caller may do *action* to the quotas of *project*, and that the project exists. Raises
+    ``Forbidden``, ``InvalidRequest``."""
     if action is not None:
         caller.check_policy(RULE + action, Owner(project))
     if not caller.cloud.services.identity.project_exists(caller.context, project):
@@ -227,7 +228,7 @@ def _check_project(caller: Caller, project: str, action: str | None) -> None:
 
 @use_case(LIMITS)
 def show_quota_limits(caller: Caller, project: str | None = None) -> tuple[Limits, Limits]:
-    """Return limits and usage of the caller's project; of another *project* for administrators."""
+    """Return the limits and the usage of the caller's project, or for administrators of *project*."""
     if project is not None:
         caller.check_policy(f"{LIMITS}:other_project")
     return quota_limits(caller, project), _all_used(caller, project, None)
@@ -253,8 +254,8 @@ def _all_used(caller: Caller, project: str | None, user: str | None) -> Limits:
 
 def update_quotas(caller: Caller, project: str, want: Mapping[str, int], user: str | None = None, *,
                   force: bool = False) -> Limits:
-    """Set limits (-1 for none) of *project*, or of *user* in it, and return all of its limits. *force*: allow limits
-    below the usage. Raises ``InvalidRequest``."""
+    """Set the limits *want* (-1: unlimited) of *project*, or of *user* in it, and return all of its limits. *force*:
+    allow limits below the usage. Raises ``InvalidRequest``."""
     _check_project(caller, project, "update")
     if not force:
         _check_limits(want, _all_used(caller, project, user), quota_limits(caller, project) if user else {})
@@ -263,8 +264,8 @@ def update_quotas(caller: Caller, project: str, want: Mapping[str, int], user: s
 
 
 def check_quota_update(caller: Caller, project: str, want: Mapping[str, int]) -> None:
-    """Check that ``update_quotas`` would set these limits, and change nothing. Raises ``Forbidden``,
-    ``InvalidRequest``."""
+    """Check that ``update_quotas`` would accept the limits *want* without *force*, and change nothing. Raises
+    ``Forbidden``, ``InvalidRequest``."""
     _check_project(caller, project, "update")
     _check_limits(want, _all_used(caller, project, None), {})
 

@@ -49,8 +49,8 @@ def show_server_share(_caller: Caller, target: Target, share_id: str) -> ShareOf
 
 @server_use_case("attach_share")
 def attach_server_share(caller: Caller, target: Target, share_id: str, tag: str | None = None) -> Document:
-    """Attach a share of the server's project. The guest mounts it by its *tag* (its uuid by default). Raises
-    ``NotFound``, ``Conflict``."""
+    """Queue the attachment of a share that the server's project may use, and return the attachment. The guest mounts
+    the share by *tag*, the share's uuid by default. Raises ``NotFound``, ``Conflict``."""
     offered = caller.cloud.shares.get(share_id)
     if offered is None or not offered.is_for(target.row.project_id):
         raise NotFound(f"Share {share_id} could not be found.")
@@ -71,7 +71,7 @@ def attach_server_share(caller: Caller, target: Target, share_id: str, tag: str 
 
 @server_use_case("detach_share")
 def detach_server_share(caller: Caller, target: Target, share_id: str) -> None:
-    """Detach a share from the server. Raises ``NotFound``, ``Conflict``."""
+    """Queue the detachment of a share from the server. Raises ``NotFound``, ``Conflict``."""
     entry = _find_share(target, share_id)
     if entry["status"] == DETACHING:
         raise Conflict(f"Share {share_id} is being detached from instance {target.row.id}.")

@@ -49,7 +49,7 @@ def _aggregate_exists(name: str) -> MagnetarError:
 
 @use_case(f"{RULE}create")
 def create_aggregate(caller: Caller, name: str, zone: str | None = None) -> Aggregate:
-    """Create an aggregate without hosts. Raises ``Conflict``."""
+    """Create an aggregate without hosts, and return it. Raises ``Conflict``."""
     with caller.cloud.store.api.write() as connection:
         id = aggregates.insert_aggregate_row(connection, name, {ZONE: zone} if zone else {})
         if id is None:
@@ -68,7 +68,8 @@ def _notify_aggregate(caller: Caller, connection: Any, row: Aggregate, *names: s
 
 
 def _change_aggregate(caller: Caller, id: Id, change: Callable[[Any, Aggregate], None], *events: str) -> Aggregate:
-    """Run *change* in one transaction with the notifications *events*, and return the changed aggregate."""
+    """Change the aggregate *id* with *change(connection, aggregate)*, send the notifications *events* in the same
+    transaction, and return the changed aggregate."""
     with caller.cloud.store.api.write() as connection:
         row = _find_aggregate(connection, id, lock=True)
         change(connection, row)
@@ -155,7 +156,7 @@ def delete_aggregate(caller: Caller, id: Id) -> None:
 
 @use_case(f"{RULE}add_host")
 def add_host_to_aggregate(caller: Caller, id: Id, host: str) -> Aggregate:
-    """Add *host* to an aggregate. Raises ``NotFound``, ``Conflict``."""
+    """Add *host* to an aggregate, and return the aggregate. Raises ``NotFound``, ``Conflict``."""
 
     def change(connection: Any, row: Aggregate) -> None:
         if hosts.fetch_host_row(connection, host) is None:
@@ -175,7 +176,7 @@ def _put_host(caller: Caller, connection: Any, row: Aggregate, host: str) -> Non
 
 @use_case(f"{RULE}remove_host")
 def remove_host_from_aggregate(caller: Caller, id: Id, host: str) -> Aggregate:
-    """Remove *host* from an aggregate. Raises ``NotFound``, ``Conflict``."""
+    """Remove *host* from an aggregate, and return the aggregate. Raises ``NotFound``, ``Conflict``."""
 
     def change(connection: Any, row: Aggregate) -> None:
         if host not in row.hosts:
@@ -262,8 +263,8 @@ def check_aggregate_metadata(metadata: Mapping[str, str | None], stands: Mapping
 
 @use_case("compute:aggregates:images")
 def cache_aggregate_images(caller: Caller, id: Id, images: Sequence[str]) -> None:
-    """Let the hosts of an aggregate fetch images before a server needs them. The conductors send the images one
-    after the other. Raises ``NotFound`` for the aggregate, ``InvalidRequest`` for a duplicate image or one without
+    """Request that the hosts of an aggregate fetch images before a server needs them. The conductors send the requests
+    one after the other. Raises ``NotFound`` for the aggregate, ``InvalidRequest`` for a duplicate image or one without
     content."""
     if len({*images}) < len(images):
         raise InvalidRequest("Duplicate images in request")

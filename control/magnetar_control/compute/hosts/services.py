@@ -67,7 +67,7 @@ def _check_compute(binary: str) -> None:
 def update_service(caller: Caller, id: str, *, status: str | None = None, disabled_reason: str | None = None,
                    forced_down: bool | None = None) -> Service:
     """Enable or disable a compute host (*status*: enabled, disabled), or count it as down regardless of its agent
-    (*forced_down*). ``None`` changes nothing. Raises ``InvalidRequest``, ``NotFound``."""
+    (*forced_down*); return its service. ``None`` changes nothing. Raises ``InvalidRequest``, ``NotFound``."""
     service_id = parse_uuid(id)
     if disabled_reason is not None and status != DISABLED:
         raise InvalidRequest("Specifying disabled_reason requires that status is 'disabled'.")
@@ -87,7 +87,8 @@ def update_host_service(caller: Caller, host: str, binary: str, *, status: str |
 
 def _set_host_columns(caller: Caller, name: str, status: str | None, reason: str | None,
                       forced_down: bool | None) -> None:
-    """Set columns of a host. The conductors that schedule see the change within a few seconds. Raises ``NotFound``."""
+    """Set status, reason and *forced_down* of the host *name*; ``None`` changes nothing. The conductors that schedule
+    see the change within a few seconds. Raises ``NotFound``, ``InvalidRequest``."""
     values: dict[str, Any] = {} if status is None else {"disabled": status == DISABLED, "disabled_reason": reason}
     if forced_down is not None:
         if not forced_down:
@@ -102,8 +103,8 @@ def _set_host_columns(caller: Caller, name: str, status: str | None, reason: str
 
 
 def _check_evacuated(caller: Caller, name: str) -> None:
-    """Raise ``InvalidRequest`` while a forced-down host still has evacuated servers to remove. It may be set up again
-    when it has removed what is left of them."""
+    """Raise ``InvalidRequest`` while a forced-down host still has evacuated servers to remove, or a server is being
+    evacuated from it."""
     row = caller.fetch(hosts.fetch_host_row, name)
     if row is not None and row.forced_down and services.host_has_evacuations(
             caller.cloud.store.cell(row.cell_id), name):
@@ -142,8 +143,8 @@ def delete_service(caller: Caller, id: str, *, by_uuid: bool = True) -> None:
 
 
 def _forget_host(connection: Connection, service: Service, evacuations: Collection[str]) -> None:
-    """Remove the host. Its row is locked, so that no claim is made in between. *evacuations*: evacuations whose claims
-    are released too. Raises ``Conflict``."""
+    """Remove the host of *service*, with its row locked, so that no claim is made in between. *evacuations*:
+    evacuations whose claims are released too. Raises ``Conflict`` when other claims are left."""
     connection.execute(select(table.c.id).where(table.c.id == service.id).with_for_update()).all()
     for evacuation in evacuations:
         release_consumer_claims(connection, evacuation)

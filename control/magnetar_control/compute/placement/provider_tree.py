@@ -228,7 +228,7 @@ class Provider:
         return int(getattr(self.row.limits, COLUMNS[name]))
 
     def _amounts_of(self, column: str) -> tuple[int, int, int]:
-        """Return the total, the claimed amount, and the limit of all claims for a resource of the host."""
+        """Return total, claimed amount, and limit of all claims of the host's resource *column*."""
         row = self.row
         return getattr(row.totals, column), getattr(row.used, column), getattr(row.limits, column)
 
@@ -241,8 +241,8 @@ class Provider:
         return row is not None and _suits_row(row, amount) and row.used + amount <= row.limit
 
     def bears(self, name: str, amount: int) -> bool:
-        """Return whether the current claims on the class *name* fit its inventory, and one consumer may have *amount*
-        of it."""
+        """Return whether the current claims on the class *name* fit its inventory, and *amount* is allowed for one
+        consumer."""
         if column := COLUMNS.get(name):
             total, used, limit = self._amounts_of(column)
             return amount <= total and used <= limit

@@ -82,8 +82,8 @@ class Providers:
 
     # Traits
     def set_traits(self, id: str, generation: int | None, names: Iterable[str]) -> Provider:
-        """Set the operator's traits of a provider; the traits that its agent reports stay. Raises ``InvalidRequest``
-        for traits that an operator cannot set, ``NotFound``, ``Conflict``."""
+        """Set the operator's traits of a provider, and return the provider; the traits that its agent reports stay.
+        Raises ``InvalidRequest`` for traits that an operator cannot set, ``NotFound``, ``Conflict``."""
         with self._changing(id, generation) as (connection, provider):
             self._give_traits(connection, provider, names)
         return self.placement.provider(id)
@@ -214,9 +214,9 @@ class Providers:
 
     # Aggregates
     def set_aggregates(self, caller: Caller, id: str, generation: int | None, aggregate_ids: Iterable[str]) -> Provider:
-        """Put the host into the host aggregates of these uuids, and remove it from all others. Raises
-        ``InvalidRequest`` for an unknown uuid, and the errors of adding or removing the host; then nothing has
-        changed."""
+        """Put the host *id* into the aggregates *aggregate_ids* (uuids), remove it from all others, and return the
+        provider. Raises ``InvalidRequest`` for an unknown uuid, and the errors of adding or removing the host; then
+        nothing has changed."""
         with self._changing(id, generation, groups=True) as (connection, provider):
             aggregates.set_host_aggregates(caller, connection, provider.name,
                                            {aggregate_id.lower() for aggregate_id in aggregate_ids})
@@ -252,7 +252,8 @@ def _check_inventories(connection: Connection, requested: Mapping[str, Wanted]) 
 
 
 def _set_own_class(connection: Connection, provider: Provider, name: str, fields: Wanted) -> None:
-    """Set the inventory of a class that the agent does not report. Raises ``InUse``."""
+    """Set the inventory of a class that the agent does not report; remove it when *fields* is ``None``. Raises
+    ``InUse`` when the removed inventory has claims."""
     row = provider.classes.get(name)
     if fields is None and row is not None and row.used:
         raise InUse(f"Inventory for {name} on resource provider {provider.name} in use: {row.used} of it are claimed.",
@@ -267,7 +268,9 @@ def _without_images(provider: Provider, fields: Mapping[str, Any]) -> dict[str, 
 
 
 def _own_settings(provider: Provider, name: str, fields: Wanted, sure: bool) -> dict[str, Any]:
-    """Return the operator's values of a class that the agent reports. Raises ``InvalidField``, ``InvalidRequest``."""
+    """Return the operator's values to store for a class that the agent reports; {} without *fields*. Values that equal
+    the current ones are left out, unless they are already stored or *sure* is set. Raises ``InvalidField``,
+    ``InvalidRequest``."""
     if fields is None:
         return {}
     have, own_values = provider.inventories.get(name), provider.own_inventories.get(name, {})

@@ -85,7 +85,7 @@ def add_image_metadata(caller: Caller, id: str, metadata: Metadata) -> Metadata:
 
 
 def replace_image_metadata(caller: Caller, id: str, metadata: Metadata) -> Metadata:
-    """Replace all properties of an image with *metadata*. Raises as ``add_image_metadata``."""
+    """Replace all properties of an image with *metadata*, and return them. Raises as ``add_image_metadata``."""
     return _change_metadata(caller, id, lambda _have: metadata)
 
 

@@ -102,8 +102,8 @@ def list_floating_ips(caller: Caller) -> Documents:
 
 @use_case(f"{FLOATING_RULE}create")
 def allocate_floating_ip(caller: Caller, pool: str | None = None) -> Document:
-    """Allocate a floating IP of the external network *pool*, by name or uuid, or of the only one. Raises ``NotFound``,
-    ``Forbidden`` when the quota is used up."""
+    """Allocate and return a floating IP of the external network *pool* (name or uuid), or of the only external network.
+    Raises ``NotFound``, ``Forbidden`` when the quota is used up."""
     store, pools = _floating_ip_store(caller), _external_networks(caller)
     fitting = [id for id, name in pools.items() if pool in (None, id, name)]
     if store is None or len(fitting) != 1:

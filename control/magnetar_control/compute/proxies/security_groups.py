@@ -108,7 +108,7 @@ def show_security_group(caller: Caller, id: str) -> Document:
 
 @use_case(f"{RULE}create")
 def create_security_group(caller: Caller, name: str, description: str) -> Document:
-    """Create a security group. Raises ``InvalidRequest``, ``Forbidden``."""
+    """Create and return a security group. Raises ``InvalidRequest``, ``Forbidden``."""
     with _as_nova_errors():
         return _with_remotes(caller, _resource_store(caller).create(
             caller.context, {"name": name, "description": description}))[0]
@@ -116,7 +116,7 @@ def create_security_group(caller: Caller, name: str, description: str) -> Docume
 
 @use_case(f"{RULE}update")
 def update_security_group(caller: Caller, id: str, name: str, description: str) -> Document:
-    """Set name and description of a security group. Raises ``InvalidRequest``, ``NotFound``."""
+    """Set name and description of a security group, and return it. Raises ``InvalidRequest``, ``NotFound``."""
     with _as_nova_errors():
         return _with_remotes(caller, [_resource_store(caller).update(
             caller.context, parse_uuid(id), {"name": name, "description": description})])[0]
@@ -134,8 +134,8 @@ def create_security_group_rule(caller: Caller, group_id: str, *, remote_group_id
                                cidr: str | None = None,
                                protocol: str | None = None, ports: tuple[int | None, int | None] = (None,
                                                                                                     None)) -> Document:
-    """Allow incoming traffic from a group, or from addresses (anywhere when left out). Raises ``InvalidRequest``,
-    ``NotFound``, ``Forbidden``."""
+    """Create and return a rule that allows incoming traffic from a group, or from the addresses *cidr* (anywhere when
+    left out). Raises ``InvalidRequest``, ``NotFound``, ``Forbidden``."""
     context, remote, rule = caller.context, None, {"security_group_id": parse_uuid(group_id), "direction": "ingress"}
     _resource_store(caller).show(context, rule["security_group_id"])
     if remote_group_id is None:

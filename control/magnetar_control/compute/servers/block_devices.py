@@ -155,7 +155,7 @@ def _from_text(name: str, value: Any) -> Any:
 
 
 def _property_of(image: Mapping[str, Any]) -> str:
-    """Return the name that errors use for the block device mapping of *image*."""
+    """Return the field that errors name for the block device mapping of *image*."""
     return f"image {image['id']}: block_device_mapping"
 
 
@@ -173,8 +173,8 @@ def _check_local_image(image: Mapping[str, Any] | None, block_devices: Sequence[
 
 
 def _check_boot_order(image: Mapping[str, Any] | None, block_devices: Sequence[BlockDevice]) -> None:
-    """Check that the server can boot, that boot indexes count from 0 without gaps, and that no volume is named
-    twice."""
+    """Raise ``InvalidRequest`` unless the server can boot, boot indexes count from 0 without gaps, and no volume is
+    named twice."""
     turns = sorted(block_device["boot_index"] for block_device in block_devices
                    if block_device["boot_index"] is not None and block_device["boot_index"] >= 0)
     rooted = 0 in turns
@@ -219,8 +219,8 @@ def snapshot_block_devices(caller: Caller, server: ServerRow, image_id: str) -> 
 
 
 def _check_local(caller: Caller, request: BlockDeviceRequest, block_devices: Sequence[BlockDevice]) -> None:
-    """Check that ephemeral disks together, and the swap disk, are no larger than in the flavor, and that local disks,
-    with the root disk of an image, are no more than the setting ``max_local_block_devices`` allows."""
+    """Raise ``InvalidRequest`` when ephemeral disks together, or the swap disk, are larger than in the flavor, or when
+    there are more local disks, with the root disk of an image, than the setting ``max_local_block_devices`` allows."""
     flavor, blank = request.flavor, [block_device for block_device in block_devices if is_blank(block_device)]
     swaps, ephemerals = list(filter(is_swap, blank)), [block_device for block_device in blank
                                                        if not is_swap(block_device)]
@@ -245,7 +245,8 @@ def _check_local(caller: Caller, request: BlockDeviceRequest, block_devices: Seq
 
 
 def _check_shared(caller: Caller, block_devices: Sequence[BlockDevice]) -> None:
-    """Check that several servers of one request share only volumes that are multiattach."""
+    """Raise ``InvalidRequest`` for a volume that several servers of one request would share, unless it is
+    multiattach."""
     for block_device in block_devices:
         if block_device["source_type"] == "volume":
             volume = caller.cloud.services.volume.show(caller.context, block_device["uuid"])

@@ -67,8 +67,8 @@ class OpenedConsole(NamedTuple):
 
 @server_use_case("remote_console")
 def open_console(caller: Caller, target: Target, type: str) -> OpenedConsole:
-    """Create a token that opens a console of the server once. Raises ``InvalidRequest`` for a type that does not
-    exist."""
+    """Create and return a token that opens a console of the server once. Raises ``InvalidRequest`` for a type that does
+    not exist."""
     settings, row = caller.settings, target.row
     if type not in KINDS:
         raise InvalidRequest(f"Unavailable console type {type[:40]}: {LACKS.get(type, 'nobody knows it')}.")

@@ -27,8 +27,8 @@ Metadata = dict[str, str]
 
 
 def change_server_document(caller: Caller, target: Target, column: str, change: Callable[[Any], Any]) -> Any:
-    """Set the JSON column *column* of a server to the result of *change*, and return the new document. The server's
-    state is checked again in the same transaction, by the row of ``ACTIONS`` with the same name."""
+    """Set the JSON column *column* of a server to the result of *change*, and return the new document. In the same
+    transaction the server's state is checked again, by the row of ``ACTIONS`` with the column's name."""
     with target.database.write() as connection:
         row = servers.fetch_server_row(connection, target.row.id, lock=True)
         if row is None:
@@ -85,7 +85,7 @@ update_server_metadata = server_use_case("metadata", f"{RULE}update")(create_ser
 
 @server_use_case("metadata", f"{RULE}update_all")
 def replace_server_metadata(caller: Caller, target: Target, metadata: Metadata) -> Metadata:
-    """Replace all metadata of the server with *metadata*."""
+    """Replace all metadata of the server with *metadata*, and return it."""
     quotas.check_metadata_quota(_metadata_limit(caller, target), metadata)
     all_metadata: Metadata = change_server_document(caller, target, "metadata", lambda _old: metadata)
     return all_metadata

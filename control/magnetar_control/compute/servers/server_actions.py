@@ -330,8 +330,8 @@ def agent_of_host(caller: Caller, host: HostView) -> Iterator[AgentClient]:
 
 @server_use_case("changePassword")
 def change_server_password(caller: Caller, target: Target, password: str) -> None:
-    """Set the password in the guest, through the guest's agent. The password is sent to the host directly and stored
-    nowhere, so this waits for the result."""
+    """Set the password in the guest, through the guest's agent, and wait for the result. The password is sent to the
+    host directly and stored nowhere. Raises ``Conflict``, ``Unavailable``."""
     id = target.row.id
     host = caller.cloud.hosts.get(target.row.host)
     if host is None or not host.up:

@@ -194,8 +194,8 @@ def check_unused_uuid(caller: Caller, id: str) -> None:
 
 
 def prepare_servers(caller: Caller, new_servers: NewServers, instead_of: str | None = None) -> Prepared:
-    """Look up all resources of the request, and make all checks except the quota of servers. *instead_of*: the uuid of
-    a server that is deleted first."""
+    """Return the request with all resources that it names, after all checks except the quota of servers. *instead_of*:
+    the uuid of a server that is deleted first."""
     if new_servers.count > new_servers.limit:
         raise InvalidRequest("min_count must be <= max_count")
     flavor = find_flavor(caller, new_servers.flavor_id)
@@ -292,8 +292,8 @@ def find_flavor(caller: Caller, id: str, project: str | None = None) -> FlavorOf
 
 def find_image(caller: Caller, id: str | None, flavor: FlavorOfServer,
                volume_size: int | None = None) -> dict[str, Any] | None:
-    """Return the image, usable and not too large for the flavor, or for a root volume of *volume_size* GiB; ``None``
-    without *id*. Raises ``InvalidRequest``."""
+    """Return the image *id* after checking that it is usable and fits the flavor's disk, or a root volume of
+    *volume_size* GiB; ``None`` without *id*. Raises ``InvalidRequest``."""
     if not id:
         return None
     image = caller.cloud.services.image.show(caller.context, id)
@@ -357,7 +357,8 @@ def check_zone_exists(caller: Caller, zone: str) -> None:
 
 
 def _check_group(caller: Caller, id: str | None) -> None:
-    """Check that the server group of the hints exists and has room."""
+    """Raise ``InvalidRequest`` when the server group *id* of the hints does not exist, ``Forbidden`` when it is
+    full."""
     if not id:
         return
     group = caller.fetch(server_groups.fetch_server_group_row, id)

@@ -79,7 +79,7 @@ def _check_rules(policy: str, rules: Mapping[str, int] | None) -> None:
 
 @use_case(f"{RULE}create")
 def create_server_group(caller: Caller, name: str, policy: str, rules: Mapping[str, int] | None = None) -> GroupView:
-    """Create a group. *rules*: max_server_per_host, of the policy anti-affinity. Raises ``InvalidRequest``,
+    """Create and return a group. *rules*: max_server_per_host, of the policy anti-affinity. Raises ``InvalidRequest``,
     ``Forbidden``."""
     _check_rules(policy, rules)
     most, id = quotas.quota_limits(caller, user=caller.context.user_id)["server_groups"], str(uuid.uuid4())

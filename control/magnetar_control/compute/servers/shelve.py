@@ -56,7 +56,7 @@ def unshelve_server(caller: Caller, target: Target, zone: str | None = None, hos
 
 
 def _check_host(caller: Caller, name: str, zone: str | None) -> None:
-    """Check that the host exists and is in *zone*, when one is named."""
+    """Raise ``InvalidRequest`` when there is no host *name*, ``Conflict`` when it is outside *zone*."""
     host = caller.cloud.hosts.get(name)
     if host is None:
         raise InvalidRequest(f"Compute host {name} could not be found.")

@@ -37,7 +37,7 @@ def _tag_missing(target: Target, tag: str) -> NotFound:
 
 @server_use_case("tags", f"{RULE}update_all")
 def replace_server_tags(caller: Caller, target: Target, tags: Sequence[str]) -> list[str]:
-    """Replace all tags of the server with *tags*."""
+    """Replace all tags of the server with *tags*, and return them."""
     new_tags: list[str] = change_server_document(caller, target, "tags", lambda _old: list(tags))
     return new_tags
 
