@@ -109,8 +109,8 @@ class Hosts:
 
 
 def _read_heartbeats(database: Database, silence: float) -> dict[str, tuple[str, bool]]:
-    """Return the time of each host's last heartbeat in a cell, and whether it is recent by the clock that recorded
-    it."""
+    """Return, by host of a cell, the time of the last heartbeat, and whether the host is up: not refused, and the
+    heartbeat is at most *silence* seconds old by the clock of *database*."""
     with database.read() as connection:
         late = and_(host_states.c.seen_at > database.clock(-silence), NOT_REFUSED)
         return {host: (at, bool(up)) for host, at, up in connection.execute(

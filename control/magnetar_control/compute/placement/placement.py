@@ -36,8 +36,8 @@ LONGEST = 255
 
 @dataclass(frozen=True)
 class Consumer:
-    """A server, a migration, or another consumer. *held*: its allocations, by provider's uuid, then by resource
-    class."""
+    """A consumer of allocations: a server, a migration, or another. *held*: its allocations, by provider's uuid, then
+    by resource class."""
 
     id: str
     type: str

@@ -36,9 +36,9 @@ COLUMNS = dict(zip(CLASSES, RESOURCES, strict=True))
 
 @dataclass(frozen=True)
 class Provider:
-    """A host. *aggregates*: the host's aggregates. *usual*: the allocation ratios of the settings. *classes*: the
-    host's rows of ``inventories``, by resource class; *bandwidths*: the rows of physical networks. *equipped*: the
-    allocations on the host that have devices."""
+    """A host as a resource provider. *aggregates*: the host's aggregates. *usual*: the allocation ratios of the
+    settings. *classes*: the host's rows of ``inventories``, by resource class; *bandwidths*: the rows of physical
+    networks. *equipped*: the allocations on the host that have devices."""
 
     row: HostRow
     aggregates: Sequence[Aggregate]
@@ -252,8 +252,8 @@ class Provider:
 
 @dataclass(frozen=True)
 class ChildProvider(Provider):
-    """A part of the host *root*, as the host's agent reports it (*told*). *used*: the claimed amounts, by resource
-    class; unused for a NUMA cell. Aggregates and generation are the host's."""
+    """A resource provider below the host *root*: a part of the host, as the host's agent reports it (*told*). *used*:
+    the claimed amounts, by resource class; unused for a NUMA cell. Aggregates and generation are the host's."""
 
     root: Provider | None = None
     told: Mapping[str, Any] = field(default_factory=dict)
