@@ -59,12 +59,12 @@ class Context:
 
     @property
     def is_reader(self) -> bool:
-        """Return whether one of the roles may see the project's resources."""
+        """Return whether one of the caller's roles allows reading the project's resources."""
         return bool(READERS & self.roles)
 
     @property
     def is_writer(self) -> bool:
-        """Return whether one of the roles may change the project's resources."""
+        """Return whether one of the caller's roles allows changing the project's resources."""
         return bool(WRITERS & self.roles)
 
 
@@ -88,7 +88,7 @@ class Identity(Protocol):
         project is disabled."""
 
     def project_exists(self, context: Context, project_id: str) -> bool:
-        """Return whether the project exists (flavor access, quotas)."""
+        """Return whether the project exists. Used for access to flavors, and for quotas."""
 
     def projects_named(self, context: Context, name: str) -> Mapping[str, str]:
         """Return the projects of this name that *context* may see: id to the id of its domain."""
@@ -104,7 +104,7 @@ class Images(Protocol):
 
     def list(self, context: Context, name: str | None = None,
              properties: Mapping[str, str] | None = None) -> Documents:
-        """Return all images in the list of *context*, filtered by *name* and *properties*."""
+        """Return all images that *context* may list, filtered by *name* and *properties*."""
 
     def update(self, context: Context, id: str, change: Callable[[Document], Document]) -> Document:
         """Change an image. *change* returns the new values of its fields and properties, ``None`` for a property to
@@ -118,12 +118,12 @@ class Images(Protocol):
         there is none or it is unknown. Only hosts may learn this URL: API users never see it."""
 
     def create(self, context: Context, name: str | None, *, share_with: str | None = None, **fields: Any) -> Document:
-        """Create a queued image. *fields*: disk_format, container_format, min_disk, min_ram, visibility, properties,
-        id. *share_with*: a project that becomes a member of the image; the visibility is then shared."""
+        """Create a queued image, and return it. *fields*: disk_format, container_format, min_disk, min_ram, visibility,
+        properties, id. *share_with*: a project that becomes a member of the image; the visibility is then shared."""
 
     def check_room(self, context: Context, more: int, size: int, image: str = "") -> None:
-        """Raise the service's quota error unless the project of *context* may have *more* further images, and *size*
-        further bytes of content. The upload to *image* does not count. Disk space, and quotas of a remote service,
+        """Raise the service's quota error unless the project of *context* may have *more* additional images and *size*
+        additional bytes of content. The upload to *image* does not count. Disk space, and quotas of a remote service,
         cannot be checked in advance."""
 
     def upload(self, id: str, chunks: Iterable[bytes], *, size: int | None = None) -> Document:
@@ -140,8 +140,8 @@ class Images(Protocol):
 
 
 class NetworkResources(Protocol):
-    """The resources of one kind that a caller may see. *create* creates all or none. *dry*: return the answer without
-    changing anything."""
+    """The resources of one kind that a caller may see. *create* creates all or none. *dry*: whether to return the
+    answer without changing anything."""
 
     def list(self, context: Context, page: Page = Page()) -> Documents: ...
     def show(self, context: Context, id: str) -> Document: ...
@@ -226,15 +226,15 @@ class Networks(Protocol):
         free the others. *delete*: delete the others too."""
 
     def change_address(self, server_id: str, *, network_id: str = "", address: str = "") -> None:
-        """Give a port of the server one more address of the network, or remove *address* from it. Raises ``NotFound``,
-        ``InvalidRequest``, ``Conflict`` when the network has no free address."""
+        """Give a port of the server one more address of the network; or, if *address* is set, remove it from the port
+        that has it. Raises ``NotFound``, ``InvalidRequest``, ``Conflict`` when the network has no free address."""
 
     def on_host(self, network_id: str) -> Document | None:
         """Return the ``network`` resource {name, …} that a host's agent must have for the network; ``None`` if the
         network is a bridge of the hosts."""
 
     def ports(self, server_id: str) -> list[PortOfServer]:
-        """Return the NICs of a server, each also with its port_state."""
+        """Return the NICs of a server, each with the state of its port (``port_state``)."""
 
     def floating(self, server_ids: Sequence[str]) -> Mapping[str, Mapping[tuple[str, str], str]]:
         """Return the floating IPs of each server, as {(MAC, fixed address): floating address}. Servers without any are
@@ -288,28 +288,28 @@ class Volumes(Protocol):
         """Run *action*, a function of ``services.volume.actions``, on a volume, after checking the caller's rights."""
 
     def quotas(self, project_id: str) -> tuple[dict[str, int], dict[str, int]]:
-        """Return the limits of a project (-1: none) and its usage: volumes, gigabytes, snapshots."""
+        """Return the limits (-1: none) and the usage of a project: volumes, gigabytes, snapshots."""
 
     def messages(self, context: Context) -> list[tuple[str, Document]]:
-        """Return the failures of the project's volumes and snapshots: (kind, row with its ``fault``)."""
+        """Return (kind, row) for each volume and snapshot of the project with a failure: its ``fault``."""
 
     def show(self, context: Context, id: str) -> Document | None:
         """Return the volume; ``None`` if there is none that *context* may see."""
 
     def snapshot(self, context: Context, id: str) -> Document | None:
-        """Return the volume snapshot {id, volume_id, size, status}."""
+        """Return the volume snapshot {id, volume_id, size, status}; ``None`` if *context* sees none."""
 
     def create_snapshot(self, context: Context, volume_id: str, **fields: Any) -> Document:
-        """Create a snapshot, also of a volume in use. A worker copies the content later. *fields*: id, name,
+        """Create and return a snapshot, also of a volume in use. A worker copies the content later. *fields*: id, name,
         description, metadata. Repeated calls return the same snapshot."""
 
     def delete_snapshot(self, context: Context, id: str) -> None:
         """Remove a snapshot, even an unfinished one; do nothing when there is none."""
 
     def create(self, context: Context, size: int, **fields: Any) -> Document:
-        """Create a volume of *size* GiB. A worker creates its content later, see ``wait``. *fields*: name, image_id,
-        snapshot_id, source_volume_id, volume_type, id, host, image_names_type (false: ignore the type that an image
-        names)."""
+        """Create and return a volume of *size* GiB. A worker creates its content later, see ``wait``. *fields*: name,
+        image_id, snapshot_id, source_volume_id, volume_type, id, host, image_names_type (false: ignore the type that an
+        image names)."""
 
     def upload_image(self, context: Context, id: str, name: str, **fields: Any) -> Document:
         """Create an image *name* from a volume, for a caller, and return {volume, image}. *fields*: disk_format,
@@ -332,8 +332,8 @@ class Volumes(Protocol):
 
     def reserve(self, context: Context, id: str, server_id: str, sure: Sure = always_allowed,
                 **fields: Any) -> Document:
-        """Reserve a volume for a server, and return {id (of the attachment), volume}. *fields*: attachment_id. Repeated
-        calls return the same. Raises ``InvalidRequest`` or 409 when the volume is in use."""
+        """Reserve a volume for a server, and return {id (of the attachment), volume}. *fields*: attachment_id. A
+        repeated call returns the same attachment. Raises ``InvalidRequest`` or 409 when the volume is in use."""
 
     def attached(self, attachment_id: str, host: str, device: str | None, sure: Sure = always_allowed) -> None:
         """Record that the server on *host* has the volume now. *host* is "" for a server without a host."""

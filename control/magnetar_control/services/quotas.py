@@ -62,8 +62,9 @@ class Quotas:
         return {project: self.merged(configured, project) for project in projects}
 
     def bound(self, connection: Connection, project: str, *names: str) -> Limits:
-        """Return the limits of *names*, without unlimited ones. Lock the project's quota of the service until the
-        transaction ends, so that a usage counted afterwards stays true: other requests for more in the project wait."""
+        """Return the project's limits of the resources *names*, without unlimited ones. Lock the project's quota of the
+        service until the transaction ends: other requests for more in the project wait, so a usage counted afterwards
+        stays true."""
         limits = self.limits(connection, project)
         most = {name: limits[name] for name in names if limits[name] >= 0}
         if most:

@@ -41,7 +41,7 @@ def group_ids_query(user_id: str) -> Any:
 
 
 def _of_user(user_id: str) -> Any:
-    """Return the condition for assignments to the user or to a group of the user."""
+    """Return the SQL condition for role assignments to the user or to a group of the user."""
     columns = tables.assignments.c
     return or_((columns.actor == "user") & (columns.actor_id == user_id),
                (columns.actor == "group") & columns.actor_id.in_(group_ids_query(user_id)))

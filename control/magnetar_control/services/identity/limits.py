@@ -68,8 +68,8 @@ class UnifiedLimits:
                     for name, limit in project_limits.items() if name in quota.defaults]
 
     def create(self, context: Context, *requests: Mapping[str, Any]) -> Documents:
-        """Set limits of projects that have none yet. Raises ``Forbidden`` when the resource has no registered limit,
-        ``Conflict``."""
+        """Set limits of projects that have none yet, and return them. Raises ``Forbidden`` when the resource has no
+        registered limit, ``Conflict`` when the project has a limit already."""
         registered, have = self.registered(), {limit["id"] for limit in self.list(context)}
         new = []
         for request in requests:
@@ -109,7 +109,7 @@ class UnifiedLimits:
         return match
 
     def _known(self, connection: Connection) -> Iterator[tuple[Document, Quotas]]:
-        """Yield each service with unified limits that is in the catalogue, with its quotas."""
+        """Yield (service, quotas) for each service in the catalogue that has unified limits."""
         for type_, quota in self.services.items():
             service = fetch_identity_row(connection, tables.services, type=type_)
             if service is not None:

@@ -34,8 +34,8 @@ Find = Callable[[str], Token | None]
 
 
 class Authentication:
-    """One login. *find*: returns the valid token of a text. *moment*: the time in seconds since the epoch. *life*:
-    lifetime of a new token, in seconds. *address*: the client's address."""
+    """One login. *find*: returns the ``Token`` of a token's text. *moment*: the time in seconds since the epoch.
+    *life*: lifetime of a new token, in seconds. *address*: the client's address."""
 
     connection: Connection
 
@@ -147,7 +147,7 @@ class Authentication:
         return find_user(self.connection, row["user_id"])
 
     def _scope(self, auth: Any, user: Row) -> tuple[str, str, int]:
-        """Return the kind, id and epoch of the target that the token is for."""
+        """Return (kind, id, epoch) of the target that the new token is for."""
         scope = auth.get("scope")
         if self.credential:
             if scope is not None:
@@ -175,7 +175,8 @@ class Authentication:
         return self._open(user, kind, row["id"] if row else "")
 
     def _trusted(self, user: Row, id: str) -> tuple[str, str, int]:
-        """Return the project of a trust, for its trustee. Raises ``Unauthenticated``, ``Forbidden``."""
+        """Return the scope of a token for the trust *id*: ("project", id, epoch). Raises ``Unauthenticated``,
+        ``Forbidden`` when *user* is not the trustee, or the trustor cannot delegate the roles."""
         chain = trust_chain(self.connection, id, self.moment)
         if not chain or chain[0]["remaining_uses"] == 0:
             raise Unauthenticated(f"Could not find trust: {id[:80]}. It is gone, over, or used as often as it may be.")

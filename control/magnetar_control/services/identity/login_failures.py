@@ -74,13 +74,13 @@ class Attempt:
         check_waits(rows, counted, self.moment)
 
     def failed(self, event: str = "login") -> None:
-        """Count a failure: the password or secret was wrong."""
+        """Count a failure: the password or secret was wrong. *event*: the name of the attempt in the log."""
         self._log(f"{event} refused")
         with self.database.write() as connection:
             count_login_failure(connection, self._counted, self.moment)
 
     def succeeded(self, event: str = "login") -> None:
-        """Record a success: the password or secret was right."""
+        """Record a success: the password or secret was right. *event*: the name of the attempt in the log."""
         if self._failures:
             self._log(f"{event} accepted, after failures")
         if self._failures or self._new:
@@ -92,7 +92,8 @@ class Attempt:
 
 
 def check_waits(rows: Mapping[str, Row[Any]], counted: Sequence[str], moment: float) -> None:
-    """Raise ``TooManyLogins`` while a wait for one of the keys *counted* lasts at *moment* (seconds)."""
+    """Raise ``TooManyLogins`` if a wait for one of the keys *counted* lasts at *moment* (seconds). *rows*: the rows of
+    failures, by key."""
     remaining = max((rows[key].last_at + _wait(rows[key].failures, limit) - moment
                      for key, limit in zip(counted, LIMITS, strict=False) if key in rows), default=0)
     if remaining > 0:

@@ -51,7 +51,7 @@ class Secret(Text):
 
 
 def declare_field(value: Value, default: Any = UNSET, on: str = CHANGING) -> Field:
-    """Declare a field of new resources: a required one, or one with a *default*."""
+    """Return the declaration of a field of new resources. Without *default* the field is required."""
     return Field(value, "", on=on, required=default is UNSET, default=default)
 
 
@@ -161,7 +161,7 @@ class IdentityResource:
         return {**without, **row["extra"], **self.constant, **shown}
 
     def documents(self, connection: Connection, *conditions: ColumnElement[bool], **filters: Any) -> Documents:
-        """Return the resources that match all *conditions* and *filters* (by column), by name."""
+        """Return the resources that match all *conditions* and *filters* (column to value), sorted by name."""
         order = [self.table.c.name] if "name" in self.table.c else []
         query = select(self.table).where(*conditions).filter_by(**filters).order_by(*order, self.table.c.id)
         return [self.document(row) for row in connection.execute(query).mappings()]
@@ -175,7 +175,7 @@ class IdentityResource:
 
 
 def fetch_identity_row(connection: Connection, table: Table, **equal: Any) -> dict[str, Any] | None:
-    """Return the row with *equal* columns, or ``None``."""
+    """Return the row of *table* whose columns have the values *equal*; ``None`` if there is none."""
     row = connection.execute(select(table).filter_by(**equal)).mappings().first()
     return dict(row) if row else None
 

@@ -58,11 +58,10 @@ class RoleAssignments:
 
     def list(self, equal: Mapping[str, str], effective: bool, names: bool,
              subtree: bool = False) -> tuple[Documents, Mapping[str, Document]]:
-        """Return the assignments with the column values *equal*; *names*: with the names of the objects that they refer
-        to.
+        """Return the assignments with the column values *equal*, and the objects that they refer to, by id.
 
-        *effective*: assignments to groups become assignments to their members, and implied roles are added. *subtree*:
-        include assignments on projects below the target.
+        *names*: false leaves out the objects. *effective*: assignments to groups become assignments to their members,
+        and implied roles are added. *subtree*: include assignments on projects below the target.
         """
         with self.tokens.database.read() as connection:
             where = {name: value for name, value in equal.items() if not effective or name.startswith("target")}

@@ -134,7 +134,7 @@ def _check_room(connection: Connection, trustor_id: str, moment: float) -> None:
 
 
 def _count(request: Mapping[str, Any]) -> int:
-    """Return how often the new trust can be redelegated."""
+    """Return how often the new trust can be redelegated. Raises ``Forbidden`` above the maximum, ``InvalidField``."""
     count: int | None = request["redelegation_count"]
     if not request["allow_redelegation"] or count == 0:
         return 0
@@ -211,6 +211,6 @@ def _document(connection: Connection, row: Row) -> Document:
 
 
 def check_not_delegated(token: Token, purpose: str) -> None:
-    """Raise ``Forbidden`` for a token from an application credential, which may not manage trusts."""
+    """Raise ``Forbidden`` for a token from an application credential. *purpose*: the refused operation."""
     if token.claims.credential_id:
         raise Forbidden(f"The token was got with an application credential: such a one does not {purpose}.")

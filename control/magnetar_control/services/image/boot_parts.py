@@ -17,7 +17,7 @@ CONSOLES = "console=tty0 console=ttyS0"
 
 
 def named_parts(image: Mapping[str, Any]) -> dict[str, str]:
-    """Return the uuids of the kernel and ramdisk that an image names, by the agent's field. As in Nova, a ramdisk
+    """Return {field of the agent's server: uuid} for the kernel and ramdisk that an image names. As in Nova, a ramdisk
     without a kernel is ignored."""
     properties = image.get("properties") or {}
     named = {field: str(properties[name]) for field, (name, _format) in PARTS.items()

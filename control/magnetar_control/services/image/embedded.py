@@ -254,8 +254,8 @@ class EmbeddedImages:
         return {name: (limit, used[name]) for name, limit in limits.items()}
 
     def _set(self, id: str, values: Document, status: tuple[str, ...]) -> None:
-        """Set *values* of an image if it has one of the statuses *status*, and release its claim of the quota: its
-        content will not arrive."""
+        """Release the quota that an upload has claimed, because its content will not arrive. Set *values* of the image
+        if its status is in *status*."""
         with self.database.write() as connection:
             quotas.release_upload_quota(connection, id)
             images.update_image_row(connection, id, values, status)

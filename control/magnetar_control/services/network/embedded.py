@@ -79,8 +79,8 @@ from .tables import engine as engines
 
 
 def _moves(port: FromClause) -> ColumnElement[bool]:
-    """Return the condition of ports that the engine must write again when their server is bound to the host ``there``.
-    *port*: the table of ports, or an alias."""
+    """Return the SQL condition for ports that must be written to the engine again when their server is bound to a host:
+    the SQL parameter ``there``. *port*: the table of ports, or an alias."""
     return (port.c.host != bindparam("there")) | (port.c.next_host != "") | port.c.arriving | (
         port.c.vnic_type == REMOTE)
 
@@ -159,7 +159,7 @@ class EmbeddedNetworks:
                 name: made(database, resource, self.quota, self.log) for name, (made, resource) in WITH_PARTS.items()})
 
     def on_moved(self, tell: Callable[[Collection[str]], None]) -> None:
-        """Register *tell*, to be called with the uuids of servers after this process has changed their floating IPs."""
+        """Register *tell*. It is called with the uuids of servers after this process has changed their floating IPs."""
         self.moved = tell
         if isinstance(store := self.resources.get("floatingips"), FloatingIpStore):
             store.moved = tell

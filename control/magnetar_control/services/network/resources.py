@@ -110,8 +110,8 @@ def check_network_owner(context: Context, project_id: str | None, rule: str, att
 
 
 def rows_of_caller(table: Table, column: ColumnElement[Any] | None = None) -> Callable[[Context], ColumnElement[bool]]:
-    """Return a function from a caller to the condition of rows of the caller's project; for admins: all rows. *column*:
-    the project of a row."""
+    """Return a function from a caller to the SQL condition for rows of the caller's project; for admins: all rows.
+    *column*: the column with the project of a row."""
     project = table.c.project_id if column is None else column
     return lambda context: true() if context.is_admin else project == (context.project_id or "")
 
@@ -147,8 +147,8 @@ def check_once(field: str, items: Sequence[Any]) -> None:
 
 
 def any_of(name: str, values: Sequence[str], condition: Callable[[str], ColumnElement[bool]]) -> ColumnElement[bool]:
-    """Return the condition that *condition* is true for one of *values*. *name*: of the filter. Raises ``InvalidField``
-    for too many values."""
+    """Return the SQL condition that *condition* holds for at least one of *values*. *name*: the name of the filter, for
+    errors. Raises ``InvalidField`` for too many values."""
     distinct = dict.fromkeys(values)
     if len(distinct) > VALUES:
         raise InvalidField(name, f"can be given {VALUES} times at most, and is {len(distinct)} times")
@@ -285,8 +285,9 @@ class NetworkStore:
 
     def put(self, context: Context, id: str | None, values: Document, parts: Sequence[Any] | None,
             dry: bool = False) -> Document:
-        """Create a resource with *values* (without *id*) or change it, so that it has exactly *parts* (rules, addresses
-        and the like). ``None``: keep the parts; a new resource gets the default ones. One transaction."""
+        """Create a resource with *values* (without *id*) or change it, in one transaction, and return it. Afterwards it
+        has exactly *parts* (rules, addresses and the like). ``None``: keep the parts; a new resource gets the default
+        ones."""
         self._check_writer(context, "update" if id else "create")
 
         def act(connection: Connection) -> Document:
@@ -383,7 +384,7 @@ class NetworkStore:
         return row
 
     def _conditions(self, context: Context, page: Page) -> Sequence[ColumnElement[bool]]:
-        """Return the conditions of the rows on a *page* of a list. Raises ``InvalidRequest``."""
+        """Return the SQL conditions for the rows on a *page* of a list. Raises ``InvalidRequest``."""
         table, visible = self.resource.table, self.resource.listed or self.resource.visible
         columns: dict[str, ColumnElement[Any]] = dict(table.c.items())
         if self.database.kind == "sqlite" and self.resource.few(page.filters):
@@ -412,8 +413,8 @@ class NetworkStore:
         return order
 
     def _marked(self, context: Context, order: Order, marker: str | None) -> Sequence[Any] | None:
-        """Return the values that the row *marker* has in the columns of *order*; ``None`` without a marker. Raises
-        ``InvalidRequest``."""
+        """Return the values of the row with the id *marker* in the columns of *order*; ``None`` without a marker.
+        Raises ``InvalidRequest``."""
         if marker is None:
             return None
         with self.database.read() as connection:

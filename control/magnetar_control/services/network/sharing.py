@@ -58,8 +58,8 @@ Users = Callable[[str], Sequence[Select[Any]]]
 @dataclass(frozen=True)
 class Shareable:
     """A kind of object that can be shared. *users*: for each action, a function from an object's id to the statements
-    that select the projects which use it. *columns*: action to the column that says whether such a policy exists
-    (``shared``: for all)."""
+    that select the projects which use it. *columns*: for each action, the column that says whether a policy with this
+    action exists (``shared``: one for all projects)."""
 
     table: Table
     users: Mapping[str, Users]
@@ -91,8 +91,8 @@ def _named(id: str) -> Sequence[Select[Any]]:
 
 
 def _by_default(named: ColumnElement[bool]) -> Select[Any]:
-    """Select all projects if a default rule refers to an object, because the new groups of all projects will use it.
-    *named*: the condition of such default rules."""
+    """Return the query for projects that use an object through a default rule: all projects if there is such a rule,
+    because their new groups will use it. *named*: the SQL condition for such default rules."""
     return select(literal(ALL).label("project_id")).select_from(default_security_group_rules).where(named)
 
 
@@ -101,8 +101,8 @@ def _cut(id: str) -> Sequence[Select[Any]]:
 
 
 def _scoped(id: str) -> Sequence[Select[Any]]:
-    """Select the projects that have pools in the address scope *id*, and the projects that such pools are shared
-    with."""
+    """Return the queries for the projects that have pools in the address scope *id*, and for the projects that such
+    pools are shared with."""
     return (select(subnet_pools.c.project_id).where(subnet_pools.c.address_scope_id == id),
             select(rbac_policies.c.target_project).join(
                 subnet_pools, subnet_pools.c.id == rbac_policies.c.object_id).where(
@@ -119,22 +119,22 @@ KINDS = {
 
 
 def shared_with(table: Table, project: Any, action: str = SHARED) -> ColumnElement[bool]:
-    """Return the condition of rows of *table* that a policy shares with *project* or with all projects. *project*: a
-    value or a parameter."""
+    """Return the SQL condition for rows of *table* that a policy shares with *project* or with all projects. *project*:
+    a value or a parameter."""
     policy = rbac_policies.c
     return exists().where(policy.object_id == table.c.id, policy.action == action,
                           policy.target_project.in_((project, ALL)))
 
 
 def own_or_shared_with(table: Table, project: Any) -> ColumnElement[bool]:
-    """Return the condition of rows of *table* that belong to *project* or are shared with it. *project*: a value or a
-    parameter."""
+    """Return the SQL condition for rows of *table* that belong to *project* or are shared with it. *project*: a value
+    or a parameter."""
     return or_(table.c.project_id == project, shared_with(table, project))
 
 
 def own_or_shared(table: Table) -> Callable[[Context], ColumnElement[bool]]:
-    """Return a function from a caller to the condition of rows that the caller's project owns or that are shared with
-    it; for admins: all rows."""
+    """Return a function from a caller to the SQL condition for rows that the caller's project owns or that are shared
+    with it; for admins: all rows."""
     def visible(context: Context) -> ColumnElement[bool]:
         return true() if context.is_admin else own_or_shared_with(table, context.project_id or "")
 
@@ -142,8 +142,8 @@ def own_or_shared(table: Table) -> Callable[[Context], ColumnElement[bool]]:
 
 
 def listed_ids(table: Table, project: str, *actions: str) -> ColumnElement[bool]:
-    """Return the condition of rows of *table* that belong to *project* or that policies for *actions* share with it. It
-    is for lists: the database looks up the ids first, and reads no other row."""
+    """Return the SQL condition for rows of *table* that belong to *project* or that policies for *actions* share with
+    it. It is for lists: the database looks up the ids first, and reads no other row."""
     own, policy = table.alias(), rbac_policies.c
     return table.c.id.in_(select(own.c.id).where(own.c.project_id == project).union(select(policy.object_id).where(
         policy.action.in_(actions), policy.target_project.in_((project, ALL)))))

@@ -205,8 +205,8 @@ OWNER = "compute:nova"
 
 
 def taken_by_server(of: FromClause = ports) -> ColumnElement[bool]:
-    """Return the condition that a server has a port, or has reserved it. Only the service sets ``place`` of a port, so
-    users cannot give a port to a server by its ``device_owner``. *of*: the table of ports, or an alias."""
+    """Return the SQL condition that a server has a port, or has reserved it. Only the service sets ``place`` of a port,
+    so users cannot give a port to a server by its ``device_owner``. *of*: the table of ports, or an alias."""
     return (of.c.device_owner == OWNER) & of.c.place.is_not(None)
 
 
@@ -214,7 +214,7 @@ TAKEN = taken_by_server()
 
 
 def has_group(group_id: str) -> ColumnElement[bool]:
-    """Return the condition that a port has a security group. It searches the text of the JSON column, because LIKE
+    """Return the SQL condition that a port has a security group. It searches the text of the JSON column, because LIKE
     compares texts."""
     return type_coerce(ports.c.security_groups, Text).contains(f'"{group_id}"', autoescape=True)
 

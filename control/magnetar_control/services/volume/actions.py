@@ -65,8 +65,8 @@ def set_bootable(connection: Connection, context: Context, row: RowMapping, *, b
 
 def reset_status(connection: Connection, context: Context, row: RowMapping, *, status: str | None = None,
                  attach_status: str | None = None) -> None:
-    """Set the status, for an admin who has checked the volume. Cancel the worker's task if there is a new *status*,
-    other than creating or deleting."""
+    """Set the status, for an admin who has checked the volume. A new *status* other than creating or deleting also
+    cancels the worker's task. *attach_status*: detached deletes all attachments; attached is only checked."""
     if attach_status == "attached" and not _attachment_ids(connection, row, "attached", "detaching"):
         raise InvalidRequest(f"Invalid volume: Volume {row['id']} is attached to no server, and a status attaches it "
                              "to none. Use the Compute API: openstack server add volume.")
@@ -109,7 +109,7 @@ def attach_volume(connection: Connection, context: Context, row: RowMapping, *, 
 
 
 def begin_volume_detaching(connection: Connection, context: Context, row: RowMapping) -> None:
-    """Set the status of the volume to detaching."""
+    """Set the status of a volume in use to detaching. Raises ``InvalidRequest`` in another status."""
     attachment_ids = _attachment_ids(connection, row, "attached")
     if row["status"] != "in-use" or not attachment_ids:
         raise wrong_status(volumes, row, ("in-use",))
@@ -156,7 +156,7 @@ def show_image_metadata(connection: Connection, context: Context, row: RowMappin
 
 def set_image_metadata(connection: Connection, context: Context, row: RowMapping, *,
                        metadata: Document | None = None) -> Document:
-    """Add to the volume's image metadata, and return all of it."""
+    """Add *metadata* to the volume's image metadata, and return all of it as {metadata}."""
     image_metadata = {**row["image_metadata"], **(metadata or {})}
     set_columns(connection, volumes, row["id"], image_metadata=checked_metadata(image_metadata))
     return {"metadata": image_metadata}

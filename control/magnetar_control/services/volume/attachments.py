@@ -134,7 +134,7 @@ def remove_attachment(connection: Connection, id: str) -> None:
 
 
 def documents(connection: Connection, rows: Sequence[RowMapping]) -> Documents:
-    """Return the attachments *rows* with ``volume_host``, the host of the volume."""
+    """Return the attachments *rows*, each with ``volume_host``: the host of its volume."""
     hosts = {row.id: row.host for row in connection.execute(select(volumes.c.id, volumes.c.host).where(
         volumes.c.id.in_([row["volume_id"] for row in rows])))}
     return [{**row, "volume_host": hosts.get(row["volume_id"])} for row in rows]

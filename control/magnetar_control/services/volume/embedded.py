@@ -113,7 +113,7 @@ class EmbeddedVolumes:
         return self.volumes.show(context, id)
 
     def _values(self, context: Context, id: str, size: int, fields: Document) -> tuple[Document, VolumeType | None]:
-        """Return the columns of a new volume, and its type; ``None``: it gets the type of its source."""
+        """Return the columns of a new volume, and its type (``None``: the volume gets its source's type)."""
         if fields.get("image_id") and (snapshot_id := self._snapshot_of_image(context, fields["image_id"])):
             fields = {**fields, "image_id": None, "snapshot_id": snapshot_id}
         sources = [name for name in ("image_id", "snapshot_id", "source_volume_id") if fields.get(name)]

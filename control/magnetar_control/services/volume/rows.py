@@ -36,7 +36,7 @@ def check_admin(context: Context, operation: str = "this") -> None:
 
 
 def visible_to_caller(table: Table, context: Context) -> ColumnElement[bool]:
-    """Return the condition of rows that *context* may see: rows of its project; all rows for admins."""
+    """Return the SQL condition for rows that *context* may see: rows of its project; all rows for admins."""
     return true() if context.is_admin else table.c.project_id == (context.project_id or "")
 
 
@@ -115,7 +115,7 @@ OWN = VolumeListing()
 
 
 def listing_condition(context: Context, table: Table, listing: VolumeListing) -> ColumnElement[bool]:
-    """Return the condition of the rows of those projects that *listing* includes and the caller may see."""
+    """Return the SQL condition for the rows of those projects that *listing* includes and the caller may see."""
     in_project = true() if listing.project_id is None else table.c.project_id == listing.project_id
     return in_project if context.is_admin and listing.everywhere else in_project & (
         table.c.project_id == (context.project_id or ""))

@@ -37,7 +37,7 @@ def begin_snapshot(connection: Connection, context: Context, volume: RowMapping,
 
 
 def documents(_connection: Connection, rows: Sequence[RowMapping]) -> Documents:
-    """Return snapshots as ``services.Volumes`` has them."""
+    """Return a document for each of the snapshots *rows*, in the form of ``services.Volumes``."""
     return [{**{name: row[name] for name in SHOWN}, "metadata": row["metadata"]} for row in rows]
 
 

@@ -118,7 +118,7 @@ def begin_delete(connection: Connection, row: RowMapping, cascade: bool = False,
 
 
 def follow_attachments(connection: Connection, volume_id: str) -> None:
-    """Set the volume's status according to its attachments."""
+    """Set the volume's status according to its attachments; a busy volume gets this status afterwards."""
     have = set(connection.execute(select(attachments.c.status).where(attachments.c.volume_id == volume_id)).scalars())
     status = next((volume_status for attachment_status, volume_status in FOLLOWING.items()
                    if attachment_status in have), "available")
@@ -147,7 +147,8 @@ def attachments_of(connection: Connection, ids: Iterable[str]) -> dict[str, list
 
 
 def documents(connection: Connection, rows: Sequence[RowMapping], attached: bool = True) -> Documents:
-    """Return volumes as ``services.Volumes`` has them. *attached*: with their attachments."""
+    """Return a document for each of the volumes *rows*, in the form of ``services.Volumes``. *attached*: whether to
+    include their attachments."""
     attachments_by_volume = attachments_of(connection, [row["id"] for row in rows]) if attached else {}
     type_ids = type_ids_of_names(connection, (row["volume_type"] for row in rows))
     return [{**{name: row[name] for name in SHOWN}, "volume_type_id": type_ids[row["volume_type"]],

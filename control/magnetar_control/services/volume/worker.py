@@ -119,8 +119,8 @@ class Worker:
             thread.join(5)
 
     def rest(self, bell_count: int, limit: float) -> None:
-        """Wait until the bell of volume tasks rings after *bell_count*, at most *limit* seconds, without reading the
-        tables."""
+        """Wait at most *limit* seconds until a new task is announced: the bell of volume tasks rings after
+        *bell_count*. Does not read the tables."""
         if not self._over.is_set():
             self.database.bell.wait_for_ring(BELL, bell_count, limit)
 
@@ -218,9 +218,9 @@ class Worker:
         return self._note(table, row, statement)
 
     def _note(self, table: Table, row: Row, statement: Update | Delete) -> bool:
-        """Execute *statement* if the row still has the task that was taken, and return whether it has. If not, a
-        deletion was requested meanwhile and may begin now (see ``rows.queue_volume_task``). If a worker already runs
-        the deletion, it is started again, because that worker may have come before there was anything to delete."""
+        """Execute *statement* if the row still has the task that was taken; return whether it has. If not, a deletion
+        was requested meanwhile, and may begin now (see ``rows.queue_volume_task``). If the deletion runs already, it is
+        started again: it may have come before there was anything to delete."""
         with self.database.write() as connection:
             done = connection.execute(statement.where(_mine(table, row))).rowcount > 0
             if not done and row["task"] != "delete":
@@ -290,15 +290,15 @@ def _waiting_query(table: Table, moment: Any, id: str | None = None) -> Select[A
 
 
 def _ready(table: Table, moment: Any, id: str | None) -> ColumnElement[bool]:
-    """Return the condition of tasks that no worker has and that may begin at *moment*, a time of the database's clock,
-    because the clocks of machines may differ."""
+    """Return the SQL condition for tasks that no worker has and that may begin at *moment*, a time of the database's
+    clock, because the clocks of machines may differ."""
     is_ready = and_(table.c.task.is_not(None), or_(table.c.lease_until.is_(None), table.c.lease_until < moment),
                     or_(table.c.not_before.is_(None), table.c.not_before <= moment))
     return and_(is_ready, table.c.id == id) if id else is_ready
 
 
 def _mine(table: Table, row: Row) -> ColumnElement[bool]:
-    """Return the condition that the row still has the task, and the worker, that *row* had when the task was taken."""
+    """Return the SQL condition that the row still has the task and worker that *row* had when the task was taken."""
     return and_(table.c.id == row["id"], table.c.task == row["task"], table.c.holder == row["holder"])
 
 

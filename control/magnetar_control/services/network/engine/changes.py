@@ -60,7 +60,7 @@ class ChangeLog:
         host_groups.note_changed_units(connection, units)
 
     def minds(self, resource: str) -> bool:
-        """Return whether changes of a kind of *resource* are noted, for the engine or for hosts."""
+        """Return whether changes of resources of the kind *resource* are noted, for the engine or for hosts."""
         return self.enabled or resource in ON_HOSTS
 
 
@@ -75,8 +75,8 @@ def read_change_notes(connection: Connection, last_id: str = "") -> dict[str, st
 
 
 def pending_changes(connection: Connection, units: Collection[str]) -> Pending:
-    """Return the notes of *units* that the engine has not written, and the number of its last change. A unit without a
-    note is up to date in the engine."""
+    """Return the notes of *units* that the engine has not written, and the number of the engine's last change. A unit
+    without a note is up to date in the engine."""
     rows = connection.execute(_PENDING, {"units": list(units)}).all()
     return Pending(frozenset(row.id for row in rows if row.id), max((row.number or 0 for row in rows), default=0))
 

@@ -105,7 +105,7 @@ def _ids(keys: frozenset[str] | None, kind: str, besides: Iterable[str] = ()) ->
 
 
 def _some(column: ColumnElement[Any], every: bool) -> ColumnElement[bool]:
-    """Return the condition that selects all rows (*every*), or the rows whose *column* is in the parameter ``ids``."""
+    """Return the SQL condition for all rows (*every*), or for the rows whose *column* is in the parameter ``ids``."""
     return true() if every else column.in_(bindparam("ids", expanding=True))
 
 
@@ -277,7 +277,7 @@ def _routers(connection: Connection, ids: Sequence[str] | None, gateways: Sequen
 
 
 def _forwardings(connection: Connection, router_ids: Sequence[str]) -> dict[str, list[LogicalForwarding]]:
-    """Return the port forwardings, by router id. Forwardings of one floating IP and protocol are one
+    """Return the port forwardings of the routers, by router id. All forwardings of one floating IP and protocol are one
     ``LogicalForwarding``."""
     row = forwardings.c
     targets_by_address: dict[tuple[str, ...], list[tuple[int, str, int]]] = {}

@@ -109,8 +109,7 @@ class EngineWorker:
 
     def round(self) -> None:
         """Write all noted changes, if this process leads. First write all units when another process wrote last, or the
-        last comparison is old. Keep the notes of ports whose chassis is not known yet for the next round, and new notes
-        that sort before them."""
+        last comparison is old. Notes of ports with an unknown chassis stay for the next round, and so may new notes."""
         self.leads = self.engine.leads()
         if not self.leads:
             return

@@ -195,7 +195,7 @@ class OvnEngine:
 
 
 class _Idl(ovn_servers.DatabaseCopy):
-    """The local copy of the northbound database. ``followed``: the bell for callers that wait for hosts."""
+    """The local copy of the northbound database. ``followed``: the bell that wakes callers which wait for hosts."""
 
     def __init__(self, *words: Any, **more: Any) -> None:
         self.followed = Bell(LOOK)  # before the first message of the database
@@ -203,7 +203,7 @@ class _Idl(ovn_servers.DatabaseCopy):
         super().__init__(*words, **more)
 
     def notify(self, event: str, row: Any, updates: Any = None) -> None:
-        """Handle a changed row. The thread of the connection calls this method."""
+        """Override the IDL's method: handle a changed row. The thread of the connection calls this."""
         if row._table.name == GLOBAL:  # noqa: SLF001 - a row has no other name of its table
             self.followed.ring(HOSTS)
         elif self._north:
@@ -237,8 +237,8 @@ class _WriteDifference(command.BaseCommand):  # type: ignore[misc]
         self.wanted, self.token, self.number = desired, token, 0
 
     def run_idl(self, txn: Any) -> None:
-        """Find the difference and write it. ovsdbapp calls this again if another transaction has changed the database
-        meanwhile."""
+        """Implement the command: find the difference and write it. ovsdbapp calls this again if another transaction has
+        changed the database meanwhile."""
         idl = self.api.idl
         if not idl.is_connected():
             raise ConnectionError("it has closed the connection")
@@ -256,13 +256,13 @@ class _WriteDifference(command.BaseCommand):  # type: ignore[misc]
 
 
 def _on_cards(desired: Wanted) -> dict[str, LogicalPort]:
-    """Return the ports on SmartNICs, by key."""
+    """Return the ports of *desired* on SmartNICs, by unit key."""
     return {key: unit for key, unit in desired.units.items() if isinstance(unit, LogicalPort) and unit.card}
 
 
 def _placed(desired: Wanted, cards: Mapping[str, LogicalPort], chassis: Mapping[str, str] | None) -> Wanted:
-    """Return *desired* with the ports on *cards* placed on their *chassis* (name by serial number). ``None``: the
-    chassis are not known."""
+    """Return *desired* with the ports *cards* placed on the chassis of their SmartNICs. *chassis*: name by serial
+    number; ``None``: not known, the ports stay where they are."""
     def hosts(card: str) -> tuple[str, ...] | None:
         if chassis is None:
             return None

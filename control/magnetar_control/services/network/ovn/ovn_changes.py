@@ -166,8 +166,8 @@ class Northbound:
             self._refer(changes, new, name, (row, column, key))
 
     def _known(self, new: Mapping[Name, NorthRow], holder: Holder, row: NorthRow) -> bool:
-        """Return whether *holder* exists, or will. False for a port of a deleted security group. Any other missing
-        holder must be written first and raises ``Incomplete``."""
+        """Return whether *holder* exists already or is in *new*. Return false for a port of a deleted security group.
+        Raises ``Incomplete`` for any other missing holder, which must be written first."""
         if holder[:2] in new or holder[:2] in self.rows:
             return True
         if holder[0] == GROUP and row.table != ACL:

@@ -22,8 +22,7 @@ class MessageParser(ovs.json.Parser):  # type: ignore[misc]
     """A parser of one message (JSON-RPC, an object) in pieces, as ``ovs.jsonrpc`` calls it."""
 
     def __new__(cls, *_words: Any, **_more: Any) -> Self:
-        """Create the object directly. The base class would create the registered class, which is this one, and call
-        this again."""
+        """Create the object directly: the base class would create the registered class, this one, and recurse."""
         return object.__new__(cls)
 
     def __init__(self, check_trailer: bool = False) -> None:
@@ -32,8 +31,8 @@ class MessageParser(ovs.json.Parser):  # type: ignore[misc]
         self._depth, self._open = 0, ""  # the open string, as its beginning
 
     def feed(self, s: str) -> int:
-        """Take the next piece *s*. Return how many of its characters belong to the message. Files (``check_trailer``)
-        are left to the base class."""
+        """Parse the next piece *s*. Return how many of its characters belong to the message. The base class parses
+        files (``check_trailer``)."""
         if self.check_trailer:
             return int(super().feed(s))
         if self._depth == 0 and (begin := s.lstrip(" \t\r\n")) and begin[0] != "{":

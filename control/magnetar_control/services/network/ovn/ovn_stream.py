@@ -20,14 +20,14 @@ class TlsStream(SSLStream):  # type: ignore[misc]
 
     @staticmethod
     def check_connection_completion(sock: Any) -> int:
-        """Return 0 if *sock* is connected, EAGAIN while it is connecting, or the error."""
+        """Override ``SSLStream``: return 0 if *sock* is connected, EAGAIN while it connects, or the error."""
         try:
             return int(SSLStream.check_connection_completion(sock))
         except ValueError:
             return int(sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)) or errno.ECONNREFUSED
 
     def connect(self) -> int:
-        """Continue to connect. Return 0 if connected, EAGAIN while connecting, or the error."""
+        """Override ``SSLStream``: continue to connect. Return 0 if connected, EAGAIN if not yet, or the error."""
         try:
             return int(super().connect())
         except ssl.SSLWantWriteError:

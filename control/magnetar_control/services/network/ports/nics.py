@@ -112,7 +112,7 @@ def allocate_network_ports(connection: Connection, context: Context, server: tup
 
 def _networks(connection: Connection, server_id: str,
               ids: Collection[str]) -> tuple[dict[str, tuple[RowMapping, list[RowMapping]]], int]:
-    """Return each network with its subnets, oldest first; and the number of the server's ports. Raises ``NotFound`` for
+    """Return {id: (network, its subnets, oldest first)}, and the number of the server's ports. Raises ``NotFound`` for
     a network that was deleted meanwhile."""
     networks_by_id: dict[str, tuple[RowMapping, list[RowMapping]]] = {}
     network_ids, taken = sorted(ids), 0
@@ -179,7 +179,7 @@ def _nics_of_server(connection: Connection, server_id: str, *, states: bool, loc
 
 
 def _vlans(connection: Connection, parents: Sequence[str]) -> dict[str, list[Document]]:
-    """Return, for each parent port, what its guest is told about the subports of its trunk, by VLAN tag."""
+    """Return {parent port: data about the subports of its trunk}, sorted by VLAN tag. The guest gets these data."""
     rows: dict[str, list[RowMapping]] = {}
     for row in connection.execute(_CARRIED, {"parents": parents}).mappings() if parents else ():
         rows.setdefault(row["id"], []).append(row)

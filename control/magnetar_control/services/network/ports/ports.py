@@ -64,7 +64,7 @@ def port_documents(usual: str, connection: Connection, rows: Sequence[RowMapping
 
 def _with_request(port: Document, asking: Document | None) -> Document:
     """Return the port with ``resource_request``, and in ``profile`` the resource provider that its bandwidth is
-    allocated from. *asking*: its entry of ``reservations.port_resource_requests``."""
+    allocated from. *asking*: the port's entry of ``reservations.port_resource_requests``."""
     if asking is None:
         return {**port, "resource_request": None}
     allocation = {"allocation": asking["allocation"]} if asking["allocation"] else {}
@@ -128,7 +128,8 @@ def changed_port_units(connection: Connection, row: RowMapping, changed: Documen
 
 
 def _leads_to(row: RowMapping) -> ColumnElement[bool]:
-    """Return the condition of the floating IPs that are associated with a port, or forward one of their ports to it."""
+    """Return the SQL condition for the floating IPs that are associated with a port, or forward one of their ports to
+    it."""
     return or_(floating_ips.c.port_id == row["id"], floating_ips.c.id.in_(select(forwardings.c.floatingip_id).where(
         forwardings.c.internal_port_id == row["id"])))
 
@@ -164,7 +165,7 @@ def _may_choose(context: Context, network: RowMapping, values: Document) -> None
 
 def _may_address(context: Context, network: RowMapping, verb: str) -> None:
     """Raise ``Forbidden`` unless the caller may choose addresses on the network. Another server may just have released
-    the chosen address."""
+    the chosen address. *verb*: create or update, for the error."""
     check_network_owner(context, network["project_id"], f"{verb}_port:fixed_ips:ip_address", "addresses")
 
 
@@ -352,8 +353,8 @@ def _readdress(connection: Connection, context: Context, row: RowMapping, fixed:
 
 
 def prepare_port_delete(connection: Connection, context: Context, row: RowMapping) -> None:
-    """Release the port's floating IPs. Raises ``Conflict`` while a server has the port; ``interfaces.delete_port``
-    detaches it from the server first, in an action of its own."""
+    """Release the port's floating IPs. Raises ``Conflict`` while a server has the port: ``interfaces.delete_port``
+    first detaches such a port, in an action of its own."""
     row = find_resource_row(connection, context, PORT, row["id"], lock=True)
     _check_free(row, "be deleted", {"id"})
     trunks.check_in_none(connection, row["id"])
@@ -362,7 +363,7 @@ def prepare_port_delete(connection: Connection, context: Context, row: RowMappin
 
 
 def _with_address(values: Sequence[str]) -> ColumnElement[bool]:
-    """Return the condition for the list filter ``fixed_ips``. *values*: ip_address=…, ip_address_substr=… and
+    """Return the SQL condition for the list filter ``fixed_ips``. *values*: ip_address=…, ip_address_substr=… and
     subnet_id=…, which must all match."""
     columns = {"ip_address": addresses.c.ip_address, "subnet_id": addresses.c.subnet_id}
     query = select(addresses.c.port_id)

@@ -75,8 +75,8 @@ def _seen_by(project: Any) -> ColumnElement[bool]:
 
 
 def networks_visible_to(context: Context) -> ColumnElement[bool]:
-    """Return the condition of the networks that *context* may see: those that it may use for servers, and external ones
-    for routers."""
+    """Return the SQL condition for the networks that *context* may see: those that it may use for servers, and external
+    ones for routers."""
     return true() if context.is_admin else _seen_by(context.project_id or "")
 
 
@@ -154,8 +154,8 @@ def _marked(nic: Document, network: Row[Any]) -> PortRequest:
 
 
 def _check_ports(connection: Connection, context: Context, plain: Sequence[Document]) -> dict[str, Row[Any]]:
-    """Check the requested ports, and add what they need from a host to *plain*. Returns the ports' networks, by
-    uuid."""
+    """Check the requested ports *plain*, and add the networks and needs of the ports to them. Returns the ports'
+    networks, by uuid."""
     if not plain:
         return {}
     ids = [nic["port_id"] for nic in plain]

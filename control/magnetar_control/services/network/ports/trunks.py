@@ -134,8 +134,9 @@ def create_trunk_row(connection: Connection, context: Context, values: Document)
 
 
 def _locked(connection: Connection, context: Context, ids: Collection[str]) -> dict[str, RowMapping]:
-    """Return the caller's ports *ids*, locked until the transaction ends; with their network, whose MTU is locked too,
-    the id of the port's trunk (``trunk``: as parent, ``inside``: as subport). Raises ``NotFound``."""
+    """Return the caller's ports *ids*, by id, each with data of its network. Locks the ports, and the MTU of their
+    networks, until the transaction ends. ``trunk``: the trunk whose parent the port is. ``inside``: the trunk whose
+    subport the port is. Raises ``NotFound``."""
     own_ids = connection.execute(select(ports.c.id).where(
         ports.c.id.in_(list(ids)), rows_of_caller(ports)(context)).order_by(
         ports.c.id).with_for_update()).scalars().all()
@@ -239,7 +240,7 @@ def _check_enabled(row: RowMapping) -> None:
 
 
 def prepare_trunk_update(connection: Connection, context: Context, row: RowMapping, values: Document) -> None:
-    """Accept all *values*: a new name, description or ``admin_state_up``."""
+    """Do nothing: all *values* are allowed (name, description, ``admin_state_up``)."""
 
 
 def prepare_trunk_delete(connection: Connection, context: Context, row: RowMapping) -> None:
@@ -273,8 +274,8 @@ class TrunkStore(NetworkStore):
     """The store of trunks, whose subports can be added and removed."""
 
     def leave(self, connection: Connection, context: Context, row: RowMapping, parts: Sequence[Document]) -> None:
-        """Set the subports of an enabled trunk before its own values change: these may disable it, so that subports
-        cannot change."""
+        """Make *parts* the subports of the trunk *row*, if it is enabled. ``put`` calls this before it changes the
+        trunk's values, because the subports of a disabled trunk cannot change."""
         if row["admin_state_up"]:
             self.enter(connection, context, row, parts)
 

@@ -42,7 +42,7 @@ def is_host_device(row: Mapping[Any, Any]) -> bool:
 
 def is_plugged_in(wish: Mapping[str, Any]) -> bool:
     """Return whether a requested NIC would be plugged into the Open vSwitch of its server's host, on a network of OVN.
-    *wish*: with the ``vnic_type`` of its port unless that is normal."""
+    *wish*: the requested NIC; it has a ``vnic_type`` unless that is normal."""
     return wish.get("vnic_type") not in (*PAST_OVN, REMOTE)
 
 
@@ -54,7 +54,7 @@ def smartnic_device(row: Mapping[Any, Any]) -> Document:
 
 
 def vif_type(row: Mapping[Any, Any]) -> str:
-    """Return Nova's word for the way that a port is plugged in."""
+    """Return Nova's ``vif_type`` of a port: how the port is plugged in."""
     if row["vnic_type"] in BY_OVN:
         return "ovs"
     return "hostdev_physical" if row["vnic_type"] == WHOLE else "hw_veb" if is_host_device(row) else "bridge"
@@ -74,7 +74,7 @@ def is_trusted(row: Mapping[Any, Any]) -> bool:
 
 
 def _truth(value: Any) -> bool | None:
-    """Return *value* as Nova reads a truth value (``bool_from_string``); ``None`` for anything else."""
+    """Return *value* as a boolean, as Nova reads it (``bool_from_string``); ``None`` for anything else."""
     return {"true": True, "1": True, "yes": True, "on": True, "false": False, "0": False, "no": False, "off": False,
             "none": False}.get(str(value).strip().lower())
 
@@ -116,8 +116,8 @@ def set_default_port_security(values: Document) -> None:
 
 
 def check_trust(port: Mapping[Any, Any]) -> None:
-    """Raise ``InvalidField`` when the ``profile`` of *port*, with all its values, requests trust and its ``vnic_type``
-    has none."""
+    """Raise ``InvalidField`` when the ``profile`` of *port*, with all its values, requests trust, and its ``vnic_type``
+    does not support trust."""
     profile: Document = port["profile"]
     if TRUST not in profile:
         return
@@ -130,9 +130,9 @@ def check_trust(port: Mapping[Any, Any]) -> None:
 
 
 def check_host_device_rule(connection: Connection, policy_id: str, rule: Mapping[Any, Any] | None) -> None:
-    """Raise ``Conflict`` if virtual functions have the QoS policy, and a server has one of them, or the new *rule*
-    cannot act on them. *rule*: ``None`` if a rule is removed. Servers' virtual functions keep the rules that they were
-    plugged in with. The caller has locked the policy."""
+    """Check a change of the rules of a QoS policy that virtual functions have; the caller has locked the policy. Raises
+    ``Conflict`` if a server has one of these virtual functions, because it keeps the rules that it was plugged in with;
+    or if the new *rule* cannot act on virtual functions. *rule*: ``None`` if a rule is removed."""
     used = connection.execute(select(ports.c.id, ports.c.device_id, TAKEN.label("taken")).where(
         ports.c.qos_policy_id == policy_id, ports.c.vnic_type.in_(PAST_OVN)).order_by(
         TAKEN.desc()).limit(1)).first()

@@ -97,8 +97,8 @@ def _reaches(connection: Connection, context: Context, row: Document | RowMappin
 
 
 def leads_to(connection: Connection, context: Context, row: Document | RowMapping, wish: Document) -> Document:
-    """Return the columns of a floating IP's target: the port, its fixed address, and the router between them. *wish*:
-    the requested port_id and fixed_ip_address."""
+    """Return the columns of a floating IP's target: the port, its fixed address, and the router between them; all
+    ``None`` to disassociate it. *wish*: the requested port_id and fixed_ip_address."""
     if wish["port_id"] is None:
         if wish["fixed_ip_address"] is not None:
             raise InvalidRequest("Bad floatingip request: fixed_ip_address cannot be specified without a port_id.",
@@ -124,7 +124,8 @@ def leads_to(connection: Connection, context: Context, row: Document | RowMappin
 
 
 def _fixed(connection: Connection, port: RowMapping, requested_address: str | None) -> tuple[str, str]:
-    """Return the port's IPv4 address that the request means, and its subnet. Raises ``InvalidRequest``."""
+    """Return the port's IPv4 address *requested_address* (``None``: its only one), and the id of its subnet. Raises
+    ``InvalidRequest``."""
     have = connection.execute(select(addresses.c.ip_address, addresses.c.subnet_id).where(
         addresses.c.port_id == port["id"])).all()
     fitting = [address_row for address_row in have if requested_address in (None, address_row.ip_address)

@@ -58,7 +58,7 @@ def first_of_each(choices: Sequence[RowMapping]) -> list[RowMapping]:
 
 def check_apart(port_rows: Sequence[RowMapping], new: Sequence[RowMapping]) -> None:
     """Raise ``InvalidRequest`` when a subnet of *new* overlaps with a subnet of the router, because the router could
-    not route to both."""
+    not route to both. *port_rows*: the ports of the router."""
     for subnet in new:
         for port_row in port_rows:
             if prefixes_overlap(subnet["cidr"], port_row["cidr"]):

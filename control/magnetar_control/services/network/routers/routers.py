@@ -204,8 +204,8 @@ def _answer(router: RowMapping, port: str, subnet: RowMapping) -> Document:
 
 
 def _place(connection: Connection, context: Context, wish: Document) -> tuple[RowMapping, str | None]:
-    """Return the subnet for the new interface, and the port if the request *wish* names one. The port belongs to the
-    caller's project, and stays free until the transaction ends."""
+    """Return the row of the subnet for the new interface, and the id of the port that the request *wish* names, or
+    ``None``. The port belongs to the caller's project, and stays free until the transaction ends."""
     if wish.get("subnet_id"):
         query = select(subnets).where(subnets.c.id == wish["subnet_id"], rows_of_caller(subnets)(context))
         subnet = connection.execute(query).mappings().first()
@@ -295,8 +295,8 @@ class RouterStore(NetworkStore):
 
     def put(self, context: Context, id: str | None, values: Document, parts: Sequence[str] | None,
             dry: bool = False) -> Document:
-        """Create a router with *values* (without *id*) or change it, so that it has interfaces in exactly the subnets
-        *parts*. ``None``: keep the interfaces. One transaction."""
+        """Create a router with *values* (without *id*) or change it, in one transaction, and return it. Afterwards it
+        has interfaces in exactly the subnets *parts*. ``None``: keep the interfaces."""
         self._check_writer(context, "update" if id else "create")
         own_values = {name: value for name, value in values.items() if name != "routes"}
         routes = values.get("routes")

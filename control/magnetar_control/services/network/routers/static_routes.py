@@ -67,8 +67,8 @@ class RouteHop:
 
 @dataclass
 class RouteStation:
-    """A router that the packets can reach. *inside*: (prefix, subnet id) of its own subnets. *seen*: whether the caller
-    may see the router."""
+    """A router on the way of packets, for the check for loops. *inside*: (prefix, subnet id) of its own subnets.
+    *seen*: whether the caller may see the router."""
 
     id: str
     name: str
@@ -77,7 +77,7 @@ class RouteStation:
     inside: list[tuple[AddressRange, str]] = field(default_factory=list)
 
     def knows(self) -> Iterator[AddressRange]:
-        """Yield the destinations of the router's routes, and its own subnets."""
+        """Yield the prefixes of the router's routes and of its own subnets."""
         yield from (hop.to for hop in self.hops)
         yield from (net for net, _subnet in self.inside)
 
@@ -221,10 +221,11 @@ def _is_covered(prefix: AddressRange, known_ranges: Iterable[AddressRange]) -> b
 
 def _is_summary(stations: Mapping[str, RouteStation], start: RouteStation, prefix: AddressRange,
                 loop: Sequence[tuple[RouteStation, RouteHop]], known_ranges: Iterable[AddressRange]) -> bool:
-    """Return whether the *loop* only comes from a summary route, and is therefore allowed: a hub routes a whole range
-    to a spoke, which routes everything else to the hub. The routes of such a loop have different ranges. A part of
-    *prefix* arrives at the spoke, or may arrive once the spoke has its subnet (its default route tells no more). A loop
-    is also allowed if all its routes are wider than *prefix*: the subnet of *prefix* was removed from the spoke."""
+    """Return whether the *loop* of packets to *prefix* is allowed because of a summary route. A hub routes a whole
+    range to a spoke, which routes everything else back to the hub. The routes of such a loop have different ranges. It
+    is allowed if one of them is a default route, which does not tell what the spoke has, or if a part of *prefix* in
+    *known_ranges* is routed without a loop. A loop is also allowed if all its routes are wider than *prefix*: the
+    subnet of *prefix* was removed from the spoke."""
     to = {hop.to for _station, hop in loop}
     if len(to) > 1 and any(address_range.text in DEFAULT for address_range in to):
         return True
@@ -237,9 +238,9 @@ def _is_summary(stations: Mapping[str, RouteStation], start: RouteStation, prefi
 
 def _message(prefix: AddressRange, loop: Sequence[tuple[RouteStation, RouteHop]],
              visible_ranges: Iterable[AddressRange]) -> str:
-    """Return the error text for a *loop*. *visible_ranges*: the prefixes that the caller's own routers know; one of
-    them contains *prefix*. If only another project's router knows *prefix*, the text names the smallest of these
-    instead."""
+    """Return the error text for a *loop* of packets to *prefix*. *visible_ranges*: the prefixes that the caller's own
+    routers have. The text names the smallest of these that contains *prefix*, because *prefix* itself may be another
+    project's."""
     least = min((address_range for address_range in visible_ranges if address_range.has(prefix)),
                 key=lambda address_range: address_range.size)
     subject = "Packets" if least == prefix else "Some packets"

@@ -116,12 +116,12 @@ class HostGroups:
         self.database = database
 
     def hosts(self) -> list[str]:
-        """Return the names of hosts to which groups, or groups of ports, must be sent."""
+        """Return the sorted names of hosts to which groups, or ports with their groups, must be sent."""
         with self.database.read() as connection:
             return sorted(connection.execute(_DUE_HOSTS).scalars())
 
     def due(self, host: str) -> tuple[Sequence[str], Sequence[DuePort]]:
-        """Return the next ids of groups, and the next ports of servers, that must be sent to *host*."""
+        """Return the next groups (ids), and the next ports of servers, that must be sent to *host*."""
         with self.database.read() as connection:
             groups = connection.execute(_DUE_GROUPS, {"at": host}).scalars().all()
             rows = connection.execute(_DUE_PORTS, {"at": host}).mappings().all()
@@ -193,7 +193,7 @@ class HostGroups:
                     _HELD.host == host, _HELD.group_id.in_(other)).values(due=True))
 
     def held(self, host: str, servers: Collection[str]) -> list[DuePort]:
-        """Return the ports of *servers* that *host* filters."""
+        """Return those ports of *servers* whose packets *host* filters."""
         rows, ids = list[RowMapping](), sorted(servers)
         with self.database.read() as connection:
             for at in range(0, len(ids), MANY):

@@ -32,14 +32,14 @@ def address_scope_documents(connection: Connection, rows: Sequence[RowMapping]) 
 
 
 def create_address_scope_row(connection: Connection, context: Context, values: Document) -> None:
-    """Add an address scope."""
+    """Insert an address scope, and share it with all projects if *values* say so."""
     insert_resource_row(connection, address_scopes, values)
     sharing.share_new_row(connection, "address_scope", values)
 
 
 def prepare_address_scope_update(connection: Connection, context: Context, row: RowMapping, values: Document) -> None:
-    """Check and apply the new *values* of the address scope *row*. It stays shared while other projects have pools in
-    it."""
+    """Apply a change of ``shared`` in the new *values* of the address scope *row*. Raises ``Conflict`` when it would no
+    longer be shared while other projects have pools in it."""
     sharing.apply_sharing_change(connection, "address_scope", row, values)
 
 

@@ -138,8 +138,8 @@ def _check_default(connection: Connection, version: int, values: Document) -> No
 
 
 def default_subnet_pool(connection: Connection, version: int, visible: ColumnElement[bool]) -> str | None:
-    """Return the id of the default pool of an IP version, if *visible* is true for it. The pool is not locked: callers
-    that allocate a subnet have locked the project's quota."""
+    """Return the id of the default pool of an IP version; ``None`` if there is none, or the SQL condition *visible* is
+    false for it. The pool is not locked: callers that allocate a subnet have locked the project's quota."""
     return connection.execute(select(subnet_pools.c.id).where(
         subnet_pools.c.ip_version == version, subnet_pools.c.is_default, visible)).scalar()
 
@@ -275,7 +275,8 @@ def _inside(net: Any, nets: Iterable[Any]) -> bool:
 
 
 def _check_quota(pool: RowMapping, have: Sequence[AnyNetwork], bits: int) -> None:
-    """Raise ``Conflict`` when the project would exceed its ``default_quota`` of the pool."""
+    """Raise ``Conflict`` when a project with the subnets *have* in the pool, and a new one of prefix length *bits*,
+    would exceed the pool's ``default_quota``."""
     limit, counted = pool["default_quota"], COUNTED[pool["ip_version"]]
     if limit is None:
         return
@@ -286,8 +287,8 @@ def _check_quota(pool: RowMapping, have: Sequence[AnyNetwork], bits: int) -> Non
 
 
 def first_free(nets: Sequence[Any], taken: Sequence[Any], bits: int) -> AnyNetwork | None:
-    """Return a prefix of *bits* bits that overlaps with none of *taken*: the first one in the smallest of *nets* that
-    has a free one."""
+    """Return a prefix of length *bits* that overlaps with none of *taken*: the first one in the smallest of *nets* that
+    has a free one. ``None`` if there is none."""
     spans = sorted((int(taken_net[0]), int(taken_net[-1])) for taken_net in taken)
     for net in sorted(nets, key=lambda pool_net: (-pool_net.prefixlen, int(pool_net[0]))):
         if net.prefixlen > bits:

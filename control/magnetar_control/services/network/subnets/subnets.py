@@ -42,7 +42,7 @@ NOT_FOR_GUESTS = (IPv6Network("fe80::/10"), IPv6Network("ff00::/8"), IPv6Network
 
 
 def visible_subnets(context: Context) -> ColumnElement[bool]:
-    """Return the condition of the subnets that the caller's project owns, and of the subnets of visible networks."""
+    """Return the SQL condition for the subnets that the caller's project owns, and the subnets of visible networks."""
     if context.is_admin:
         return true()
     return or_(subnets.c.project_id == (context.project_id or ""),
@@ -50,7 +50,7 @@ def visible_subnets(context: Context) -> ColumnElement[bool]:
 
 
 def _listed_subnets(context: Context) -> ColumnElement[bool]:
-    """Return the condition of ``visible_subnets`` for lists, see ``sharing.listed_ids``."""
+    """Return the SQL condition of ``visible_subnets`` in a faster form for lists (``sharing.listed_ids``)."""
     if context.is_admin:
         return true()
     project, own, inside = context.project_id or "", subnets.alias(), subnets.alias()
@@ -98,7 +98,7 @@ def create_subnet_row(ranges: Sequence[IPv4Network], connection: Connection, con
 
 
 def _make_known(connection: Connection, network: RowMapping, subnet: Document) -> None:
-    """Give each port of the network the address in *subnet* that its guest will derive from its MAC."""
+    """Insert, for each port of the network, the address in *subnet* that its guest will derive from its MAC."""
     for port in connection.execute(select(ports.c.id, ports.c.mac_address).where(
             ports.c.network_id == network["id"], ~ports.c.device_owner.startswith(OWN))).all():
         address = ipam.of_mac(subnet["cidr"], port.mac_address)
