@@ -100,7 +100,7 @@ class Images(Protocol):
     (md5), os_hash_algo, os_hash_value (sha512), protected, tags, properties {name: text}, created_at, updated_at}."""
 
     def show(self, context: Context, id: str) -> Document | None:
-        """Return the image, if *context* may see it."""
+        """Return the image; ``None`` unless *context* may see it."""
 
     def list(self, context: Context, name: str | None = None,
              properties: Mapping[str, str] | None = None) -> Documents:
@@ -241,8 +241,8 @@ class Networks(Protocol):
         left out."""
 
     def users(self, servers: Collection[str] | None = None) -> dict[str, str]:
-        """Return {port: server} for the ports of all servers, or of *servers*. A server in the result may no longer
-        exist."""
+        """Return {id of the port: id of the server} for all servers, or for *servers*. A server in the result may no
+        longer exist."""
 
     def user_ids(self, after: str, limit: int) -> list[str]:
         """Return ids of servers with ports: the first *limit* after the id *after*, in the service's order."""
@@ -255,8 +255,8 @@ class Networks(Protocol):
         on a host is left over from a deleted network."""
 
     def groups(self, context: Context, names: Sequence[str]) -> Documents:
-        """Return the security groups with these names or uuids, each once: {name, id}. The group ``default`` may have
-        no id yet. Raises ``InvalidRequest``."""
+        """Return the security groups with these names or uuids, each once, as {name, id}. The group ``default`` may
+        have no id yet. Raises ``InvalidRequest``."""
 
     def groups_of(self, server_id: str) -> Documents:
         """Return the security groups of a server's ports, each once, as ``resources`` shows them: with ``rules``."""
@@ -347,14 +347,14 @@ class Volumes(Protocol):
         attachment is not detaching."""
 
     def disconnected(self, attachment_id: str, sure: Sure = always_allowed) -> None:
-        """Record that the server is on no host and keeps the volume: the attachment is reserved again. Do nothing when
+        """Record that the server keeps the volume, but is on no host: the attachment is reserved again. Do nothing when
         there is no such attachment."""
 
     def detached(self, attachment_id: str, sure: Sure = always_allowed) -> None:
         """Remove the attachment; do nothing when there is no such attachment."""
 
     def users(self, servers: Collection[str] | None = None) -> dict[str, str]:
-        """Return {attachment: server} for the attachments of all servers, or of *servers*. A server in the result may
+        """Return {id of the attachment: id of the server} for all servers, or for *servers*. A server in the result may
         no longer exist."""
 
     def user_ids(self, after: str, limit: int) -> list[str]:

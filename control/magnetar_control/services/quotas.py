@@ -56,7 +56,7 @@ class Quotas:
         return self.limits(connection, project)
 
     def every(self, connection: Connection) -> dict[str, Limits]:
-        """Return the limits of each project that has limits of its own."""
+        """Return {project: its limits} for the projects that have limits of their own."""
         projects = quotas.fetch_limited_projects(connection, self.defaults)
         configured = quotas.fetch_quota_limits(connection, (DEFAULT, *projects))
         return {project: self.merged(configured, project) for project in projects}
@@ -72,8 +72,8 @@ class Quotas:
         return most
 
     def check(self, connection: Connection, project: str, most: Mapping[str, int], **more: int) -> None:
-        """Raise the service's refusal when usage plus *more* exceeds the limits *most*, which ``bound`` has
-        returned."""
+        """Raise the service's quota error if the usage plus *more*, by resource, exceeds the limits *most*, which
+        ``bound`` has returned."""
         requested = {name: number for name, number in more.items() if number > 0 and name in most}
         have = self.count(connection, project, requested) if requested else {}
         over = [Excess(name, have[name], number, most[name]) for name, number in requested.items()
@@ -82,6 +82,6 @@ class Quotas:
             raise self.refusal(over)
 
     def within(self, connection: Connection, project: str, **more: int) -> None:
-        """Raise the service's refusal when usage plus *more* exceeds the project's limits. Locks the quota as ``bound``
-        does."""
+        """Raise the service's quota error if the usage plus *more*, by resource, exceeds the project's limits. Locks
+        the quota as ``bound`` does."""
         self.check(connection, project, self.bound(connection, project, *more), **more)

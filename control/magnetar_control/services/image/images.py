@@ -58,8 +58,8 @@ class ImageListing:
 
 def find_image_document(connection: Connection, context: Context | None, id: str,
                         lock: bool = False) -> Document | None:
-    """Return the image, if *context* may see it. *context* is ``None`` for the control plane, which sees every image.
-    *lock*: no other client changes the image until the transaction ends."""
+    """Return the image; ``None`` unless *context* may see it. Without *context*, which means the control plane, every
+    image is visible. *lock*: no other client changes the image until the transaction ends."""
     if context is not None and not context.is_reader:
         return None
     values: dict[str, str | None] = {"id": id}
@@ -82,8 +82,7 @@ def require_image_document(connection: Connection, context: Context | None, id: 
 
 
 def update_image_row(connection: Connection, id: str, values: Row, status: Sequence[str] = ()) -> bool:
-    """Change columns of the image *id*, if its status is in *status* (empty: any); return whether there was such an
-    image."""
+    """Change columns of the image *id*, if its status is in *status* (empty: any); return whether that was so."""
     condition = images.c.id == id
     if status:
         condition &= images.c.status.in_(status)

@@ -66,8 +66,8 @@ def _refusal(over: Sequence[Excess]) -> MagnetarError:
 
 
 def check_image_quota(connection: Connection, quota: Quotas, project: str, more: int, size: int, image: str) -> None:
-    """Raise the quota's refusal when *more* further images with *size* bytes of content exceed it. The upload to
-    *image* does not count."""
+    """Raise the quota's error if the project may not have *more* additional images with *size* bytes of content. The
+    upload to *image* does not count."""
     limits, (count, used) = quota.limits(connection, project), _used(connection, project, image)
     over = [Excess(COUNT, count, more, limits[COUNT])] if more > 0 and 0 <= limits[COUNT] < count + more else []
     if size > 0 and 0 <= limits[SIZE] * MIB < used + size:
@@ -97,7 +97,7 @@ class Share:
             yield chunk
 
     def _take(self, least: int, most: int) -> None:
-        """Claim *most* bytes of the quota, or all that is left of it. Raises the quota's refusal when less than *least*
+        """Claim *most* bytes of the quota, or all that is left of it. Raises the quota's error when less than *least*
         is left."""
         with self.database.write() as connection:
             limit = self.quota.bound(connection, self.project, SIZE).get(SIZE)

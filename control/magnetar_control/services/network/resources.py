@@ -403,7 +403,7 @@ class NetworkStore:
                   for name, values in page.filters.items())]
 
     def _order(self, page: Page) -> Order:
-        """Return the columns that a list is sorted by, each with whether descending. Raises ``InvalidRequest``."""
+        """Return (column, whether descending) for the columns that sort a list. Raises ``InvalidRequest``."""
         table = self.resource.table.c
         order = []
         for name, down in (*(page.sort or (("created_at", False),)), ("id", False)):

@@ -230,7 +230,7 @@ def delete_sharing_policies(connection: Connection, id: str) -> None:
 
 
 def refresh_sharing_columns(connection: Connection, kind: str, id: str) -> None:
-    """Set the columns of an object that say whether it has RBAC policies."""
+    """Set the columns that say whether an object has RBAC policies, such as ``shared``, from its policies."""
     policy, table = rbac_policies.c, KINDS[kind].table
     for action, column in KINDS[kind].columns.items():
         some = and_(policy.object_id == id, policy.action == action,

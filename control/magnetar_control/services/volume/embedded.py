@@ -72,8 +72,8 @@ class EmbeddedVolumes:
         self.worker = Worker(database, self.reach, pause)
 
     def create_snapshot(self, context: Context, volume_id: str, **fields: Any) -> Document:
-        """Create a snapshot. Further *fields*: description, metadata, ``in_use`` (false: not of a volume in use).
-        Raises ``NotFound``, ``InvalidRequest`` when the volume is not ready, ``TooLarge``."""
+        """Create and return a snapshot. Further *fields*: description, metadata, ``in_use`` (false: not of a volume in
+        use). Raises ``NotFound``, ``InvalidRequest`` when the volume is not ready, ``TooLarge``."""
         id = fields.get("id") or str(uuid.uuid4())
         if existing := self.snapshot(context, id):
             return existing

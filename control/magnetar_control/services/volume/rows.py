@@ -191,7 +191,7 @@ class NamedStore(Reading):
     """The base of the stores of volumes and snapshots, which have a name, description and metadata."""
 
     def update(self, context: Context, id: str, **values: Any) -> None:
-        """Change name, description or metadata."""
+        """Change name, description or metadata of the volume or snapshot *id*. Raises ``NotFound``."""
         check_volume_writer(context)
         with self.database.write() as connection:
             get_visible_row(connection, self.table, context, id)
@@ -199,7 +199,8 @@ class NamedStore(Reading):
                                                        for name, value in values.items()})
 
     def change_metadata(self, context: Context, id: str, change: Callable[[Document], Document]) -> Document:
-        """Set the metadata to what *change* returns for the present metadata, and return the new metadata."""
+        """Set the metadata of the volume or snapshot to what *change* returns for the present metadata; return the new
+        metadata."""
         check_volume_writer(context)
         with self.database.write() as connection:
             new = change(get_visible_row(connection, self.table, context, id)["metadata"])

@@ -29,7 +29,7 @@ DELETABLE = ("available", "error", "error_deleting")
 
 
 def begin_snapshot(connection: Connection, context: Context, volume: RowMapping, id: str, **values: Any) -> None:
-    """Insert a snapshot of *volume*, and queue its creation."""
+    """Insert the row of a snapshot of *volume*, and queue the task that creates it. *values*: further columns."""
     connection.execute(insert(snapshots).values(
         id=id, project_id=volume["project_id"], user_id=context.user_id, volume_id=volume["id"], size=volume["size"],
         status="creating", host=volume["host"], bootable=volume["bootable"], volume_type=volume["volume_type"],

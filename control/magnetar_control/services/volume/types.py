@@ -107,7 +107,7 @@ class TypeStore:
 
     def create(self, context: Context, name: str, description: str | None = None, is_public: bool = True,
                extra_specs: Mapping[str, str] | None = None) -> VolumeType:
-        """Create a type. Raises ``Conflict`` when the name is taken. Any extra specs are accepted: see
+        """Create and return a type. Raises ``Conflict`` when the name is taken. Any extra specs are accepted: see
         ``type_specs``."""
         specs = dict(extra_specs or {})
         with self.database.write() as connection:
@@ -119,7 +119,7 @@ class TypeStore:
             return self._seen(connection, context, id)
 
     def update(self, context: Context, name_or_id: str, values: Mapping[str, Any]) -> VolumeType:
-        """Change name, description, is_public. Existing volumes show the new name immediately."""
+        """Change name, description, is_public; return the type. Existing volumes show the new name immediately."""
         try:
             with self.database.write() as connection:
                 volume_type = self._made(connection, context, name_or_id)
@@ -151,8 +151,8 @@ class TypeStore:
             return specs
 
     def encrypt(self, context: Context, name_or_id: str, values: Mapping[str, Any] | None) -> VolumeType:
-        """Encrypt new volumes of the type as *values* say; ``None``: do not encrypt them any more. Raises ``NotFound``
-        when there is no encryption to remove, ``InvalidRequest`` while volumes have the type."""
+        """Encrypt new volumes of the type as *values* say (``None``: not any more). Raises ``NotFound`` when there is
+        no encryption to remove, ``InvalidRequest`` while volumes have the type."""
         with self.database.write() as connection:
             volume_type = self._unused(connection, context, name_or_id)
             if values is None and volume_type.encryption is None:

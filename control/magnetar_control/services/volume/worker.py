@@ -141,7 +141,7 @@ class Worker:
                 self._over.wait(1.0)
 
     def _has_tasks(self) -> bool:
-        """Return whether there are any tasks, including those that must wait or that another worker has."""
+        """Return whether there are any tasks, including tasks that must wait and tasks that another worker does."""
         with self.database.read() as connection:
             return bool(connection.execute(_HAS_TASKS).scalar())
 
@@ -230,8 +230,8 @@ class Worker:
             return done
 
     def _again(self, table: Table, row: Row, error: MagnetarError) -> None:
-        """Queue the task for later; after ``ATTEMPTS`` attempts, let it fail. A deletion is retried without limit, so
-        that no content is left on the host."""
+        """Queue the task for a later attempt; after ``ATTEMPTS`` attempts, record that it failed with *error*. A
+        deletion is retried without limit, so that no content is left on the host."""
         if row["attempts"] + 1 >= ATTEMPTS and row["task"] != "delete":
             self._failed(table, row, error)
             return
@@ -348,7 +348,7 @@ def _reimage_volume(worker: Worker, row: Row) -> Document:
 
 
 def _upload_volume(worker: Worker, row: Row) -> Document:
-    """Have the host create an image of its own from the volume, and upload the content of that to the image service."""
+    """Have the host create a local image from the volume, and upload the content of this image to the image service."""
     images, id = worker.reach.images, row["upload"]["image_id"]
     image = images.show(Context(row["user_id"], row["project_id"], frozenset(("admin",))), id) if images else None
     if images is None or image is None:

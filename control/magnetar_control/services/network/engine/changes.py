@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Notes of changes that must still be written to the engine. A note is added in the transaction that changes a row, and
-removed when the engine has the change. This module also notes changes for hosts that filter themselves
+removed when the engine has the change. This module also notes changes for hosts whose agents filter packets
 (``host_groups``)."""
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ ON_HOSTS = frozenset({"address_group", "port", "security_group", "security_group
 _AFTER = select(changes).where(changes.c.id > bindparam("after")).order_by(changes.c.id).limit(bindparam("many"))
 _DONE = delete(changes).where(changes.c.id.in_(bindparam("ids", expanding=True)))
 _NUMBERED = update(engine).where(engine.c.id == 1).values(number=bindparam("number"))
-#: Both in one statement, where the database supports that.
+#: Removes the notes and stores the number in one statement, where the database supports that.
 _DONE_AND_NUMBERED = _NUMBERED.add_cte(_DONE.returning(changes.c.id).cte("done"))
 _PENDING = select(changes.c.id, cast(null(), engine.c.number.type).label("number")).where(changes.c.unit.in_(
     bindparam("units", expanding=True))).union_all(select(literal(""), engine.c.number))

@@ -2,8 +2,8 @@
 """The interface of engines. An engine gives hosts the networks that the rows of the network service describe.
 
 The rows are the truth. ``wanted.py`` turns them into *units*: a network, port, group or router with everything that
-belongs to it. An engine compares its content with the units, and repairs the difference. It does not touch what others
-have created.
+belongs to it. An engine compares its content with the units, and repairs the difference. It does not change or remove
+the content that others have created.
 """
 
 from __future__ import annotations

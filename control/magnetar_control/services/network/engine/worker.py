@@ -36,15 +36,15 @@ BEHIND = 0.5
 
 
 class Wait(NamedTuple):
-    """The seconds that the start of a guest waits: until the engine has its ports, then until hosts have applied
-    that."""
+    """The longest waits at the start of a guest, in seconds: until the engine has its ports, then until hosts have
+    applied these."""
 
     engine: float = 30.0
     hosts: float = 5.0
 
 
 class Hearing:
-    """A waiting caller, and the notes that this process has written since the wait began."""
+    """A waiting caller: the ids of the notes that this process has written to the engine since the wait began."""
 
     def __init__(self) -> None:
         self.notes: set[str] = set()
@@ -171,7 +171,7 @@ class EngineWorker:
 
     @contextlib.contextmanager
     def hears(self) -> Iterator[Hearing]:
-        """Yield a ``Hearing`` that collects which notes are written, until the block ends."""
+        """Yield a ``Hearing`` that collects the notes written to the engine until the block ends."""
         hearing = Hearing()
         with self._lock:
             self._hearing.add(hearing)
@@ -182,8 +182,8 @@ class EngineWorker:
                 self._hearing.discard(hearing)
 
     def follow(self, units: Collection[str], hearing: Hearing, number: int | None = None) -> None:
-        """Wait as ``settle`` does. *number*: the engine's last change, if the caller knows that the engine has
-        *units*."""
+        """Wait as ``settle`` does. *number*: the number of the engine's last change, if the caller knows that the
+        engine has *units*."""
         if number is None:
             number = self._written(units, hearing)
         if self.wait.hosts <= 0:

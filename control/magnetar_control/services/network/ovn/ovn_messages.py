@@ -13,8 +13,8 @@ from typing import Any, Self
 import orjson
 import ovs.json
 
-#: The tokens that say where a message ends: whole strings, and braces outside of them. A string may go on in the next
-#: piece, also from a backslash on.
+#: The tokens that show where a message ends: whole strings, and braces outside of strings. A string may continue in the
+#: next piece, also directly after a backslash.
 _TOKEN = re.compile(r'"[^"\\]*+(?:\\.[^"\\]*+)*+(?:"|(?P<open>\\?)\Z)|[{}]', re.DOTALL)
 
 

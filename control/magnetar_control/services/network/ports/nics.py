@@ -157,13 +157,13 @@ def _make_port(connection: Connection, context: Context, id: str, request: PortR
 
 
 def nics_of_server(connection: Connection, server_id: str, *, lock: bool = False) -> list[ServerNic]:
-    """Return the NICs of a server, in its order. *lock*: what the ports need from a host cannot change until the
-    transaction ends."""
+    """Return the NICs of a server, in their order in the server. *lock*: what the ports need from a host cannot change
+    until the transaction ends."""
     return cast("list[ServerNic]", _nics_of_server(connection, server_id, states=False, lock=lock))
 
 
 def ports_of_server(connection: Connection, server_id: str) -> list[PortOfServer]:
-    """Return the NICs of a server, in its order, each with the state and host of its port."""
+    """Return the NICs of a server, in their order in the server, each with the state and host of its port."""
     return cast("list[PortOfServer]", _nics_of_server(connection, server_id, states=True))
 
 
@@ -227,8 +227,8 @@ def floating_ips_by_server(connection: Connection, server_ids: Sequence[str]) ->
 
 def _nic(rows: Sequence[RowMapping], states: bool, rate: Mapping[str, int],
          vlans: Sequence[Document] | None = None) -> Document:
-    """Return the NIC of a port. *rows*: a row for each address. *vlans*: the port's subports. *rate*: the limits of a
-    virtual function from its QoS policy."""
+    """Return the NIC of a port. *rows*: a row for each address. *states*: include the port's state and host. *rate*:
+    the limits of a virtual function from its QoS policy. *vlans*: the port's subports."""
     row, flat = rows[0], rows[0]["type"] == "flat"
     function = virtual_functions.is_host_device(row)
     engine = row["by_engine"] and not function
@@ -257,7 +257,8 @@ def _nic(rows: Sequence[RowMapping], states: bool, rate: Mapping[str, int],
 
 
 def _security(row: RowMapping, fixed: Sequence[Document], flat: bool) -> Document:
-    """Return the fields of the agent's NIC for port security, without those that equal the agent's defaults."""
+    """Return the fields of the agent's NIC for port security, without those that equal the agent's defaults. *fixed*:
+    the port's addresses. *flat*: whether the port is on a bridge of the host."""
     if not row["port_security_enabled"]:
         return {"port_security": False}
     other_addresses = [fixed_ip["ip_address"] for fixed_ip in fixed[1:]]

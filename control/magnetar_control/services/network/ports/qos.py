@@ -103,9 +103,9 @@ def prepare_qos_policy_delete(connection: Connection, context: Context, row: Row
 
 def check_qos_policy(connection: Connection, context: Context, network: RowMapping | Document, values: Document,
                      had: str | None = None) -> None:
-    """Check that a network, or a port on *network*, may get the ``qos_policy_id`` in *values*. *had*: the id of its
-    present policy. A present policy that the caller cannot see may not be removed: it is the operator's limit. Locks
-    the new policy. Raises ``Forbidden``, ``InvalidField``, ``NotFound``."""
+    """Check that a network, or a port on *network*, may get the ``qos_policy_id`` in *values*. *had*: the id of the
+    present policy of this network or port. A present policy that the caller cannot see may not be removed: it is the
+    operator's limit. Locks the new policy. Raises ``Forbidden``, ``InvalidField``, ``NotFound``."""
     if "qos_policy_id" not in values or values["qos_policy_id"] == had:
         return
     if had is not None and connection.execute(select(qos_policies.c.id).where(
@@ -147,8 +147,8 @@ def _create_rule(kind: str, connection: Connection, context: Context, values: Do
 
 
 def _check_rule(connection: Connection, policy_id: str, rule: Document) -> None:
-    """Raise ``Conflict`` for a *rule* that contradicts another rule of the policy, or would change what servers have
-    claimed."""
+    """Raise ``Conflict`` for a *rule* that contradicts another rule of the policy, or would change the bandwidth that
+    servers have claimed."""
     reservations.check_bandwidth_rule(connection, policy_id, rule)
     virtual_functions.check_host_device_rule(connection, policy_id, rule)
     if rule["kind"] == reservations.KIND:

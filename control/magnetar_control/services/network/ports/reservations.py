@@ -60,7 +60,7 @@ def minima_of_policies(connection: Connection, ids: Collection[str], *, lock: bo
 
 
 def requested_bandwidth(minima: Mapping[str, int], type: str, physical: str | None) -> dict[str, int]:
-    """Return the bandwidth that a port with these *minima* needs from its host, by ``bandwidth.bandwidth_resource``."""
+    """Return {resource of the host (``bandwidth.bandwidth_resource``): kbit/s} for a port with these *minima*."""
     return {bandwidth.bandwidth_resource(way, bandwidth_network(type, physical)): n for way,
             n in sorted(minima.items())}
 
@@ -129,8 +129,8 @@ def check_bandwidth_rule(connection: Connection, policy_id: str, rule: Document)
 
 
 def check_promises(connection: Connection, policy_id: str) -> None:
-    """Raise ``Conflict`` while servers have ports with the policy: what they have claimed on hosts must not change. The
-    caller has locked the policy."""
+    """Raise ``Conflict`` while servers have ports with the policy: the bandwidth that they have claimed on hosts must
+    not change. The caller has locked the policy."""
     _check_unused(connection, POLICY.is_not_distinct_from(policy_id), f"What QoS policy {policy_id} promises")
 
 

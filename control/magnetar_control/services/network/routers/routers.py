@@ -263,7 +263,7 @@ class RouterStore(NetworkStore):
     """The store of routers and their interfaces."""
 
     def interface(self, context: Context, id: str, wish: Document, *, put: bool) -> Document:
-        """Add an interface (*put*), or remove one. *wish*: {subnet_id} or {port_id}."""
+        """Add an interface (*put*), or remove one; return Neutron's answer. *wish*: {subnet_id} or {port_id}."""
         self._check_writer(context, "add_interface_to" if put else "remove_interface_from")
 
         def act(connection: Connection) -> Document:
@@ -274,9 +274,9 @@ class RouterStore(NetworkStore):
         return run_transaction(self.database, act)
 
     def routes(self, context: Context, id: str, routes: Sequence[Document], *, put: bool) -> Document:
-        """Add the static routes *routes* (*put*), or remove them. Routes that already exist, or are already gone, are
-        no error. Changes that another caller makes to other routes meanwhile are kept. Raises ``InvalidRequest`` for
-        too many routes."""
+        """Add the static routes *routes* (*put*), or remove them, and return the router. Routes that already exist, or
+        are already gone, are no error. Changes that another caller makes to other routes meanwhile are kept. Raises
+        ``InvalidRequest`` for too many routes."""
         self._check_writer(context, "add_extraroutes_to" if put else "remove_extraroutes_from")
 
         def act(connection: Connection) -> Document:

@@ -82,7 +82,7 @@ class RouteStation:
         yield from (net for net, _subnet in self.inside)
 
     def leads(self, prefix: AddressRange) -> list[RouteHop]:
-        """Return the longest routes of the router that match *prefix*: several, one or none.
+        """Return the most specific routes of the router that contain *prefix*: several, one or none.
 
         Empty if one of the router's own subnets matches as well or better.
         """

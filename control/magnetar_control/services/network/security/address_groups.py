@@ -48,7 +48,7 @@ def _distinct_addresses(requested: Sequence[str]) -> list[str]:
 
 
 def prepare_address_group_update(connection: Connection, context: Context, row: RowMapping, values: Document) -> None:
-    """Accept all *values*: a new name or description. Other methods change the addresses."""
+    """Do nothing: all *values* are allowed (name, description). Other methods change the addresses."""
 
 
 def prepare_address_group_delete(connection: Connection, context: Context, row: RowMapping) -> None:
@@ -90,7 +90,7 @@ class AddressGroupStore(NetworkStore):
         self._note(connection, row, None)
 
     def move(self, context: Context, id: str, changed_addresses: Sequence[str], *, put: bool) -> Document:
-        """Add *changed_addresses* (*put*), or remove them, all or none."""
+        """Add *changed_addresses* (*put*) or remove them, all or none, and return the address group."""
         self._check_writer(context, "add_addresses_to" if put else "remove_addresses_from")
 
         def act(connection: Connection) -> Document:

@@ -49,7 +49,7 @@ _PORTS = select(*ports.c["id", "device_id", "mac_address", "security_groups", "p
     ports.c.host == bindparam("at"), TAKEN)
 _DUE_PORTS = _PORTS.where(ports.c.groups_due.is_(True)).limit(AT_ONCE)
 _REVISED = update(security_groups).where(_GROUP.id == bindparam("at")).values(revision=_GROUP.revision + 1)
-#: The condition of ports on networks without an engine. ``_FLAT``: of those ports that are on bridges.
+#: The SQL condition for ports on networks without an engine. ``_FLAT``: for ports on bridges of hosts.
 OURS = ports.c.network_id.in_(select(networks.c.id).where(~networks.c.by_engine))
 _PORTS_OF = _PORTS.where(ports.c.device_id.in_(bindparam("servers", expanding=True)), OURS)
 _FLAT = ports.c.network_id.in_(select(networks.c.id).where(networks.c.type == "flat", ~networks.c.by_engine))

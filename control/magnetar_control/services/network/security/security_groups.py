@@ -305,5 +305,5 @@ class GroupStore(NetworkStore):
 
 
 def group_rule_key(rule: Document | RowMapping) -> tuple[Any, ...]:
-    """Return the attributes that make two rules equal."""
+    """Return the values of *rule* that identify it: two rules with the same values are equal."""
     return (*({"ethertype": "IPv4", **rule}.get(name) for name in SAME), rule.get("description") or "")

@@ -41,7 +41,7 @@ def is_six(text: str) -> bool:
 
 
 def by_itself(subnet: Mapping[Any, Any] | RowMapping) -> bool:
-    """Return whether guests derive their addresses in *subnet* from their MAC, so that each port has exactly one."""
+    """Return whether guests derive their addresses in *subnet* from their MAC: each port has exactly one there."""
     return subnet["ipv6_address_mode"] in AUTOMATIC
 
 
@@ -64,7 +64,7 @@ def fitting_subnet(address: str, choices: Sequence[RowMapping]) -> RowMapping | 
 
 
 def is_given(connection: Connection, subnet_id: str, address: str) -> bool:
-    """Return whether a port has *address* in the subnet."""
+    """Return whether any port has *address* in the subnet."""
     return connection.execute(select(addresses.c.port_id).where(
         addresses.c.subnet_id == subnet_id, addresses.c.number == address_number(address))).first() is not None
 
