@@ -151,7 +151,7 @@ class NetworkResources(Protocol):
 
 
 class Networks(Protocol):
-    """The network service: Neutron, as Nova uses it.
+    """The network service: Neutron, as Nova uses it. *sure* is a check before each change: see ``flows.Sure``.
 
     A NIC is {port_id, network_id, network (name), mac, fixed_ips: [{ip_address, subnet_id}], tag, created (whether the
     port is deleted with the server), on_host: the NIC in the form of the agent's server, with {network}, {bridge} or
@@ -182,10 +182,10 @@ class Networks(Protocol):
         """Create the missing ports of a server, and return its NICs. *requested*: the result of ``check_requested``.
         Repeated calls return the same NICs.
 
-        *groups*: the security groups of new ports. *hostname*: of the server, for the DNS names of its ports. *host*:
-        the host that the server will be on, if known, so that ``prepare`` only waits. Raises ``Conflict`` when a port
-        now needs other resources than ``check_requested`` returned, ``Forbidden`` when the project's quota of ports is
-        used up, ``NotFound`` when a network or port was removed meanwhile.
+        *groups*: the security groups of new ports. *sure*: see ``flows.Sure``. *hostname*: of the server, for the DNS
+        names of its ports. *host*: the host that the server will be on, if known, so that ``prepare`` only waits.
+        Raises ``Conflict`` when a port now needs other resources than ``check_requested`` returned, ``Forbidden`` when
+        the project's quota of ports is used up, ``NotFound`` when a network or port was removed meanwhile.
         """
 
     def room(self, context: Context, name: str,
@@ -201,29 +201,31 @@ class Networks(Protocol):
     def prepare(self, server_id: str, host: str, sure: Sure = always_allowed, *, running: bool = False) -> None:
         """Prepare the ports of a server to start on *host* or to move to it; *running*: its guest runs during the move.
         ``bind`` completes the move; ``stay`` cancels it. Waits until the engine has the ports, and a few seconds for
-        the hosts. Raises ``Unavailable`` when the engine takes too long."""
+        the hosts. *sure*: see ``flows.Sure``. Raises ``Unavailable`` when the engine takes too long, ``Conflict`` for a
+        SmartNIC without a chassis."""
 
     def stay(self, server_id: str, sure: Sure = always_allowed) -> None:
         """Undo ``prepare`` for a server that will not move to the prepared host: its ports stay bound to their present
-        host. Does not wait for the engine."""
+        host. Does not wait for the engine. *sure*: see ``flows.Sure``."""
 
     def bind(self, server_id: str, host: str, sure: Sure = always_allowed,
              devices: Mapping[str, Mapping[str, Any]] = MappingProxyType({})) -> None:
         """Record that the server's ports are on *host* now. *devices*: for the ports that are devices of the host, by
-        MAC: {pci_slot, pci_vendor_info, physical_network, …} (``nic_devices`` of the agent's server)."""
+        MAC: {pci_slot, pci_vendor_info, physical_network, …} (``nic_devices`` of the agent's server). *sure*: see
+        ``flows.Sure``."""
 
     def bind_prepared(self, server_id: str, host: str, sure: Sure = always_allowed,
                       devices: Mapping[str, Mapping[str, Any]] = MappingProxyType({})) -> None:
-        """Call ``bind``, then wait for engine and hosts as ``prepare`` does, for a server that starts on its first
-        host. This takes a single SQL statement if *host* was known to ``allocate``."""
+        """Call ``bind`` with these arguments, then wait for engine and hosts as ``prepare`` does, for a server that
+        starts on its first host. This takes a single SQL statement if *host* was known to ``allocate``."""
 
     def unbind(self, server_id: str, sure: Sure = always_allowed) -> None:
-        """Record that the server is on no host. The server keeps its ports."""
+        """Record that the server is on no host. The server keeps its ports. *sure*: see ``flows.Sure``."""
 
     def release(self, server_id: str, port_id: str | None = None, sure: Sure = always_allowed, *,
                 delete: bool = False) -> None:
         """Release all ports of the server, or only *port_id*: delete the ports that were created with the server, and
-        free the others. *delete*: delete the others too."""
+        free the others. *delete*: delete the others too. *sure*: see ``flows.Sure``."""
 
     def change_address(self, server_id: str, *, network_id: str = "", address: str = "") -> None:
         """Give a port of the server one more address of the network; or, if *address* is set, remove it from the port
@@ -271,9 +273,9 @@ class Networks(Protocol):
 
 
 class Volumes(Protocol):
-    """The volume service: Cinder, as Nova uses it. A volume is {id, name, status, size (GiB), multiattach, bootable,
-    host, attachments: [{id, server_id, device, attached_at}], volume_type, availability_zone, metadata,
-    volume_image_metadata, project_id, …}."""
+    """The volume service: Cinder, as Nova uses it. *sure* is a check before each change: see ``flows.Sure``. A volume
+    is {id, name, status, size (GiB), multiattach, bootable, host, attachments: [{id, server_id, device, attached_at}],
+    volume_type, availability_zone, metadata, volume_image_metadata, project_id, …}."""
 
     #: The availability zone of all volumes.
     zone: str
@@ -333,25 +335,27 @@ class Volumes(Protocol):
     def reserve(self, context: Context, id: str, server_id: str, sure: Sure = always_allowed,
                 **fields: Any) -> Document:
         """Reserve a volume for a server, and return {id (of the attachment), volume}. *fields*: attachment_id. A
-        repeated call returns the same attachment. Raises ``InvalidRequest`` or 409 when the volume is in use."""
+        repeated call returns the same attachment. *sure*: see ``flows.Sure``. Raises ``InvalidRequest`` or 409 when the
+        volume is in use."""
 
     def attached(self, attachment_id: str, host: str, device: str | None, sure: Sure = always_allowed) -> None:
-        """Record that the server on *host* has the volume now. *host* is "" for a server without a host."""
+        """Record that the server on *host* has the volume now, as *device*. *host* is "" for a server without a host.
+        *sure*: see ``flows.Sure``."""
 
     def begin_detaching(self, attachment_id: str, sure: Sure = always_allowed) -> None:
         """Show the attachment as detaching: the server will release the volume. Do nothing when there is no such
-        attachment."""
+        attachment. *sure*: see ``flows.Sure``."""
 
     def roll_detaching(self, attachment_id: str, sure: Sure = always_allowed) -> None:
         """Show the attachment as it was before ``begin_detaching``: the server keeps the volume. Do nothing when the
-        attachment is not detaching."""
+        attachment is not detaching. *sure*: see ``flows.Sure``."""
 
     def disconnected(self, attachment_id: str, sure: Sure = always_allowed) -> None:
         """Record that the server keeps the volume, but is on no host: the attachment is reserved again. Do nothing when
-        there is no such attachment."""
+        there is no such attachment. *sure*: see ``flows.Sure``."""
 
     def detached(self, attachment_id: str, sure: Sure = always_allowed) -> None:
-        """Remove the attachment; do nothing when there is no such attachment."""
+        """Remove the attachment; do nothing when there is no such attachment. *sure*: see ``flows.Sure``."""
 
     def users(self, servers: Collection[str] | None = None) -> dict[str, str]:
         """Return {id of the attachment: id of the server} for all servers, or for *servers*. A server in the result may

@@ -36,9 +36,9 @@ class BarbicanKeys(KeyStore):
         self._client = ServiceClient("key manager", url, "/v1/secrets", token, ca, timeout)
 
     def certificate(self, context: Context, id: str) -> bytes:
-        """Return a certificate as ``services.KeyManager`` does, with the user's token if there is one, or else with the
-        service user's, which Barbican must allow to read it. Raises ``Forbidden``, and ``Conflict`` for a secret of
-        another type."""
+        """Return a certificate as ``services.KeyManager`` does. The request uses the user's token; without one the
+        service user's, and then Barbican must allow the service user to read the certificate. Raises ``Forbidden``, and
+        ``Conflict`` for a secret of another type."""
         try:
             path = f"/{uuid.UUID(id)}"  # an id is never a path
         except ValueError:

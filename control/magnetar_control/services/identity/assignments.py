@@ -67,15 +67,15 @@ def fetch_role_names(connection: Connection, ids: Iterable[str]) -> list[dict[st
 
 
 def role_target_ids(connection: Connection, user_id: str, target: str) -> list[str]:
-    """Return the ids of the projects or domains where a user has any role."""
+    """Return the ids of the targets where a user has any role. *target*: their kind, project or domain."""
     columns = tables.assignments.c
     return list(connection.execute(select(columns.target_id).where(
         columns.target == target, _of_user(user_id)).distinct()).scalars())
 
 
 def expand_assignments(connection: Connection, rows: Iterable[Row]) -> Documents:
-    """Return effective assignments: assignments to groups become assignments to their members, and implied roles are
-    added."""
+    """Return the effective assignments of *rows*: assignments to groups become assignments to their members, and
+    implied roles are added."""
     of_group = defaultdict(list)
     for group_id, user_id in connection.execute(select(tables.members.c.group_id, tables.members.c.user_id)):
         of_group[group_id].append(user_id)

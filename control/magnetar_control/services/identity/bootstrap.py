@@ -32,7 +32,7 @@ INTERFACES = ("public", "internal", "admin")
 
 def create_initial_rows(connection: Connection, url: str, password_hash: str) -> bool:
     """Create the missing initial rows. Return whether this created the user admin. *url*: the root of the cloud's
-    services."""
+    services. *password_hash*: of this user."""
     if fetch_identity_row(connection, tables.keys) is None:
         tokens.insert_signing_key(connection)
     insert_if_absent(connection, tables.domains, **new_row({"name": "Default", "description": "The default domain"},

@@ -17,7 +17,7 @@ from .tokens import Tokens
 
 
 def projects_below(connection: Connection, project_id: str) -> dict[str, list[str]]:
-    """Return the project and all projects below it, each with the ids of its children."""
+    """Return {project: ids of its children} for the project *project_id* and all projects below it."""
     children = defaultdict(list)
     for id, parent_id in connection.execute(select(projects.c.id, projects.c.parent_id).order_by(projects.c.id)):
         children[parent_id].append(id)

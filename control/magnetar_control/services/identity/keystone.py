@@ -147,7 +147,8 @@ def keystone_of_settings(settings: Settings) -> Keystone:
 
 
 def context_of_token(token: dict[str, Any], text: str) -> Context:
-    """Return the context of a token document (Identity API v3, "Validate and show information for token")."""
+    """Return the context that a token document describes (Identity API v3, "Validate and show information for token").
+    *text*: the token itself."""
     user, project, roles = token["user"], token.get("project") or {}, token.get("roles", ())
     return Context(
         user_id=user["id"], user_name=user["name"], user_domain_id=user["domain"]["id"],

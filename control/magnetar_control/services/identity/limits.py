@@ -102,7 +102,7 @@ class UnifiedLimits:
         self._set(current["project_id"], current, None)
 
     def find(self, limits: Documents, noun: str, id: str) -> Document:
-        """Return the limit with this id among *limits*. Raises ``NotFound``."""
+        """Return the limit with this id among *limits*. Raises ``NotFound``. *noun*: its name in the error."""
         match = next((limit for limit in limits if limit["id"] == id), None)
         if match is None:
             raise NotFound(f"Could not find {noun}: {id}.")

@@ -72,7 +72,8 @@ class Authentication:
                       self.trustor_epoch)
 
     def _authenticated(self, methods: list[str], identity: Any) -> Row:
-        """Return the user, after checking all passwords and secrets of the request."""
+        """Return the user whom all *methods* identify, after checking all passwords and secrets in *identity*. Raises
+        ``Unauthenticated``."""
         with self.database.read() as self.connection:
             users = [self._user(method, identity) for method in methods]
             attempt = Attempt(self.database, self.account, self.address, self.moment)

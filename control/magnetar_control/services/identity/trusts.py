@@ -178,7 +178,7 @@ def _redelegated(connection: Connection, tokens: Tokens, token: Token, asked_id:
 
 def _redelegate(row: dict[str, Any], request: Mapping[str, Any], roles: Iterable[str], chain: list[Row]) -> None:
     """Check and complete the row of a new trust that is redelegated from the trusts in *chain*. Raises ``Forbidden``
-    when it would allow more than they do."""
+    when the new trust would allow more than one of these."""
     parent = chain[0]
     remaining, requested = parent["redelegation_count"] - 1, request["redelegation_count"]
     if row["redelegation_count"] and requested is not None and requested != remaining:

@@ -81,8 +81,8 @@ class Content:
             raise TooLarge(f"The content has more than the {self.limit} bytes that an image may have here.")
 
     def _inspected(self, head: bytes, size: int, claimed: str, encrypted: bool) -> int:
-        """Return the virtual size of the content in bytes. Raises ``InvalidRequest`` unless its format is *claimed* and
-        accepted."""
+        """Return the virtual size of content that begins with *head*, in bytes. Raises ``InvalidRequest`` unless its
+        format is *claimed* and accepted. *encrypted*: see ``image_format.inspect_image``."""
         try:
             format, virtual = image_format.inspect_image(head, size, claimed, encrypted)
             if format != claimed:
@@ -164,8 +164,8 @@ class Content:
 
 
 def _locked(path: Path, flags: int) -> int | None:
-    """Open and lock the file *path*, and return its descriptor; ``None`` when another process has the lock, or the file
-    is gone."""
+    """Open and lock the file *path* (*flags* of ``os.open``), and return its descriptor; ``None`` when another process
+    has the lock, or the file is gone."""
     try:
         part = os.open(path, os.O_RDWR | flags, 0o600)
     except FileNotFoundError:

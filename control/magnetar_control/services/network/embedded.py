@@ -112,7 +112,7 @@ NAMESPACE = uuid.UUID("6f0a6f0c-4f0b-5c47-9f59-9b1d4f2b7a10")
 
 def _going(port: Row[Any], host: str, running: bool) -> Document:
     """Return the new column values of a port (a row of ``_OF_ENGINE``) whose server will move to *host*; empty if none
-    differ."""
+    differ. *running*: the guest runs during the move."""
     place = {"host": host} if port.host in ("", host) else {"next_host": host}
     values = {"host": port.host, "next_host": "", "arriving": running, **place}
     return values if any(getattr(port, name) != value for name, value in values.items()) else {}

@@ -84,7 +84,8 @@ def _locked(connection: Connection, id: str) -> RowMapping:
 
 
 def connect_attachment(connection: Connection, id: str, connector: Document) -> None:
-    """Record that a host is about to attach the volume. Raises ``NotFound`` if the attachment was deleted."""
+    """Record that a host, described by *connector*, is about to attach the volume. Raises ``NotFound`` if the
+    attachment was deleted."""
     row, values = _locked(connection, id), _connected(connector)
     if row["status"] == "attached":
         values.pop("status")
@@ -93,7 +94,8 @@ def connect_attachment(connection: Connection, id: str, connector: Document) -> 
 
 
 def complete_attachment(connection: Connection, id: str, host: str | None = None, device: str | None = None) -> None:
-    """Record that the server has the volume. Raises ``NotFound`` if the attachment was deleted."""
+    """Record that the server has the volume. *host*, *device*: new values, if known. Raises ``NotFound`` if the
+    attachment was deleted."""
     row = _locked(connection, id)
     set_columns(connection, attachments, id, status="attached", attached_at=row["attached_at"] or utc_now(),
                 host=host or row["host"], device=device or row["device"])

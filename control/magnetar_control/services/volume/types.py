@@ -61,7 +61,8 @@ class TypeStore:
         self.database, self.pools = database, pools
 
     def every(self, context: Context, is_public: bool | None = None) -> list[VolumeType]:
-        """Return the types that *context* may use; for administrators all types, or only public or private ones."""
+        """Return the types that *context* may use. For administrators: all types, or only the public (*is_public* true)
+        or private ones (false)."""
         with self.database.read() as connection:
             volume_types = self._all(connection, context)
         return [volume_type for volume_type in volume_types if is_public in (None, volume_type.is_public)

@@ -46,8 +46,8 @@ DELETABLE = ("available", "error", "error_extending", "error_deleting", "error_r
 
 
 def create_volume_row(connection: Connection, context: Context, quota: Quotas, values: Document) -> None:
-    """Insert a volume, and queue its creation. *values*: columns; host, size and bootable come from the source, if
-    there is one."""
+    """Insert a volume within the *quota*, and queue its creation. *values*: columns; host, size and bootable come from
+    the source, if there is one."""
     source = _source(connection, context, values)
     if source is not None:
         if source["host"]:
@@ -102,7 +102,7 @@ def _source(connection: Connection, context: Context, values: Document) -> RowMa
 
 def begin_delete(connection: Connection, row: RowMapping, cascade: bool = False, force: bool = False) -> None:
     """Queue the deletion of the volume. Raises ``InvalidRequest`` while it is in use, or if it has snapshots and
-    *cascade* is false."""
+    *cascade* is false. *force*: in any status."""
     id = row["id"]
     # Locked, so that a simultaneous new snapshot is seen here, or sees the deletion.
     connection.execute(select(volumes.c.id).where(volumes.c.id == id).with_for_update())
@@ -162,7 +162,8 @@ class VolumeStore(NamedStore):
     table, documents = volumes, staticmethod(documents)
 
     def summary(self, context: Context, listing: VolumeListing) -> tuple[int, int, dict[str, set[str]]]:
-        """Return the number of volumes, their total size in GiB, and all values of each key of their metadata."""
+        """Return the number of volumes in *listing*, their total size in GiB, and {key: all its values} of their
+        metadata."""
         where = listing_condition(context, volumes, listing)
         with self.database.read() as connection:
             count, size = connection.execute(select(func.count(), func.coalesce(func.sum(volumes.c.size), 0))

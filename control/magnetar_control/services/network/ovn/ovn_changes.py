@@ -66,7 +66,7 @@ class Northbound:
 
     def hear(self, row: Any, changed: Collection[str] | None, *, is_present: bool) -> None:
         """Update this object after a change of *row*. *changed*: the changed columns; ``None`` for a new or deleted
-        row."""
+        row. *is_present*: false for a deleted one."""
         table = row._table  # noqa: SLF001 - a row has no other name of its table
         if self.stale or table.name not in self._seen:
             return

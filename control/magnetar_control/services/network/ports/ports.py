@@ -109,7 +109,7 @@ def create_port_row(connection: Connection, context: Context, values: Document, 
 
 def _check_free(row: RowMapping, operation: str, names: Collection[str]) -> None:
     """Raise ``Conflict`` if the port is one of the cloud's own, such as a router's, and a request changes its fields
-    *names*."""
+    *names*. *operation*: words for the error."""
     if names and row["device_owner"].startswith(OWN):
         raise Conflict(f"Port {row['id']} cannot {operation} directly via the port API: has device owner "
                        f"{row['device_owner']}.", type="ServicePortInUse")
@@ -170,8 +170,8 @@ def _may_address(context: Context, network: RowMapping, verb: str) -> None:
 
 
 def _may_secure(context: Context, network: RowMapping, verb: str, values: Document, usual: bool) -> None:
-    """Raise ``Forbidden`` unless the caller may change port security: without it, a port can use any other address of
-    the network."""
+    """Raise ``Forbidden`` if *values* set port security to another value than *usual*, and the caller may not do that:
+    without port security, a port can use any other address of the network."""
     port_security = values.get("port_security_enabled", usual)
     if port_security != usual:
         check_network_owner(context, network["project_id"], f"{verb}_port:port_security_enabled", "port security")

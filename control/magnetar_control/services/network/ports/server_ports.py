@@ -44,8 +44,8 @@ def reserve_ports(connection: Connection, server_id: str, port_ids: Sequence[str
 
 
 def release_ports(connection: Connection, log: ChangeLog, server_id: str, port_id: str | None, *, delete: bool) -> None:
-    """Free the ports of a server, or only *port_id*. Ports that were created with the server are deleted; *delete*: the
-    others too."""
+    """Free the ports of a server, or only *port_id*. Delete the ports that were created with the server; with *delete*
+    also the others. *log*: notes the changes."""
     which = {"server": server_id, "port": port_id}
     if delete:
         connection.execute(update(ports).where(_RELEASED).values(made_for_server=True), which)

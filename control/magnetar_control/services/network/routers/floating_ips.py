@@ -83,8 +83,8 @@ def prepare_floating_ip_update(connection: Connection, context: Context, row: Ro
 
 
 def _reaches(connection: Connection, context: Context, row: Document | RowMapping, wish: Document) -> Document:
-    """Return the columns of a floating IP's target, for an association with a port. Raises ``InvalidRequest`` if the
-    target has port forwardings, as in Neutron: answers to forwarded packets would leave with the associated floating IP
+    """Return what ``leads_to`` returns, for an association with a port. Raises ``InvalidRequest`` if the port has port
+    forwardings to this address, as in Neutron: answers to forwarded packets would leave with the associated floating IP
     as their source address."""
     target = leads_to(connection, context, row, wish)
     if connection.execute(select(forwardings.c.id).where(

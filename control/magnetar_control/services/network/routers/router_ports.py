@@ -68,7 +68,8 @@ def check_apart(port_rows: Sequence[RowMapping], new: Sequence[RowMapping]) -> N
 
 
 def create_cloud_port(connection: Connection, owner: str, device_id: str, network_id: str, project_id: str = "") -> str:
-    """Create a port that belongs to the cloud itself, such as a router's interface, and return its id."""
+    """Create a port that belongs to the cloud itself, such as a router's interface, and return its id. *owner*: its
+    ``device_owner``."""
     id = str(uuid.uuid4())
     ipam.add_port(connection, id=id, project_id=project_id, name="", network_id=network_id, status="ACTIVE",
                   device_owner=owner, device_id=device_id, port_security_enabled=False, created_at=utc_now())
@@ -89,7 +90,8 @@ def delete_cloud_port(connection: Connection, id: str) -> None:
 
 
 def find_external_network(connection: Connection, context: Context, network_id: str) -> RowMapping:
-    """Return an external network that *context* may use for gateways and floating IPs. Raises ``InvalidRequest``."""
+    """Return the row of the external network *network_id*, if *context* may use it for gateways and floating IPs. Locks
+    it. Otherwise raises ``InvalidRequest``."""
     row = connection.execute(select(networks).where(
         networks.c.id == network_id, networks.c.external, true() if context.is_admin else or_(
             networks.c.project_id == (context.project_id or ""), sharing.shared_with(

@@ -152,7 +152,8 @@ def change_server_groups(connection: Connection, project: str, server_id: str, n
 
 
 def create_security_group_row(engine: bool, connection: Connection, context: Context, values: Document) -> None:
-    """Check *values* and insert a group with the default ``rules``. Users cannot create a group called ``default``."""
+    """Check *values* and insert a group with the default ``rules``. Users cannot create a group called ``default``.
+    *engine*: see ``group_resource``."""
     _check_stateful(engine, values)
     if values["name"] == "default":
         raise Conflict("Default security group already exists.", type="SecurityGroupDefaultAlreadyExists")
@@ -163,7 +164,8 @@ def create_security_group_row(engine: bool, connection: Connection, context: Con
 
 def prepare_security_group_update(engine: bool, connection: Connection, context: Context, row: RowMapping,
                                   values: Document) -> None:
-    """Check the new *values* of the group *row*. The name ``default`` cannot change, and no other group gets it."""
+    """Check the new *values* of the group *row*. The name ``default`` cannot change, and no other group gets it.
+    *engine*: see ``group_resource``."""
     _check_stateful(engine, values)
     if "name" in values and "default" in (row["name"], values["name"]) and row["name"] != values["name"]:
         raise Conflict("Updating default security group not allowed.", type="SecurityGroupCannotUpdateDefault")

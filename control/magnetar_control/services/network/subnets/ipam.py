@@ -92,7 +92,7 @@ def give_address(connection: Connection, port_id: str, network_id: str, choices:
 def give_all(connection: Connection, port_id: str, mac: str, choices: Sequence[RowMapping],
              network_id: str) -> None:
     """Give the port the addresses that a port gets by default, as in Neutron: an IPv4 address, an address by DHCPv6,
-    and the addresses derived from its MAC."""
+    and the addresses derived from its MAC. *choices*: the subnets."""
     for six in (False, True):
         fitting = [subnet for subnet in choices if is_six(subnet["cidr"]) is six and not by_itself(subnet)]
         if fitting:
