@@ -111,7 +111,7 @@ class Images(Protocol):
         remove."""
 
     def content(self, id: str) -> tuple[Iterator[bytes], int]:
-        """Return the content of an image, as an iterator of pieces, and its size in bytes."""
+        """Return the content of an image as (iterator of pieces, size in bytes)."""
 
     def show_with_location(self, context: Context, id: str) -> tuple[Document | None, str]:
         """Return the image as ``show`` does, and the URL of scheme rbd from which hosts can read its content; "" when
@@ -127,9 +127,9 @@ class Images(Protocol):
         cannot be checked in advance."""
 
     def upload(self, id: str, chunks: Iterable[bytes], *, size: int | None = None) -> Document:
-        """Store the content of an image, which then becomes active. *size*: in bytes, if known. After an error the
-        image stays queued. Only an image with the property block_device_mapping may be empty: it refers to snapshots of
-        volumes."""
+        """Store the content of an image, and return the image, which is then active. *size*: in bytes, if known. After
+        an error the image stays queued. Only an image with the property block_device_mapping may be empty: it refers to
+        snapshots of volumes."""
 
     def fail(self, id: str, why: str) -> None:
         """Mark an image whose content will not arrive: its status becomes killed, or it is removed. *why*: the reason,
@@ -287,7 +287,8 @@ class Volumes(Protocol):
 
     def act(self, context: Context, id: str, action: Callable[..., Document | None],
             **arguments: Any) -> Document | None:
-        """Run *action*, a function of ``services.volume.actions``, on a volume, after checking the caller's rights."""
+        """Run *action*, a function of ``services.volume.actions``, on a volume, after checking the caller's rights.
+        Return the result of the action."""
 
     def quotas(self, project_id: str) -> tuple[dict[str, int], dict[str, int]]:
         """Return the limits (-1: none) and the usage of a project: volumes, gigabytes, snapshots."""

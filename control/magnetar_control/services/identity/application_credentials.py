@@ -50,8 +50,8 @@ def show_application_credential(tokens: Tokens, user_id: str, id: str) -> Docume
 
 
 def create_application_credential(tokens: Tokens, token: Token, user_id: str, body: Mapping[str, Any]) -> Document:
-    """Create an application credential for the project of the token, with the requested roles or all of the token's.
-    The response includes the ``secret``, which is shown only once."""
+    """Create and return an application credential for the project of the token, with the requested roles or all of the
+    token's. The result includes the ``secret``, which is shown only once."""
     if user_id != token.context.user_id:
         raise Forbidden("Application credentials are made by the user whose they are.")
     if token.context.project_id is None:

@@ -55,7 +55,8 @@ class Hierarchy:
                                                     if child_id != id])
 
     def parent_ids(self, id: str) -> Document | None:
-        """Return the nested ids of the projects above the project *id*: {nearest: {next: {domain: null}}}."""
+        """Return the nested ids of the projects above the project *id*: {nearest: {next: {domain: null}}}; ``None`` if
+        there are none."""
         with self.tokens.database.read() as connection:
             nested: Document | None = None
             for parent_id in reversed(project_ids_above(connection, id)):

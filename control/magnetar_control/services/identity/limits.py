@@ -54,7 +54,7 @@ class UnifiedLimits:
                     for service, quota in self._known(connection) for name, limit in quota.limits(connection).items()]
 
     def register(self, id: str, limit: int) -> Document:
-        """Set the registered limit *id* to *limit*."""
+        """Set the registered limit *id* to *limit*, and return it."""
         self._set(quotas.DEFAULT, self.find(self.registered(), "registered limit", id), limit)
         return self.find(self.registered(), "registered limit", id)
 
@@ -91,7 +91,7 @@ class UnifiedLimits:
         return [self.find(limits, "limit", id) for id, _about, _given in new]
 
     def update(self, context: Context, id: str, limit: int) -> Document:
-        """Change a limit of a project."""
+        """Change a limit of a project, and return it."""
         current = self.find(self.list(context), "limit", id)
         self._set(current["project_id"], current, limit)
         return {**current, "resource_limit": limit}

@@ -198,8 +198,8 @@ class Authentication:
         return "project", project["id"], project["epoch"]
 
     def _default(self, user: Row) -> tuple[str, str, int]:
-        """Return the scope of the user's default project; no scope when there is none, or the user has no role on
-        it."""
+        """Return the scope (kind, id, epoch) of the user's default project; ("", "", 0) when there is none, or the user
+        has no role on it."""
         if user["default_project_id"] and self.parent is None:
             try:
                 return self._open(user, "project", user["default_project_id"])

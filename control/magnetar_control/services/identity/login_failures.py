@@ -120,7 +120,7 @@ def count_login_failure(connection: Connection, counted: Sequence[str], moment: 
 
 
 def remember_login(connection: Connection, failure_key: str, login_key: str, moment: float) -> None:
-    """Record that an account has logged in from an address, and remove its failures from there (*failure_key*)."""
+    """Record as *login_key* that an account has logged in from an address; remove its failures (*failure_key*)."""
     connection.execute(delete(login_failures).where(login_failures.c.key == failure_key))
     query = INSERT[connection.dialect.name](login_failures)
     query = query.on_conflict_do_update(index_elements=["key"], set_={"last_at": query.excluded.last_at})

@@ -77,8 +77,8 @@ class ServiceUser:
 
 
 def vendordata_token_source(identity: Identity) -> Callable[[bool], str]:
-    """Return the function that gives tokens for targets of dynamic vendordata. With a Keystone, the tokens belong to
-    the user in the settings."""
+    """Return the function that returns tokens for requests to targets of dynamic vendordata. With a Keystone, the
+    tokens belong to the user in the settings."""
     tokens = getattr(identity, "tokens", None)
     token_source: Callable[[bool], str] = getattr(identity, "token", None) or ServiceUser(
         cast("Tokens", tokens), VENDORDATA, SERVICE).token

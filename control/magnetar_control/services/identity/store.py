@@ -66,7 +66,7 @@ class IdentityStore:
         return self.resource.document(row)
 
     def create(self, body: Mapping[str, Any]) -> Document:
-        """Create a resource. Raises ``InvalidField``, ``Conflict``."""
+        """Create and return a resource. Raises ``InvalidField``, ``Conflict``."""
         row = new_row(self._values(body, making=True), self._id(body))
         with self._change(row) as connection:
             _make_region(connection, self.resource, body)
@@ -75,8 +75,8 @@ class IdentityStore:
             return self.resource.document(self.resource.row(connection, row["id"]))
 
     def update(self, id: str, body: Mapping[str, Any]) -> Document:
-        """Change the fields in *body*; a null removes a key of ``extra``. Raises ``InvalidField``, ``NotFound``,
-        ``Conflict``."""
+        """Change the fields in *body*, and return the resource; a null removes a key of ``extra``. Raises
+        ``InvalidField``, ``NotFound``, ``Conflict``."""
         values = self._values(body, making=False)
         with self._change(values) as connection:
             return self._update(connection, self.resource.row(connection, id), values, body)

@@ -21,8 +21,8 @@ def epoch_seconds(text: str) -> float:
 
 
 def parse_expiry(text: Any, purpose: str) -> str | None:
-    """Return the time ``expires_at`` of a request as tables store it. *purpose*: why the time must not be past, for the
-    error. Raises ``InvalidField`` for a text that is not a time, or a past time."""
+    """Return the time ``expires_at`` of a request as tables store it; ``None`` for ``None``. *purpose*: why the time
+    must not be past, for the error. Raises ``InvalidField`` for a text that is not a time, or a past time."""
     if text is None:
         return None
     try:

@@ -146,8 +146,8 @@ class Tokens:
             self._known, self._keys, self._look_at = {}, {}, 0.0
 
     def create(self, claims: Claims) -> tuple[str, Token]:
-        """Return a new token with *claims*. Raises ``Unauthenticated`` when user, target or roles have changed
-        meanwhile."""
+        """Return the text and the ``Token`` of a new token with *claims*. Raises ``Unauthenticated`` when user, target
+        or roles have changed meanwhile."""
         with self.database.read() as connection:
             token = self.sign(connection, claims)
             valid_token = token_of(connection, claims, token, self.clock())
@@ -212,7 +212,8 @@ def insert_signing_key(connection: Connection) -> None:
 
 
 def token_of(connection: Connection, claims: Claims, token: str, moment: float) -> Token | None:
-    """Return the token with *claims*; ``None`` when user, scope, roles or the token itself are no longer valid."""
+    """Return the ``Token`` with *claims* and the text *token*; ``None`` when user, scope, roles or the token itself are
+    not valid at *moment*."""
     user = find_user(connection, claims.user_id)
     if user is None or not is_row_enabled(user) or user["epoch"] != claims.user_epoch:
         return None

@@ -43,7 +43,7 @@ UNKEPT = frozenset({*FIELDS, "expires_at", "id", "links", "roles_links", "delete
 
 
 def create_trust(tokens: Tokens, token: Token, body: Mapping[str, Any]) -> Document:
-    """Create a trust of the caller. Raises ``InvalidField``, ``Forbidden``, ``NotFound``, ``Conflict``."""
+    """Create and return a trust of the caller. Raises ``InvalidField``, ``Forbidden``, ``NotFound``, ``Conflict``."""
     request = _checked(body)
     if token.claims.scope == "system":
         raise Forbidden("You are not authorized to perform the requested action: it needs a token for a project.")
@@ -108,7 +108,7 @@ def _check_owner(context: Context, row: Row | None, id: str, *owners: str) -> Ro
 
 
 def _usable(connection: Connection, tokens: Tokens, context: Context, id: str, *owners: str) -> Row:
-    """Return the row of a trust that is neither expired nor used up, with the check of ``_check_owner``."""
+    """Return the row of a trust that is neither expired nor used up, if ``_check_owner`` allows the caller that."""
     chain = trust_chain(connection, id, tokens.clock())
     usable = chain[0] if chain and chain[0]["remaining_uses"] != 0 else None
     return _check_owner(context, usable, id, *owners)

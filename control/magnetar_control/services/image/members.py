@@ -37,8 +37,8 @@ class Members:
             return _member(connection, context, image_id, project)[1]
 
     def add(self, context: Context, image_id: str, project: str) -> RowMapping:
-        """Share the image with a project, which may accept it. Raises ``NotFound``, ``Forbidden``, ``Conflict``,
-        ``TooLarge``."""
+        """Share the image with a project, which may accept it, and return the new member. Raises ``NotFound``,
+        ``Forbidden``, ``Conflict``, ``TooLarge``."""
         with self.database.write() as connection:
             # locked, so that no other client adds a member or removes the image
             image = images.require_image_document(connection, context, image_id, lock=True)
@@ -55,8 +55,8 @@ class Members:
             return _member(connection, context, image_id, project)[1]
 
     def answer(self, context: Context, image_id: str, project: str, status: str) -> RowMapping:
-        """Set the status that a member gives the image: pending, accepted or rejected. Only the member and
-        administrators may."""
+        """Set the status that a member gives the image (pending, accepted or rejected), and return the member. Only the
+        member and administrators may."""
         with self.database.write() as connection:
             _member(connection, context, image_id, project)
             check_image_writer(context)

@@ -96,8 +96,8 @@ class Remote:
 
     def create(self, context: Context, name: str | None, *, share_with: str | None = None,
                **attributes: Any) -> Document:
-        """Create a queued image, with the user's token if there is one. If the image cannot be shared with the member,
-        remove it."""
+        """Create and return a queued image, with the user's token if there is one. Remove the image again if it cannot
+        be shared with the project *share_with*."""
         properties = attributes.pop("properties", {})
         check_properties(properties)
         body = {"name": name, **properties, **attributes}

@@ -40,7 +40,7 @@ class AutoTopologies:
             return str(row["network_id"]) if row else self._make(connection, owner)
 
     def check(self, context: Context, project: str) -> None:
-        """Raise the error that ``find`` would raise."""
+        """Raise the error that ``find`` would raise for *project*, without creating a network."""
         owner = self._as_owner(context, project, "get")
         with self.database.write() as connection:
             if _row(connection, project) is None:

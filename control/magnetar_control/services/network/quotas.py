@@ -47,8 +47,8 @@ _COUNTED = {name: _counted(table) for name, table in zip(
 
 
 def build_network_quotas(limits: Mapping[str, int], engine: bool = False) -> Quotas:
-    """Return the quotas. *limits*: the default limits of projects; Neutron's defaults apply to the rest. *engine*:
-    include the resources of an engine."""
+    """Return the quotas of the network service. *limits*: the default limits of projects; Neutron's defaults apply to
+    the rest. *engine*: include the resources of an engine."""
     usual = {**default_network_limits(Settings()), **limits}
     names = (*RESOURCES, *(OF_ENGINE if engine else ()))
     return Quotas("network", {name: usual[name] for name in names}, _count, _refusal)

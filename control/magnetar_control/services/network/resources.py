@@ -53,12 +53,12 @@ AT_ONCE = 1000
 class NetworkResource:
     """One kind of resource.
 
-    *visible*: returns the condition of the rows that a caller sees. *listed*: the same for lists, if another condition
-    is faster (``sharing.listed_ids``). *few*: returns whether the filters of a list match only few rows, which the
-    database finds by an index; for resources whose *visible* is ``rows_of_caller``. *documents*: converts rows to what
-    callers get. *create*, *update* and *delete* run in a transaction. *create* inserts the row and everything that
-    belongs to it. *update* checks and completes the values before they are set (``None``: the resource cannot change).
-    *delete* checks whether the row may be deleted.
+    *visible*: returns the SQL condition for the rows that a caller sees. *listed*: the same for lists, if another
+    condition is faster (``sharing.listed_ids``). *few*: returns whether the filters of a list match only few rows,
+    which the database finds by an index; for resources whose *visible* is ``rows_of_caller``. *documents*: converts
+    rows to what callers get. *create*, *update* and *delete* run in a transaction. *create* inserts the row and
+    everything that belongs to it. *update* checks and completes the values before they are set (``None``: the resource
+    cannot change). *delete* checks whether the row may be deleted.
 
     *defaults*: values of a new resource that the request lacks. *admin*: fields that only admins change, or set to
     something else than the default. *filters*: filters of lists, in addition to the columns; *private*: the filters for
@@ -156,13 +156,13 @@ def any_of(name: str, values: Sequence[str], condition: Callable[[str], ColumnEl
 
 
 def choice_filter(conditions: Mapping[Any, ColumnElement[bool]]) -> Filter:
-    """Return a list filter for the values in *conditions*. A row matches if the condition of a requested value is true.
-    For any other value no row matches."""
+    """Return a list filter. *conditions*: requested value to the SQL condition for its rows. For any other value no row
+    matches."""
     return lambda values: or_(false(), *(condition for value, condition in conditions.items() if value in values))
 
 
 def ip_version_filter(six: ColumnElement[bool]) -> Filter:
-    """Return the list filter ``ip_version``. *six*: the condition of IPv6 rows."""
+    """Return the list filter ``ip_version``. *six*: the SQL condition for IPv6 rows."""
     return choice_filter({"4": ~six, "6": six})
 
 

@@ -150,7 +150,7 @@ def terminate_connection(connection: Connection, context: Context, row: RowMappi
 
 
 def show_image_metadata(connection: Connection, context: Context, row: RowMapping) -> Document:
-    """Return the metadata that the volume has from the image that it was made from."""
+    """Return {metadata}: the metadata that the volume has from the image that it was made from."""
     return {"metadata": row["image_metadata"]}
 
 

@@ -97,10 +97,10 @@ class EmbeddedVolumes:
                 self.database.ring(connection, BELL)
 
     def create(self, context: Context, size: int, **fields: Any) -> Document:
-        """Create a volume. Further *fields*: description, metadata, multiattach, hints {same_host, different_host:
-        uuids of volumes}, ``image_names_type`` (false: ignore the type that the image names, because the caller may not
-        be allowed to use it). A repeated call with the same ``id`` returns the same volume. The copy of a snapshot or
-        volume is on the host of its source."""
+        """Create and return a volume. Further *fields*: description, metadata, multiattach, hints {same_host,
+        different_host: uuids of volumes}, ``image_names_type`` (false: ignore the type that the image names, because
+        the caller may not be allowed to use it). A repeated call with the same ``id`` returns the same volume. The copy
+        of a snapshot or volume is on the host of its source."""
         id = fields.get("id") or str(uuid.uuid4())
         if existing := self.show(context, id):
             return existing
@@ -254,8 +254,8 @@ class EmbeddedVolumes:
                 is not None
 
     def wait(self, id: str, limit: float) -> Document:
-        """Wait until the volume is ready, as ``services.Volumes`` does. If no worker has its task, do the task in this
-        thread."""
+        """Wait until the volume is ready, and return it, as ``services.Volumes`` does. If no worker has its task, do
+        the task in this thread."""
         deadline = time.monotonic() + limit
         while True:
             bell_count = self.database.bell.count(BELL)

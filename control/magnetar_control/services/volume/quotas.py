@@ -20,7 +20,8 @@ UNUSED = {"backups": 0, "backup_gigabytes": 0, "groups": 0}
 
 
 def build_volume_quotas(limits: Mapping[str, int]) -> Quotas:
-    """Return the quotas. *limits*: the default limits of projects; Cinder's defaults apply to the rest."""
+    """Return the quotas of the volume service. *limits*: the default limits of projects; Cinder's defaults apply to the
+    rest."""
     return Quotas("volume", {**default_volume_limits(Settings()), **limits, **UNUSED}, _count, _refusal)
 
 

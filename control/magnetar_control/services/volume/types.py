@@ -152,8 +152,8 @@ class TypeStore:
             return specs
 
     def encrypt(self, context: Context, name_or_id: str, values: Mapping[str, Any] | None) -> VolumeType:
-        """Encrypt new volumes of the type as *values* say (``None``: not any more). Raises ``NotFound`` when there is
-        no encryption to remove, ``InvalidRequest`` while volumes have the type."""
+        """Encrypt new volumes of the type as *values* say (``None``: not any more); return the type. Raises
+        ``NotFound`` when there is no encryption to remove, ``InvalidRequest`` while volumes have the type."""
         with self.database.write() as connection:
             volume_type = self._unused(connection, context, name_or_id)
             if values is None and volume_type.encryption is None:

@@ -348,7 +348,8 @@ def _reimage_volume(worker: Worker, row: Row) -> Document:
 
 
 def _upload_volume(worker: Worker, row: Row) -> Document:
-    """Have the host create a local image from the volume, and upload the content of this image to the image service."""
+    """Have the host create a local image from the volume, and upload this image to the image service. Return the
+    columns of the volume after the task."""
     images, id = worker.reach.images, row["upload"]["image_id"]
     image = images.show(Context(row["user_id"], row["project_id"], frozenset(("admin",))), id) if images else None
     if images is None or image is None:

@@ -119,8 +119,8 @@ def _parts(ids: Sequence[str] | None) -> Iterator[tuple[bool, dict[str, Sequence
 
 
 def _with_subports(connection: Connection, ids: Sequence[str] | None) -> list[str] | None:
-    """Return the port ids *ids* together with the ids of the subports of these ports, because a subport is where its
-    parent is."""
+    """Return the port ids *ids* (``None``: all, and then ``None``) together with the ids of the subports of these
+    ports, because a subport is where its parent is."""
     if ids is None:
         return None
     subport_ids: set[str] = set()

@@ -74,12 +74,12 @@ class DatabaseCopy(connection.OvsdbIdl):  # type: ignore[misc]
 
     @property
     def _min_index(self) -> int:
-        """Return 0: a server's content is accepted, however few changes it has counted."""
+        """Override the IDL: return 0, so a server's content is accepted, however few changes it has counted."""
         return 0
 
     @_min_index.setter
     def _min_index(self, value: int) -> None:
-        """Ignore *value*, the greatest number of changes that the IDL has seen."""
+        """Override the IDL: ignore *value*, the greatest number of changes that the IDL has seen."""
 
 
 def open_connection(url: str, database: str, tables: Iterable[str], patience: float,

@@ -218,7 +218,7 @@ def subnets_of(connection: Connection, ids: Collection[str]) -> dict[str, list[R
 
 
 def _check_made(connection: Connection, network_rows: Sequence[Row[Any]]) -> None:
-    """Raise ``InvalidRequest`` if no new port of a server can be created on one of these networks."""
+    """Raise ``InvalidRequest`` if a new port of a server cannot be created on each of these networks."""
     promising = reservations.minima_of_policies(connection, {row.qos_policy_id for row in network_rows
                                                              if row.qos_policy_id})
     for network in network_rows:

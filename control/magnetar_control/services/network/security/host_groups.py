@@ -94,8 +94,8 @@ def note_changed_units(connection: Connection, units: Iterable[str]) -> None:
 
 
 def on_bridges(which: ColumnElement[bool]) -> Select[list[str]]:
-    """Return the statement that selects the security groups of those ports that are on bridges of hosts. *which*: their
-    condition."""
+    """Return the statement that selects the security groups of those ports that are on bridges of hosts. *which*: the
+    SQL condition for ports."""
     return select(ports.c.security_groups).where(which, _FLAT)
 
 
