@@ -48,4 +48,5 @@ def run_with_state(store: Store, agents: Agents, services: Services,
     findings = {finding: None for subjects in merge_subjects(suspects.values())
                 for finding in findings_of_checks(reader.read_page(subjects)) if finding in suspects}
     report.silent_hosts.update(reader.silent_hosts)
+    report.silent_cells.update(reader.silent_cells)
     return list(findings), report

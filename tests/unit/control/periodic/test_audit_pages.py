@@ -316,3 +316,18 @@ def test_a_port_is_kept_if_a_guest_where_nothing_leads_to_has_it(macs):
     with pytest.raises(Conflict) if macs else contextlib.nullcontext():
         REPAIRS["port"](watch, state, finding)
     assert freed == ([] if macs else [("s", "p")])
+
+
+def test_a_host_or_cell_that_is_silent_in_the_second_reading_only(cloud, monkeypatch):
+    damage(cloud, 10)
+    read_page = audit.AuditReader.read_page
+
+    def read_in_silence(reader, subjects):
+        reader.silent_cells.add("gone")
+        reader.silent_hosts.add("kvm-gone")
+        return read_page(reader, subjects)
+
+    monkeypatch.setattr(audit.time, "sleep", lambda _seconds: monkeypatch.setattr(
+        audit.AuditReader, "read_page", read_in_silence))
+    _findings, report = audit.run_with_state(cloud.store, cloud.agents, cloud.services)
+    assert ("gone" in report.silent_cells, "kvm-gone" in report.silent_hosts) == (True, True)
