@@ -72,8 +72,8 @@ class AgentClient(Client):
         return super()._headers(request_id.get() or request_id_, accept)
 
     def _unreachable(self, error: Exception, connected: bool) -> MagnetarError:
-        """Return the error for a failed call. A silent agent (it hangs, its host lost power, the network drops packets)
-        counts as an agent that cannot be connected to."""
+        """Override ``Client._unreachable``: return ``Unreachable`` also for a silent agent (it hangs, its host lost
+        power, the network drops packets)."""
         failure = super()._unreachable(error, connected)
         return Unreachable(failure.message) if isinstance(failure, TimedOut) else failure
 
@@ -81,11 +81,11 @@ class AgentClient(Client):
 
     @property
     def address(self) -> Endpoint:
-        """The parts of the endpoint."""
+        """The parsed endpoint."""
         return self._address
 
     def request_text(self, target: str, accept: str = "application/json") -> bytes:
-        """Return a GET request of *target*."""
+        """Return the bytes of a GET request of *target*."""
         host = self._address.host or "localhost"
         headers = {"Host": f"[{host}]" if ":" in host else host, **super()._headers(new_request_id(), accept)}
         lines = [f"GET {target} HTTP/1.1", *(f"{name}: {value}" for name, value in headers.items())]

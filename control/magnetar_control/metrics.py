@@ -78,11 +78,11 @@ class Metrics:
             (sample.name, sample.labels, sample.value) for sample in family.samples]) for family in self.own.collect()]
 
     def describe(self) -> list[Any]:
-        """Return nothing: prometheus_client would call ``collect`` at registration otherwise."""
+        """Return nothing, for prometheus_client, which would otherwise call ``collect`` at registration."""
         return []
 
     def collect(self) -> Iterator[GaugeMetricFamily]:
-        """Yield the current values, at each scrape."""
+        """Yield the current values of the cloud's health, for prometheus_client at each scrape."""
         health = self.health.read()
         yield GaugeMetricFamily("magnetar_database_up", "1 when the API database answers.", int(health.database))
         yield GaugeMetricFamily("magnetar_claims", "Rows of claims: one for each server and host.", health.claims)

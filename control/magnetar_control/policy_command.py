@@ -69,7 +69,7 @@ def add_policy_commands(command: Any, group: Any) -> None:
 
 
 def list_rule_lines(rules: RuleSet) -> list[RuleLine]:
-    """Return all rules that an operation checks, by name."""
+    """Return a line for each rule that an operation checks, sorted by name."""
     from magnetar_control.api.nova.operations import OPERATIONS
     from magnetar_control.compute.access.policies import CHECKS, FURTHER, POLICIES
 

@@ -107,7 +107,8 @@ class Parts:
         self.metrics = Metrics(self.health)
 
     def services(self) -> Services:
-        """Return the embedded services, with a real Keystone instead of the embedded identity when one is set."""
+        """Return the services: the embedded ones, or Keystone, Barbican and a remote image service if the settings name
+        them."""
         database, settings = self.api_database, self.settings
         self.identity = EmbeddedIdentity(database, settings.token_hours * 3600) if settings.keystone_url is None else \
             keystone.keystone_of_settings(settings)
@@ -124,7 +125,7 @@ class Parts:
             engine_of(settings),
             Wait(settings.ovn_wait, settings.ovn_hosts_wait), settings.physical_mtu,
             settings.ovn_gateway_hosts, settings.dhcp_domain)
-        #: The images as conductors and volumes reach them: in this process, or at ``image_url``.
+        #: The image service of conductors and volumes: in this process, or at ``image_url``.
         self.asked: Images = self.images if settings.image_url is None else Remote(
             settings.image_url, service_token, settings.image_ca_cert)
         self.delivery = Delivery(self.asked, settings.action_timeout)
@@ -156,9 +157,9 @@ class Parts:
             attachment in attachment_ids(attached_volume) for attached_volume in located_server[1].volumes)
 
     def upgrade(self) -> list[tuple[str, bool]]:
-        """Upgrade all databases that answer, cell0's included, and the cell's when the settings define it. Returns
-        (name, whether anything changed) for each. ``late``: cells that do not answer, which their conductors upgrade.
-        May be repeated, by many processes at the same time."""
+        """Upgrade all databases that answer; register cell0, and the cell if the settings define it. Return (name,
+        whether anything changed) for each. ``late``: cells that do not answer, which their conductors upgrade. May be
+        repeated, by many processes at the same time."""
         changed = [("api", schema.upgrade_schema(self.api_database, API))]
         self.store.add_cell("cell0", self.settings.url("cell0"), CELL0)
         if not self.settings.spread:
@@ -218,13 +219,14 @@ class Parts:
                 "/metrics": MetricsForAdmins(self.metrics.text, of_operators)}
 
     def compute_hosts(self) -> list[Service]:
-        """Return the services of compute hosts."""
+        """Return the compute services of all hosts."""
         zone, silence = self.settings.default_availability_zone, self.settings.host_down_after
         services = compute_services.fetch_service_rows(self.store, zone, silence)
         return [service for service in services if service.binary == COMPUTE]
 
     def work(self, services: Services) -> None:
-        """Start the conductor's work."""
+        """Start the conductor: the runner of actions, the watch over hosts, periodic tasks, notifications and the
+        volume worker."""
         self.working = self.conductor(services)
         self.runner = ActionRunner(self.working, FLOWS)
         self.working.ended = self.metrics.ended
@@ -341,7 +343,7 @@ class ApiServer(uvicorn.Server):
         self._loop: asyncio.AbstractEventLoop | None = None
 
     async def main_loop(self) -> None:
-        """Serve until the process must end."""
+        """Override ``uvicorn.Server.main_loop``: serve until the process must end."""
         self._loop = asyncio.get_running_loop()
         self._ready()
         while not await self.on_tick(0):  # updates the Date header
@@ -349,7 +351,7 @@ class ApiServer(uvicorn.Server):
                 await asyncio.wait_for(self._end.wait(), 1.0)
 
     def handle_exit(self, sig: int, frame: Any) -> None:
-        """Note a signal that ends the process."""
+        """Override ``uvicorn.Server.handle_exit``: also wake the server up when a signal ends the process."""
         super().handle_exit(sig, frame)
         if self._loop is not None:
             self._loop.call_soon_threadsafe(self._end.set)

@@ -88,13 +88,15 @@ def action_key(action: Any) -> str:
 
 def selection_events(who: Initiator, args: Mapping[str, Any], conductor: str, key: str, *, host_found: bool = True,
                      ) -> list[ServerEvent]:
-    """Return the events of a run of the scheduler. *host_found*: whether it found a host."""
+    """Return the notified events of a run of the scheduler: its start, and its end if it found a host (*host_found*).
+    """
     event = ServerEvent("select_destinations", START, who, args, conductor=conductor, key=key, object=SCHEDULER)
     return [event, event._replace(phase=END)] if host_found else [event]
 
 
 def failure_events(event: ServerEvent) -> list[ServerEvent]:
-    """Return the events of a failed action, with the ``fault`` of *event*."""
+    """Return the notified events of a failed action: *event*, with its ``fault``, as an error; for a rollback as start
+    and end."""
     return [event._replace(phase=phase) for phase in ((START, END) if event.name == ROLLBACK else (ERROR,))]
 
 

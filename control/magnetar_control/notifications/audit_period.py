@@ -8,7 +8,8 @@ from datetime import datetime, timedelta
 
 
 def last_period(unit: str, moment: datetime) -> tuple[datetime, datetime]:
-    """Return begin and end of the last hour, day, month or year that had ended before *moment*."""
+    """Return begin and end of the last audit period that had ended before *moment*. *unit*: hour, day, month or year.
+    """
     end = _beginning(unit, moment)
     if end == moment:
         end = _earlier(unit, end)
@@ -16,7 +17,8 @@ def last_period(unit: str, moment: datetime) -> tuple[datetime, datetime]:
 
 
 def current_period(unit: str, moment: datetime) -> tuple[datetime, datetime]:
-    """Return begin and end of the period that contains *moment*, as far as it has passed."""
+    """Return the beginning of the audit period that contains *moment*, and *moment*. *unit*: hour, day, month or year.
+    """
     return _beginning(unit, moment), moment
 
 
@@ -27,7 +29,7 @@ def _beginning(unit: str, moment: datetime) -> datetime:
 
 
 def _earlier(unit: str, moment: datetime) -> datetime:
-    """Return the beginning of the period that ends at *moment*."""
+    """Return the beginning of the audit period that ends at *moment*. *unit*: hour, day, month or year."""
     if unit == "year":
         return moment.replace(year=moment.year - 1)
     if unit == "month":

@@ -199,8 +199,8 @@ KINDS: Mapping[str, PayloadKind] = {
 
 def action_payload(notification: str, row: ServerRow, who: Initiator, args: Row, fault: ActionFault | None = None, *,
                    volumes: bool = False) -> Document:
-    """Return the payload of a server's notification, from its row and the arguments of the action. The argument
-    ``audit_period``: begin and end of the period."""
+    """Return the payload of a server's notification, from its row and the arguments of the action. *args* may have the
+    ``audit_period``: its begin and end."""
     kind = KINDS.get(notification, ACTION)
     of_actions = {} if notification in ("update", "exists") else {"fault": fault.payload() if fault else None}
     return versioned_object(kind.name, kind.version, **server_payload(row, who, volumes=volumes),

@@ -91,7 +91,7 @@ class LogReceiver(NamedTuple):
     name: str = LOG
 
     def send(self, message: str) -> None:
-        """Append a notification. It is on the disk when this returns."""
+        """Append a notification to the log. It is on the disk when this returns."""
         if self.path is None:
             notification = orjson.loads(message)
             log.info("%s", notification["event_type"], extra={"notification": notification})
@@ -173,7 +173,8 @@ def _is_loopback(host: str) -> bool:
 
 
 def _token(name: str, text: str | None) -> Path | None:
-    """Return the file with the token of a receiver."""
+    """Return the path of the file with the token of the receiver *name*; ``None`` without *text*. Raises
+    ``InvalidSettings``."""
     if text is None:
         return None
     path = Path(str(text))

@@ -52,7 +52,8 @@ class Peers:
 
     def ask(self, method: str, path: str, headers: Mapping[str, str] = MappingProxyType({}),
             seconds: float = PATIENCE) -> Iterator[tuple[str, int, bytes]]:
-        """Yield name, status and body of the answer of each other process that answers within *seconds*."""
+        """Send a request to each other process. Yield name, status and body of each answer that comes within *seconds*.
+        """
         for place in sorted(self.folder.glob("*.sock")):
             if place != self.socket_path:
                 with contextlib.suppress(OSError, http.client.HTTPException), contextlib.closing(
@@ -127,7 +128,7 @@ class MainPages:
                 self.wfile.write(body)
 
             def log_message(self, format: str, *args: Any) -> None:
-                """Log nothing: scrapes are frequent."""
+                """Override ``BaseHTTPRequestHandler.log_message``: log nothing, since scrapes are frequent."""
 
         self.server = socketserver.ThreadingUnixStreamServer(str(peers.socket_path), Handler)
         self.server.daemon_threads = True

@@ -59,7 +59,7 @@ def run_nic_attachment(work: Work) -> None:
 
 
 def _end_attachment(work: Work) -> None:
-    """End the action. Raises ``Cancelled`` if the action was cancelled meanwhile: the API has told its caller that
+    """End the action. Raises ``Cancelled`` if it was cancelled meanwhile, since the API has then told its caller that
     nothing is attached."""
     def check(connection: Connection) -> None:
         if actions.is_cancelled(connection, work.action.id):
@@ -108,7 +108,7 @@ def _hold_port_resources(work: Work) -> bool:
 
 def run_nic_detachment(work: Work) -> None:
     """Detach the NIC ``args["mac"]``, and free the port ``args["port_id"]``, or delete it (``args["delete"]``). Repeat
-    until the host answers: the guest may be without the NIC already."""
+    until the host answers, since the guest may have lost the NIC already."""
     # An earlier try may have removed it from the server's row: then its resources are unknown, and assumed.
     id = work.args["port_id"]
     nic = next((attached_nic for attached_nic in work.nics if attached_nic["port_id"] == id), None)
@@ -126,14 +126,15 @@ def run_nic_detachment(work: Work) -> None:
 
 
 def _tell_guest(work: Work) -> None:
-    """Queue an update of the guest's metadata when the action ends, if the server has floating IPs: the port may have
-    changed them. After an earlier attempt the previous state is unknown, so always queue it."""
+    """Mark the guest's metadata as due when the action ends, if the server has floating IPs, which the port may have
+    changed. A later attempt always marks it, since the floating IPs before the action are unknown."""
     if work.action.attempts > 1 or work.conductor.services.network.floating([work.id]):
         work.end_writes.append(partial(servers.mark_guest_due, server_id=work.id))
 
 
 def _release(work: Work, port_id: str, *, asks: bool, delete: bool = False) -> None:
-    """Free or delete the port *port_id*. *asks*: the port needed resources of the host; release them too."""
+    """Free the port *port_id*, or delete it (*delete*). *asks*: whether it needed resources of the host; release them
+    too."""
     work.conductor.services.network.release(work.id, port_id, work.confirm_lease, delete=delete)
     if asks:
         _hold_port_resources(work)
@@ -147,7 +148,7 @@ def _unplug(work: Work, mac: str, port_id: str) -> None:
 
 
 def _save_nics(work: Work, addresses: Document, change: Callable[[list[Any]], list[Any]]) -> None:
-    """Change the server's list of NICs with the function *change*. Save it, and the addresses that follow from it and
-    from *addresses* of the agent."""
+    """Save the server's list of NICs as the function *change* returns it, and the server's addresses, which follow from
+    the new list and from the *addresses* that the agent reports."""
     work.revise("interfaces", change, lambda saved_nics: {"addresses": servers.json_text(addresses_of_nics(saved_nics,
                                                                                                            addresses))})

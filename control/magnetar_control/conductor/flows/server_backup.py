@@ -38,8 +38,8 @@ def _rotate(work: Work) -> None:
 
 
 def _older(work: Work) -> Documents:
-    """Return the server's other active backups of this type, newest first. Images of other owners than the new one's
-    are ignored: every project can set any properties on its images."""
+    """Return the server's other active backups of the new image's type, newest first; empty if the new image is gone.
+    Images with another owner do not count, since every project can set any properties on its images."""
     new = server_create_image.image_of_server(work, work.args["image"])
     if new is None:  # another client has deleted it meanwhile
         return []

@@ -65,7 +65,7 @@ def run_server_build(work: Work) -> None:
 
 def make_server(work: Work, host: str, ports: Sequence[ServerNic], power: str | None = None) -> dict[str, Any]:
     """Create the server with the NICs *ports* on *host*, also a server that was on a host before. Return the server as
-    its agent reports it. *power*: the power state that it must have; by default it follows from the request."""
+    its agent reports it. *power*: the final power state of the server, by default ``power_of``."""
     power, secret = power or power_of(work), keys.tpm_secret_field(work)
     with work.client(host) as client:
         nics.make_nic_networks(work, client, host, ports)
@@ -140,7 +140,7 @@ def _reschedule(work: Work, host: str, error: MagnetarError) -> None:
 
 
 def refused_on_all_hosts(error: MagnetarError) -> bool:
-    """Return whether every other host would refuse the server too, so that trying them is useless."""
+    """Return whether every other host would refuse the server with the same *error*, so that trying them is useless."""
     if error.details.get("everywhere"):
         return True
     return error.status < 500 and not error.remote and not isinstance(error, WrongHost)
@@ -165,7 +165,8 @@ class Tries(NamedTuple):
 
 
 def _search_again(work: Work, host: str | None) -> None:
-    """Continue the search for a host. *host*: the host where the build was interrupted, if any."""
+    """Search for a host for a build without claims, as ``_try_another_host`` does. *host*: where the build was
+    interrupted, if it was; this host counts as tried."""
     why = work.args.get("why") or ["The build was interrupted."]
     interrupted = [host] if host else []
     _try_another_host(work, Tries([*work.args.get("tried", []), *interrupted], work.args.get("broken", [])),
@@ -173,8 +174,8 @@ def _search_again(work: Work, host: str | None) -> None:
 
 
 def _try_another_host(work: Work, tries: Tries, error: MagnetarError) -> None:
-    """Claim a host that was not tried, otherwise a broken host that is up again, and queue the build there. Search
-    again later while a silent host may come back. When there is no host, the server goes to error."""
+    """Claim a host that was not tried, otherwise a broken host that is up again, and queue the build there. If there is
+    neither, search again later while a silent host may come back; otherwise the server goes to error."""
     none: NoValidHost | None = None
     for ignored in dict.fromkeys((frozenset(tries.tried), frozenset(tries.tried) - frozenset(tries.broken))):
         spec = spec_of(work, ignored=ignored, cell_id=work.conductor.cell.id)

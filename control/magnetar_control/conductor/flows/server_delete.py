@@ -58,8 +58,9 @@ def run_server_deletion(work: Work) -> None:
 
 
 def _delete_on(work: Work, host: str, *, moves: bool) -> None:
-    """Delete the server from *host*. If the host does not answer, go on without it: ``HostWatch`` removes the server
-    there when the agent connects, or the audit does. *moves*: whether several hosts may have parts of the server."""
+    """Delete the server from *host*. *moves*: whether several hosts may have parts of the server. If the host is down,
+    or does not answer at the last attempt, the server stays there until ``HostWatch`` (when the agent connects) or the
+    audit removes it. Raises ``HostDown`` at earlier attempts."""
     try:
         with full_is_down():
             if not moves:

@@ -69,7 +69,8 @@ class Evacuation(MigrationTask):
         return self.target
 
     def _placed(self, tried: frozenset[str], host: str | None, same: bool | None, forced: bool) -> str:
-        """Claim a host for the server other than the old host, and return its name. *same* is not used."""
+        """Override ``MigrationTask._placed``: claim a host other than the old host, and return its name. *same* is not
+        used."""
         work, volumes = self.work, self.conductor.services.volume
         root = next((volume for volume in work.volumes if volume["boot_index"] == 0), None)
         only = None if root is None else frozenset([volumes.where(root["volume_id"])])

@@ -30,13 +30,14 @@ def stop_guest(work: Work, host: str) -> None:
 
 
 def _secret(work: Work) -> dict[str, str]:
-    """Return the field with the secret of the guest's TPM if the action starts the guest."""
+    """Return the agent's field with the secret of the guest's TPM; empty if the action does not start the guest."""
     return keys.tpm_secret_field(work) if work.rule.starts else {}
 
 
 @flow_on_host(Work.failed)
 def run_power_action(work: Work, client: Client) -> dict[str, Any]:
-    """Run an action that brings the guest into the state ``want`` of its row in ``ACTIONS``. Return columns to save."""
+    """Bring the guest into the state that ``ACTIONS`` names as ``want`` for the action. Return the server's columns to
+    save."""
     work.begin()
     with work.guest(client) as watch:
         answer = client.ensure("server", work.id, {**(work.rule.want or {}), **_secret(work)}, progress=watch)
@@ -46,8 +47,8 @@ def run_power_action(work: Work, client: Client) -> dict[str, Any]:
 
 @flow_on_host(Work.failed)
 def run_reboot(work: Work, client: Client) -> dict[str, Any]:
-    """Reboot the guest, soft or hard. Return columns to save. A server in error becomes active when it starts. A soft
-    reboot stops waiting for the guest when another action overtakes it."""
+    """Reboot the guest, soft or hard. Return the server's columns to save. A server in error becomes active when it
+    starts. A soft reboot stops waiting for the guest when another action overtakes it."""
     work.begin()
     work.note(task_state=work.rule.steps[-1])
 

@@ -84,8 +84,8 @@ def _check_image(work: Work) -> None:
 
 
 def _reimage(work: Work, client: Client, root: VolumeOfServer) -> None:
-    """Power the guest off, and write the image into the root volume. A repeated attempt after that does not power off
-    the guest, which the action may have started already."""
+    """Power the guest off, and write the image into the volume *root*. If an earlier attempt has written the image,
+    leave the guest as it is: the action may have started it already."""
     if not work.conductor.services.volume.reimaged(root["volume_id"], work.idempotency_key):
         work.begin("The server was deleted, or its state was reset, before it was rebuilt.")
         work.confirm_lease()

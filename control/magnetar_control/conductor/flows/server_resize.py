@@ -50,7 +50,8 @@ def run_cold_migration(work: Work) -> None:
 
 
 def flavor_with_grown_disks(flavor: Flavor, had: Flavor) -> Flavor:
-    """Return *flavor* with ``grown`` for the disks that are larger in the server's previous flavor *had*."""
+    """Return *flavor* with ``grown``: the sizes of disks that were larger in the server's previous flavor *had*, if
+    any."""
     own_sizes = flavor_disk_sizes({**flavor, "grown": {}})
     larger = {name: size for name, size in flavor_disk_sizes(had).items() if size > own_sizes[name]}
     plain = cast("Flavor", {name: value for name, value in flavor.items() if name != "grown"})
@@ -81,8 +82,8 @@ def server_after_move(move: MigrationTask, flavor: Flavor, host: str) -> dict[st
 
 
 def resized_fields(move: MigrationTask, flavor: Flavor) -> dict[str, Any]:
-    """Return the fields of the agent's document that follow from *flavor*. Hardware is left out if neither the image
-    nor any of the server's flavors requests some."""
+    """Return the fields of the agent's document that follow from *flavor*: ``flavor``, and ``hardware`` if the image
+    has properties or one of the server's flavors has extra specs."""
     image = move.work.server.image
     asks = image.get("properties") or any(any_flavor.get("extra_specs")
                                           for any_flavor in (flavor, move.work.flavor, move.flavor))
@@ -117,8 +118,8 @@ def _migrate_cold(work: Work, type: str, flavor: Flavor, **where: Any) -> None:
 
 
 def _move_to_target(move: MigrationTask, where: Mapping[str, Any]) -> dict[str, Any] | None:
-    """Move the server to the target host. *where*: arguments of ``MigrationTask.prepare``. Return the new vendor data
-    if this attempt fetched it, which it does before the move, since fetching may fail."""
+    """Move the server to the target host. Return its new vendor data, fetched before the move since fetching may fail;
+    ``None`` if an earlier attempt has fetched it. *where*: arguments of ``MigrationTask.prepare``."""
     work, new_vendor_data = move.work, None
     if move.row.status == "post-migrating":
         cross_cell.map_to_this_cell(work)
@@ -138,8 +139,8 @@ def _move_to_target(move: MigrationTask, where: Mapping[str, Any]) -> dict[str, 
 
 
 def _check_with_source(move: MigrationTask) -> None:
-    """Raise the error of the source's agent if it refuses the flavor's disks, before anything is changed. All other
-    checks concern only the target."""
+    """Before anything is changed, raise ``Conflict`` if the new flavor has smaller ephemeral disks, or the error with
+    which the source's agent refuses its disks. All other checks concern only the target."""
     if move.row.type == migrations.RESIZE:
         had = ephemeral_gib(move.work.flavor, move.work.request.get("blocks") or ())
         if had > move.flavor["ephemeral"]:
@@ -151,8 +152,8 @@ def _check_with_source(move: MigrationTask) -> None:
 
 
 def _vendor_data_again(work: Work) -> dict[str, Any]:
-    """Return the field ``vendor_data``, for a move that an earlier attempt has begun and that cannot be undone. If
-    fetching fails, return no field: the server keeps its old data."""
+    """Return the field ``vendor_data`` with newly fetched data, for a move that an earlier attempt has begun. If
+    fetching fails, return no field, since the move cannot be undone: the server keeps its old data."""
     try:
         return {"vendor_data": vendor_data(work)}
     except VendordataFailed as error:
@@ -161,8 +162,9 @@ def _vendor_data_again(work: Work) -> dict[str, Any]:
 
 
 def _finish_on_target(move: MigrationTask, vendor_data_fields: Mapping[str, Any]) -> dict[str, Any]:
-    """Give the server its new flavor on the target, and its guest the operator's data (*vendor_data_fields*). When that
-    fails and the target is the source, the server gets its old flavor again."""
+    """Give the server its new flavor on the target, and its guest the operator's data (*vendor_data_fields*). Return
+    the agent's resource. If that fails on a target that is also the source, restore the old flavor, and raise
+    ``NotMoved``."""
     wish = {**server_after_move(move, move.flavor, move.target), **vendor_data_fields}
     if move.source != move.target:
         with full_is_down():
@@ -177,8 +179,8 @@ def _finish_on_target(move: MigrationTask, vendor_data_fields: Mapping[str, Any]
 
 
 def _restore_flavor(move: MigrationTask) -> Flavor:
-    """Give the server its old flavor on its host; disks that have grown keep their size. Return the server's flavor
-    now."""
+    """Give the server its old flavor on its host; disks that have grown keep their size. Return the resulting flavor.
+    """
     old = move.work.flavor
     try:
         move.ensure_on(move.source, server_after_move(move, old, move.source))
@@ -234,9 +236,9 @@ def _give_up(move: MigrationTask, error: MagnetarError) -> None:
 def settle_claims(move: MigrationTask, host: str, flavor: Flavor) -> None:
     """Claim the needs of *flavor* on *host* for the server, and release all claims of the migration.
 
-    On the source, the claims are taken from those of server and migration there, so no free room is needed: operators
-    may have lowered the host's limits. If the claim is refused nevertheless, the server keeps its claims, since no
-    other server may get the resources that the guest uses, and the audit reports the difference."""
+    On the source, the migration's claims are first joined to the server's, so no free room is needed even if operators
+    have lowered the host's limits. If the new claim is refused nevertheless, the server keeps the old one, since no
+    other server may get the resources that the guest uses. The audit then reports the difference."""
     spec, id = spec_of_flavor(move, flavor), move.conductor.host(host).id
     with move.api.write() as connection:
         if host == move.source:
@@ -250,5 +252,5 @@ def settle_claims(move: MigrationTask, host: str, flavor: Flavor) -> None:
 
 
 def spec_of_flavor(move: MigrationTask, flavor: Flavor) -> RequestSpec:
-    """Return the scheduler's request for the server with *flavor*, which contains its claims on a host."""
+    """Return the scheduler's request for the server with *flavor*; it says what the server must claim on a host."""
     return spec_of(move.work, flavor=flavor)

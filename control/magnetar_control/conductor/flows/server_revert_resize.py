@@ -70,8 +70,8 @@ def run_resize_revert(work: Work) -> None:
 
 
 def _move_back(move: MigrationTask, flavor: Flavor) -> str:
-    """Move the server to the source; if the source does not take it, let it stay on the target. Claim its resources
-    there. Return the host's name. Raises ``NoRoom`` if neither host has room for the old flavor."""
+    """Move the server to the source, or let it stay on the target if the source does not take it. Claim its resources
+    on that host, and return the host's name. Raises ``NoRoom`` if neither host has room for the old flavor."""
     work, source, target, why = move.work, move.source, move.target, ""
     if source in (target, work.server.host):
         return source
@@ -120,7 +120,7 @@ def _claim(move: MigrationTask, consumer: str, host: str, *flavors: Flavor) -> b
 
 
 def _most(counts: Sequence[Mapping[str, int]]) -> dict[str, int]:
-    """Return the largest number for each name in *counts*."""
+    """Return, for each name in the mappings *counts*, the largest of its numbers."""
     return {name: max(amounts.get(name, 0) for amounts in counts)
             for name in {name for amounts in counts for name in amounts}}
 

@@ -70,7 +70,7 @@ def _save(work: Work) -> dict[str, Any]:
 
 
 def _shelved_image(work: Work, id: str) -> Document:
-    """Return the image *id*; make it if it does not exist."""
+    """Return the image *id*; create the image if it does not exist."""
     image = server_create_image.image_of_server(work, id)
     if image is None:
         work.confirm_lease()

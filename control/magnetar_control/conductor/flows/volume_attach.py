@@ -54,7 +54,7 @@ def _attach(work: Work, attachment: VolumeOfServer) -> None:
 
 def run_volume_detachment(work: Work) -> None:
     """Detach the volume of ``args["attachment_id"]``; the server keeps it when the guest does not release it. Repeat
-    until the hosts answer: the guest may be without it already."""
+    until the hosts answer, since the guest may have lost the volume already."""
     attachment = _attachment_of_action(work)
     if attachment is None:
         work.done()
@@ -91,7 +91,8 @@ def _attachment_of_action(work: Work) -> VolumeOfServer | None:
 
 
 def _change_attachment(work: Work, attachment_id: str, how: Callable[[Document], Document | None]) -> None:
-    """Replace the entry *attachment_id* in the server's list of volumes by the result of *how*; ``None`` removes it."""
+    """Replace the entry *attachment_id* in the server's list of volumes by what the function *how* returns for it.
+    ``None`` removes the entry."""
     def all_of(attachments: list[Document]) -> list[Document]:
         changed = [how(attachment) if attachment["attachment_id"] == attachment_id else attachment
                    for attachment in attachments]

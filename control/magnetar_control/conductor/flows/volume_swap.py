@@ -126,7 +126,7 @@ def _is_swapped(work: Work) -> bool:
 
 
 def _is_given_up(work: Work) -> bool:
-    """Let the host abort the copy. Return ``False`` if the guest is on the new volume already."""
+    """Let the host abort the copy, and return ``True``. Return ``False`` if the guest is on the new volume already."""
     try:
         disconnect_volume(work, work.server.host, work.args["new_volume_id"])
     except NotFound:

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Watchers of hosts, and news for hosts and guests."""
+"""The watch over hosts and their agents, and the sending of changes to hosts and running guests."""

@@ -32,7 +32,7 @@ _HOSTS = select(servers.c.host).where(*DUE).distinct()
 
 
 class GuestNews(HostNews):
-    """News for the guests of a conductor's cell."""
+    """The sender of changed names and metadata of servers to their running guests, in a conductor's cell."""
 
     about, away = "guests", DOWN
 

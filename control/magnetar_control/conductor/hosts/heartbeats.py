@@ -59,7 +59,7 @@ class Heartbeats:
                 of_hosts.pop(host, None)
 
     def hear(self, host: str, report: str | None, settled: Collection[str] = ()) -> None:
-        """Queue a heartbeat."""
+        """Queue a heartbeat of *host*. *report*, *settled*: as in ``Heartbeat``."""
         with self._changed:
             if host in self._renewed:
                 self._heard[host] = Heartbeat(report, settled)
@@ -108,8 +108,8 @@ class Heartbeats:
                 self._changed.wait_for(lambda: self._closed, GAP if failing else self._gap)
 
     def _due(self) -> tuple[dict[str, Heartbeat], dict[str, str | None], set[str]]:
-        """Wait until something must be written, and return it: heartbeats, problems, and hosts whose leases must be
-        renewed."""
+        """Wait until something must be written. Return heartbeats and problems by host, and the hosts whose leases must
+        be renewed."""
         with self._changed:
             while not (self._heard or self._problems or self._closed):
                 oldest = min(self._renewed.values(), default=float("inf"))

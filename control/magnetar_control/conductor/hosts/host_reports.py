@@ -26,7 +26,7 @@ class HostRefused(Exception):
 def check_host_report(name: str, report: Any, reported_name: str | None = None,
                       hosts: Container[str] = frozenset()) -> None:
     """Raise ``HostRefused`` unless *report* has the form of a resource ``host``, and is about the host *name*.
-    Properties that are missing or null are permitted, as without libvirt.
+    Properties may be missing or null, as on a host without libvirt.
 
     *reported_name*: the machine's name in the agent's earlier reports, which may differ from the cloud's *name*. A
     first report may have any name except the name of another host in *hosts*."""

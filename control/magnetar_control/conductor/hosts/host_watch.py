@@ -209,8 +209,8 @@ class HostWatch:
                 server_passwords.save_password_column(connection, name, row.id, passwords[row.id])
 
     def recheck(self, name: str, document: Mapping[str, Any]) -> None:
-        """Read a server again from the host *name* after an action that left it in another state than a report during
-        the action said. If the host does not answer, the audit corrects the server later."""
+        """Read a server again from the host *name*, after an action that left it in another state than *document*, a
+        report that came during the action. If the host does not answer, the audit corrects the server later."""
         try:
             with self.conductor.client(name) as client:
                 self._recheck(name, client, document)

@@ -62,8 +62,8 @@ class ImageCache:
                 self._failed(row, row.attempts + 1, "see above")
 
     def bring(self, row: ImageRequest) -> bool:
-        """Bring one image to one host, and save the result. Return ``False``, and save nothing, if the host does not
-        answer."""
+        """Bring the image of the request *row* to its host, and save the result. Return ``False``, and save nothing, if
+        the host does not answer."""
         conductor = self.conductor
         try:
             image = conductor.services.image.show(ITSELF, row.image_id)

@@ -68,7 +68,7 @@ class WatchLoop:
         self._loop: asyncio.AbstractEventLoop | None = None
 
     def add(self, names: Collection[str]) -> None:
-        """Follow these hosts too. The conductor must hold their leases."""
+        """Follow the hosts *names* too. The conductor must hold their leases."""
         if self._loop is None:
             self._loop = uvloop.new_event_loop()
             for run, name in ((self._run, "watch loop"), (self.heartbeats.run, "watch heartbeats")):
@@ -83,7 +83,7 @@ class WatchLoop:
         self.soon(self._stop, name)
 
     def wake(self, name: str) -> None:
-        """Connect to a host that is away without waiting for the end of its pause."""
+        """Connect to a host that is away immediately, without waiting for the end of its pause."""
         self.soon(self._wake, name)
 
     def close(self) -> None:
@@ -247,14 +247,15 @@ class HostFollower:
             log.info("host %s answers again", self.name, extra={"host": self.name})
 
     def _accept(self, heartbeat: Any) -> bool:
-        """Return whether the properties in a heartbeat are saved already. Raises ``HostRefused``."""
+        """Return whether the properties in a heartbeat are saved already. Raises ``HostRefused`` for an invalid
+        heartbeat."""
         is_saved = isinstance(heartbeat, dict) and self.watch.is_saved(self.name, heartbeat)
         if not is_saved or heartbeat.get("name") != self._reported_name or self.conductor.states.rules.looks_at_told:
             self._check(heartbeat)  # what is saved was checked before
         return is_saved
 
     def _check(self, report: Any) -> None:
-        """Raise ``HostRefused`` unless *report* is valid. Remember the name in it."""
+        """Raise ``HostRefused`` unless *report* is valid. Remember the name that it reports."""
         check_host_report(self.name, report, self._reported_name, self.conductor.states.rows.keys())
         self._reported_name = report.get("name") or self._reported_name
 

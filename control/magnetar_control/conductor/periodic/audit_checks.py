@@ -25,7 +25,7 @@ Findings = Iterator[Finding]
 
 
 def find_stuck_servers(state: AuditState) -> Findings:
-    """Find servers with a task_state, or building, without an action."""
+    """Yield findings about servers that have a task_state, or are building, but have no action."""
     for id, row in state.servers.items():
         if not row.busy and (row.task_state is not None or row.vm_state == BUILDING):
             yield Finding("stuck", id, state.cells[id], f"server {id} is {row.vm_state}, {row.task_state}; no action "
@@ -33,7 +33,8 @@ def find_stuck_servers(state: AuditState) -> Findings:
 
 
 def find_server_copies(state: AuditState) -> Findings:
-    """Find servers with a row in two cells: a conductor crashed while it moved them."""
+    """Yield findings about servers with rows in two cells: left by a conductor that crashed while it moved them, or
+    without explanation."""
     for id, cell in state.copies.items():
         yield Finding("copy", id, cell, f"server {id} is in its cell, and still in "
                       f"{'cell0' if cell == CELL0 else f'cell {cell}'}, which it has left")
@@ -43,19 +44,20 @@ def find_server_copies(state: AuditState) -> Findings:
 
 
 def find_wrong_counters(state: AuditState) -> Findings:
-    """Find hosts whose counters are not the sum of their claims."""
+    """Yield findings about hosts whose counters are not the sum of their claims."""
     for difference in state.counters:
         yield Finding("counter", difference.host, difference.host, difference.text)
 
 
 def find_wrong_quota_usage(state: AuditState) -> Findings:
-    """Find users of projects whose counted quota usage is not the sum of their servers."""
+    """Yield findings about users of projects whose counted quota usage is not the sum of their servers."""
     for cell, comparison in state.usage:
         yield Finding("usage", comparison.project_id, cell, comparison.text)
 
 
 def find_lost_servers(state: AuditState) -> Findings:
-    """Find servers that are mapped to a cell without a row there, and not known to be deleted: they may be alive."""
+    """Yield findings about servers that are mapped to a cell without a row there, and not known to be deleted: they may
+    still exist."""
     for id, cell in state.lost.items():
         names = sorted(name for name, guests in state.there.items() if id in guests)
         yield Finding("lost", id, cell, f"server {id} is mapped to cell {cell}, whose database has no row of it (an "
@@ -64,7 +66,7 @@ def find_lost_servers(state: AuditState) -> Findings:
 
 
 def find_orphan_claims(state: AuditState) -> Findings:
-    """Find claims of servers that are gone, or on hosts that the server has left."""
+    """Yield findings about claims of servers that are gone, or on hosts that the server has left."""
     claims = (claim for server_claims in state.claims.values() for claim in server_claims)
     for claim in filter(allocations.is_server_claim, claims):  # other claims are removed by their owner
         row, name = state.servers.get(claim.server_id), claim.host
@@ -86,7 +88,7 @@ def _claim(kind: str, claim: AuditedClaim, why: str) -> Finding:
 
 
 def find_unclaimed_servers(state: AuditState) -> Findings:
-    """Find servers whose claim on their host differs from their flavor."""
+    """Yield findings about servers whose claim on their host differs from their flavor."""
     for id, row in state.servers.items():
         if row.busy or not row.host or row.vm_state == ERROR:
             continue
@@ -108,14 +110,14 @@ def _claim_text(claimed: tuple[Sequence[int], Mapping[str, int], Mapping[str, in
 
 
 def find_orphan_ports(state: AuditState) -> Findings:
-    """Find ports of servers that are gone, or whose row does not have them."""
+    """Yield findings about ports of servers that are gone, or whose row does not have them."""
     return _find_unused("port", state, state.ports, "nics",
                         lambda row: [nic["port_id"] for nic in row.undecoded().nics])
 
 
 def find_orphan_attachments(state: AuditState) -> Findings:
-    """Find attachments of servers that are gone, or whose row does not have them; and rows with an attachment that the
-    volume service does not have."""
+    """Yield findings about attachments of servers that are gone, or whose row does not have them; and rows with an
+    attachment that the volume service does not have."""
     yield from _find_unused("attachment", state, state.attachments, "volumes", _attachment_ids)
     for server, row in state.servers.items():
         for id in [] if row.busy else _attachment_ids(row):
@@ -126,9 +128,9 @@ def find_orphan_attachments(state: AuditState) -> Findings:
 
 def _find_unused(kind: str, state: AuditState, servers_by_id: Mapping[str, str], of: str,
                  had: Callable[[Any], list[str]]) -> Findings:
-    """Find ports or attachments of servers that are gone, or whose rows do not have them. *servers_by_id*: the server
-    of each port or attachment. *had*: returns the ids in a row. If the guest still has it, the finding only reports
-    that."""
+    """Yield findings about ports or attachments (*kind*) of servers that are gone, or whose rows do not have them.
+    *servers_by_id*: the server of each port or attachment. *had*: returns the ids in a row. If a guest has volumes or
+    NICs (*of*) that its row lacks, the finding is ``kept``, which is never repaired."""
     for id, server in servers_by_id.items():
         row = state.servers.get(server)
         if row is None and server in state.deleted:
@@ -148,7 +150,7 @@ def _attachment_ids(row: AuditedServer) -> list[str]:
 
 
 def find_stalled_migrations(state: AuditState) -> Findings:
-    """Find migrations that neither continue nor wait for confirm or revert."""
+    """Yield findings about migrations that neither continue nor wait for confirm or revert."""
     for id, moves in state.moves.items():
         row = state.servers.get(id)
         for migration in moves:
@@ -160,7 +162,7 @@ def find_stalled_migrations(state: AuditState) -> Findings:
 
 
 def find_leftover_guests(state: AuditState) -> Findings:
-    """Find guests whose server is deleted, unknown, or on another host."""
+    """Yield findings about guests whose server is deleted, unknown, or on another host."""
     for host, guests in state.there.items():
         for id in guests:
             row = state.servers.get(id)
@@ -174,7 +176,8 @@ def find_leftover_guests(state: AuditState) -> Findings:
 
 
 def find_leftover_migrations(state: AuditState) -> Findings:
-    """Find parts of migrations on hosts that do not have the server: it is deleted, or its move has ended."""
+    """Yield findings about parts of migrations on hosts that do not have the server: it is deleted, or its move has
+    ended."""
     for host, open_migrations in state.halves.items():
         for id in open_migrations.keys() - state.there[host].keys():
             text, row = f"host {host} has a part of a migration of server {id}, ", state.servers.get(id)
@@ -185,15 +188,15 @@ def find_leftover_migrations(state: AuditState) -> Findings:
 
 
 def _is_failed_build(state: AuditState, row: AuditedServer, host: str) -> bool:
-    """Return whether the server's guest on *host* was left by a failed build: the server has no host, or a guest on its
-    own host, and none of its claims and migrations is on *host*."""
+    """Return whether a failed build left the server's guest on *host*: the server has no host, or has a guest on its
+    own host; and none of its claims and migrations names *host*."""
     claimed = any(claim.host == host for claim in state.claims.get(row.id, ()))
     is_surplus = row.host is None or (row.vm_state != ERROR and row.id in state.there.get(row.host, ()))
     return is_surplus and not claimed and not any_migration_at(state.moves.get(row.id, ()), host)
 
 
 def find_absent_guests(state: AuditState) -> Findings:
-    """Find servers that their host does not have, or has with other volumes, NICs or power state."""
+    """Yield findings about servers that their host does not have, or has with other volumes, NICs or power state."""
     for id, row in state.servers.items():
         if row.busy or row.host not in state.there or row.vm_state == ERROR:
             continue
@@ -211,7 +214,7 @@ def find_absent_guests(state: AuditState) -> Findings:
 
 
 def find_leftover_networks(state: AuditState) -> Findings:
-    """Find deleted networks that are still on a host and that no guest uses."""
+    """Yield findings about deleted networks that are still on a host and that no guest uses."""
     for host, nets in state.nets.items():
         used = {nic.get(name) for guest in state.there[host].values() for nic in guest.get("networks") or ()
                 for name in ("network", "network_id")}
@@ -222,7 +225,7 @@ def find_leftover_networks(state: AuditState) -> Findings:
 
 
 def find_engine_differences(state: AuditState) -> Findings:
-    """Find differences between the network engine and the network service."""
+    """Yield findings about differences between the network engine and the network service."""
     for unit, text in state.engine:
         yield Finding("engine", unit, "", f"OVN: {text}")
 
@@ -234,5 +237,5 @@ CHECKS: tuple[Callable[[AuditState], Findings], ...] = (
 
 
 def findings_of_checks(state: AuditState) -> list[Finding]:
-    """Return the findings of one page."""
+    """Return the findings of all checks on one page."""
     return [finding for check in CHECKS for finding in check(state)]

@@ -112,7 +112,7 @@ def _read_rows(reader: AuditReader, cell: CellMapping, database: Database, after
 
 
 def _read_migrations(reader: AuditReader, cell: CellMapping, database: Database, after: str) -> Page:
-    """Return those servers of the next open migrations that have no row in the cell."""
+    """Return the next servers that have an open migration but no row in the cell."""
     begin, end = int(after or 0), int(after or 0) + MIGRATIONS
     more = reader.ask_cell(cell, database, _LATER_MOVE, after=end)
     ids = {row.server_id for row in reader.ask_cell(cell, database, _OPEN_MOVES, after=begin, last=end)}
@@ -127,14 +127,14 @@ def _read_mappings(reader: AuditReader, cell: CellMapping, database: Database, a
 
 
 def _absent(reader: AuditReader, cell: CellMapping, database: Database, ids: Iterable[str]) -> frozenset[str]:
-    """Return those of *ids* that have no row in the cell; none when the cell does not answer."""
+    """Return the server *ids* that have no row in the cell; none when the cell does not answer."""
     present = {row.id for row in reader.ask_cell_about(cell, database, _PRESENT, ids)}
     return frozenset() if cell.id in reader.silent_cells else frozenset(ids) - present
 
 
 def _read_users(reader: AuditReader, service: Any, after: str) -> Page:
     """Return the next servers with ports or attachments in *service*, if they are mapped to no cell, or were deleted
-    from an audited cell. Others are read with their hosts."""
+    from an audited cell. Other servers are read with their hosts."""
     ids = service.user_ids(after, PAGE)
     elsewhere: set[str] = set()
     with reader.store.api.read() as connection:

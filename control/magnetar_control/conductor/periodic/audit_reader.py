@@ -28,7 +28,7 @@ from magnetar_core.errors import MagnetarError, NotFound
 from .audit_state import AuditedClaim, AuditedHost, AuditedServer, AuditState, AuditSubjects
 
 log = logging.getLogger(__name__)
-#: Whether an action waits or runs; whether a server of the same statement has one.
+#: Conditions: an action waits or runs; such an action exists for the server in the same query.
 GOES_ON = actions.c.state.in_(("queued", "running"))
 BUSY = exists().where(actions.c.server_id == servers.c.id, GOES_ON)
 #: Ids in one query.
@@ -54,7 +54,7 @@ _MOVES = select(*migrations.c["uuid", "server_id", "status", "source", "target"]
 
 
 def split_ids(ids: Iterable[str]) -> Iterator[list[str]]:
-    """Yield *ids* in parts for one query each."""
+    """Yield the *ids*, sorted, in lists that are short enough for one query."""
     ordered = sorted(ids)
     for at in range(0, len(ordered), MANY):
         yield ordered[at:at + MANY]
@@ -81,11 +81,12 @@ class AuditReader:
         return [(cell, database) for cell, database in self.store.databases() if self.audits_cell(cell.id)]
 
     def audits_cell(self, id: str | None) -> bool:
-        """Return whether this reader audits the cell *id*; always true for ``None``, of a server without a mapping."""
+        """Return whether this reader audits the cell *id*; true for ``None``, which stands for a server without a
+        mapping."""
         return self.cell_ids is None or id is None or id in self.cell_ids
 
     def read_page(self, subjects: AuditSubjects) -> AuditState:
-        """Read everything about the subjects."""
+        """Read everything about the *subjects* from databases, services and agents. Return the page."""
         state = AuditState(hosts=self.hosts, subjects=subjects, ids=set(subjects.ids), silent=self.silent_cells)
         page_hosts = [self.hosts[name] for name in sorted(subjects.hosts) if name in self.hosts]
         for host in page_hosts:
@@ -118,7 +119,7 @@ class AuditReader:
         return []
 
     def ask_cell_about(self, cell: CellMapping, database: Database, query: Executable, ids: Iterable[str]) -> list[Any]:
-        """Return the rows of a query for *ids*, as ``ask_cell`` does."""
+        """Return the rows of *query* about the *ids*, in parts of ``MANY`` ids; none when the cell does not answer."""
         return [row for some in split_ids(ids) for row in self.ask_cell(cell, database, query, ids=some)]
 
     def _read_host(self, state: AuditState, host: AuditedHost) -> None:
@@ -142,7 +143,7 @@ class AuditReader:
         self.silent_hosts.add(name)
 
     def _read_counters(self, state: AuditState, page_hosts: Collection[AuditedHost]) -> None:
-        """Compare the counters of hosts with their claims. Where they differ, compare again with the host's row locked.
+        """Add to *state* the hosts whose counters differ from their claims, also when read with the host's row locked.
         """
         ids = {host.name: host.id for host in page_hosts}
         with self.store.api.read() as connection:
@@ -152,7 +153,7 @@ class AuditReader:
                 state.counters += host_counters.audit_host_counters(connection, host_ids=[ids[name]])
 
     def _read_usage(self, state: AuditState) -> None:
-        """Compare the counted usage of quotas with the servers of each cell."""
+        """Add to *state* the counted usage of quotas that differs from the servers of each cell."""
         for cell, database in self.cells:
             try:
                 with database.read() as connection:
@@ -212,7 +213,7 @@ class AuditReader:
                 self._note_silence(name, error)
 
     def _read_deleted(self, state: AuditState) -> None:
-        """Tell deleted servers from unknown ones, and from servers of cells that do not answer."""
+        """Classify the page's servers without a row as deleted, unknown or lost, as ``AuditState`` defines them."""
         for some in split_ids(state.ids - state.servers.keys()):
             deleted, lost = deleted_servers(self.store, some, self.silent_cells)
             state.deleted |= deleted
@@ -234,7 +235,8 @@ def _guests_among(client: AgentClient, ids: set[str]) -> dict[str, Any]:
 
 
 def _read_again(state: AuditState, row: AuditedServer, cell_id: str) -> None:
-    """Handle a server with a row in two cells: the row in its new cell counts. cell0 is read first."""
+    """Handle the second *row* of a server, in the cell *cell_id*. Keep the row in the cell to which the server has
+    moved, and note the other one as a copy or a twin. Rows in cell0 are read first."""
     had, cell = state.servers[row.id], state.cells[row.id]
     newer = cell == CELL0 or row.cell_moves > had.cell_moves or (had.leaving and not row.leaving)
     older, older_cell = (had, cell) if newer else (row, cell_id)

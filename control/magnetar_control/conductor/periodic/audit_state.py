@@ -45,7 +45,7 @@ class AuditSubjects:
     usage: bool = False
 
     def __or__(self, other: AuditSubjects) -> AuditSubjects:
-        """Return a page with the subjects of both."""
+        """Return the subjects of both pages together."""
         return AuditSubjects(self.ids | other.ids, self.hosts | other.hosts, self.engine or other.engine,
                              self.usage or other.usage)
 
@@ -111,8 +111,8 @@ class AuditState:
         return names
 
     def without(self, row: AuditedServer, kind: str) -> bool | None:
-        """Return whether the row has all volumes or NICs (*kind*) of the server's guests; ``None`` while a host that
-        may have a guest does not answer."""
+        """Return whether the row has every volume or NIC (*kind*) that the server's guests have; ``None`` while a host
+        that may have a guest does not answer."""
         if not self.places(row.id) <= self.there.keys():
             return None
         volumes_or_nics = [volumes_and_nics(row, guests[row.id])[kind] for guests in self.there.values()
@@ -129,7 +129,7 @@ class AuditState:
 
 
 def volumes_and_nics(row: ServerRow, resource: Any) -> dict[str, tuple[set[str], set[str]]]:
-    """Return, for volumes and for NICs, the set in the row and the set of the guest."""
+    """Return ``volumes`` (ids) and ``nics`` (MACs): for each, the set in the row and the set of the guest."""
     row = row.undecoded()
     return {"volumes": ({volume["volume_id"] for volume in row.volumes},
                         {volume["id"] for volume in resource["volumes_attached"]}),

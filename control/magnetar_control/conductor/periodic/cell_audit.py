@@ -78,7 +78,7 @@ class CellAudit:
             self._stored = mark
 
     def _read_changed(self, turn: AuditTurn, mark: AuditMark) -> AuditMark:
-        """Read servers with an action since the last turn, and those that were busy then. Return the progress."""
+        """Read servers with an action since the last turn, and servers that were busy then. Return the progress."""
         busy: set[str] = set()
         ids = set(self._busy)
         for _page in range(CHANGED_PAGES):
@@ -108,8 +108,8 @@ class CellAudit:
 
 
 class AuditTurn:
-    """One turn of an audit. ``found``: findings, with the subjects of a page that shows them again. ``lasting``: those
-    that the last turn had, too."""
+    """One turn of an audit. ``found``: findings, with the subjects of a page that shows them again. ``lasting``: the
+    findings that the last turn had too."""
 
     def __init__(self, audit: CellAudit, reader: AuditReader, rest: Callable[[float], object]) -> None:
         self.audit, self.reader, self.rest = audit, reader, rest
@@ -117,8 +117,8 @@ class AuditTurn:
         self.lasting: dict[Finding, None] = {}
 
     def read_page(self, subjects: AuditSubjects, *, fresh: bool = True) -> AuditState:
-        """Read a page, and repair its lasting findings. *fresh*: this is not the second reading of suspects. After a
-        second reading, only findings whose repair may have failed are read a third time."""
+        """Read a page, repair the findings that the last turn had too, and return the page. *fresh*: ``False`` for
+        suspects of the last turn, which are read again; the next turn then gets only findings that can be repaired."""
         if not subjects or self.audit.conductor.over.is_set():
             return AuditState()
         began = time.monotonic()

@@ -82,7 +82,8 @@ class NotificationSender:
             raise
 
     def _tell(self, problem: str | None) -> None:
-        """Log the first failure of the receiver, and its recovery."""
+        """Log when the receiver begins to fail, and when it has recovered. *problem*: why the last batch failed, or
+        ``None``."""
         if problem and not self._failing:
             log.warning("notifications for %s wait: %s", self.receiver.name, problem)
         if not problem and self._failing:

@@ -53,7 +53,7 @@ from .usage_check import LOOK as USAGE_CHECK_LOOK
 from .usage_check import UsageCheck
 
 log = logging.getLogger(__name__)
-#: Seconds between two checks for news of guests and hosts. The time of a task is rounded to it, so that tasks share
+#: Seconds between two checks for news of guests and hosts. Times of tasks are rounded to this, so that tasks share
 #: wake-ups.
 TICK = 1.0
 #: Seconds for which the result of ``Periodic.first`` is kept.
@@ -66,7 +66,7 @@ SILENT = 15.0
 REST, LONGEST_REST = 9.0, 10.0
 #: Seconds that an unused image stays on a host.
 UNUSED = 24 * 3600.0
-#: Seconds that SQLite's log may keep deleted data, such as passwords of actions.
+#: Seconds for which SQLite's log may keep deleted data, such as passwords of actions.
 EMPTIED = 15.0
 #: Names of copies of root disks and volumes on hosts.
 OF_A_SERVER = re.compile(re.escape(server_create_image.COPY) + "[0-9a-f-]{36}")
@@ -96,7 +96,7 @@ class Periodic:
         self.usage_check = UsageCheck(conductor)
         self.host_removals = HostRemovals(conductor, conductor.over)
         self._cell_audit = CellAudit(conductor, partial(repair_finding, self.watch))
-        #: Whether this conductor runs the tasks of the cell, and until when this holds.
+        #: Whether this conductor runs the tasks of the cell, and until when this answer is cached.
         self._is_first, self._holds_until = False, 0.0
 
     def run(self) -> None:
@@ -124,7 +124,7 @@ class Periodic:
             log.exception("%s failed; it is done again in %g s", task.name, task.every)
 
     def _runs_alone(self) -> bool:
-        """Return the result of ``first``, which is kept for ``HOLDS`` seconds."""
+        """Return the result of ``first``, cached for ``HOLDS`` seconds."""
         if time.monotonic() >= self._holds_until:
             self._is_first, self._holds_until = self.first(), time.monotonic() + HOLDS
         return self._is_first
@@ -205,8 +205,8 @@ def _since(image: Mapping[str, Any]) -> str:
 
 
 def _needed_images(conductor: Conductor, host: str, deleted_since: str) -> set[str]:
-    """Return the images, kernels and ramdisks of servers on the host, also of servers that were deleted after
-    *deleted_since*: other conductors may remember that the host has these images."""
+    """Return the uuids of the images, kernels and ramdisks of servers on the host, also of servers that were deleted
+    after *deleted_since*: other conductors may remember that the host has these images."""
     with conductor.database.read() as connection:  # live and deleted servers have an index each
         rows = [row for condition in (servers.c.deleted_at.is_(None), servers.c.deleted_at > deleted_since)
                 for row in connection.execute(select(servers.c.image_id, servers.c.image).distinct().where(
@@ -215,7 +215,7 @@ def _needed_images(conductor: Conductor, host: str, deleted_since: str) -> set[s
 
 
 def _forget_deliveries(periodic: Periodic) -> None:
-    """Forget which images were delivered to hosts, so that the next builds check that again."""
+    """Forget which images were delivered to hosts, so that the next builds check the hosts again."""
     periodic.conductor.delivery.known = set()
 
 

@@ -117,7 +117,8 @@ def _unclaimed(watch: HostWatch, state: AuditState, finding: Finding) -> None:
 
 
 def _nics_with_cards(watch: HostWatch, row: ServerRow, nics: Sequence[Asking]) -> list[Asking]:
-    """Return *nics*, which request bandwidth, with the cards that the guest uses for them according to its host."""
+    """Return *nics*, which request bandwidth, with the network and the card that the guest uses, by its host, as
+    ``place``."""
     if not any(nic.devices for nic in nics):
         return [*nics]
     with watch.conductor.client(row.host) as client:
@@ -129,7 +130,7 @@ def _nics_with_cards(watch: HostWatch, row: ServerRow, nics: Sequence[Asking]) -
 
 def _free_unused(watch: HostWatch, state: AuditState, finding: Finding) -> None:
     """Release a port or attachment. First ask the cell's hosts that the page did not ask: a guest may be on a host that
-    neither the row nor a claim names. Raises ``Conflict`` if such a guest has it."""
+    neither the row nor a claim names. Raises ``Conflict`` if such a guest has more NICs or volumes than the row."""
     services, row = watch.conductor.services, state.servers.get(finding.place)
     kind = "nics" if finding.kind == "port" else "volumes"
     if row:
@@ -154,7 +155,7 @@ def _guests_elsewhere(watch: HostWatch, state: AuditState, id: str) -> Iterator[
 
 
 def _move(watch: HostWatch, _state: AuditState, finding: Finding) -> None:
-    """Set the migration to error. The next audit finds its claims."""
+    """Set the stalled migration to error. The next audit then finds its claims."""
     for _cell, database in watch.conductor.store.databases():
         with database.write() as connection:
             migration = migrations.fetch_migration_row(connection, finding.id)
@@ -200,7 +201,7 @@ def _remove_failed_build(watch: HostWatch, state: AuditState, finding: Finding) 
 
 
 def _power(watch: HostWatch, _state: AuditState, finding: Finding) -> None:
-    """Set the server's states to those of its guest."""
+    """Set the vm_state and power state of the server to those of its guest."""
     with watch.conductor.client(finding.place) as client:
         watch.follow(finding.place, [client.get("server", finding.id)])
 

@@ -79,7 +79,7 @@ def compare_security_groups(conductor: Conductor, client: Client, host: str, ser
 
 
 class GroupNews(HostNews):
-    """News for the hosts of a conductor's cell about security groups, and the groups of ports."""
+    """The sender of changed security groups, and of changed groups of ports, to the hosts of a conductor's cell."""
 
     about, away = "security groups", (Unreachable, TimedOut)
 
@@ -103,7 +103,7 @@ class GroupNews(HostNews):
         return len(groups) + len(ports)
 
     def _idle(self, host: str, ports: Sequence[DuePort]) -> list[DuePort]:
-        """Return the ports of servers on *host* without an action in hand."""
+        """Return those of *ports* whose server is on *host* and has no action in hand."""
         if not ports:
             return []
         with self.conductor.database.read() as connection:

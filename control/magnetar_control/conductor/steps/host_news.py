@@ -25,7 +25,8 @@ QUIET = 15.0
 
 
 class HostNews:
-    """The sender of news *about* one subject to the hosts of a conductor's cell."""
+    """A sender of changes to the hosts of a conductor's cell. ``about``: what its subclass sends, for logs and names of
+    threads."""
 
     about: ClassVar[str]
     #: Errors that mean that the agent is away: nothing more is sent to it now.
@@ -57,7 +58,8 @@ class HostNews:
         raise NotImplementedError  # each kind of news implements it
 
     def tell(self, host: str) -> int:
-        """Send *host* its first due news; return how many. Raises the agent's errors (``each``)."""
+        """Send *host* its first due news, and return how many were sent. Raises errors of the agent as ``each`` does.
+        """
         raise NotImplementedError  # each kind of news implements it
 
     def look(self) -> None:

@@ -108,8 +108,8 @@ def tpm_secret_field(work: Work, hardware: Mapping[str, Any] | None = None) -> d
 
 
 def after_boot(conductor: Conductor, server: ServerRow) -> dict[str, str]:
-    """Return the field of ``tpm_secret_field`` for a *server* (a row) after its host has booted, without a user's
-    request: only if any conductor can get the secret. Without its secret the server does not start, and its host
+    """Return the field with the TPM's secret for a *server* (a row) that is started after its host has booted, without
+    a user's request. It is empty if conductors cannot get the secret: then the server does not start, and its host
     reports why."""
     if server_tpm_security(server) != DEPLOYMENT:
         return {}

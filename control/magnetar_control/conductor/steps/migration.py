@@ -266,7 +266,7 @@ class MigrationTask:
             self.conductor.read_host(name)
 
     def sides(self, source_host: str, target_host: str) -> AbstractContextManager[tuple[migrate.Side, migrate.Side]]:
-        """Return a context with the agents of both hosts. Raises ``HostDown``."""
+        """Return a context manager that yields the agents of both hosts. Raises ``HostDown``."""
         return self.work.sides(source_host, target_host, f"{source_host} or {target_host}")
 
     def _plan(self, kind: str, source_host: str, target_host: str) -> None:
@@ -304,8 +304,8 @@ class MigrationTask:
                                          work.confirm_lease)
 
     def _back_or_on(self, kind: str, source_host: str, target_host: str, error: MagnetarError) -> None:
-        """Handle a move that failed with *error*: abort it, or complete it. Raises the same errors as ``move_server``.
-        """
+        """Abort a move that failed with *error*, and raise ``NotMoved``. Complete the move if the server has left the
+        source already. Raises the same errors as ``move_server``."""
         with full_is_down():
             if self.abort(source_host, target_host):
                 raise NotMoved(error) from error
@@ -323,7 +323,8 @@ class MigrationTask:
                 log.info("server %s: %s", work.id, step.text, extra={"request_id": work.action.request_id})
 
     def abort(self, source_host: str, target_host: str) -> bool:
-        """Abort the move: the server stays on *source_host*. Return ``False`` if the server has left it already."""
+        """Abort the move: the server stays on *source_host*. Return ``False`` if the server has left that host already.
+        """
         self.work.confirm_lease()
         with self.sides(source_host, target_host) as (source, target):
             try:

@@ -40,8 +40,8 @@ def free_reserved_ports(work: Work) -> None:
 
 
 def current_nics(work: Work) -> Sequence[ServerNic]:
-    """Return the NICs of a server that moves to another host, with the current state of their ports; saved with the
-    next write."""
+    """Return the NICs of a server that moves to another host, with the current state of their ports. The next write
+    saves them."""
     nics_by_port = {port["port_id"]: nic_of_port(port) for port in work.conductor.services.network.ports(work.id)}
     nics = [nics_by_port.get(nic["port_id"], nic) for nic in work.nics]
     work.defer(interfaces=servers.json_text(nics))
@@ -49,11 +49,12 @@ def current_nics(work: Work) -> Sequence[ServerNic]:
 
 
 def ports_ready(work: Work, host: str, nics: Sequence[ServerNic]) -> bool:
-    """Return whether the server can be started on *host* now: the network engine has prepared its ports there.
+    """Return whether the server can be started on *host* now, because the network engine has prepared its ports there.
 
-    Usually the host creates the server while the engine prepares the ports, and starts it after ``await_ports``. At a
-    second attempt, when the guest may run already, and when other actions need the worker, wait for the ports here: the
-    host then gets one request, not two. For a port of a SmartNIC the host must first report the card."""
+    Usually it can not: the host creates the server while the engine prepares the ports, and starts it after
+    ``await_ports``. At a second attempt, when the guest may run already, and when other actions need the worker, wait
+    for the ports here: the host then gets one request, not two. For a port of a SmartNIC the host must first report the
+    card."""
     if not any("port" in nic["on_host"] for nic in nics):
         return True
     if work.action.attempts > 1 or (work.conductor.places.others_wait() and not any_remote_managed(nics)):
@@ -63,13 +64,13 @@ def ports_ready(work: Work, host: str, nics: Sequence[ServerNic]) -> bool:
 
 
 def any_remote_managed(nics: Sequence[ServerNic]) -> bool:
-    """Return whether some NICs are virtual functions of SmartNICs, whose OVN plugs them in."""
+    """Return whether any of *nics* is a virtual function of a SmartNIC, which the SmartNIC's own OVN connects."""
     return any(nic["on_host"].get("vnic_type") == REMOTE for nic in nics)
 
 
 def bind_started_devices(work: Work, resource: Mapping[str, Any]) -> None:
-    """Report the virtual functions in the agent's *resource* of a started guest to the OVN of SmartNICs: a function
-    that was gone has been replaced by another."""
+    """Report the virtual functions of a started guest (in the agent's *resource*) to the OVN of its SmartNICs: the host
+    may have replaced one that was gone."""
     if work.rule.starts and any_remote_managed(work.nics):
         work.conductor.services.network.bind(work.id, work.server.host, work.confirm_lease, nic_devices(resource))
 

@@ -123,7 +123,8 @@ def run_joint_scheduling(works: Sequence[Work]) -> list[Work]:
 
 
 def _move_to_cell(placed: Sequence[Placed], began: str) -> None:
-    """Move servers from cell0 into one cell. The ``continuation`` of a work is set if its build begins immediately."""
+    """Move new servers from cell0 into one cell. *began*: when their scheduling began. Set the ``continuation`` of each
+    work whose build begins immediately."""
     work, going = placed[0].work, {placement.work.id: placement for placement in placed}
     target = work.conductor.store.cell(placed[0].cell_id)
     with work.database.write() as source:
@@ -135,7 +136,8 @@ def _move_to_cell(placed: Sequence[Placed], began: str) -> None:
 
 
 def _write_to_cell(target: Database, leaving: Sequence[tuple[servers.LeavingServer, Placed]], began: str) -> None:
-    """Write the servers into their cell, and count the actions that begin."""
+    """Write the servers *leaving* cell0 into the cell *target*. Count the builds that begin, and set the
+    ``continuation`` of their works. *began*: when their scheduling began."""
     conductor = leaving[0][1].work.conductor
     works = {placed.work.id: placed.work for _left, placed in leaving}
     with conductor.choosing(target) as mine:
@@ -150,8 +152,8 @@ def _write_to_cell(target: Database, leaving: Sequence[tuple[servers.LeavingServ
 def _write_servers(target: Database, leaving: Sequence[tuple[servers.LeavingServer, Placed]], began: str,
                    begins: bool) -> tuple[Sequence[servers.ArrivedServer], dict[int, int]]:
     """Write the servers *leaving* cell0 into the cell *target*. If *begins*, as many builds begin as the limits of
-    hosts allow; the others wait in the queue. Return the servers whose builds begin, and the numbers of their events
-    that have begun, by the numbers of their actions."""
+    hosts allow; the others wait in the queue. Return the servers whose builds begin, and for each of their actions, by
+    its number, the number of the event that has begun."""
     work = leaving[0][1].work
     conductor, chosen = work.conductor, {"event": EVENT, "host": work.conductor.name, "start_time": began}
     begun: list[tuple[servers.LeavingServer, str]] = []
@@ -180,7 +182,7 @@ def _write_servers(target: Database, leaving: Sequence[tuple[servers.LeavingServ
 
 def _notify_selected(conductor: Conductor, connection: Connection, arrived: Sequence[servers.ArrivedServer], *,
                      begun: bool) -> None:
-    """Notify that hosts were found, and with *begun* also that the builds have begun."""
+    """Notify that hosts were found for the *arrived* servers; with *begun* also that their builds have begun."""
     for arrived_server in arrived:
         made, host = arrived_server.creation, arrived_server.creation.host
         who, key = Initiator.of(made), action_key(made)
@@ -191,8 +193,8 @@ def _notify_selected(conductor: Conductor, connection: Connection, arrived: Sequ
 
 
 def _cell_with_server(work: Work) -> Database | None:
-    """Return the database of the server's cell, if the server had arrived there before a crash; it may have been
-    deleted there since."""
+    """Return the database of the cell where the server had arrived before a crash; ``None`` if it had not. The server
+    may have been deleted there since."""
     store = work.conductor.store
     mapping = servers.fetch_server_mapping(store, work.id)
     if mapping is None:

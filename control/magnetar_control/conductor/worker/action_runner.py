@@ -123,8 +123,8 @@ class ActionRunner:
                 database.bell.wait(servers.ACTIONS_BELL, ring_count, self._pause(database))
 
     def _pause(self, database: Database) -> float | None:
-        """Return the seconds until the queue is read again if the database rings no bell: when the next delayed action
-        is due, or ``None`` for the usual time."""
+        """Return how many seconds to wait for news of *database* before its queue is read again: until the next delayed
+        action is due, or ``None`` for the usual time."""
         if not self.conductor.places.left[database.name]:
             return None
         try:
@@ -134,7 +134,7 @@ class ActionRunner:
         return None if due is None else due + DUE
 
     def _begins(self, database: Database, action: ActionRow) -> bool:
-        """Count a taken action. Return ``False`` if it runs in this conductor already, and was taken again after its
+        """Count a taken action as in hand. Return ``False`` if it is in hand here already: it was taken again after its
         lease had expired."""
         return self.conductor.shares.begin((database.name, action.id), action.host, action.waits_for)
 
@@ -152,7 +152,8 @@ class ActionRunner:
                     self._hand_out(self._do, Continuation(database, action))
 
     def _hand_out(self, do: Callable[..., None], *in_hand: Any) -> None:
-        """Run *do* with *in_hand* in a worker, unless the conductor is stopping: taken actions are then given back."""
+        """Call *do* with the arguments *in_hand* in a worker. Do nothing if the conductor is stopping: it gives taken
+        actions back to the queue."""
         with contextlib.suppress(RuntimeError):
             self._pool.submit(do, *in_hand)
 
@@ -234,7 +235,7 @@ class ActionRunner:
         return work.continuation if work else None
 
     def _not_continued(self, *works: Work) -> None:
-        """Stop counting the continuations of *works*: no thread will run them."""
+        """Count the continuations of *works* as no longer in hand: no thread will run them."""
         for work in works:
             if work.continuation:
                 self.conductor.shares.end((work.continuation.database.name, work.continuation.action.id))

@@ -23,8 +23,8 @@ Still = Callable[[Connection, Any], Any]
 
 def ask_for_expired(conductor: Conductor, seconds: float, late: Late, key: str,
                     still: Still = lambda _connection, server: server) -> int:
-    """Queue the action *key* for servers that have waited *seconds*, which *late* returns; return how many. 0 or less
-    disables this.
+    """Queue the action *key* for the servers that have waited for *seconds*; return how many. *late*: returns these
+    servers. Zero or negative *seconds* disable this.
 
     Each server has its own transaction, where *still* checks it again: another conductor may have been first."""
     count, database = 0, conductor.database

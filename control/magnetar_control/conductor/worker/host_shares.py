@@ -112,7 +112,8 @@ class HostShares:
                     self._others.pop((key, host), None)
 
     def _enter(self, key: Key, host: str) -> bool | None:
-        """Count the action for *host*. Return whether it was not counted before; ``None`` if the host has no room."""
+        """Count the action for *host*, and return ``True``. Return ``False`` if it was counted already, ``None`` if the
+        host has no room."""
         with self._lock:  # all that is needed at the server's host
             if self._hosts.get(key) == host or (key, host) in self._others:
                 return False

@@ -45,8 +45,8 @@ def retry_later(work: Work) -> bool:
 
 def _deleted(work: Work) -> bool:
     """Return whether a deletion of the server waits for this action, which may have been in hand when it was requested.
-    The deletion frees everything of the server, even if its host does not answer. Attempts of a deletion itself are
-    counted like others."""
+    The deletion frees everything of the server, even if its host does not answer. Return ``False`` if this action is
+    itself a deletion."""
     if work.action.action in stopped_actions.GOING:
         return False
     with work.database.read() as connection:
@@ -70,11 +70,12 @@ def retry_forever(work: Work, _error: HostDown | None = None, free: Callable[[Wo
 
 def attempt_action(work: Work, do: Callable[[], Mapping[str, Any] | None], fails: Callable[[MagnetarError], None],
                    down: Callable[[HostDown], None] | None = None, event: str | None = None) -> None:
-    """Run *do* as the action's event, or as *event*, and end the action with the values that it returns for the server.
+    """Run *do* as the action's event, or as *event*, and end the action with the columns of the server that *do*
+    returns.
 
-    The event begins with the first of the action's further task_states, if it has some. A refusal is passed to *fails*.
-    A ``HostDown`` at the last attempt, or when a deletion or evacuation waits, is passed to *down*; by default the
-    action then fails."""
+    At the beginning the server gets the first of the action's further task_states, if it has some. A refusal is passed
+    to *fails*. A ``HostDown`` at the last attempt, or when a deletion or evacuation waits, is passed to *down*; by
+    default the action then fails."""
     try:
         with work.event(event, noted={"task_state": work.rule.steps[0]} if work.rule.steps else None):
             values = do() or {}

@@ -124,7 +124,8 @@ class VendordataAuth:
         return {"system": {"all": True}}
 
     def _named(self, kind: str, id: str, name: str) -> dict[str, Any]:
-        """Return a user or project, by *id* or by *name* in its domain."""
+        """Return the *kind* (user or project) for Keystone: by the option *id*, or by the option *name* with its
+        domain. Raises ``InvalidSettings``."""
         options = self._options
         if id in options:
             return {"id": options[id]}

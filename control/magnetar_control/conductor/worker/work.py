@@ -70,8 +70,8 @@ class HostFull(HostDown):
 
 @contextlib.contextmanager
 def full_is_down() -> Iterator[None]:
-    """Raise ``HostFull`` for a full disk within the block, so that the action is repeated as for a host that is down:
-    for work that has begun and cannot be undone."""
+    """Convert ``NoSpace`` from the block into ``HostFull``, so that the action is repeated as for a host that is down.
+    Use this for work that has begun and cannot be undone."""
     try:
         yield
     except NoSpace as full:
@@ -159,7 +159,7 @@ class Work:
 
     @property
     def image(self) -> ImageOfServer:
-        """The fields of its image that the server keeps."""
+        """The fields of the server's image that its row keeps."""
         return self.server.image
 
     @property
@@ -169,17 +169,17 @@ class Work:
 
     @property
     def shares(self) -> Sequence[ShareOfServer]:
-        """The shares that the server has, or is being given; likewise ``volumes`` and ``nics``."""
+        """The shares that the server has, or is being given."""
         return self.server.shares
 
     @property
     def volumes(self) -> Sequence[VolumeOfServer]:
-        """The volumes of the server."""
+        """The volumes that the server has, or is being given."""
         return self.server.volumes
 
     @property
     def nics(self) -> Sequence[ServerNic]:
-        """The NICs of the server."""
+        """The NICs that the server has, or is being given."""
         return self.server.nics
 
     @property
@@ -193,8 +193,8 @@ class Work:
 
     @contextlib.contextmanager
     def client(self, host: str | None = None, patience: float | None = None) -> Iterator[Client]:
-        """Yield a client of the agent of *host* (by default the server's). Raises ``HostDown`` when it does not answer,
-        within *patience* seconds if given, and ``HostBusy``."""
+        """Yield a client of the agent of *host* (by default the server's). Raises ``HostDown`` when the agent does not
+        answer (within *patience* seconds, if given), and ``HostBusy``."""
         name = host or self.server.host
         try:
             with self.asking(name), self.conductor.client(name, patience) as client:
@@ -339,8 +339,8 @@ class Work:
               noted: Mapping[str, Any] | None = None) -> Iterator[None]:
         """Record the block as an event of the action. *noted*: columns of the server that are set when it begins.
 
-        An event that the action came with is not begun again. The end of the event is written with the next
-        transaction: after a crash in between, the event stays open and the action is repeated."""
+        If the action came with a begun event (``Continuation``), the block continues that one. The end of the event is
+        written with the next transaction: after a crash in between, the event stays open and the action is repeated."""
         number, self._event = self._event, None
         if number is not None:
             self.notifications.begun()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The places of a conductor's workers: how many actions run at the same time."""
+"""The places of a conductor's workers, which limit how many actions run at the same time."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ GUESTS = 64
 
 
 class WorkerPlaces:
-    """The places of *count* workers. *shares*: the actions in hand by host."""
+    """The places (slots) of *count* workers; each running action uses one. *shares*: the actions in hand by host."""
 
     def __init__(self, count: int, shares: HostShares) -> None:
         self._shares = shares
@@ -28,8 +28,9 @@ class WorkerPlaces:
         self.on_free: Callable[[], None] = lambda: None
 
     def reserve_places(self, over: threading.Event) -> int:
-        """Reserve all free places and return how many. When none is free, wait a moment, and then a little longer for
-        more, unless the conductor is *over*: one query for several actions costs a fraction."""
+        """Reserve all free places and return how many. When none is free, wait up to ``PATIENCE`` seconds for one, and
+        then briefly for more, unless the conductor is *over*: one query for several actions is cheaper than one for
+        each."""
         count = 1 if self._free.acquire(blocking=False) else 0
         if not count:
             count = 1 if self._free.acquire(timeout=PATIENCE) else 0

@@ -11,8 +11,8 @@ from .host_shares import Key
 
 
 class RunningWork(Protocol):
-    """The part of a ``Work`` that reports and cancellations use. *heard*: the last report of a host about its server.
-    """
+    """The attributes of a ``Work`` that reports of hosts and cancellations use. *heard*: a host and its last report on
+    the server."""
 
     cancelled: threading.Event
     heard: tuple[str, Mapping[str, Any]] | None
