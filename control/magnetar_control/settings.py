@@ -380,5 +380,5 @@ class Settings:
 
 
 def share_of(all: int, part: float) -> int:
-    """Return *all* times *part*, rounded to a whole number; at least one."""
+    """Return the fraction *part* of *all*, rounded to a whole number, but at least one."""
     return max(1, round(all * part))

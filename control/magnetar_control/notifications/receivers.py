@@ -44,10 +44,10 @@ class Receiver(Protocol):
 
     @property
     def name(self) -> str:
-        """The key of its waiting notifications in the database."""
+        """The name of the receiver, under which the database has its waiting notifications."""
 
     def send(self, message: str) -> None:
-        """Send one notification, JSON text. Raises ``NotSent``, ``Refused``."""
+        """Send one notification (JSON text). Raises ``NotSent``, ``Refused``."""
 
 
 class UrlReceiver(NamedTuple):

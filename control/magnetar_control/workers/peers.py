@@ -63,8 +63,8 @@ class Peers:
                     yield place.stem, answer.status, answer.read()
 
     def repeated(self, request: Request, seconds: float) -> Iterator[tuple[int, bytes]]:
-        """Send the *request* to the other API processes too. Yield status and body of each answer within *seconds*. A
-        request that comes from one of them is not sent again."""
+        """Send the *request* to the other API processes too. Yield status and body of each answer within *seconds*. Do
+        nothing for a request that comes from one of these processes."""
         if MARK in request.headers:
             return
         headers = {name: request.headers[name] for name in REPEATED if name in request.headers}

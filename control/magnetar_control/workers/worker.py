@@ -27,8 +27,7 @@ LENGTH = struct.Struct("!Q")
 
 
 def pack_orders(settings: Settings, peers: Peers) -> bytes:
-    """Return what a worker reads first from its standard input: the pickled *settings* and *peers* after their length.
-    """
+    """Return the first input of a worker: the pickled *settings* and *peers* after their length."""
     orders = pickle.dumps((settings, peers))
     return LENGTH.pack(len(orders)) + orders
 
@@ -58,7 +57,7 @@ def _end_with_input() -> None:
 
 
 def main() -> None:
-    """Run the worker whose listening socket is the descriptor of the first argument."""
+    """Run the worker. The first argument is the descriptor of its listening socket."""
     over = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_given: over.set())

@@ -190,7 +190,8 @@ def _stop_on_source(move: Evacuation) -> None:
 
 
 def _source_heard_lately(move: Evacuation) -> bool:
-    """Return whether the agent of the old host sent a heartbeat recently: the host was forced down, or has returned."""
+    """Return whether the agent of the old host sent a heartbeat recently, as when the host was forced down or has
+    returned."""
     database, silence = move.work.database, move.conductor.settings.host_down_after
     with database.read() as connection:
         return services.is_host_heard(database, connection, move.source, silence)

@@ -38,7 +38,7 @@ class NoRoom(NoSpace):
 
 
 def run_resize_revert(work: Work) -> None:
-    """Give the server its old flavor on its old host; on its present host if the old one cannot take it."""
+    """Give the server its old flavor on its old host, or on its present host if the old host cannot take it."""
     with work.database.read() as connection:
         row = migrations.fetch_unconfirmed_migration(connection, work.id)
     if work.server.vm_state != RESIZED or row is None:

@@ -51,7 +51,7 @@ def run_shelve(work: Work) -> None:
 
 
 def run_offload(work: Work) -> None:
-    """Offload a shelved server. It stays shelved on its host when that fails."""
+    """Offload a shelved server. The server stays shelved on its host when that fails."""
     stays = partial(_stays, work)
     attempt_action(work, partial(_leave_host, work), stays, stays)
 

@@ -52,7 +52,7 @@ def run_soft_deletion(work: Work) -> None:
 
 @flow_on_host(Work.failed, retry_forever)
 def run_restore(work: Work, client: Client) -> dict[str, Any]:
-    """Start the guest of a soft-deleted server from its root disk. It stays soft-deleted when that fails."""
+    """Start the guest of a soft-deleted server from its root disk. The server stays soft-deleted when that fails."""
     client.ensure("server", work.id, {"rescue": None, "power": RUNNING, **keys.tpm_secret_field(work)})
     return {"power_state": power_number(RUNNING), "fault": None, "soft_deleted_at": None, **release_rescue_disk(work)}
 
@@ -64,8 +64,7 @@ def reclaim_expired(conductor: Conductor) -> int:
 
 
 def _still(connection: Connection, server: ServerRow) -> ServerRow | None:
-    """Return the present row of the soft-deleted *server*, or ``None`` if it was restored or deleted meanwhile: a
-    deletion is accepted in any state."""
+    """Return the present row of the soft-deleted *server*, locked; ``None`` if it was restored or deleted meanwhile."""
     row = servers.fetch_server_row(connection, server.id, lock=True)
     if row is None or row.task_state or (row.vm_state, row.soft_deleted_at) != (SOFT_DELETED, server.soft_deleted_at):
         return None

@@ -126,7 +126,8 @@ def _check_image(work: Work) -> None:
 
 
 def _forget_content(work: Work, host: str, image: str) -> None:
-    """Delete the host's copy of the image: the server has its own disk now, and no other server uses that content."""
+    """Delete the copy of *image* on *host*: the server has its own disk now, and no other server uses the image's
+    content."""
     work.conductor.delivery.known.discard(("image", host, image))
     try:
         work.delete_on(host, "image", image)

@@ -97,8 +97,8 @@ def _change_swapped_attachment(work: Work, values: Document) -> None:
 
 
 def _failed(work: Work, error: MagnetarError) -> None:
-    """Abort the swap, free the new volume, and end the action as failed. If the guest is on the new volume already, or
-    the host does not answer, repeat the action instead."""
+    """Abort the swap, free the new volume, and end the action as failed with *error*. If the guest is on the new volume
+    already, or the host does not answer, repeat the action instead."""
     try:
         with full_is_down():
             goes_on = _is_swapped(work) or not _is_given_up(work)

@@ -61,7 +61,7 @@ def _parse_frame(frame: bytes) -> tuple[str, dict[str, Any]] | None:
 
 
 class AgentConnection(asyncio.Protocol):
-    """A connection to the agent of *client*, whose methods make the requests and the errors. Use it in the event loop
+    """A connection to the agent of *client*, whose methods build the requests and the errors. Use it in the event loop
     only."""
 
     def __init__(self, client: AgentClient) -> None:

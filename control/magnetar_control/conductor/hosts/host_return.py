@@ -33,7 +33,7 @@ def complete_evacuations(conductor: Conductor, client: Client, host: str, comple
 
     Guests of running evacuations are stopped, and stay, since the evacuation may still fail. Guests that are on another
     host now are removed, and their evacuations completed. Return the uuids of all handled evacuations, with
-    *completed_ids*. Raises ``MagnetarError`` if the host cannot do it now."""
+    *completed_ids*. Raises ``MagnetarError`` if the host cannot stop or remove a guest now."""
     with conductor.database.read() as connection:
         evacuations = [evacuation for evacuation in migrations.fetch_evacuation_rows(connection, host)
                        if evacuation.status == migrations.DONE or evacuation.uuid not in completed_ids]

@@ -93,7 +93,7 @@ class WatchLoop:
         self.soon(self._close)
 
     def soon(self, function: Callable[..., None], *values: Any) -> None:
-        """Call *function* in the loop; from any thread."""
+        """Call *function* in the loop soon. May be called from any thread."""
         if self._loop is not None:
             with contextlib.suppress(RuntimeError):  # the loop has ended
                 self._loop.call_soon_threadsafe(function, *values)
@@ -266,7 +266,7 @@ class HostFollower:
             self.watch.heartbeats.hear(self.name, report, self._settled)
 
     def be_up(self) -> None:
-        """Count the host as up: a heartbeat was written."""
+        """Count the host as up, since a heartbeat of the host was written."""
         self._settled = ()
         if not self._up.done():
             self.conductor.states.up(self.name, up=True)
@@ -297,8 +297,8 @@ class HostFollower:
             self._put(partial(watch.handle, self.name, event, document))
 
     def _put(self, function: Callable[[], None]) -> None:
-        """Run *function* in a thread, after the host's earlier jobs. If it fails, the connection ends: the next one
-        begins with the states of all servers."""
+        """Run *function* in a thread, after the host's earlier jobs. If *function* fails, the connection ends: the next
+        connection begins with the states of all servers."""
         connection, watch = self._connection, self.watch
 
         def job() -> None:

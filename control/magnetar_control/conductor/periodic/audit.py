@@ -21,7 +21,7 @@ from .audit_state import AuditSubjects, Finding
 
 
 class AuditReport(NamedTuple):
-    """What the command has read. *silent_hosts*, *silent_cells*: hosts, and cells by id, that did not answer."""
+    """What ``magnetar audit`` has read. *silent_hosts*, *silent_cells*: hosts, and cells by id, that did not answer."""
 
     server_count: int
     host_count: int
@@ -31,8 +31,8 @@ class AuditReport(NamedTuple):
 
 def run_with_state(store: Store, agents: Agents, services: Services,
                    pause: float = 2.0) -> tuple[list[Finding], AuditReport]:
-    """Return the findings that two readings of all cells, *pause* seconds apart, have in common, and what was read. The
-    second reading reads only the subjects of the first findings."""
+    """Return the findings that two readings of all cells, *pause* seconds apart, have in common, and a report of what
+    was read. The second reading reads only the subjects of the findings of the first."""
     reader = AuditReader(store, agents, services)
     suspects: dict[Finding, AuditSubjects] = {}
     for subjects, _position in audit_pages(reader):

@@ -145,7 +145,7 @@ def _find_unused(kind: str, state: AuditState, servers_by_id: Mapping[str, str],
 
 
 def _attachment_ids(row: AuditedServer) -> list[str]:
-    """Return the ids of a server's attachments, also of volumes that are about to replace one."""
+    """Return the ids of a server's attachments, including attachments of volumes that are about to replace another."""
     return [id for attachment in row.undecoded().volumes for id in attachment_ids(attachment)]
 
 

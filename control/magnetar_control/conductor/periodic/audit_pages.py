@@ -43,7 +43,8 @@ _STUCK = select(servers.c.id).where(servers.c.task_state > "", _LIVE, ~BUSY).lim
 
 
 class AuditSource(NamedTuple):
-    """A source of pages, such as a table. ``read`` takes the position after the last page, at first an empty string."""
+    """A source of pages, such as a table. ``read`` returns the next page; it takes the position after the last page, at
+    first an empty string."""
 
     name: str
     read: Callable[[str], Page]
@@ -145,7 +146,7 @@ def _read_users(reader: AuditReader, service: Any, after: str) -> Page:
 
 
 def _read_hosts(reader: AuditReader, after: str) -> Page:
-    """Return the next hosts, as many as have a page of servers together; at least one."""
+    """Return the next hosts: as many as have a page of servers together, but at least one."""
     names = sorted(host.name for host in reader.hosts.values() if host.name > after and reader.audits_cell(
         host.cell_id))
     count = 0

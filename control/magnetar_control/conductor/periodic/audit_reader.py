@@ -162,7 +162,8 @@ class AuditReader:
                 self.silent_cells.add(cell.id)
 
     def _ids_on(self, page_hosts: Collection[AuditedHost]) -> set[str]:
-        """Return the ids of servers that have a claim on one of *page_hosts*, or a row that names it."""
+        """Return the ids of servers that have a claim on one of *page_hosts*, or a row that names one of them as host.
+        """
         with self.store.api.read() as connection:
             ids = set(connection.execute(_CLAIMED, {"ids": [host.id for host in page_hosts]}).scalars())
         names = [host.name for host in page_hosts]

@@ -66,7 +66,7 @@ class Finding:
     server: str = field(default="", compare=False)
 
     def as_document(self) -> dict[str, str]:
-        """Return what ``magnetar audit --json`` prints."""
+        """Return the finding as ``magnetar audit --json`` prints it."""
         return {"kind": self.kind, "id": self.id, "place": self.place, "text": self.text}
 
 

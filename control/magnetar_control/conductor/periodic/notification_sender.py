@@ -27,7 +27,7 @@ BATCH = 100
 
 
 class NotificationSender:
-    """The sender for one *receiver*, from the databases of a conductor."""
+    """The sender of notifications from a conductor's databases to one *receiver*."""
 
     def __init__(self, conductor: Conductor, receiver: Receiver) -> None:
         self.conductor, self.receiver = conductor, receiver

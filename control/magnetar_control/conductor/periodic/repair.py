@@ -54,7 +54,7 @@ def _busy(connection: Connection, id: str) -> bool:
 
 
 def _quiet(watch: HostWatch, state: AuditState, id: str) -> bool:
-    """Return whether no action of the server waits or runs."""
+    """Return whether no action of the server waits or runs; also ``True`` for a server without a row."""
     cell = state.cells.get(id)
     if cell is None:
         return True
@@ -63,7 +63,7 @@ def _quiet(watch: HostWatch, state: AuditState, id: str) -> bool:
 
 
 def _stuck(watch: HostWatch, _state: AuditState, finding: Finding) -> None:
-    """Put the server into error, so that its task_state ends."""
+    """Put the server into error, which ends its task_state."""
     database = watch.conductor.store.cell(finding.place)
     fault = rows.json_text({"code": 500, "message": FAULT, "created": utc_now(), "details": finding.text})
     with database.write() as connection:

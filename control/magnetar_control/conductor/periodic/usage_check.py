@@ -24,7 +24,8 @@ class UsageCheck:
         self._after: dict[str, str] = {}  # the last compared project, by database
 
     def look(self) -> list[UsageComparison]:
-        """Compare the next projects of each database, and correct wrong usage. Return what was wrong."""
+        """Compare the next projects of each database with their servers, correct wrong usage, and return what was
+        wrong."""
         return [wrong for database in (self.conductor.database, self.conductor.store.cell(CELL0))
                 for wrong in self._compare_some(database)]
 

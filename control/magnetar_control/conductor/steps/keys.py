@@ -36,14 +36,14 @@ TPM_FIELD = "tpm_secret"
 
 
 def disk_key_field(work: Work) -> dict[str, str]:
-    """Return the field of the agent's server with the key for its new disks; empty if the disks are not encrypted."""
+    """Return the agent's field with the key for new disks of the server; empty if the disks are not encrypted."""
     if not _is_encrypted(work):
         return {}
     return {"disk_key": work.conductor.services.key_manager.create_key(_key_ids(work)[-1])}
 
 
 def renewed_disk_key_field(work: Work) -> dict[str, str]:
-    """Return the field of ``disk_key_field`` for a rebuild, with a new key; empty if the disks are preserved, or not
+    """Return the field of ``disk_key_field`` with a new key, for a rebuild; empty if the disks are preserved or not
     encrypted."""
     if not _is_encrypted(work) or work.args["preserve_ephemeral"]:
         return {}
@@ -94,8 +94,8 @@ def _note_keys(work: Work, ids: list[str]) -> None:
 
 def tpm_secret_field(work: Work, hardware: Mapping[str, Any] | None = None) -> dict[str, str]:
     """Return the field with the TPM's secret, which the host needs to start the guest; empty for a guest without a TPM.
-    *hardware*: its new hardware, if that differs from its flavor's. Raises ``Forbidden`` if the secret belongs to
-    another user than the one of the action."""
+    *hardware*: the guest's new hardware, if that differs from the hardware of its flavor. Raises ``Forbidden`` if the
+    secret belongs to another user than the one of the action."""
     security = server_tpm_security(work.server) if hardware is None else hardware.get(SECURITY)
     if not security:
         return {}

@@ -349,7 +349,8 @@ class MigrationTask:
 
 
 def size_in_gib(flavor: FlavorOfServer, volume_backed: bool) -> int:
-    """Return the GiB of memory and local disks that a move of a server of *flavor* copies. Times are scaled to it."""
+    """Return the GiB of memory and local disks that a move of a server of *flavor* copies. Time limits depend on this
+    size."""
     amounts = needed_amounts(flavor, volume_backed)
     return max(LEAST_GIB, -(-amounts.memory_mb // MIB_PER_GIB) + amounts.disk_gb)
 

@@ -81,7 +81,8 @@ class ActionRunner:
         return not self.conductor.over.is_set() and all(thread.is_alive() for thread in self._threads)
 
     def stop(self, grace: float = GRACE) -> None:
-        """Stop taking actions, let those in hand end within *grace* seconds, and give the others back to the queue."""
+        """Stop taking actions, let running actions end within *grace* seconds, and give all others back to the queue.
+        """
         self.conductor.over.set()
         for database in self._served:
             database.bell.ring(servers.ACTIONS_BELL)

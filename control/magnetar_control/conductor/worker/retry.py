@@ -108,8 +108,8 @@ def detachment_failed(work: Work, description: str, has: Callable[[Mapping[str, 
                       keep: Callable[[Work], None] = lambda _work: None) -> None:
     """Handle a refused detachment: the server keeps its volume or NIC (*keep* saves that), and the action fails.
 
-    If the guest is already without it (*has* returns false for the host's server) or the host does not answer, the
-    detachment has begun, and is repeated until it is done."""
+    If the guest has lost the device already (*has* returns false for the host's server) or the host does not answer,
+    the detachment has begun, and is repeated until it is done."""
     try:
         with work.client() as client:
             still_attached = has(client.get("server", work.id))

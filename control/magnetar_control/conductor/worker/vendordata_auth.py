@@ -44,7 +44,7 @@ TIMEOUT = 10.0
 
 
 class VendordataAuth:
-    """The authentication that *options* describe. ``user``: the Keystone user, if they name one. Raises
+    """The authentication that *options* describe. ``user``: the Keystone user, if the options name one. Raises
     ``InvalidSettings`` that names the wrong option."""
 
     def __init__(self, options: Mapping[str, Any]) -> None:

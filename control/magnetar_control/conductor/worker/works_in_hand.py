@@ -46,7 +46,7 @@ class WorksInHand:
             return {number: work for (database, number), work in self.works.items() if database == name}
 
     def tell_action(self, host: str, document: Mapping[str, Any]) -> bool:
-        """Pass a host's report on a server to the action of that server. Return whether one is in hand here."""
+        """Pass a host's report on a server to the running action of that server. Return ``False`` if none runs here."""
         with self._lock:
             works = [work for work in self.works.values() if work.id == document["id"]]
             for work in works:
