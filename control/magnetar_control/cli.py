@@ -141,7 +141,8 @@ def run_serve(options: argparse.Namespace) -> int:
 
 
 def _serving_settings(options: argparse.Namespace) -> Settings:
-    """Return the settings of a service. Raises ``InvalidSettings``."""
+    """Return the settings of a service with its *options*. ``magnetar serve`` without hosts in the settings gets the
+    local agent's host, if there is one. Raises ``InvalidSettings``."""
     settings = configuration.load_settings(options.config)
     if options.workers is not None:
         settings = configuration.replace_settings(settings, api_workers=options.workers)

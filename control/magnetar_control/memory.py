@@ -38,7 +38,7 @@ def limit_malloc_arenas() -> None:
 
 
 def return_free_memory() -> bool:
-    """Return much free memory to the kernel; leave a little as it is. Return whether memory was returned. It takes some
-    milliseconds."""
+    """Give malloc's free memory back to the kernel, if there is more than ``FREE`` bytes. Return whether any was given
+    back. Takes some milliseconds."""
     glibc = _glibc()
     return bool(glibc and glibc.mallinfo2().fordblks > FREE and glibc.malloc_trim(0))

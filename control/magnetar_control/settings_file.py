@@ -21,7 +21,8 @@ FILE = Path("/etc/magnetar/control.yml")
 
 
 def load_settings(path: Path | None = None) -> Settings:
-    """Return the settings of the file. The default file may be missing."""
+    """Return the settings of the file *path*, by default of ``FILE``, which may be missing. Raises ``InvalidSettings``.
+    """
     source = path or FILE
     values: dict[str, Any] = {}
     if path or source.exists():

@@ -276,8 +276,8 @@ def _fail(move: Evacuation, error: MagnetarError, uncertain_host: str | None = N
 
 
 def _give_volumes_back(move: Evacuation) -> None:
-    """Give the old host access to the volumes again, for its return. Volumes whose own host does not answer are
-    skipped."""
+    """Give the old host access to the volumes again, for its return. Skip volumes whose storing host does not answer.
+    """
     work = move.work
     row = work.conductor.states.rows.get(move.source)
     peer = row.info.get("link_name") if row else None

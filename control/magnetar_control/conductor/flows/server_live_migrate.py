@@ -51,7 +51,7 @@ def run_live_migration(work: Work) -> None:
 
 
 def _roll_back(move: MigrationTask, error: MagnetarError) -> None:
-    """End the action with the server on the source as it was."""
+    """End the failed action: the server stays on the source as it was."""
     move.unclaim()
     if isinstance(error, Cancelled):
         move.end("cancelled", progress=0)

@@ -57,7 +57,7 @@ def run_offload(work: Work) -> None:
 
 
 def _save(work: Work) -> dict[str, Any]:
-    """Stop the guest, and upload its root disk to the image. Return the columns of a shelved server."""
+    """Stop the guest, and upload its root disk to the image. Return the columns to save for a shelved server."""
     work.begin("The server was deleted, or its state was reset, before it was shelved.")
     id = work.args["image"]
     image = _shelved_image(work, id) if id else None  # first: if the quota refuses it, the guest keeps running
@@ -82,8 +82,8 @@ def _shelved_image(work: Work, id: str) -> Document:
 
 
 def _leave_host(work: Work) -> dict[str, Any]:
-    """Remove the server from its host, and release everything that it has there. Return the columns of an offloaded
-    server."""
+    """Remove the server from its host, and release everything that it has there. Return the columns to save for an
+    offloaded server."""
     server = work.server
     if not any(volume["boot_index"] == 0 for volume in work.volumes):
         image = server_create_image.image_of_server(work, server.shelved_image_id) if server.shelved_image_id else None
@@ -140,7 +140,7 @@ def _stays(work: Work, error: MagnetarError) -> None:
 
 
 def _start_again(work: Work) -> dict[str, Any]:
-    """Start the guest if it ran before. Return the columns of the server for the guest's state."""
+    """Start the guest if it ran before. Return the server's columns to save for the resulting state of the guest."""
     try:
         with work.client(patience=PATIENCE) as client:
             resource = client.get("server", work.id)

@@ -20,7 +20,7 @@ MALFORMED = (TypeError, ValueError, KeyError, AttributeError, IndexError, Overfl
 
 
 class HostRefused(Exception):
-    """A report that the cloud does not accept, with the reason for operators. The host is not up."""
+    """The cloud does not accept a host's report; the message says why, for operators. The host does not count as up."""
 
 
 def check_host_report(name: str, report: Any, reported_name: str | None = None,

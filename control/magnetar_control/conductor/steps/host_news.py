@@ -63,7 +63,7 @@ class HostNews:
         raise NotImplementedError  # each kind of news implements it
 
     def look(self) -> None:
-        """Start a thread for each host that has due news, is up, and has no such thread."""
+        """Start a thread for each host that has due news, is up, and has no thread yet."""
         self._threads = {host: thread for host, thread in self._threads.items() if thread.is_alive()}
         for host in self.waiting():
             if host not in self._threads and self.conductor.is_up(host):

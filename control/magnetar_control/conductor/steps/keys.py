@@ -84,7 +84,7 @@ def _is_encrypted(work: Work) -> bool:
 
 
 def _key_ids(work: Work) -> list[str]:
-    """Return the uuids of the server's keys; the last one is in use."""
+    """Return the uuids of the keys of the server's disks; the last key is in use."""
     return [*(work.request.get(KEYS) or (work.id,))]
 
 

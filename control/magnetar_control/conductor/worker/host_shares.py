@@ -23,7 +23,7 @@ Key = tuple[str, int]
 
 
 class HostBusy(Exception):
-    """The maximum number of actions already uses a host: this action goes back to the queue."""
+    """The number of actions that use a host is at its maximum: this action goes back to the queue."""
 
 
 class HostShares:

@@ -433,8 +433,8 @@ class Work:
         self.database.retried(once)
 
     def put_back(self, seconds: float, **values: Any) -> None:
-        """Put the action back into the queue, with *values* of its row. It can be taken again after *seconds*, when
-        another host that it uses has room too."""
+        """Put the action back into the queue, and set columns *values* of its row. It can be taken again after
+        *seconds*, when the other host that it uses, if any, has room too."""
         with self.write() as connection:
             actions.requeue_action_row(connection, self.action.id, self.conductor.holder, self.database.clock(seconds),
                                        waits_for=self._abroad, **values)
