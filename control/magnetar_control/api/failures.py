@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Failures that are no fault of a request, as all APIs report them: an unreachable database, a full disk, and a
-conflict with a concurrent request."""
+"""Failures that a request did not cause, as all APIs report them: an unreachable database, a full disk, and a conflict
+with a concurrent request."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def fault_of_failure(error: Exception, request_id: str) -> Fault | None:
 
 
 class RoutedService(Routed):
-    """The routes of one service."""
+    """A web application with routes, which reports failures of databases and disks as ``fault_of_failure`` does."""
 
     def fault(self, error: Exception, request: Request) -> Fault | None:
         return super().fault(error, request) or fault_of_failure(error, request.id)

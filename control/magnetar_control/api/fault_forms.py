@@ -62,7 +62,8 @@ def webob_answer(fault: Fault, accept: str) -> Answer:
 
 
 def chosen_type(accept: str, offers: Sequence[str]) -> str | None:
-    """Return the media type of *offers* that the header *accept* prefers, the first of equals; ``None`` if none."""
+    """Return the media type of *offers* that the header *accept* prefers, the first of equals; ``None`` if *accept*
+    allows none of them."""
     weights = {offer: _weight(accept, offer) for offer in offers}
     best = max(offers, key=lambda offer: weights[offer])
     return best if weights[best] > 0 else None

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""``/healthz`` and ``/metrics`` over HTTP: on the API's port, and on an address of their own."""
+"""``/healthz`` and ``/metrics`` over HTTP: on the API's port, and on a separate address."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ HEALTH_CONNECTIONS, HEALTH_PATIENCE = 32, 10.0
 
 
 class NoAddress(MagnetarError):
-    """The address cannot be listened on."""
+    """An error: the API cannot listen on the address ``health_listen`` of the settings."""
 
     code = "invalid-settings"
 
 
 class Healthz(Application):
-    """``/healthz`` on the API's port: 200 while the API database answers, otherwise 503. It contains only numbers,
-    because any client may request it."""
+    """The application of ``/healthz`` on the API's port: 200 while the API database answers, otherwise 503. The answer
+    contains only numbers, because any client may request it."""
 
     def __init__(self, health: Health) -> None:
         self.health = health
@@ -52,7 +52,7 @@ class Healthz(Application):
 
 
 class MetricsForAdmins(Application):
-    """``/metrics`` on the API's port, for tokens with the role admin."""
+    """The application of ``/metrics`` on the API's port, for tokens with the role admin."""
 
     def __init__(self, text: Any, authenticate: Any) -> None:
         self.text, self.authenticate = text, authenticate
@@ -78,8 +78,8 @@ class MetricsForAdmins(Application):
 
 
 class HealthServer:
-    """A server of ``/healthz`` and ``/metrics`` on an address of their own, without authentication. *listen*:
-    host:port. *runner*: the ``ActionRunner`` of the process's conductor, if it has one."""
+    """A server of ``/healthz`` and ``/metrics`` on a separate address, without authentication. *listen*: host:port.
+    *runner*: the ``ActionRunner`` of the process's conductor, if it has one."""
 
     def __init__(self, listen: str, metrics: Metrics, runner: Any = None) -> None:
         host, _colon, port = listen.rpartition(":")
@@ -90,7 +90,8 @@ class HealthServer:
             timeout = HEALTH_PATIENCE
 
             def handle(self) -> None:
-                """Answer one connection in time; close a connection in excess of ``HEALTH_CONNECTIONS``."""
+                """Override ``BaseHTTPRequestHandler.handle``: end each connection after ``HEALTH_PATIENCE`` seconds,
+                and close connections in excess of ``HEALTH_CONNECTIONS`` immediately."""
                 if not places.acquire(blocking=False):
                     return
                 ends = threading.Timer(HEALTH_PATIENCE, shut_down_socket, (self.connection,))
@@ -112,7 +113,7 @@ class HealthServer:
                 self.wfile.write(body)
 
             def log_message(self, format: str, *args: object) -> None:
-                """Log nothing: scrapes are frequent."""
+                """Override ``BaseHTTPRequestHandler.log_message``: log nothing, because scrapes are frequent."""
 
         try:
             self.server = ThreadingHTTPServer((host.strip("[]"), int(port)), Handler)
@@ -123,7 +124,7 @@ class HealthServer:
         threading.Thread(target=self.server.serve_forever, name="health", daemon=True).start()
 
     def close(self) -> None:
-        """Stop listening."""
+        """Stop the server, and close its socket."""
         self.server.shutdown()
         self.server.server_close()
 

@@ -13,7 +13,7 @@ from .values import Address, Anything, Id
 
 
 class Hints(Value):
-    """Scheduler hints. The use case checks whether a filter follows them."""
+    """A value type: scheduler hints. The use case checks whether a filter of the scheduler supports them."""
 
     KNOWN: Mapping[str, Value] = {"group": Id(), "different_host": OneOf(Id(), ListOf(Id(), 1000)),
                                   "same_host": OneOf(Id(), ListOf(Id(), 1000)), "query": Anything(),
@@ -21,7 +21,7 @@ class Hints(Value):
                                   "build_near_host_ip": Address(4), "cidr": Text(1, 64)}
 
     def check(self, value: Any, path: str, version: Any = None) -> Any:
-        """Return the object."""
+        """Return the hints with known ones in normal form; unknown hints stay unchanged. Raises ``InvalidField``."""
         if not isinstance(value, dict):
             raise InvalidField(path, "must be an object", value)
         return {name: self.KNOWN[name].check(item, f"{path}.{name}", version) if name in self.KNOWN else item

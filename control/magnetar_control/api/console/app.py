@@ -36,7 +36,7 @@ SOCKET = "/socket"
 
 
 class ConsoleApplication(Application):
-    """The application, mounted at ``/console``."""
+    """The web application of consoles, mounted at ``/console``."""
 
     def __init__(self, cloud: Cloud) -> None:
         self.settings, self.proxy, self.sites = cloud.settings, ConsoleProxy(cloud), ConsoleSites(cloud.settings)
@@ -45,7 +45,7 @@ class ConsoleApplication(Application):
         return self.handle(request)
 
     def handle(self, request: Request) -> Answer:
-        """Return a page or a file."""
+        """Return a console's page or one of its files."""
         try:
             return self._file(request)
         except Fault as fault:
@@ -87,8 +87,9 @@ class ConsoleApplication(Application):
         return f"There is nothing at {path[:200]}. The URL of a console comes from `openstack console url show`."
 
     def _headers(self, root: str, path: str) -> dict[str, str]:
-        """Return the headers of a page. The page loads nothing from other sites, only sites in the settings may frame
-        it, and no site gets its URL with the token."""
+        """Return the security and cache headers of the page or file *path*. *root*: the URL of the API. The page loads
+        nothing from other sites, only sites in the settings may frame the page, and its URL, with the token, is sent to
+        no site."""
         host = urlsplit(root).netloc
         socket_sources = f" ws://{host} wss://{host}" if re.fullmatch(r"[A-Za-z0-9.:\[\]-]+", host) else ""
         sites = "".join(f" {site}" for site in self.settings.console_allowed_origins)
@@ -113,8 +114,7 @@ class ConsoleApplication(Application):
 
 
 def _of_novnc(path: str) -> bool:
-    """Return whether noVNC's page needs the file at *path*. No other file is served, in noVNC's folder or outside
-    it."""
+    """Return whether noVNC's page needs the file at *path*. No other file of noVNC is served."""
     first, *names = path[1:].split("/")
     return path == "/vnc.html" or (first in NOVNC and bool(names) and all(map(_NAME.fullmatch, names)))
 

@@ -35,14 +35,14 @@ _SCRIPT_HASH = base64.b64encode(hashlib.sha256(SCRIPT.encode()).digest()).decode
 
 
 class FrameLog:
-    """The log of refused frames: one warning in ``WARN_EVERY`` seconds, the others at level debug."""
+    """A log of refused frames: one warning in ``WARN_EVERY`` seconds, all others at level debug."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._next_warning = 0.0
 
     def add(self, site: str) -> None:
-        """Log that *site* showed a console in a frame."""
+        """Log that a page of *site* frames a console without permission."""
         with self._lock:
             now = time.monotonic()
             level = logging.WARNING if now >= self._next_warning else logging.DEBUG
@@ -55,8 +55,8 @@ _FRAME_LOG = FrameLog()
 
 
 def framing_site(sites: ConsoleSites, headers: Mapping[str, str], root: str) -> str | None:
-    """Return the site that frames a page without permission, as far as the browser names it, or ``None``. Browsers
-    report frames over HTTPS and on loopback; elsewhere the site is the site of a frame or of a link."""
+    """Return the site whose page frames the console without permission, or ``None``. Over HTTPS and on loopback,
+    browsers report frames; elsewhere the result may also be a site that only links to the console."""
     site = site_of(headers.get("referer", ""))
     if tells_of_frames(headers):
         if headers["sec-fetch-dest"] not in FRAMES or headers.get("sec-fetch-site") in (None, "same-origin", "none"):
@@ -78,8 +78,8 @@ def tells_of_frames(headers: Mapping[str, str]) -> bool:
 
 
 def frame_refusal_page(site: str, *, sure: bool = True) -> Answer:
-    """Return the page that replaces a console. It contains nothing of the console's URL, and a script only if it is not
-    *sure* that the page is in a frame."""
+    """Return the HTML page that replaces the console in a frame of *site*. *sure*: whether the page is certainly in a
+    frame; otherwise a script goes on to the console if it is not. The page does not contain the console's URL."""
     _FRAME_LOG.add(site)
     origin = html.escape(site) if "://" in site else "https://dashboard.example"
     page = PAGE.format(site=html.escape(site), origin=origin, script="" if sure else f"<script>{SCRIPT}</script>")

@@ -57,7 +57,7 @@ LATER = {"Retry-After": "10"}
 
 
 class ConsoleProxy:
-    """The consoles that are open through this process."""
+    """A proxy that counts and relays the consoles of this process."""
 
     def __init__(self, cloud: Cloud) -> None:
         self.cloud = cloud
@@ -72,8 +72,8 @@ class ConsoleProxy:
         return self._open.total()
 
     def refusal(self, error: MagnetarError) -> Answer:
-        """Return the answer to a client that gets no console. It has no body: clients of Nova's proxies, which end the
-        connection, would read it as a frame."""
+        """Return the answer to a client that gets no console, with *error* in a header. The answer has no body, as that
+        of Nova's console proxies: their clients would read a body as a WebSocket frame."""
         one_line = " ".join(error.message.split())
         return Answer(None, error.status, {**error.details.get("headers", {}), CONSOLE_ERROR: one_line})
 
@@ -101,8 +101,8 @@ class ConsoleProxy:
 
     @contextlib.asynccontextmanager
     async def _begun(self, socket: WebSocket, request_id: str) -> AsyncIterator[tuple[ConsoleGrant, ClientConnection]]:
-        """Yield the grant of the client's token, and a connection to the agent. The token is used up only when the
-        connection exists. Raises ``MagnetarError`` before the client is accepted."""
+        """Yield the grant of the client's token and a connection to the agent of the server's host. The token is marked
+        as used once the connection exists. Raises ``MagnetarError`` before the WebSocket is accepted."""
         token = (parse_qs(socket.query).get("token") or [""])[-1]
         with contextlib.ExitStack() as stack:
             with self._asking(counted_address(socket.address)):
@@ -152,7 +152,7 @@ class ConsoleProxy:
                 del self._open[project]
 
     async def _ask(self, function: Callable[..., T], *args: Any) -> T:
-        """Call *function*, which queries the databases, in a thread."""
+        """Return the result of *function*, which queries the databases, from a thread."""
         def asked() -> T:
             with statement_timeout(self.cloud.settings.cell_timeout):
                 return function(*args)
@@ -162,7 +162,8 @@ class ConsoleProxy:
     # The agent
 
     async def _connect(self, grant: ConsoleGrant, host: HostView, request_id: str, query: str = "") -> ClientConnection:
-        """Return a connection to the console at the agent of *host*. Raises ``MagnetarError`` for users to read."""
+        """Return a connection to the console at the agent of *host*. Raises ``MagnetarError`` with a message for
+        users."""
         from websockets.asyncio.client import connect, unix_connect
         from websockets.exceptions import InvalidStatus, WebSocketException
 
@@ -210,7 +211,7 @@ class ConsoleProxy:
         await socket.close(code, reason)
 
     async def _carry_channel(self, socket: WebSocket, grant: ConsoleGrant, agent: ClientConnection) -> None:
-        """Relay one channel of SPICE until it is closed. When it is the main channel, revoke the token then."""
+        """Relay one channel of SPICE until it is closed. If it is the main channel, revoke the token after that."""
         try:
             first = await _link(socket, main=not grant.further)
             if first is None:
@@ -224,7 +225,7 @@ class ConsoleProxy:
                 await self._ask(consoles.revoke_console_token, grant)
 
     async def _followed(self, grant: ConsoleGrant) -> HostView | None:
-        """Return the new host of the guest, or ``None`` if the guest has not moved."""
+        """Wait for the guest to appear on another host, and return that host; ``None`` if the guest has not moved."""
         with contextlib.suppress(TimeoutError, DBAPIError):
             async with asyncio.timeout(ARRIVES):
                 while True:
@@ -274,7 +275,8 @@ async def _relayed(socket: WebSocket, agent: ClientConnection, first: bytes | No
 
 
 def _said(body: bytes) -> MagnetarError:
-    """Convert *body*, an error of the agent, into an error for users, which names neither the host nor its problem."""
+    """Return the error for users that corresponds to *body*, an error of the agent. The message does not name the host
+    or the host's problem."""
     try:
         error = error_from_dict(json.loads(body)["error"])
     except (ValueError, LookupError, TypeError):

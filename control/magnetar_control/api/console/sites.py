@@ -18,7 +18,7 @@ _HOST = re.compile(r"[A-Za-z0-9.:\[\]_-]+")
 
 
 class Site(NamedTuple):
-    """Scheme, host and port: an origin in the terms of browsers."""
+    """An origin in the sense of browsers: scheme, host and port."""
 
     scheme: str
     host: str
@@ -26,7 +26,8 @@ class Site(NamedTuple):
 
 
 def site_of(url: str) -> Site | None:
-    """Return the site of a URL; ``None`` for an origin outside the web, such as ``null``."""
+    """Return the site (scheme, host, port) of a URL; ``None`` for an origin that is not on the web, such as
+    ``null``."""
     try:
         parts = urlsplit(url)
         port = parts.port or PORTS.get(parts.scheme)
@@ -38,7 +39,8 @@ def site_of(url: str) -> Site | None:
 
 
 class ConsoleSites:
-    """The sites of the settings. Raises ``InvalidSettings`` for an invalid site: it would silently have no effect."""
+    """The sites in the settings whose pages may open or frame consoles. Raises ``InvalidSettings`` for an invalid site,
+    which would silently have no effect."""
 
     def __init__(self, settings: Settings) -> None:
         self.trust_proxy = settings.trust_proxy
@@ -46,8 +48,9 @@ class ConsoleSites:
         self.others = {_checked("console_allowed_origins", url) for url in settings.console_allowed_origins}
 
     def check(self, headers: Mapping[str, str], root: str) -> None:
-        """Check that the client addresses this site, and that the page that opens the console belongs to this site or
-        to another allowed site. Clients other than browsers may leave out the headers. Raises ``Forbidden``.
+        """Check a client's ``Host`` and ``Origin``: the client addresses this API, and the page that opens the console
+        belongs to this API's site or to another allowed site. Clients other than browsers may omit the headers. Raises
+        ``Forbidden``.
 
         *root*: the URL of the API in the request. The check prevents CVE-2015-0259.
         """
@@ -59,7 +62,7 @@ class ConsoleSites:
                             "console_allowed_origins of the API's settings.")
 
     def allowed(self, root: str) -> set[Site]:
-        """Return the sites whose pages may open consoles, or show them in a frame."""
+        """Return the sites whose pages may open consoles or frame them. *root*: the URL of the API in the request."""
         own_site = site_of(root)
         return (self.ours or ({own_site} if own_site else set())) | self.others
 

@@ -45,7 +45,7 @@ def terminal_stylesheet(folder: Path) -> bytes | None:
 
 @lru_cache(maxsize=1)
 def _joined(first: Path, _changed: int) -> bytes:
-    """Return the module *first* and all modules that it requires, joined to one script."""
+    """Return the module *first* and all modules that it requires, as one script. *_changed*: part of the cache key."""
     folder, modules = first.parents[1], {}
     waiting = [first]
     while waiting:
@@ -63,5 +63,5 @@ def _joined(first: Path, _changed: int) -> bytes:
 
 
 def _module(path: Path, name: str) -> Path:
-    """Return the path of the module that *path* calls *name*."""
+    """Return the path of the module that ``require(name)`` loads in the module *path*."""
     return Path(os.path.normpath(path.parent / f"{name.removesuffix('.js')}.js"))

@@ -26,7 +26,8 @@ VERSION = "v3.14"
 
 
 def identity_application(service: EmbeddedIdentity, quotas: Mapping[str, Quotas] | None = None) -> RoutedService:
-    """Return the application for ``/identity``. *quotas*: quotas of services that are set here, by type of service."""
+    """Return the application for ``/identity``. *quotas*: the quotas that unified limits read and set, by type of
+    service."""
     def authenticate(request: Request) -> None:
         token = service.tokens.find(request.headers.get("x-auth-token", ""))
         if token is None:
@@ -61,13 +62,12 @@ def _document(request: Request) -> Document:
 
 
 def handle_identity_versions(request: Request) -> Answer:
-    """Return the list of all versions, which has one entry."""
+    """Return the list of versions of the Identity API; there is only one."""
     return Answer({"versions": {"values": [_document(request)]}}, 300, {"Location": f"{request.base}/v3/"})
 
 
 class Elsewhere(Application):
-    """The application in place of the embedded identity service if an external Keystone is used: it tells clients the
-    URL of Keystone."""
+    """The application at ``/identity`` if an external Keystone is used: it tells clients the URL of Keystone."""
 
     def __init__(self, url: str) -> None:
         self.url = url
@@ -76,6 +76,6 @@ class Elsewhere(Application):
         return self.handle(request)
 
     def handle(self, request: Request) -> Answer:
-        """Return 404, in Keystone's form."""
+        """Return 404 in the form of Keystone's errors, with the URL of Keystone in the message."""
         return render_keystone_fault(
             Fault(404, f"This cloud has no identity service of its own; ask Keystone at {self.url}."))

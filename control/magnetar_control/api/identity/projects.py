@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Parts that only projects have: parents and subtree in the answer of a project, and the routes of tags."""
+"""Parts of the Identity API that only projects have: parents and subtree in the answer of a project, and tags."""
 
 from __future__ import annotations
 

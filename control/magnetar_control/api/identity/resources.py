@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The routes that all resources have: list, create, show, change, remove; and members of groups. They are for
-administrators, except that all users may see themselves, their projects and their domain."""
+"""The routes that all resources of Keystone have: list, create, show, change, remove; and members of groups. They are
+for administrators, except that all users may see themselves, their projects and their domain."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from .views import query_filters, render_filtered_page, render_resource, request
 
 
 def identity_resource_routes(store: IdentityStore) -> list[Guarded]:
-    """Return the routes of one resource."""
+    """Return the routes of the resource that *store* holds."""
     name, plural = store.resource.name, store.resource.plural
     every, resource_path = f"/v3/{plural}", f"/v3/{plural}/{{id}}"
 

@@ -61,12 +61,13 @@ def role_assignment_routes(roles: RoleAssignments) -> list[Guarded]:
 
 
 def _named(request: Request, where: Mapping[str, str]) -> dict[str, str]:
-    """Return the assignment that the URL names."""
+    """Return the fields of the role assignment that the URL names: *where*, and the ids in the path."""
     return {**where, **{f"{name}_id": id for name, id in request.params.items()}}
 
 
 def _checked(request: Request) -> dict[str, str]:
-    """Return the query of a list. Raises ``InvalidRequest`` for unknown or mutually exclusive parameters."""
+    """Return the query of the list of role assignments. Raises ``InvalidRequest`` for unknown or mutually exclusive
+    parameters."""
     query = dict(request.query)
     check_known(request, (*FILTERS, INHERITED, "role.id", "effective", "include_names", "include_subtree"),
                 "role assignments are")

@@ -25,7 +25,7 @@ class TokenRoutes:
         self.service, self.tokens = service, service.tokens
 
     def routes(self) -> list[Guarded]:
-        """Return the routes."""
+        """Return the routes below ``/v3/auth``."""
         return [
             guarded_route("POST /v3/auth/tokens", self.create, who="anyone", way=Way.LOGIN),
             guarded_route("GET /v3/auth/tokens", lambda request: self._answer(request, *self._subject(request))),
@@ -46,14 +46,14 @@ class TokenRoutes:
         return self._answer(request, token, issued, 201)
 
     def targets(self, request: Request, resource: IdentityResource) -> Document:
-        """Return the projects or domains that the user may have a token for."""
+        """Return the projects or domains (*resource*) for which the user may get a token."""
         targets = users.list_user_targets(self.tokens, request.context.user_id, resource,
                                           query_filters(request, resource))
         return render_filtered_page(request, resource, targets)
 
     def _subject(self, request: Request) -> tuple[str, Token]:
-        """Return the token in X-Subject-Token: the caller's own, for administrators and services any; 404 if
-        invalid."""
+        """Return the token in X-Subject-Token, as text and as a ``Token``. Administrators and services may name any
+        token, others only their own. Raises ``NotFound`` for other tokens and for an invalid one."""
         token = request.headers.get("x-subject-token", "")
         if not token:
             raise InvalidRequest("The header X-Subject-Token is missing; it names the token that is meant.")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""``/v3/OS-TRUST``: trusts, for trustor, trustee and administrators."""
+"""``/v3/OS-TRUST``: trusts, for their trustors, their trustees and administrators."""
 
 from __future__ import annotations
 

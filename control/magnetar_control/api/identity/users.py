@@ -21,7 +21,7 @@ from .views import query_filters, render_filtered_page, render_list, render_reso
 
 
 def user_routes(tokens: Tokens) -> list[Guarded]:
-    """Return the routes of users."""
+    """Return the routes of a user's projects, password, groups and application credentials."""
     def projects(request: Request, user: str) -> Document:
         projects = users.list_user_targets(tokens, user, PROJECTS, query_filters(request, PROJECTS), check=True)
         return render_filtered_page(request, PROJECTS, projects)
@@ -74,8 +74,8 @@ def require_untrusted(handler: Callable[[Request, str], Any]) -> Callable[[Reque
 
 
 def require_own_user(handler: Callable[[Request, str], Any]) -> Callable[[Request], Any]:
-    """Return *handler*, restricted to administrators and to the user in the path. It takes the request and that user's
-    id."""
+    """Return *handler*, restricted to administrators and to the user in the path. *handler* takes the request and the
+    id of that user."""
     def guarded(request: Request) -> Any:
         user_id = request.params["user"]
         if user_id != request.context.user_id and not request.context.is_admin:

@@ -28,8 +28,8 @@ PAGING, LIMIT = ("limit", "marker"), Number(1, 10**9 - 1)
 
 
 def query_filters(request: Request, resource: IdentityResource) -> dict[str, Any]:
-    """Return those filters in the query that are columns of the resource. Raises ``InvalidField`` for a parameter that
-    is neither a column nor handled by ``render_filtered_page``."""
+    """Return those parameters of the query that filter by columns of *resource*, by name. Raises ``InvalidField`` for a
+    parameter that neither this function nor ``render_filtered_page`` handles."""
     compared = [f"{name}__{i}{how}" for name in resource.filters if name != "enabled"
                 for i in ("", "i") for how in COMPARED]
     check_known(request, [
@@ -41,8 +41,8 @@ def query_filters(request: Request, resource: IdentityResource) -> dict[str, Any
 
 def render_filtered_page(request: Request, resource: IdentityResource, documents: Iterable[Document],
                          query: str = "") -> Document:
-    """Return the list of those *documents* that match the other filters of the request, one page of them if the query
-    has a limit, with a link to the next page."""
+    """Return the list of those *documents* that match the request's query, including comparisons and tags. If the query
+    has ``limit``, return one page, with a link to the next page. *query*: the query string of the list's own link."""
     matching = [document for document in documents if all(_fits(document, name, value, resource) for name,
                                                           value in request.query)]
     parameters = dict(request.query)
@@ -59,7 +59,7 @@ def render_filtered_page(request: Request, resource: IdentityResource, documents
 
 
 def _flags(resource: IdentityResource) -> Iterator[str]:
-    """Yield the names of boolean fields with the same value for all resources, such as is_domain."""
+    """Yield the names of boolean fields that are the same for all resources of the type, such as is_domain."""
     return (name for name, value in resource.constant.items() if isinstance(value, bool))
 
 
@@ -78,13 +78,13 @@ def _fits(document: Document, name: str, value: str, resource: IdentityResource)
 
 
 def is_on(request: Request, name: str) -> bool:
-    """Return whether a flag of the query is set."""
+    """Return whether the flag *name* of the query is set."""
     query = dict(request.query)
     return name in query and TRUTH.words.get(query[name].lower(), True)
 
 
 def request_object(request: Request, name: str) -> Document:
-    """Return the object *name* of the body."""
+    """Return the object under the key *name* of the body. Raises ``InvalidField``."""
     content = request.json()
     requested = content.get(name) if isinstance(content, dict) else None
     if not isinstance(requested, dict):
@@ -98,11 +98,12 @@ def render_resource(request: Request, path: str, document: Document) -> Document
 
 
 def render_list(request: Request, plural: str, documents: Iterable[Document], query: str = "") -> Document:
-    """Return a list with the link to itself; *query*: the query string of the link."""
+    """Return *documents* under the key *plural*, with the list's own link. *query*: the query string of that link."""
     path = request.path if request.params else request.extra["route"]
     return {plural: [*documents], "links": {"next": None, "previous": None, "self": request.base + path + query}}
 
 
 def render_resources(request: Request, plural: str, documents: Iterable[Document], query: str = "") -> Document:
-    """Return a list of resources."""
+    """Return *documents*, each with its own link, under the key *plural*, with the list's own link. *query*: the query
+    string of that link."""
     return render_list(request, plural, (render_resource(request, plural, document) for document in documents), query)

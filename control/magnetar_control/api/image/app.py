@@ -56,7 +56,7 @@ class ImageApplication(RoutedService):
     """The image service's application. Its errors are HTML, JSON or text, depending on the client's ``Accept``."""
 
     def refused(self, request: Request, fault: Fault) -> Answer:
-        """Return a fault in the form of Glance, which uses webob."""
+        """Override ``Routed.refused``: return a fault in the form of Glance's errors, which webob makes."""
         answer = webob_answer(fault, request.headers.get("accept", ""))
         answer.headers.update(fault.headers)
         return answer

@@ -59,7 +59,7 @@ class ImageRoutes:
         ]
 
     def list(self, request: Request) -> Document:
-        """Return a page of images."""
+        """Return the page of images that the query requests."""
         images, more = self.service.page(request.context, parse_image_listing(request.query))
         query_pairs = [(name, value) for name, value in request.query if name != "marker"]
         answer: Document = {"images": [image_view(image) for image in images], "schema": "/v2/schemas/images",
@@ -69,7 +69,7 @@ class ImageRoutes:
         return answer
 
     def create(self, request: Request) -> Answer:
-        """Create a queued image."""
+        """Create an image without content, in the status queued, and return it."""
         check_image_writer(request.context)
         image_body = request.json()
         if not isinstance(image_body, dict):
@@ -82,7 +82,7 @@ class ImageRoutes:
                                                "OpenStack-image-import-methods": ",".join(METHODS)})
 
     def update(self, request: Request) -> Document:
-        """Change an image by a JSON patch."""
+        """Update an image by the JSON patch in the body, and return the image."""
         form = PATCHES.get(_media_type(request))
         if form is None:
             raise Fault(415, f"An image is changed by a JSON patch; its Content-Type must be {next(iter(PATCHES))}.")
@@ -91,8 +91,8 @@ class ImageRoutes:
                                                                                              form(operations)))))
 
     def take(self, request: Request, then: str) -> None:
-        """Store the content of an image, piece by piece. Depending on *then*, the image becomes active or waits for its
-        import."""
+        """Store the uploaded content of an image, piece by piece. *then*: the status of the image after that, active,
+        or the status in which the image waits for its import."""
         if _media_type(request) != OCTETS:
             raise Fault(415, f"Content comes with Content-Type {OCTETS}.")
         if store := request.headers.get("x-image-meta-store"):
@@ -148,7 +148,7 @@ class ImageRoutes:
         self.service.activate(*request.named(status))
 
     def _seen(self, request: Request) -> Document:
-        """Return the image that the URL names. Raises ``NotFound`` if the user cannot see such an image."""
+        """Return the image that the URL names. Raises ``NotFound`` if the user may not see it or there is none."""
         image = self.service.show(*request.named())
         if image is None:
             raise NotFound(f"No image found with ID {request.params['id']}.")

@@ -36,8 +36,8 @@ def image_member_routes(members: Members) -> list[Guarded]:
 
 
 def _given(request: Request, body_form: Record) -> Any:
-    """Return the value of the only key that *body_form* has. Ids from the URL, which clients repeat in the body, are
-    ignored. Raises ``InvalidField``."""
+    """Check the body, and return the value of the only key in *body_form*. Ids of the image and the member in the body
+    are ignored if the URL has the same. Raises ``InvalidField``."""
     body, ids = request.json(), request.params
     so = {"image_id": ids["id"], "member_id": ids.get("member"), "member": ids.get("member")}
     if isinstance(body, dict):
@@ -46,7 +46,7 @@ def _given(request: Request, body_form: Record) -> Any:
 
 
 def image_member_view(row: Mapping[Any, Any]) -> Document:
-    """Return a project that shares an image, in Glance's form."""
+    """Return an image member (a project that shares the image) in Glance's form."""
     return {"image_id": row["image_id"], "member_id": row["member"], "status": row["status"],
             "created_at": to_second(row["created_at"]),
             "updated_at": to_second(row["updated_at"] or row["created_at"]), "schema": "/v2/schemas/member"}

@@ -31,7 +31,8 @@ class AgentRoutes:
                   for method in ("PUT", "DELETE"))]
 
     def list(self, request: Request) -> Document:
-        """Return the agents that match the filters; none for callers who are no administrators, as in Neutron."""
+        """Return the agents that match the query; an empty list for callers who are not administrators, as in
+        Neutron."""
         agents = [network_agent_view(host) for host in self.hosts()] if request.context.is_admin else []
         for name in FILTERS:
             if accepted := {value.lower() for parameter, value in request.query if parameter == name}:
@@ -39,14 +40,14 @@ class AgentRoutes:
         return {"agents": agents}
 
     def show(self, request: Request) -> Document:
-        """Return an agent. Raises ``NotFound``."""
+        """Return the agent that the URL names. Raises ``NotFound``."""
         for host in self.hosts() if request.context.is_admin else ():
             if host.id == request.params["id"]:
                 return {"agent": network_agent_view(host)}
         raise NotFound(f"Agent {request.params['id']} could not be found", type="AgentNotFound")
 
     def refuse(self, _request: Request) -> NoReturn:
-        """Refuse a change or removal."""
+        """Raise ``InvalidRequest``: agents are changed and removed as compute services."""
         raise InvalidRequest("A network agent is the agent of a compute host: disable or remove that one, as a compute "
                              "service (openstack compute service set, or delete).")
 

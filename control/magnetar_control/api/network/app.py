@@ -75,7 +75,7 @@ TYPES = {403: "PolicyNotAuthorized", 404: "HTTPNotFound", 405: "HTTPMethodNotAll
 
 
 def render_neutron_fault(fault: Fault) -> Answer:
-    """Return a fault in Neutron's form; 401 in Keystone's, as keystonemiddleware answers."""
+    """Return a fault in the form of Neutron's errors; for 401 in Keystone's form, as keystonemiddleware answers."""
     if fault.status == HTTPStatus.UNAUTHORIZED:
         return Answer(keystone_document(fault), fault.status)
     type = fault.details.get("type") or TYPES.get(fault.status, "HTTPBadRequest")

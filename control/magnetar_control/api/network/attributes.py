@@ -84,8 +84,8 @@ class AddressPair(Value):
 
 
 def _network(value: Any) -> IPv4Network | IPv6Network:
-    """Return the network without host bits. Raises ``ValueError``, also for an address with a zone (RFC 4007), which no
-    packet has."""
+    """Return *value*, an IP network, without host bits. Raises ``ValueError``, also for an address with a zone (RFC
+    4007), which occurs in no packet."""
     if "%" in str(value):
         raise ValueError
     return ip_network(str(value), strict=False)
@@ -122,21 +122,21 @@ def _protocol(value: Any) -> str | None:
 
 
 def one_of_words(*words: str) -> Value:
-    """Return a type for one of *words*, in any case; the normal form is the spelling in *words*."""
+    """Return a value type for one of *words*, in any case; the normal form is the spelling in *words*."""
     words_by_case = {word.lower(): word for word in words}
     return Parsed(lambda value: words_by_case[str(value).lower()], f"must be one of {', '.join(words)}",
                   enum=list(words))
 
 
 def bounded_list(item: Value, most: int) -> Value:
-    """Return a type for a list of at most *most* items; null is the empty list."""
+    """Return a value type for a list of at most *most* items of type *item*; null is the empty list."""
     return OrEmpty(ListOf(item, most), [])
 
 
 def resource_attributes(fixed: Mapping[str, Value], changing: Mapping[str, Value], required: str = "",
                         description: Value = TEXT, lacking: Mapping[str, Value] = MappingProxyType({})) -> Record:
-    """Return the attributes of a resource. *fixed*: set on creation; *changing*: set on creation and later; *required*
-    on creation; *lacking*: attributes without effect."""
+    """Return the type of a resource's bodies. *fixed*: attributes that are set only on creation; *changing*: set on
+    creation and on update; *required*: names required on creation; *lacking*: attributes without effect."""
     rows = (("create", fixed), ("create update", {**changing, "description": description}),
             ("create", {"project_id": TEXT, "tenant_id": TEXT}), ("create update", lacking))
     return Record(**{name: Field(value, "", required=name in required.split(), on=on)
@@ -157,7 +157,7 @@ NETWORK = resource_attributes(
 
 
 class PoolId(Id):
-    """The subnet pool of a subnet."""
+    """A value type: the uuid of a subnet's subnet pool. Raises ``InvalidField`` for ``prefix_delegation``."""
 
     def check(self, value: Any, path: str, version: Version | None = None) -> Any:
         if value == "prefix_delegation":
@@ -187,7 +187,7 @@ ADDRESS_SCOPE = resource_attributes({"ip_version": VERSION}, {"name": TEXT, "sha
 
 
 class VnicType(Choices):
-    """The type of a port's connection to its server."""
+    """A value type: the vnic_type of a port, its type of connection to the server."""
 
     def __init__(self) -> None:
         super().__init__(virtual_functions.NORMAL, *VNIC_TYPES)
@@ -279,7 +279,7 @@ ADDRESS_GROUP = resource_attributes({"addresses": bounded_list(PREFIX, address_g
 
 
 class SegmentationType(Choices):
-    """The type of tag that distinguishes a subport from others for the guest."""
+    """A value type: the segmentation_type of a subport, the kind of tag by which the guest distinguishes subports."""
 
     def __init__(self) -> None:
         super().__init__(trunks.VLAN)

@@ -33,7 +33,8 @@ class IpAvailabilityRoutes:
         return [guarded_route(f"GET {PATH}", self.list), guarded_route(f"GET {PATH}/{{id}}", self.show)]
 
     def list(self, request: Request) -> Document:
-        """Return the networks that match the query; none for callers who are no administrators, as in Neutron."""
+        """Return the availability of addresses in the networks that match the query; an empty list for callers who are
+        not administrators, as in Neutron."""
         if not request.context.is_admin:
             return {PLURAL: []}
         parameters: dict[str, list[str]] = {}
@@ -48,7 +49,8 @@ class IpAvailabilityRoutes:
         return answer
 
     def show(self, request: Request) -> Document:
-        """Return the availability of one network. Raises ``NotFound``, also for callers who are no administrators."""
+        """Return the availability of addresses in one network. Raises ``NotFound``, also for callers who are not
+        administrators."""
         id = request.params["id"]
         for network in network_ip_availability(self.database, Page(
             filters={"network_id": [id]})) if request.context.is_admin else ():

@@ -28,8 +28,8 @@ def _nothing(value: object) -> object:
 
 
 def quota_body(names: Iterable[str]) -> Record:
-    """Return the type of a body with limits of the resources *names*. With ``check_limit`` in the body, limits below
-    the usage are refused; ``force`` is the opposite."""
+    """Return the type of a body with limits of the resources *names*. With ``check_limit`` true in the body, and
+    ``force`` not true, limits below the usage are refused."""
     none = Parsed(_nothing, "must be 0: embedded networking has none of these")
     return build_record({**dict.fromkeys(NOTHING, none), **dict.fromkeys(names, LIMIT), "force": TRUTH,
                          "check_limit": TRUTH, "tenant_id": Anything(), "project_id": Anything()})
@@ -53,7 +53,7 @@ class QuotaRoutes:
                 guarded_route(f"DELETE {path}", self.delete, 204, "admin")]
 
     def list(self, _request: Request) -> Document:
-        """Return the projects that have limits of their own."""
+        """Return the limits of all projects that have limits of their own."""
         with self.database.read() as connection:
             limits_by_project = self.quota.every(connection)
         return {"quotas": [{**_all(limits), "project_id": project, "tenant_id": project}
@@ -65,7 +65,7 @@ class QuotaRoutes:
             return {"quota": _all(self.quota.limits(connection, _project(request)))}
 
     def default(self, request: Request) -> Document:
-        """Return the limits of projects without their own."""
+        """Return the default limits, which apply to projects without limits of their own."""
         _project(request)
         with self.database.read() as connection:
             return {"quota": _all(self.quota.limits(connection))}
@@ -79,7 +79,7 @@ class QuotaRoutes:
                           for name, limit in limits.items()}}
 
     def update(self, request: Request) -> Document:
-        """Set limits; return all limits of the project."""
+        """Set limits of a project; return all limits of the project."""
         document: Any = request.json()
         requested = document.get("quota") if isinstance(document, dict) else None
         if not isinstance(requested, dict):
@@ -98,8 +98,8 @@ class QuotaRoutes:
 
 
 def _project(request: Request) -> str:
-    """Return the project that the URL names. Raises ``Forbidden`` unless it is the caller's, or for an
-    administrator."""
+    """Return the id of the project that the URL names. Raises ``Forbidden`` if it is not the caller's project and the
+    caller is not an administrator."""
     project: str = request.params["id"]
     if project != request.context.project_id and not request.context.is_admin:
         raise Forbidden("Only admins may see the quota of another project.")

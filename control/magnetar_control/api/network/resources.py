@@ -40,11 +40,11 @@ Row = Mapping[Any, Any]
 
 @dataclass(frozen=True, kw_only=True)
 class Form:
-    """The form of a resource over HTTP: names, the attributes of bodies, and a view, a function of the resource and
-    whether it is for an administrator.
+    """The form of a resource over HTTP: its names, the attributes of bodies, and its view.
 
-    *store*: the service's name of the resource if it is not *plural*; *above*: the service's name of the parent
-    resource, and the column and path word that identify the parent.
+    *view*: a function that makes the document from a row and a flag, whether the caller is an administrator. *store*:
+    the service's name of the resource if it is not *plural*; *above*: the service's name of the parent resource, and
+    the column and path word that identify the parent.
     """
 
     name: str
@@ -56,7 +56,7 @@ class Form:
     above: tuple[str, str] | None = None
 
     def attribute(self, name: str) -> Any:
-        """Return the value type of an attribute; ``None`` for an unknown name."""
+        """Return the value type of the attribute *name*; ``None`` for an unknown name."""
         usual = attributes.TRUTH if name == "shared" else None  # RBAC policies set it for some resources
         return next((field.value for field in self.body.fields if field.name == name), usual)
 
@@ -70,7 +70,7 @@ def _shown(row: Row, *names: str) -> Document:
 
 
 def network_view(row: Row, admin: bool) -> Document:
-    """Return a network; with the provider attributes for administrators."""
+    """Return a network in Neutron's form; with the provider attributes for administrators."""
     provider = {"provider:network_type": row["type"], "provider:physical_network": row["bridge"],
                 "provider:segmentation_id": row["segment"]}
     plain = ("name", "admin_state_up", "shared", "is_default", "mtu", "port_security_enabled", "subnets",
@@ -96,12 +96,12 @@ def subnetpool_view(row: Row, _admin: bool) -> Document:
 
 
 def address_scope_view(row: Row, _admin: bool) -> Document:
-    """Return an address scope. Neutron's has no description, times or tags."""
+    """Return an address scope in Neutron's form, which has no description, times or tags."""
     return _shown(row, "name", "ip_version", "shared")
 
 
 def port_view(row: Row, admin: bool) -> Document:
-    """Return a port; with binding and resource request for administrators."""
+    """Return a port in Neutron's form; with binding and resource request for administrators."""
     plain = ("name", "network_id", "mac_address", "admin_state_up", "status", "device_id", "device_owner",
              "port_security_enabled", "fixed_ips", "security_groups", "qos_policy_id", "dns_name",
              "dns_assignment")
@@ -124,7 +124,7 @@ def security_group_view(row: Row, admin: bool) -> Document:
 
 
 def security_group_rule_view(row: Row, _admin: bool) -> Document:
-    """Return a rule of a security group, which has no tags."""
+    """Return a security group rule in Neutron's form, which has no tags."""
     shown = _shown(row, "security_group_id", "direction", "ethertype", "protocol", "port_range_min", "port_range_max",
                    "remote_ip_prefix", "remote_group_id", "remote_address_group_id")
     return {name: value for name, value in shown.items() if name != "tags"}
@@ -142,7 +142,8 @@ def rbac_policy_view(row: Row, _admin: bool) -> Document:
 
 
 def router_view(row: Row, admin: bool) -> Document:
-    """Return a router; for administrators with the attributes that all routers share, see ``lacking.ROUTER``."""
+    """Return a router in Neutron's form; for administrators with the attributes in ``lacking.ROUTER``, which are the
+    same for all routers."""
     return {**_shown(row, "name", "admin_state_up", "routes"), "status": "ACTIVE",
             "external_gateway_info": row["gateway"], "availability_zones": ["nova"], "availability_zone_hints": [],
             **({"distributed": True, "ha": True} if admin else {})}
@@ -222,8 +223,8 @@ FORMS += (Form(name="rbac_policy", plural="rbac_policies", path="rbac-policies",
 
 
 class ResourceRoutes:
-    """The routes of one resource, with *stores* by the service's names. *remove*: a handler that replaces the deletion
-    in the store."""
+    """The routes of one resource. *stores*: the stores of the network service, by the service's names of resources.
+    *remove*: a handler that replaces the deletion in the store."""
 
     def __init__(self, stores: Mapping[str, NetworkStore], form: Form,
                  remove: Callable[[Request], None] | None = None) -> None:
@@ -257,7 +258,7 @@ class ResourceRoutes:
         return answer
 
     def _stream(self, query: ListQuery, page: Page, pieces: Iterable[Documents]) -> Iterator[bytes]:
-        """Yield the answer of ``list`` as JSON. Memory holds one piece of the list."""
+        """Yield the answer of ``list`` as JSON text. Only one of *pieces* of the list is in memory at a time."""
         request, opening, count, last = query.request, f'{{"{self.form.plural}":['.encode(), 0, ""
         for rows in filter(None, pieces):
             yield opening + b",".join(orjson.dumps(query.picked(self._view(request, row))) for row in rows)
@@ -271,7 +272,7 @@ class ResourceRoutes:
         return {self.form.name: ListQuery(self.form, self.resources, request).picked(shown)}
 
     def create(self, request: Request) -> Document:
-        """Create one resource, or many in one transaction."""
+        """Create one resource, or many in one transaction, and return what was created."""
         name, plural, body = self.form.name, self.form.plural, request.json()
         many = isinstance(body, dict) and isinstance(body.get(plural), list)
         bodies = body[plural] if many else [self._inner(body)]
@@ -282,7 +283,7 @@ class ResourceRoutes:
         return {plural: shown} if many else {name: shown[0]}
 
     def update(self, request: Request) -> Document:
-        """Update the fields in the body."""
+        """Update the fields in the body, and return the resource."""
         values = as_named(self.form.body.changes(self._inner(request.json()), self.form.name))
         if self.above:
             self._found(request)
@@ -341,7 +342,7 @@ class ListQuery:
         self._fields = frozenset(self.given.get("fields", ()))
 
     def page(self, place: Mapping[str, str]) -> Page:
-        """Return filters, sort keys, limit and marker of the query. *place*: columns that the request's path fixes.
+        """Return filters, sort keys, limit and marker of the query. *place*: columns and values that the path fixes.
 
         Raises ``InvalidRequest`` for an unknown parameter.
         """
@@ -368,7 +369,8 @@ class ListQuery:
         return filters
 
     def _known(self, name: str, purpose: str) -> str:
-        """Return the service's name of an attribute. Attributes for administrators do not exist for other callers."""
+        """Return the service's name of the attribute *name*. Raises ``InvalidRequest`` for an unknown attribute;
+        *purpose* is part of the message. Attributes for administrators are unknown to other callers."""
         column = NAMES.get(name, name)
         hidden = column in self.resource.admin and name in NAMES and not self.request.context.is_admin
         private = hidden and column in self.resource.private
@@ -379,6 +381,6 @@ class ListQuery:
         return column
 
     def picked(self, document: Document) -> Document:
-        """Return only the ``fields`` that the query names."""
+        """Return those fields of *document* that the parameter ``fields`` names; without this parameter, all fields."""
         fields = self._fields
         return {name: document[name] for name in document if name in fields} if fields else document

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Further resources of Neutron that are solved differently here or are absent: each path has its reason."""
+"""Resources of Neutron that are absent, because another resource replaces them or nothing needs them: each path has its
+reason."""
 
 from __future__ import annotations
 
