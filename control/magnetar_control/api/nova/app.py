@@ -31,7 +31,7 @@ ROOTS = {"v2": "v2.0", "v2.1": "v2.1"}
 
 
 class ComputeApplication(Application):
-    """The application, mounted at the root: ``/``, ``/v2.1`` and ``/v2``."""
+    """The Compute API's application, mounted at the root: ``/``, ``/v2.1`` and ``/v2``."""
 
     def __init__(self, cloud: Cloud, operations: Sequence[ApiOperation], v1: Any = None) -> None:
         self.cloud, self.v1 = cloud, v1
@@ -45,12 +45,14 @@ class ComputeApplication(Application):
         self._waiting_actions = {operation.action for operation in waits if operation.action}
 
     def streams(self, method: str, path: str) -> bool:
-        """Return whether the content is read piece by piece: only the agents' protocol has streams."""
+        """Override ``Application.streams``: return whether the handler reads the content piece by piece, which only the
+        agents' protocol does."""
         return bool(self.v1 and path.startswith("/v1/") and self.v1.streams(method, path))
 
     def way(self, request: Request) -> Way:
-        """Return where the request is answered. GET requests that only read a little from databases are quick; on
-        SQLite, where a reader waits for no writer, they take almost no time."""
+        """Override ``Application.way``: return where the request is answered. GET requests that read only a little from
+        databases run in few threads or, on SQLite, in the event loop; requests that may wait for hosts run in separate
+        threads."""
         if request.method != "GET" or self.cloud.settings.keystone_url is not None or not (
                 self._quick.fullmatch(request.path)):
             return Way.WAIT if self._may_wait(request) else Way.THREAD
@@ -59,8 +61,8 @@ class ComputeApplication(Application):
         return Way.ALONE if request.query_string else Way.HERE  # a query may keep the loop busy for too long
 
     def _may_wait(self, request: Request) -> bool:
-        """Return whether the request may wait for a host. For server actions the action's name decides. It is at the
-        beginning of the body; the rest is not read."""
+        """Return whether the request may wait for a host. For server actions the action's name decides; only the
+        beginning of the body, where the name is, is read."""
         if not self._waits.fullmatch(request.path):
             return False
         if not request.path.endswith("/action"):
@@ -134,7 +136,8 @@ class ComputeApplication(Application):
         return self._run(call)
 
     def _below(self, request: Request, head: str, subpath: str) -> str:
-        """Return the path below version and project. Raises ``InvalidRequest`` when the project is not the token's."""
+        """Return the part of *subpath* after version and project. Raises ``InvalidRequest`` for another project than
+        the token's."""
         segment, _slash, more = subpath.partition("/")
         base = f"{request.root}/{head}"
         mine = segment == request.context.project_id
@@ -148,7 +151,8 @@ class ComputeApplication(Application):
         return "/" + subpath
 
     def _found(self, request: Request, path: str, version: int) -> Call:
-        """Return the operation at method, path, version, and (for actions) body. Raises ``NotFound``, 405 or 400."""
+        """Return the ``Call`` of the operation for method, *path*, *version* and, for a server action, the action's
+        name in the body. Raises ``NotFound``, ``InvalidRequest``, or ``Fault`` 405."""
         methods = self.router.find(path)
         if not methods:
             raise NotFound("The resource could not be found.")
@@ -203,7 +207,8 @@ class ComputeApplication(Application):
 
 
 def _paths(operations: Iterable[ApiOperation], project: str) -> re.Pattern[str]:
-    """Return a pattern of the paths of *operations*, below version and, where the client gives it, *project*."""
+    """Return a regular expression that matches the paths of *operations* below ``/v2.1`` and ``/v2``, with or without
+    *project*."""
     some = "|".join(sorted({re.sub(r"\{\w+\}", "[^/]+", operation.path) for operation in operations}))
     return re.compile(rf"/(?:{'|'.join(map(re.escape, ROOTS))})(?:/{project})?(?:{some})")
 

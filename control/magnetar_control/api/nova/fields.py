@@ -93,7 +93,7 @@ class ApiField:
         return self.since <= version <= self.until
 
     def clashes(self, other: ApiField) -> bool:
-        """Return whether the two rows are the same field of the same request or answer in some version."""
+        """Return whether this row and *other* define the same field of the same request or answer in some version."""
         if self.rule and other.rule and self.rule != other.rule:
             return False
         return self.wire == other.wire and self.since <= other.until and other.since <= self.until and bool(
@@ -101,7 +101,7 @@ class ApiField:
 
 
 class Body(Value):
-    """An object with these fields and no others; the fields in *required* are required."""
+    """A value type: an object with these fields and no others; the fields in *required* are required."""
 
     form = (dict,)
 
@@ -116,7 +116,7 @@ class Body(Value):
         return self._known[minor]
 
     def check(self, value: Any, path: str, version: Version | None = None) -> Any:
-        """Return the object with each value in normal form."""
+        """Return the object *value* with the value of each field in normal form. Raises ``InvalidField``."""
         if not isinstance(value, dict):
             raise InvalidField(path or "document", "must be an object with fields", value)
         fields, prefix = self._at(version), path + "." if path else ""
@@ -143,7 +143,7 @@ class Body(Value):
         return super().likeness(value) and 1 + sum(field.wire in value for field in self.fields)
 
     def schema(self, version: Version | None = None) -> dict[str, Any]:
-        """Return the schema of an object."""
+        """Return the JSON schema of the object at *version*."""
         fields = self._at(version)
         required = [name for name, field in fields.items() if field in self.required]
         return {"type": "object", "properties": {name: field.value.schema(version) for name, field in fields.items()},
@@ -151,7 +151,7 @@ class Body(Value):
 
 
 def _trimmed(field: ApiField, value: Any) -> Any:
-    """Return the value; names may have blanks around them where the version is lenient."""
+    """Return *value*; if *field* is a name, without the blanks around it, which lenient versions accept."""
     return value.strip() if field.wire == "name" and isinstance(value, str) else value
 
 
@@ -199,18 +199,20 @@ class Fields:
         return Body(rows, [row for row in rows if request in row.required.split()])
 
     def arguments(self, body: Mapping[str, Any], request: str = "") -> dict[str, Any]:
-        """Return a checked body with the names below the API; *request* matters where requests differ."""
+        """Return the values of a checked body, by the names of the use case's arguments. *request* (create, update, …):
+        needed only where the names differ by request."""
         names = self._names[request]
         return {names[name]: value for name, value in body.items() if name in names}
 
     def query(self) -> dict[str, Query]:
-        """Return the parameters that filter. Values that all callers may use are checked here, the others as soon as
-        the caller's permission is known (``add_filter``)."""
+        """Return the query parameters that filter, by name. Their types check values that all callers may use;
+        ``add_filter`` checks all others, when the caller's permission is known."""
         return {name: Query(value=list_filter.value if list_filter.everyone <= row.since else Value(), since=row.since)
                 for name, (row, list_filter) in self.filters.items()}
 
     def add_filter(self, request: Any, name: str, value: Any) -> None:
-        """Put the value of the parameter *name* into a list request. Raises ``InvalidField``."""
+        """Check *value* of the parameter *name*, and add the filter to *request*, a list request. Raises
+        ``InvalidField``."""
         row, list_filter = self.filters[name]
         list_filter.add(request, row.column, value if list_filter.everyone <= row.since
                         else list_filter.value.check(value, name))
@@ -235,11 +237,11 @@ class Fields:
         return shape
 
     def one(self, key: str, answer: str = "show") -> Callable[[Call, Any], dict[str, Any]]:
-        """Return a function that makes an operation's answer: the document of one row under *key*."""
+        """Return a function of call and row that makes an operation's answer: the row's document under *key*."""
         return lambda call, row: {key: View(call, self, answer).document(row)}
 
     def many(self, key: str, answer: str = "show") -> Callable[[Call, Any], dict[str, Any]]:
-        """Return a function that makes an operation's answer: the documents of rows under *key*."""
+        """Return a function of call and rows that makes an operation's answer: the rows' documents under *key*."""
         return lambda call, rows: {key: View(call, self, answer).documents(rows)}
 
     def _shape(self, rows: Sequence[ApiField]) -> Shape:
@@ -260,7 +262,7 @@ class Fields:
 
 
 class View:
-    """The rows of a noun as one caller sees them at one version; built once for an answer."""
+    """The documents of a noun's rows, for one caller and version; built once for an answer."""
 
     def __init__(self, call: Call, fields: Fields, answer: str = "show") -> None:
         self.call, self.version = call, call.version
@@ -268,12 +270,12 @@ class View:
         self.empty, self.names, self.plain, self.made, self.optional, _columns = fields.shape(call, answer)
 
     def document(self, row: Any) -> dict[str, Any]:
-        """Return all fields of a row."""
+        """Return the document of *row*: all fields that the caller may see."""
         return self.documents((row,))[0]
 
     def documents(self, rows: Sequence[Any]) -> list[dict[str, Any]]:
-        """Return all fields of *rows*, which have the same columns. Rows of ``SelectedRow`` are shown as stored: their
-        documents are text."""
+        """Return the documents of *rows*, which have the same columns. Of a ``SelectedRow`` the stored columns are
+        read, in which JSON is text."""
         names, plain, made, optional, documents = self.names, self.plain, self.made, self.optional, []
         if rows and isinstance(rows[0], SelectedRow):
             rows = [row.stored for row in rows]
@@ -291,7 +293,7 @@ class View:
         return documents
 
     def links(self, noun: str, id: str) -> list[dict[str, str]]:
-        """Return the self and bookmark links of the *noun* (its word in the path) with the *id*."""
+        """Return the self link and the bookmark link of a resource. *noun*: its collection in the path."""
         return [{"rel": "self", "href": f"{self.call.base}/{noun}/{id}"},
                 {"rel": "bookmark", "href": f"{self.root}/{noun}/{id}"}]
 

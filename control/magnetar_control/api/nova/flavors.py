@@ -69,7 +69,8 @@ def _listed(call: Call, rows: Sequence[Any], path: str, answer: str) -> dict[str
 
 
 def _public(text: str | None) -> bool | None:
-    """Return the filter of administrators: without the parameter they see public flavors."""
+    """Return the value of the filter ``is_public`` for administrators: ``True`` without the parameter, ``None`` for all
+    flavors. Raises ``InvalidRequest``."""
     if text is None:
         return True
     if text.lower() == "none":

@@ -103,7 +103,7 @@ def _full_rows(call: Call, hosts: Sequence[SizedHypervisor]) -> list[dict[str, A
 
 
 def _page(call: Call) -> HypervisorPage:
-    """Return the requested page. Raises ``InvalidRequest``."""
+    """Return the page of hypervisors that the query requests. Raises ``InvalidRequest``."""
     query, by_uuid = call.query, call.at(Gate.HOST_UUIDS)
     pattern, marker, limit = query.get("hypervisor_hostname_pattern"), query.get("marker"), None
     if pattern is not None:
@@ -133,8 +133,8 @@ def _list_detail(call: Call) -> dict[str, Any]:
 
 def _answer(call: Call, path: str, page: HypervisorPage, documents: list[dict[str, Any]],
             services: Sequence[Service]) -> dict[str, Any]:
-    """Return a page with the link to the next one, if there may be one. *services*: the compute services of the
-    page."""
+    """Return the answer with one page of hypervisors, and a link to the next page if there may be one. *services*: the
+    compute services of the page."""
     answer: dict[str, Any] = {"hypervisors": documents}
     if page.limit is not None and len(documents) >= page.limit > 0:
         answer["hypervisors_links"] = next_link(call, path,

@@ -63,7 +63,8 @@ QUERY = {**dict.fromkeys(("name", "status", "server", "type", "page_size", "offs
 
 
 def _query(call: Call) -> dict[str, ImageQuery]:
-    """Return the list request of the query. The filter by server accepts the server's URL."""
+    """Return the list request of the query, as the keyword arguments of the use case. The filter ``server`` accepts the
+    server's URL."""
     query = {**call.query, **({"status": call.query["status"].lower()} if "status" in call.query else {})}
     properties = {BY_PROPERTY[name]: value.rpartition("/")[2] if name == "server" else value
                   for name, value in query.items() if name in BY_PROPERTY}

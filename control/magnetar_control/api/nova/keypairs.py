@@ -52,7 +52,8 @@ def handle_list_keypairs(call: Call) -> dict[str, Any]:
 
 
 def handle_create_keypair(call: Call) -> dict[str, Any]:
-    """Store a public key, or (until 2.91, without one) generate a pair: POST /os-keypairs."""
+    """Store a public key, or (until 2.91, without one) generate a key pair, and return the key pair: POST
+    /os-keypairs."""
     with field_errors_below("keypair"):
         made = keypairs.create_keypair(call, **FIELDS.arguments(call.body))
     return {"keypair": View(call, FIELDS, "create").document(made)}

@@ -36,8 +36,9 @@ class Query:
 
 
 def by_use_case(call: Call) -> Any:
-    """Call the use case with the server, the other parameters of the path, and the arguments from ``given``. Return the
-    answer that ``shown`` makes of the result, or ``None``. This is the default handler."""
+    """Call the operation's use case with the server, the other parameters of the path, and the arguments from
+    ``given``. Return the answer that ``shown`` makes of the result; ``None`` without ``shown``. This is the default
+    handler."""
     operation = call.operation
     words = [call.target if name == "server_id" else param for name, param in call.params.items()]
     use_case_result = operation.use(call, *words, **operation.given(call))
@@ -82,24 +83,25 @@ class ApiOperation(Route):
 
     @property
     def policy(self) -> str | None:
-        """Return the policy rule for the operation."""
+        """Return the name of the operation's policy rule; ``None`` if no rule applies."""
         return self.use.rule if isinstance(self.use, UseCase | ServerUseCase) else None
 
     @property
     def key(self) -> str | None:
-        """Return the row of ``ACTIONS`` with the states of the server that allow the operation."""
+        """Return the key in ``ACTIONS``, whose row has the states of the server that allow the operation; ``None`` for
+        an operation without such states."""
         return self.use.key if isinstance(self.use, ServerUseCase) else None
 
     def success(self, version: int) -> int:
-        """Return the status of success at a version."""
+        """Return the HTTP status of a successful request at *version*."""
         if isinstance(self.status, int):
             return self.status
         return next(status for since, status in reversed(self.status) if since <= version)
 
 
 def operation_factory(name: str, path: str, **common: Any) -> Callable[..., ApiOperation]:
-    """Return a function that makes the operations of a noun. All have the values in *common*; their names begin with
-    *name*, their paths with *path*."""
+    """Return a function that makes the operations of a noun. All operations have the values in *common*, names that
+    begin with *name*, and paths that begin with *path*."""
 
     def row(method: str, below: str, name_suffix: str, use: Callable[..., Any], **more: Any) -> ApiOperation:
         return ApiOperation(method=method, path=path + below, name=f"{name}.{name_suffix}", use=use,
@@ -109,17 +111,18 @@ def operation_factory(name: str, path: str, **common: Any) -> Callable[..., ApiO
 
 
 def body_as(name: str) -> Callable[[Call], dict[str, Any]]:
-    """Return a function for ``ApiOperation.given``. It passes the body to the use case as *name*."""
+    """Return a function for ``ApiOperation.given`` that passes the whole body to the use case as the argument
+    *name*."""
     return lambda call: {name: call.body}
 
 
 def shown_as(key: str) -> Callable[[Call, Any], dict[str, Any]]:
-    """Return a function for ``ApiOperation.shown``. It answers with the use case's result under *key*."""
+    """Return a function for ``ApiOperation.shown`` that returns the use case's result under *key*."""
     return lambda _call, use_case_result: {key: use_case_result}
 
 
 class Call(Caller):
-    """One request with its caller, as handlers get it."""
+    """One request and its caller, as handlers get them."""
 
     __slots__ = ("body", "operation", "params", "query", "request", "shapes", "target", "version")
 
@@ -136,7 +139,8 @@ class Call(Caller):
 
     @property
     def base(self) -> str:
-        """Return the start of links to resources: the URL with version and, where the client gave it, project."""
+        """Return the beginning of links to resources: the URL with the version and, if the client's URL has it, the
+        project."""
         return str(self.request.extra["base"])
 
     @property
@@ -150,11 +154,12 @@ class Call(Caller):
         return (self.settings.image_url or f"{self.request.root}/image").rstrip("/").removesuffix("/v2")
 
     def at(self, gate: Gate) -> bool:
-        """Return whether the requested version is the one of *gate*, or a later one."""
+        """Return whether the requested version is the first version of *gate*, or a later one."""
         return self.version >= gate.version
 
     def read(self) -> None:
-        """Check the query and the body. Raises ``InvalidField`` or ``InvalidRequest``."""
+        """Check the query and the body, and store both in normal form. Raises ``InvalidField`` or
+        ``InvalidRequest``."""
         version = LEGACY if self.legacy else VERSIONS[self.version]
         self.query = _query(self.request.query, self.operation, self.version)
         if self.operation.body is not None:

@@ -57,7 +57,7 @@ NOUNS = (servers, server_create, server_actions, flavors, keypairs, volume_attac
 
 
 def _version(call: Call, id: str) -> dict[str, Any]:
-    """Return the version document below a version: v2.0 or v2.1."""
+    """Return the document of version *id*, v2.0 or v2.1. Raises ``NotFound`` for other ids."""
     if id not in ROOTS.values():
         raise NotFound(f"There is no version {id[:80]} of the Compute API; there are {', '.join(ROOTS.values())}.")
     return versions.version_document(id, call.request.root)

@@ -16,10 +16,10 @@ from .operation import Call, Query
 
 
 class Limit(Value):
-    """A number of items as text, 0 or more."""
+    """A value type: a number of items, 0 or more, as text."""
 
     def check(self, value: Any, path: str, version: Version | None = None) -> Any:
-        """Return an int."""
+        """Return the number as an int. Raises ``InvalidField``."""
         text = str(value)
         if not (text.isascii() and text.isdigit() and len(text) < 19):
             raise InvalidField(path, "must be a whole number, 0 or more", value)
@@ -27,12 +27,12 @@ class Limit(Value):
 
 
 def paging_parameters(since: int = 1) -> dict[str, Query]:
-    """Return the parameters of a list that is paged *since* a version."""
+    """Return the query parameters of a list that has pages *since* a version."""
     return {"limit": Query(value=Limit(), since=since), "marker": Query(value=Anything(), since=since)}
 
 
 def page_size(call: Call) -> int:
-    """Return the maximum number of items of the answer."""
+    """Return the maximum number of items in the answer: the query's limit, or the maximum in the settings."""
     most: int = call.settings.max_limit
     requested_limit = call.query.get("limit")
     return most if requested_limit is None else min(requested_limit, most)

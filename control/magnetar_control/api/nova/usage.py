@@ -64,7 +64,8 @@ def _period(call: Call) -> dict[str, Period]:
 
 
 def _linked(call: Call, key: str, path: str, shown: Any, usages: Sequence[ProjectUsage]) -> dict[str, Any]:
-    """Return the answer, with a link to the next page if the page has its full number of servers."""
+    """Return the answer: *shown* under *key*, and a link to the next page if the page has its full number of
+    servers."""
     counted = [server for project in usages for server in project.servers]
     more = call.at(Gate.USAGE_PAGES) and counted and len(counted) >= page_size(call)
     return {key: shown, **({f"{key}_links": next_link(call, path, counted[-1].id)} if more else {})}
@@ -76,7 +77,8 @@ def _listed(call: Call, usages: Sequence[ProjectUsage]) -> dict[str, Any]:
 
 
 def _shown(call: Call, project_usage: ProjectUsage | None) -> dict[str, Any]:
-    """Return the usage of the project; an empty document if it had no servers in the period."""
+    """Return the answer with the usage of one project; its document is empty if the project had no servers in the
+    period."""
     document = View(call, FIELDS).document(project_usage) if project_usage else {}
     return _linked(call, "tenant_usage", f"/os-simple-tenant-usage/{call.params['id']}", document,
                    [project_usage] if project_usage else [])

@@ -24,26 +24,26 @@ TRUTH = Truth(TRUE, FALSE)
 
 
 def body_object(fields: Mapping[str, ApiField | Value], *required: str) -> Body:
-    """Return an object type with these keys and no others; the *required* ones must be present."""
+    """Return a value type: an object with these keys and no others. The keys in *required* must be present."""
     made = [replace(value, wire=name) if isinstance(value, ApiField) else ApiField(name, value)
             for name, value in fields.items()]
     return Body(made, [field for field in made if field.required or field.wire in required])
 
 
 def field_since(version: str, value: Value, until: str | None = None, required: bool = False) -> ApiField:
-    """Return a key that exists from a version on."""
+    """Return a field of bodies that exists from *version* on, or only up to *until*."""
     return ApiField("", value, since=int(version[2:]), until=int(until[2:]) if until else NEWEST,
                     required="create" if required else "")
 
 
 class Gapped(Value):
-    """A value that is refused between two versions."""
+    """A value type: *value*, but refused in the versions after *until* and before *again*."""
 
     def __init__(self, value: Value, until: str, again: str) -> None:
         self.value, self.until, self.again = value, int(until[2:]), int(again[2:])
 
     def check(self, value: Any, path: str, version: Any = None) -> Any:
-        """Return the value as its type does, in the versions where it exists."""
+        """Return *value* as its type returns it. Raises ``InvalidField``, also in versions that refuse the field."""
         if version is not None and self.until < version.minor < self.again:
             raise InvalidField(path, "is not a known field in this version")
         return self.value.check(value, path, version)
@@ -54,7 +54,8 @@ HOST = Text(1, 255, r"[a-zA-Z0-9._-]+", "must be the name of a host")
 
 
 def device_tag(until: str) -> ApiField:
-    """Return the tag of a NIC or disk: new in 2.32, lost by a mistake of Nova's after *until*, and back since 2.42."""
+    """Return the field of the tag of a NIC or disk. It exists since 2.32; by a mistake in Nova, not after *until* and
+    before 2.42."""
     return field_since("2.32", Gapped(TAG, until, "2.42"))
 
 

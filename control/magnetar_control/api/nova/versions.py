@@ -29,7 +29,8 @@ UPDATED = {"v2.0": "2011-01-21T11:33:21Z", "v2.1": "2013-07-23T11:33:21Z"}
 
 
 def negotiate_microversion(headers: Mapping[str, str]) -> int:
-    """Return the requested minor version. Raises ``InvalidRequest`` for a malformed one, 406 out of range."""
+    """Return the requested minor version. Raises ``InvalidRequest`` for a malformed version, ``Fault`` 406 for one out
+    of range."""
     for part in headers.get(HEADER, "").split(","):
         words = part.split()
         if words and words[0].lower() in ("compute", "nova"):
@@ -79,17 +80,17 @@ def _document(id: str, url: str, media: bool = False) -> dict[str, Any]:
 
 
 def version_list_document(url: str) -> dict[str, Any]:
-    """Return the answer of ``GET /``; *url* is the service's root."""
+    """Return the document of ``GET /``, which lists the versions. *url*: the service's root."""
     return {"versions": [_document("v2.0", url), _document("v2.1", url)]}
 
 
 def version_document(id: str, url: str) -> dict[str, Any]:
-    """Return the answer of ``GET /v2.1``, and of ``/versions/{id}``."""
+    """Return the document of version *id*, for ``GET /v2.1`` and ``/versions/{id}``."""
     return {"version": _document(id, url, media=True)}
 
 
 def version_choices_document(url: str, path: str) -> dict[str, Any]:
-    """Return the answer (300) for a path without a version."""
+    """Return the document of a 300 answer, for a *path* without a version."""
     return {"choices": [
         {"id": id, "status": document["status"], "media-types": document["media-types"],
          "links": [{"rel": "self", "href": f"{url}/{segment}{path}"}]}

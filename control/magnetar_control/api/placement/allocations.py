@@ -28,7 +28,7 @@ WHO = Text(1, 255)
 
 
 def allocation_body(minor: int) -> Value:
-    """Return the type of the body for one consumer at 1.*minor*."""
+    """Return the value type of the body with allocations of one consumer at microversion 1.*minor*."""
     fields: dict[str, Value] = {"allocations": BY_PROVIDER if minor >= 12 else OF_LIST}
     required = ["allocations"]
     if minor >= 8:
@@ -90,8 +90,8 @@ class AllocationRoutes:
 
 
 def consumer_wishes(bodies: Mapping[str, Document], minor: int) -> dict[str, Wish]:
-    """Return the requested allocations by consumer's uuid. *bodies*: bodies of 1.*minor* by uuid. Raises
-    ``InvalidRequest`` for a consumer that is named twice."""
+    """Return the requested allocations by the consumer's uuid. *bodies*: bodies of microversion 1.*minor*, by uuid.
+    Raises ``InvalidRequest`` for a consumer that occurs twice."""
     wishes = {normal_uuid(id): _wish(body, minor) for id, body in bodies.items()}
     if len(wishes) < len(bodies):
         raise InvalidRequest("A consumer is named twice: write each consumer_uuid once, with dashes.")

@@ -54,7 +54,7 @@ class PlacementApplication(RoutedService):
                          authenticate, lambda fault: Answer({}, fault.status), slash=0)
 
     def refused(self, request: Request, fault: Fault) -> Answer:
-        """Return a fault in Placement's form; since 1.23 with a code."""
+        """Override ``Routed.refused``: return a fault in the form of Placement's errors, since 1.23 with a code."""
         error: dict[str, Any] = {"status": fault.status, "request_id": request.id, "detail": fault.message,
                                  "title": HTTPStatus(fault.status).phrase}
         if request.extra.get("version", LEAST) >= (1, 23):

@@ -54,7 +54,7 @@ class CandidateRoutes:
 
 
 def _wanted(parameters: Sequence[tuple[str, str]], minor: int) -> CandidateRequest:
-    """Return the request of a query. Raises ``InvalidRequest``."""
+    """Return the request for allocation candidates that the query describes. Raises ``InvalidRequest``."""
     request_values, groups = _sorted(parameters, minor)
     if len(groups) > MOST:
         raise InvalidRequest(f"There may be {MOST} groups at most, and there are {len(groups)}.")
@@ -83,8 +83,8 @@ def _wanted(parameters: Sequence[tuple[str, str]], minor: int) -> CandidateReque
 
 
 def _sorted(parameters: Iterable[tuple[str, str]], minor: int) -> tuple[Values, dict[str, Values]]:
-    """Return the parameters of the request, and the parameters of each group by suffix. Raises ``InvalidRequest`` for
-    unknown parameters, and for a repeated parameter that may occur only once."""
+    """Divide the query: return the parameters of the whole request, and the parameters of each group by suffix. Raises
+    ``InvalidRequest`` for unknown parameters, and for a repeated parameter that may occur only once."""
     request_values: Values = {}
     groups: dict[str, Values] = defaultdict(dict)
     pattern = next((pattern for since, pattern in SUFFIXES if since <= minor), "")

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Query parameters as tests of a provider: resources, traits, aggregates, trees. All raise ``InvalidRequest``."""
+"""Query parameters as tests, which are functions of a provider: resources, traits, aggregates, trees. All functions
+raise ``InvalidRequest``."""
 
 from __future__ import annotations
 
@@ -14,7 +15,7 @@ Test = Callable[[Described], bool]
 
 
 def parse_resources(value: str) -> dict[str, int]:
-    """Return the amounts by resource class of ``VCPU:2,MEMORY_MB:512``."""
+    """Return the amounts in *value*, such as ``VCPU:2,MEMORY_MB:512``, by resource class."""
     amounts = {}
     for part in value.split(","):
         match = re.fullmatch(r"([A-Z0-9_]+):([1-9][0-9]{0,9})", part)
@@ -39,13 +40,13 @@ def member_of(value: str, minor: int) -> Test:
 
 
 def in_tree(value: str) -> Test:
-    """Return the test for the uuid of a provider of the tree."""
+    """Return the test whether a provider is in the same tree as the provider with the uuid *value*."""
     [tree_id] = parse_uuids("in_tree", [value])
     return lambda provider: tree_id in provider.tree_ids
 
 
 def parse_uuids(name: str, words: Iterable[str]) -> list[str]:
-    """Return the uuids in normal form."""
+    """Return the uuids *words*, values of the parameter *name*, in normal form."""
     try:
         return [str(uuid.UUID(text)) for text in words]
     except ValueError:

@@ -71,8 +71,8 @@ class PlacementRoutes:
         return {"resource_providers": list(map(_provider_view(minor), matching))}
 
     def _roots(self, parameters: Mapping[str, str]) -> list[Provider]:
-        """Return the hosts whose providers may match *parameters*. A parameter ``required`` needs all hosts: a trait
-        exists when any host has it."""
+        """Return the hosts whose providers may match *parameters*; all hosts if ``required`` is among them, because a
+        trait is known if any host has it."""
         if "required" not in parameters and (tree := parameters.get("uuid") or parameters.get("in_tree")):
             return self.placement.roots_of_tree(query.parse_uuids("uuid", [tree])[0])
         if "required" not in parameters and (name := parameters.get("name")):
@@ -86,7 +86,7 @@ class PlacementRoutes:
         return views.inventories_view(self._one(request))
 
     def inventory(self, request: Request) -> Document:
-        """Return the inventory of a resource class."""
+        """Return the provider's inventory of the resource class that the URL names."""
         return views.inventory_view(self._one(request), request.params["name"])
 
     def usages(self, request: Request) -> Document:
@@ -183,7 +183,8 @@ def _sum(usages: Iterable[dict[str, int]]) -> dict[str, int]:
 
 
 def _provider_view(minor: int) -> Callable[[Provider], Document]:
-    """Return the view of a provider at a microversion; since 1.14 with its place in the tree."""
+    """Return a function that makes the document of a provider at microversion 1.*minor*; since 1.14 with its place in
+    the tree."""
     links = [(name, end) for name, end in LINKS if minor >= SINCE.get(name, 0)]
 
     def view(provider: Provider) -> Document:
@@ -200,7 +201,7 @@ def _class(request: Request, name: str) -> Document:
 
 
 def _test(name: str, value: str, minor: int) -> Callable[[Provider], bool]:
-    """Return the test of a provider for a parameter of the list. Raises ``InvalidRequest``."""
+    """Return the test of providers that the parameter *name* of the list describes. Raises ``InvalidRequest``."""
     if PARAMETERS.get(name, minor + 1) > minor:
         raise InvalidRequest(f"Badly formed querystring: at 1.{minor} there is no {name[:80]}. There are "
                              f"{', '.join(parameter for parameter, since in PARAMETERS.items() if since <= minor)}.")

@@ -15,8 +15,8 @@ from .writing import INVENTORIES
 
 
 def reshaping_body(minor: int) -> Value:
-    """Return the type of the body at 1.*minor*: inventories as PUT of a provider's inventories accepts them,
-    allocations as PUT of a consumer's allocations does."""
+    """Return the value type of the body at microversion 1.*minor*: inventories and allocations, in the form of PUT of a
+    provider's inventories and of a consumer's allocations."""
     return build_record({"inventories": MapOf(Text(1, 36), INVENTORIES, 500),
                          "allocations": MapOf(Text(1, 36), allocations.allocation_body(minor), 500)}, "inventories",
                         "allocations")
@@ -31,7 +31,8 @@ class ReshapingRoutes:
         return [guarded_route("POST /reshaper", self.reshape, 204, "service")]
 
     def reshape(self, request: Request) -> None:
-        """Move allocations from provider to provider together with the inventories."""
+        """Set inventories of providers and allocations of consumers together, so that allocations can move with
+        inventories."""
         views.require_minor_version(request, 30)
         minor = views.minor_version(request)
         body = reshaping_body(minor).check(request.json(), "")

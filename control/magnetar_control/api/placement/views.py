@@ -10,7 +10,7 @@ from magnetar_core.errors import NotFound
 
 
 def minor_version(request: Request) -> int:
-    """Return the second number of the requested microversion."""
+    """Return the minor number of the requested microversion."""
     return int(request.extra["version"][1])
 
 
@@ -26,7 +26,7 @@ def traits_view(provider: Provider) -> Document:
 
 
 def tree_view(provider: Provider) -> Document:
-    """Return the parent provider and the root provider, which is the host."""
+    """Return the uuids of the provider's parent and of its root provider, which is the host."""
     return {"parent_provider_uuid": provider.parent_id, "root_provider_uuid": provider.root_id}
 
 
@@ -36,7 +36,7 @@ def inventories_view(provider: Provider) -> Document:
 
 
 def inventory_view(provider: Provider, name: str) -> Document:
-    """Return the inventory of a class. Raises ``NotFound``."""
+    """Return the provider's inventory of the resource class *name*. Raises ``NotFound``."""
     if name not in provider.inventories:
         raise NotFound(f"No inventory of class {name[:80]} for {provider.id}.")
     return {"resource_provider_generation": provider.generation, **provider.inventories[name]}

@@ -63,7 +63,7 @@ class WritingRoutes:
             (f"DELETE /{provider_path}", self.refuse, 204))]
 
     def refuse(self, request: Request) -> None:
-        """Refuse a change of providers themselves. Raises ``Fault``."""
+        """Raise ``Fault`` 405: providers are created, changed and removed with their hosts."""
         raise Fault(405, f"{request.method} is not possible at {request.path}: a resource provider is a host, which "
                          "comes with its agent and has its name, or what its agent tells is below it. Add and remove "
                          "hosts (openstack compute service delete); inventories, traits and aggregates can be set.",
@@ -102,25 +102,25 @@ class WritingRoutes:
         self.providers.drop_class(request.params["name"])
 
     def set_traits(self, request: Request) -> Document:
-        """Set the operator's traits of a provider. Traits that its agent reports stay."""
+        """Replace the operator's traits of a provider. Traits that the host's agent reports stay."""
         views.require_minor_version(request, 6)
         body = TRAITS.check(request.json(), "")
         return views.traits_view(self.providers.set_traits(
             request.params["uuid"], body["resource_provider_generation"], body["traits"]))
 
     def drop_traits(self, request: Request) -> None:
-        """Remove the operator's traits of a provider."""
+        """Remove all operator's traits of a provider. Traits that the host's agent reports stay."""
         views.require_minor_version(request, 6)
         self.providers.set_traits(request.params["uuid"], None, ())
 
     def set_inventories(self, request: Request) -> Document:
-        """Set the operator's inventory values of a provider. Values of other classes than the body's are removed."""
+        """Replace the operator's inventories of a provider: classes that the body does not have are removed."""
         body = INVENTORIES.check(request.json(), "")
         return views.inventories_view(self.providers.set_inventories(
             request.params["uuid"], body["resource_provider_generation"], body["inventories"], whole=True))
 
     def new_inventory(self, request: Request) -> Answer:
-        """Create an inventory of a class that the provider does not have."""
+        """Create an operator's inventory of a class that the provider does not have."""
         inventory = NEW_INVENTORY.check(request.json(), "")
         id, name, generation = request.params["uuid"], inventory.pop("resource_class"), inventory.pop(*GENERATION, None)
         if name in self.placement.provider(id).inventories:
@@ -130,19 +130,19 @@ class WritingRoutes:
             "Location": f"/placement/resource_providers/{id}/inventories/{name}"})
 
     def drop_inventories(self, request: Request) -> None:
-        """Remove all operator inventories (1.5)."""
+        """Remove all operator's inventories of a provider (1.5)."""
         views.require_minor_version(request, 5)
         self.providers.set_inventories(request.params["uuid"], None, {}, whole=True)
 
     def set_inventory(self, request: Request) -> Document:
-        """Set the inventory of a class."""
+        """Set the operator's inventory of one class of a provider."""
         inventory = INVENTORY.check(request.json(), "")
         name = NAME.check(request.params["name"], "name")
         provider = self.providers.set_inventories(request.params["uuid"], inventory.pop(*GENERATION), {name: inventory})
         return views.inventory_view(provider, name)
 
     def drop_inventory(self, request: Request) -> None:
-        """Remove the operator inventory of a class."""
+        """Remove the operator's inventory of one class of a provider."""
         id, name = request.params["uuid"], request.params["name"]
         views.inventory_view(self.placement.provider(id), name)
         self.providers.set_inventories(id, None, {name: None})

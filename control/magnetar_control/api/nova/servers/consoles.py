@@ -20,7 +20,8 @@ ACTIONS = {"vnc": "os-getVNCConsole", "spice": "os-getSPICEConsole", "serial": "
 
 
 def _words(*later: str) -> tuple[Choices, Choices]:
-    """Return the value types of protocol and type for a version that does not have *later* yet."""
+    """Return the value types of a console's protocol and type, without the protocols and types *later*, which newer
+    versions add."""
     types_by_protocol = {name: [console_type for console_type in types if console_type not in later] for name,
                          types in PROTOCOLS.items() if name not in later}
     return Choices(*types_by_protocol), Choices(*(console_type for types in types_by_protocol.values()

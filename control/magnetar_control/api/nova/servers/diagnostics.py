@@ -46,8 +46,8 @@ def _counters(device: GuestUsage, words: Mapping[str, str | None]) -> dict[str, 
 
 
 def _memory(memory: GuestUsage) -> dict[str, int | None]:
-    """Return the memory in MiB. The used memory is known if the guest's balloon driver reports it; otherwise, as in
-    Nova, it is the assigned memory."""
+    """Return the document of the memory, in MiB. If the guest's balloon driver does not report the used memory, it
+    equals the assigned memory, as in Nova."""
     used, available = memory.get("actual"), memory.get("available")
     free = memory.get("usable", memory.get("unused"))
     if available is not None and free is not None:
@@ -57,7 +57,7 @@ def _memory(memory: GuestUsage) -> dict[str, int | None]:
 
 
 def _old(usage: GuestUsage) -> Iterator[tuple[str, int]]:
-    """Yield a name and a value for each counter of each device, and memory in KiB; leave out unknown values."""
+    """Yield names and values in the form until 2.47: each known counter of each device, and the memory in KiB."""
     yield from _known({f"cpu{cpu['id']}_time": cpu["time"] for cpu in usage["cpus"]})
     for disk in usage["disks"]:
         yield from _known({f"{disk['device']}_{counter}": disk[theirs] for counter, theirs in OLD_DISK.items()})

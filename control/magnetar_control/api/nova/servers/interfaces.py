@@ -25,7 +25,8 @@ ONE = FIELDS.one("interfaceAttachment")
 
 
 def _wanted(call: Call) -> dict[str, Any]:
-    """Return the arguments of the new port, or of the existing port that is attached."""
+    """Return the arguments of the use case from the body: an existing port to attach, or the network and address of a
+    new one."""
     want = (call.body or {}).get("interfaceAttachment") or {}
     addresses = want.get("fixed_ips") or [{"ip_address": None}]
     return {"network_id": want.get("net_id"), "port_id": want.get("port_id"), "address": addresses[0]["ip_address"],

@@ -114,7 +114,7 @@ class AnythingBefore(Value):
         self.gate, self.value = gate, value
 
     def check(self, value: Any, path: str, version: Any = None) -> Any:
-        """Return the value, or ``None``."""
+        """Return the checked value; ``None`` for null, and before the version of *gate*. Raises ``InvalidField``."""
         if version is None or version.minor < self.gate.version or value is None:
             return None
         return self.value.check(value, path, version)
@@ -153,8 +153,8 @@ def _forced(call: Call) -> bool:
 
 
 def _given(name: str, key: str) -> dict[str, Any]:
-    """Return the argument ``given`` of an operation. It passes *key* of the body, or ``None``, to the use case as
-    *name*."""
+    """Return ``{"given": function}`` for an operation. The function passes the body's value of *key*, or ``None``, to
+    the use case as the argument *name*."""
     return {"given": lambda call: {name: (call.body or {}).get(key)}}
 
 

@@ -30,7 +30,8 @@ BODY = Wrapped("server", FIELDS.body("create"), {"os:scheduler_hints": Hints(), 
 
 
 def _wanted(call: Call) -> NewServers:
-    """Return the body as the use case takes it. Raises ``InvalidField``, ``InvalidRequest``."""
+    """Return the request for new servers, as the use case gets it, from the body. Raises ``InvalidField``,
+    ``InvalidRequest``."""
     server = call.body["server"]
     if call.at(Gate.NETWORKS_REQUIRED) and "networks" not in server:
         raise InvalidField("server.networks", "is required: a list, auto or none")
@@ -64,15 +65,16 @@ def _answer(call: Call, rows: Sequence[Mapping[str, Any]]) -> Answer:
 
 
 def ensure_admin_password(server_body: dict[str, Any], shown: bool) -> str | None:
-    """Return the password of a body. If it has none and the answer is *shown* to the caller, generate one and add it to
-    the body for the answer. Otherwise generate none: a guest agent would set it and lock the guest's users out."""
+    """Return the password in *server_body*, or ``None``. If the body has none and the answer is *shown* to the caller,
+    generate one and add it to the body. A password that nobody sees is not generated: a guest agent would set it and
+    lock out the guest's users."""
     if not server_body.get("adminPass") and shown:
         server_body["adminPass"] = new_password()
     return server_body.get("adminPass") or None
 
 
 def new_password() -> str:
-    """Return twelve characters, without characters that look alike."""
+    """Return a random password of twelve characters, none of which look alike."""
     drawn, base = secrets.randbelow(len(CHARACTERS) ** 12), len(CHARACTERS)  # one number: each draw is a system call
     return "".join([CHARACTERS[drawn // base ** at % base] for at in range(12)])
 

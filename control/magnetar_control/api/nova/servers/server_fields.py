@@ -54,13 +54,13 @@ PERSONALITY = ListOf(body_object({"path": Text(1, 4095, r"[^\x00]+", "must not c
 
 
 class _Certificates(ListOf):
-    """Ids of certificates: at least one, without duplicates."""
+    """A value type: ids of certificates, at least one, without duplicates."""
 
     def __init__(self) -> None:
         super().__init__(Text(1, 255), 50)
 
     def check(self, value: Any, path: str, version: Any = None) -> Any:
-        """Return the list."""
+        """Return the ids unchanged. Raises ``InvalidField``."""
         certificates = super().check(value, path, version)
         if not certificates or len(set(certificates)) < len(certificates):
             raise InvalidField(path, "must name one certificate at least, and none twice; null names none", value)
@@ -83,21 +83,22 @@ NETWORKS = ByVersion(
 
 
 class _OrNull(Value):
-    """The value of a filter, or the words None and null, which match servers whose column is empty."""
+    """A value type of filters: *value*, or the words None and null, which match servers whose column is empty."""
 
     def __init__(self, value: Value) -> None:
         self.value = value
 
     def check(self, value: Any, path: str, version: Any = None) -> Any:
-        """Return the value, or ``None``."""
+        """Return the checked value; ``None`` for the words None and null. Raises ``InvalidField``."""
         return None if value in ("None", "null") else self.value.check(value, path, version)
 
 
 class _Tags(Value):
-    """Tags separated by commas. Each is a condition, and databases limit the depth of an expression."""
+    """A value type: tags separated by commas. Their number is limited, because each is a condition of the query, and
+    databases limit the depth of an expression."""
 
     def check(self, value: Any, path: str, version: Any = None) -> Any:
-        """Return the tags without duplicates."""
+        """Return the tags as a list without duplicates. Raises ``InvalidField`` for too many."""
         tags = [*dict.fromkeys(str(value).split(","))]
         if len(tags) > TAGS.max:
             raise InvalidField(path, f"must name {TAGS.max} tags at most, as a server may have, and names {len(tags)}")
@@ -133,7 +134,7 @@ def _tags(name: str, every: bool, negated: bool) -> ListFilter:
 
 
 def _of_list(name: str, attribute: str, value: Value, everyone: int = NEVER) -> ListFilter:
-    """Return a filter that sets the attribute *attribute* of ``ServerListRequest``."""
+    """Return a filter that sets *attribute* of ``ServerListRequest`` to the value of the parameter *name*."""
     return ListFilter(name, lambda query, _column, filter_value: setattr(query, attribute, filter_value), value,
                       everyone)
 

@@ -49,7 +49,7 @@ def _flavor(text: str, embedded: bool, specs: bool, root: str) -> Fragment:
 
 
 class ServerView(View):
-    """Servers as one caller sees them at one version; built once for an answer."""
+    """The documents of servers for one caller and version; built once for an answer."""
 
     def __init__(self, call: Call, fields: Fields, answer: str = "show") -> None:
         super().__init__(call, fields, answer)
@@ -81,7 +81,7 @@ class ServerView(View):
         return shown
 
     def self_links(self, row: Row) -> Fragment:
-        """Return ``links`` as JSON text, which is faster; an id needs no quoting."""
+        """Return ``links`` of the server as JSON text. Making the text directly is faster, and ids need no quoting."""
         return Fragment(f'[{{"rel":"self","href":"{self._self}{row.id}"}},'
                         f'{{"rel":"bookmark","href":"{self._bookmark}{row.id}"}}]')
 
@@ -109,7 +109,7 @@ class ServerView(View):
         return fragment
 
     def volumes(self, row: Row) -> Any:
-        """Return the volumes of the server."""
+        """Return the ids of the server's volumes, since 2.3 with delete_on_termination."""
         if row.volumes == "[]":
             return []
         return [{"id": attachment["volume_id"], "delete_on_termination": attachment["delete_on_termination"]}
@@ -127,7 +127,7 @@ class ServerView(View):
         return host.status if host else ""
 
     def unknown_host_status(self, row: Row) -> Any:
-        """Return the status of the server's host if it is UNKNOWN."""
+        """Return the status of the server's host if the status is UNKNOWN, otherwise ``ABSENT``."""
         status = self.host_status(row)
         return status if status == "UNKNOWN" else ABSENT
 
@@ -150,5 +150,6 @@ def render_addresses(text: str) -> dict[str, Any]:
 
 
 def boot_part(row: Row, field: str) -> str:
-    """Return the uuid of the ``kernel`` or ``ramdisk`` that the server's image boots; empty for none."""
+    """Return the uuid of the ``kernel`` or ``ramdisk`` (*field*) of the server's image; empty text if the image has
+    none."""
     return named_parts(ServerRow(row).image).get(field, "") if '"kernel_id"' in row.image else ""

@@ -53,7 +53,7 @@ def _listed(call: Call, page: ServerPage, answer: str) -> dict[str, Any]:
 
 
 def _unknown(view: ServerView, row: Any, *, detail: bool = True) -> dict[str, Any]:
-    """Return the document of a server whose cell does not respond (Nova 2.69)."""
+    """Return the document of a server whose cell does not respond (Nova 2.69). *detail*: as in the detailed list."""
     shown = {"id": row.server_id, "status": "UNKNOWN", "links": view.links("servers", row.server_id)}
     if detail:
         shown.update(tenant_id=row.project_id, created=(row.created_at or "")[:19] + "Z")
@@ -61,7 +61,8 @@ def _unknown(view: ServerView, row: Any, *, detail: bool = True) -> dict[str, An
 
 
 def _query(call: Call) -> dict[str, ServerListRequest]:
-    """Return the list request of the query. Raises ``InvalidField``, ``InvalidRequest``."""
+    """Return the list request of the query, as the keyword arguments of the use case. Raises ``InvalidField``,
+    ``InvalidRequest``."""
     parameters = call.query
     everywhere = "all_tenants" in parameters and _truth(parameters, "all_tenants")
     if not call.allows(servers.ALL_FILTERS):
@@ -85,8 +86,8 @@ def _query(call: Call) -> dict[str, ServerListRequest]:
 
 
 def _detail(call: Call) -> dict[str, Any]:
-    """Return the list request of ``_query`` with the columns that the answer shows to the caller: fetching rows takes
-    half of a list's time."""
+    """Return the list request of ``_query``, limited to the columns that the answer shows to the caller: fetching rows
+    takes half of a list's time."""
     return {**_query(call), "columns": FIELDS.shape(call, "detail").columns}
 
 
@@ -96,7 +97,8 @@ def _truth(query: Mapping[str, Any], name: str) -> bool:
 
 
 def _statuses(call: Call, words: Sequence[str]) -> list[str]:
-    """Return the words that are statuses of servers. Other words are refused since 2.38, and match no server before."""
+    """Return those *words* that are statuses of servers. Raises ``InvalidRequest`` for other words since 2.38; before,
+    other words match no server."""
     words = [*dict.fromkeys(words)]
     statuses = [status for status in words if states_of_status(status.upper())]
     if len(statuses) < len(words) and call.at(Gate.STATUS_CHECKED):
@@ -105,10 +107,10 @@ def _statuses(call: Call, words: Sequence[str]) -> list[str]:
 
 
 def _sort(call: Call, query: Mapping[str, Any]) -> list[tuple[str, bool]]:
-    """Return the columns in order, and whether each is sorted in descending order.
+    """Return the sort columns, each with whether the order is descending.
 
-    A direction belongs to the key at the same position, and is ignored with a key that has no effect. The first
-    direction applies to all keys without one.
+    A direction belongs to the key at the same position. Directions of keys without effect are ignored. Keys without a
+    direction use the first one.
     """
     directions = [str(direction).strip() for direction in query.get("sort_dir") or ("desc",)]
     for direction in directions:
@@ -139,8 +141,8 @@ def _sorted_by(call: Call, key: str) -> str | None:
 
 # One server -----------------------------------------------------------------------------------------------------
 def render_changed_server(call: Call, row: Any, also: str = "") -> dict[str, Any]:
-    """Return ``{"server": …}`` for a changed row: all fields of show since 2.75, before that without extended
-    attributes; with the fields of the answer *also*."""
+    """Return ``{"server": …}`` for a changed row, with all fields of show since 2.75, and before that without extended
+    attributes. *also*: a word for further fields, such as rebuild."""
     return {"server": ServerView(call, FIELDS, f"{'show' if call.at(Gate.FULL_UPDATE) else 'basic'} {also}"
                                  ).document(row)}
 
