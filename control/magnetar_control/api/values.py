@@ -25,8 +25,8 @@ class Lenient(Version):
 
 
 class Parsed(Value):
-    """A value type: any value that *parse* converts. If *parse* raises ``ValueError`` or ``KeyError``, the error says
-    *rule*. *schema*: the JSON schema."""
+    """A value type: any value that *parse* converts. Raises ``InvalidField`` with the text *rule* if *parse* raises
+    ``ValueError`` or ``KeyError``. *schema*: the JSON schema."""
 
     def __init__(self, parse: Callable[[Any], Any], rule: str, **schema: Any) -> None:
         self.parse, self.rule, self.json = parse, rule, schema
@@ -42,7 +42,8 @@ class Parsed(Value):
 
 
 class Truth(Parsed):
-    """true or false, or one of the words that a protocol accepts for them. *any_case*: in any case, and as numbers."""
+    """A value type: true or false, or one of the words *true* and *false* for them. *any_case*: words in any case, and
+    numbers."""
 
     def __init__(self, true: Sequence[str], false: Sequence[str], any_case: bool = False) -> None:
         self.words, self.any_case = {**dict.fromkeys(true, True), **dict.fromkeys(false, False)}, any_case
@@ -56,7 +57,7 @@ class Truth(Parsed):
 
 
 class Number(Integer):
-    """A whole number, or text of digits, from *min* to *max*."""
+    """A value type: a whole number, or text of digits, from *min* to *max*."""
 
     form: Any = ()  # digits look like text
 
@@ -69,7 +70,7 @@ class Number(Integer):
 
 
 class Decimal(Value):
-    """A number above 0, or a number as text, up to *max*."""
+    """A value type: a number above 0, or a number as text, up to *max*."""
 
     def __init__(self, max: float) -> None:
         self.max = max
@@ -88,7 +89,7 @@ class Decimal(Value):
 
 
 class Regex(Value):
-    """A regular expression in the syntax that both databases support (``store.engine.regex``)."""
+    """A value type: a regular expression in the syntax that both databases support (``store.engine.regex``)."""
 
     def check(self, value: Any, path: str, version: Version | None = None) -> Any:
         try:
@@ -102,11 +103,11 @@ class Regex(Value):
 
 
 class Anything(Value):
-    """Any value: Nova does not check it."""
+    """A value type: any value, unchecked, as in Nova."""
 
 
 class OrEmpty(Value):
-    """*value*, or null, which means *empty*."""
+    """A value type: *value*, or null, which is replaced by *empty*."""
 
     def __init__(self, value: Value, empty: Any) -> None:
         self.value, self.empty = value, empty
@@ -119,7 +120,7 @@ class OrEmpty(Value):
 
 
 class Null(Value):
-    """null."""
+    """A value type: only null."""
 
     def check(self, value: Any, path: str, version: Version | None = None) -> Any:
         if value is not None:
@@ -130,13 +131,13 @@ class Null(Value):
 
 
 class ByVersion(Value):
-    """One of several value types, by version: (since, until, type) rows."""
+    """A value type that differs by version: (since, until, type) rows."""
 
     def __init__(self, *rows: tuple[str | None, str | None, Value]) -> None:
         self.rows = [(Range(since, until), value) for since, until, value in rows]
 
     def at(self, version: Version | None) -> Value:
-        """Return the type at *version*; the last one without a version."""
+        """Return the value type at *version*; without a version, the last one."""
         return next((value for span, value in self.rows if version is not None and span.holds(version)),
                     self.rows[-1][1])
 
@@ -148,7 +149,7 @@ class ByVersion(Value):
 
 
 class Address(Parsed):
-    """An IP address of *family* 4 or 6, or either, as text in its usual form."""
+    """A value type: an IP address of *family* 4 or 6, or either, as text in its usual form."""
 
     def __init__(self, family: int | None = None) -> None:
         super().__init__(self._text, f"must be an IP{f'v{family}' if family else ''} address",
@@ -164,7 +165,7 @@ class Address(Parsed):
 
 
 class Time(Parsed):
-    """An ISO 8601 time; its normal form is that of tables: 2026-11-21T10:00:00.000000."""
+    """A value type: an ISO 8601 time. The normal form is that of tables: 2026-11-21T10:00:00.000000."""
 
     def __init__(self) -> None:
         super().__init__(_moment, "must be a moment such as 2026-11-21T10:00:00Z", type="string", format="date-time")
@@ -175,8 +176,8 @@ def _moment(value: Any) -> str:
 
 
 class Comparison(Time):
-    """A time for comparisons, after an operator (``store.engine.conditions.COMPARE``) and a colon, or without them for
-    equality: gt:2026-11-21T10:00:00Z. The normal form is operator and time."""
+    """A value type: a time to compare with, such as gt:2026-11-21T10:00:00Z. The operator
+    (``store.engine.conditions.COMPARE``) may be missing and is eq then. The normal form is (operator, time)."""
 
     def check(self, value: Any, path: str, version: Version | None = None) -> tuple[str, str]:
         how, colon, moment = value.partition(":")
@@ -189,7 +190,8 @@ class Comparison(Time):
 
 
 class Id(Parsed):
-    """A uuid as Nova accepts it: any case, with or without hyphens; the normal form is lower case with hyphens."""
+    """A value type: a uuid as Nova accepts it, in any case, with or without hyphens. The normal form is lower case with
+    hyphens."""
 
     def __init__(self) -> None:
         super().__init__(lambda value: str(uuid.UUID(value if isinstance(value, str) else "")), "must be a uuid",
@@ -197,14 +199,14 @@ class Id(Parsed):
 
 
 def build_record(fields: Mapping[str, Value], *required: str) -> Record:
-    """Return an object type with these keys and no others; the *required* ones must be present."""
+    """Return a value type: an object with these keys and no others. The keys in *required* must be present."""
     return Record(**{name: Field(value, name, required=name in required, on="create")
                      for name, value in fields.items()})
 
 
 class Wrapped(Value):
-    """A body ``{key: value}`` without other keys, except those in *more*. The normal form is the inner value; with
-    *more* the object."""
+    """A value type: a body ``{key: value}`` without other keys, except those in *more*. The normal form is the inner
+    value; if there is *more*, the whole object."""
 
     def __init__(self, key: str, value: Value, more: Mapping[str, Value] | None = None) -> None:
         self.key, self.value, self.more = key, value, dict(more or {})
@@ -229,7 +231,7 @@ class Wrapped(Value):
 
 
 class OneKey(Value):
-    """An object as *value* accepts it, with exactly one key."""
+    """A value type: an object as *value* accepts it, with exactly one key."""
 
     def __init__(self, value: Value) -> None:
         self.value = value

@@ -78,11 +78,13 @@ class V1Application:
         self.elsewhere: Callable[[Request, float], Iterator[tuple[int, bytes]]] = lambda _request, _seconds: iter(())
 
     def streams(self, method: str, path: str) -> bool:
-        """Return whether the content is read piece by piece: the content of images is."""
+        """Override ``Application.streams``: return whether the handler reads the content piece by piece, which it does
+        for the content of images."""
         return method == "PUT" and path.startswith("/v1/image/") and path.endswith("/data")
 
     def admit(self, request: Request) -> Answer | None:
-        """Return the refusal of a request whose sender is not known, or ``None``; never raises."""
+        """Override ``Application.admit``: return the refusal of a request without a valid token, or ``None`` if the
+        body may be read; never raises."""
         try:
             self._caller(request)
         except Exception as error:  # noqa: BLE001 - whatever fails gets an answer
@@ -100,7 +102,8 @@ class V1Application:
         return answer
 
     def refused(self, request: Request, fault: Exception) -> Answer:
-        """Return the answer for *fault*, also when the request was refused before ``handle``."""
+        """Override ``Application.refused``: return the answer for *fault*, also for a request that was refused before
+        ``handle``."""
         self._named(request)
         error = error_of(fault, request.id)
         headers = {"www-authenticate": 'Bearer realm="magnetar"'} if error.status == 401 else {}
@@ -108,13 +111,14 @@ class V1Application:
                       {**headers, **error.details.get("headers", {}), "X-Request-Id": request.id})
 
     def _named(self, request: Request) -> None:
-        """Use the request id that the client sent, if it has the right form."""
+        """Set the request's id to the id that the client sent, if that has the right form."""
         request_id = request.headers.get("x-request-id", "")
         if REQUEST_ID.fullmatch(request_id):
             request.id = request_id
 
     def _caller(self, request: Request) -> Caller:
-        """Return the caller. Raises ``Unauthenticated``, ``Forbidden``."""
+        """Return the caller that the request's token identifies. Raises ``Unauthenticated``, or ``Forbidden`` for a
+        token without a project."""
         header = request.headers.get("authorization", "")
         bearer = header[7:].strip() if header[:7].lower() == "bearer " else ""
         token = request.headers.get("x-auth-token") or bearer
@@ -155,7 +159,8 @@ class V1Application:
         return answer
 
     def _routes(self, depth: int, driver: CloudDriver, subpath: list[str]) -> dict[str, Callable[..., Answer]]:
-        """Return the handlers of a path by method."""
+        """Return the handlers of a path by HTTP method; none for an unknown path. *depth*: the number of parts below
+        ``/v1``; *subpath*: the parts after kind and key."""
         if depth == 1:
             return {"GET": self._list, "PUT": self._ensure_many}
         if depth == 2:
@@ -214,8 +219,8 @@ class V1Application:
 
     def _each(self, caller: Caller, driver: CloudDriver, items: list[Any], dry: bool,
               parent: Operation) -> list[Document]:
-        """Ensure each item in an operation of its own, in parallel. Return results and errors in the order of the
-        items."""
+        """Ensure each item (key, document, permissions) in a separate operation, all in parallel. Return results and
+        errors in the order of the items."""
         started = []
         for key, want, allowed in items:
             part = ProjectOperation("ensure", driver.kind.noun, key, caller)
@@ -296,7 +301,8 @@ class V1Application:
         return Answer(operation.as_dict())
 
     def _operation_elsewhere(self, request: Request) -> Answer | None:
-        """Return the answer of the process on the same port that has the operation."""
+        """Return the answer of the other process on the same port that has the operation; ``None`` if no process has
+        it."""
         seconds = query_parameters(request, "wait").get("wait", 0.0) if request.query_string else 0.0
         waits = bool(seconds) and self._waiting.acquire(blocking=False)
         if seconds and not waits:

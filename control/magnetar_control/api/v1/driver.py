@@ -1,9 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Drivers of the kinds that the cloud serves, one for each kind.
-
-They answer the questions that an agent's drivers answer on a host (``complete``, ``plan``, which resources there are
-and how they are shown); ``core.reconcile`` draws the conclusions.
-"""
+"""Drivers of the kinds that the cloud serves, one for each kind. They implement for a cloud what an agent's drivers
+implement for a host (``complete``, ``plan``, lists and their form); ``core.reconcile`` compares and decides."""
 
 from __future__ import annotations
 
@@ -36,7 +33,7 @@ ALL_PROJECTS = "all_projects"
 
 @contextmanager
 def _held(lock: threading.Lock, operation: Operation) -> Iterator[None]:
-    """Hold *lock* while the context is open. While it waits for the lock, *operation* lets other operations run."""
+    """Hold *lock* while the context is open. Other operations may run while *operation* waits for the lock."""
     if not lock.acquire(blocking=False):
         with operation.waiting():
             lock.acquire()
@@ -47,8 +44,8 @@ def _held(lock: threading.Lock, operation: Operation) -> Iterator[None]:
 
 
 class CloudDriver:
-    """The common part of the drivers. *kind* is the declaration; *makeable*: whether resources can be created, changed
-    and removed here."""
+    """The common part of the drivers. *kind*: the declaration of the kind; *makeable*: whether resources of the kind
+    can be created, changed and removed here."""
 
     kind: type[Kind]
     makeable = True
@@ -77,7 +74,8 @@ class CloudDriver:
         return self.every(caller)
 
     def find(self, caller: Caller, key: str) -> Document | None:
-        """Return the resource with the uuid or name *key*, or ``None``. Raises ``Ambiguous``."""
+        """Return the resource with the uuid or name *key*; ``None`` if there is none. Raises ``Ambiguous`` for a name
+        of several."""
         resources = self.every(caller)
         exact = [resource for resource in resources if resource.get("id") == (key.lower() if is_uuid_key(key) else key)]
         return exact[0] if exact else self.only(caller, [resource for resource in resources
@@ -105,13 +103,14 @@ class CloudDriver:
         return {name: value for name, value in resource.items() if not name.startswith("_")}
 
     def comparable(self, resource: Document) -> Document:
-        """Return the resource, or a requested document, in the form that differences show."""
+        """Return *resource*, an existing resource or a requested document, in the form in which differences are
+        shown."""
         return resource
 
     # Requests
     def given(self, key: str, want: Document) -> Document:
-        """Return the request *want* checked, with the name or uuid from *key*. Raises ``InvalidField``, also for fields
-        that only a single host can have."""
+        """Return the requested document *want* after a check, with the name or uuid from *key*. Raises
+        ``InvalidField``, also for fields that only a single host can have."""
         document = reconcile.checked_request(self.kind, key, want)
         for name, only in self.host_only.items():
             if name in document and document[name] != only:
@@ -134,7 +133,7 @@ class CloudDriver:
         return want
 
     def check_make(self, caller: Caller, want: Document, have: Document | None) -> None:
-        """Check that *want* can be created. *have*: the resource that is removed before, if there is one. Changes
+        """Check that *want* can be created. *have*: the resource that *want* replaces, if there is one. Changes
         nothing. Raises the errors of the service."""
 
     def check_change(self, caller: Caller, want: Document, have: Document) -> None:
@@ -146,8 +145,8 @@ class CloudDriver:
         return have
 
     def plan(self, want: Document | None, have: Document | None) -> Iterator[Step]:
-        """Yield the steps from *have* to *want* (``None``: absent), without the step that records it. *have* also holds
-        what the caller allows: ``allow_reboot``, ``rebuild``. Pure."""
+        """Yield the steps from *have* to *want* (``None``: absent), without the step that records the resource. *have*
+        also holds what the caller allows: ``allow_reboot``, ``rebuild``. Pure."""
         if want is None:
             yield from self.removing
         elif have is None:
@@ -158,7 +157,8 @@ class CloudDriver:
         return list(self.plan(want, have))
 
     def predicted(self, caller: Caller, want: Document, have: Document | None) -> Document:
-        """Return the resource as it will look, as far as that is known. Raises some errors of ``make``."""
+        """Return the resource after the change, for a dry run; fields that only the service knows are missing. Raises
+        some errors of ``make``."""
         if have is None:
             shown = {f.name for f in self.kind.fields if "show" in f.on}
             return {**{name: value for name, value in want.items() if name in shown}, **self.new}
@@ -180,8 +180,8 @@ class CloudDriver:
         raise NotImplementedError
 
     def recreate(self, caller: Caller, have: Document, want: Document, operation: Operation) -> str | None:
-        """Remove the resource, then create it as in *want*. If that fails, and the resource is ``only_a_document``,
-        create the previous one again."""
+        """Remove the resource, create *want*, and return the uuid as ``make`` does. If the creation fails and the
+        resource is ``only_a_document``, create *have* again; raise the error in any case."""
         defaults = self.kind.defaults()
         self.remove(caller, have, operation)
         try:
@@ -197,7 +197,8 @@ class CloudDriver:
     # Ensure
     def ensure(self, caller: Caller, key: str, want: Document | None, permissions: Mapping[str, Any], dry_run: bool,
                operation: Operation) -> Result:
-        """Bring the resource into the state *want*; ``None``: absent."""
+        """Bring the resource *key* into the state *want* (``None``: absent), or only plan that (*dry_run*). Return the
+        result with its steps and differences."""
         if not self.makeable:
             raise InvalidField("kind", f"{self.kind.noun} is only reported here, and not made or changed")
         with _LOCK:
@@ -209,7 +210,8 @@ class CloudDriver:
             return change.run(self.find(caller, key))
 
     def removal(self, caller: Caller, have: Document | None, dry_run: bool, operation: Operation) -> Result:
-        """Remove the resource *have*, unless it is ``None``, and return the result."""
+        """Remove the resource *have*, unless *have* is ``None`` or this is a dry run, and return the result with its
+        steps."""
         if have is None:
             return Result([], [], None)
         if not dry_run:
@@ -219,7 +221,7 @@ class CloudDriver:
 
 
 class CloudChange(reconcile.Change):
-    """One request that a resource in a cloud must exist as described."""
+    """One change of a resource in a cloud to the requested document."""
 
     def __init__(self, driver: CloudDriver, caller: Caller, desired: Document, permissions: Mapping[str, Any],
                  dry_run: bool, operation: Operation) -> None:
@@ -227,7 +229,8 @@ class CloudChange(reconcile.Change):
         self.driver, self.caller, self.operation = driver, caller, operation
 
     def run(self, have: Document | None) -> Result:
-        """Plan the change, then carry it out; a dry run stops after the plan."""
+        """Create or change the resource (*have*: its present state), and return the result. A dry run only plans the
+        change."""
         if have is None:
             return self._make()
         self.check_id(str(have["id"]), have["name"])

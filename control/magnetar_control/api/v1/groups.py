@@ -22,8 +22,8 @@ EVERY = 100000
 
 
 class Aggregates(CloudDriver):
-    """The driver of aggregates, for administrators. A change is several calls of the Compute API; the same request
-    again completes what is left."""
+    """The driver of aggregates, for administrators. A change is several calls of the Compute API; if one fails, the
+    same request again completes the change."""
 
     kind = HostAggregate
     takes_id = False
@@ -36,7 +36,7 @@ class Aggregates(CloudDriver):
                 for row in aggregates.list_aggregates(caller)]
 
     def complete(self, caller: Caller, want: Document, have: Document | None) -> Document:
-        """Check metadata, and that all hosts exist; return *want* with sorted hosts."""
+        """Return *want* with sorted hosts. Raises ``InvalidField`` for invalid metadata and unknown hosts."""
         if ZONE in want["metadata"]:
             raise InvalidField(f"metadata.{ZONE}", "has an option of its own, availability_zone")
         aggregates.check_aggregate_metadata(want["metadata"], have["metadata"] if have else {})

@@ -58,7 +58,7 @@ class CloudImages(CloudDriver):
             "data": {"PUT": self.upload, "GET": self.download}}
 
     def every(self, caller: Caller, name: str | None = None) -> list[Document]:
-        """Return the images that a name can mean."""
+        """Return the images to which a name can refer; only those with the name *name*, if it is not ``None``."""
         images = map(render_image, caller.cloud.services.image.list(caller.context, name))
         return [image for image in images if _mine(caller, image, ("public",))]
 
@@ -70,14 +70,14 @@ class CloudImages(CloudDriver):
         return self.only(caller, self.every(caller, key), key)
 
     def plan(self, want: Document | None, have: Document | None) -> Iterator[Step]:
-        """Yield the step that removes the content, for an image that is removed. A new image is created without
-        content."""
+        """Yield the step that removes the content of an image, if the image is removed; otherwise nothing. Images are
+        created without content."""
         if want is None and have and have["status"] == "active":
             yield Step("drop", "remove the content")
 
     def complete(self, caller: Caller, want: Document, have: Document | None) -> Document:
-        """Accept content by upload only. A requested sha512 digest that matches Glance's own counts as the stored
-        checksum."""
+        """Return *want* without its source. Raises ``InvalidField`` for a source other than an upload. A sha512 digest
+        that equals Glance's own is replaced by the recorded checksum."""
         for way in ("path", "url"):
             if way in (want.get("source") or {}):
                 raise InvalidField(f"source.{way}", "is for a single host: images of a cloud are uploaded (filename)")
@@ -94,7 +94,8 @@ class CloudImages(CloudDriver):
         return want
 
     def check_make(self, caller: Caller, want: Document, have: Document | None) -> None:
-        """Check that the caller may create images, and that the quota has room for the image with its content."""
+        """Check that the caller may create images, and that the quota has room for the image. *have*: the image that
+        *want* replaces, whose size becomes free."""
         check_image_writer(caller.context)
         freed = (have or {}).get("size") or 0
         caller.cloud.services.image.check_room(caller.context, int(have is None), want["_size"] - freed)
@@ -136,7 +137,8 @@ class CloudImages(CloudDriver):
     # Content
 
     def upload(self, request: Request, caller: Caller, _driver: CloudDriver, key: str) -> Answer:
-        """Store the uploaded content. Its digest must match the image's checksum."""
+        """Store the uploaded content of the image *key*, and return the result. The content's digest must match the
+        image's checksum."""
         have = self.one(caller, key)
         check_image_owner(caller.context, {"owner": have["_owner"]})
         with request.upload() as pieces:
@@ -164,8 +166,9 @@ class CloudImages(CloudDriver):
 
     def _checked(self, caller: Caller, have: Document, first: bytes, remaining: Iterator[bytes],
                  digest: dict[str, str]) -> Iterator[bytes]:
-        """Yield the content and check its digest. From the first piece on the image is ``saving``, and its checksum
-        cannot change."""
+        """Yield the content, *first* and *remaining*. At its end, compare the digest with the image's checksum, and
+        raise ``InvalidRequest`` if they differ. *digest* gets the checksum (``said``) and the computed digest
+        (``found``). From the first piece on, the image is ``saving``, so its checksum cannot change."""
         digest["said"] = self.one(caller, have["id"])["checksum"] or ""
         algorithm, _colon, claimed = (digest["said"] or "sha256:").partition(":")
         hasher = hashlib.new(algorithm)
@@ -198,7 +201,8 @@ def container_of(format: str | None) -> str:
 
 
 def read_image_head(pieces: Iterator[bytes]) -> bytes:
-    """Return the first bytes of the content, at least as many as the detection of the format needs."""
+    """Return the first bytes of the content in *pieces*, enough to detect the image's format (unless the content is
+    shorter)."""
     head = bytearray()
     while len(head) < HEAD and (piece := next(pieces, b"")):
         head += piece

@@ -39,7 +39,7 @@ class CloudKeypairs(CloudDriver):
                  "fingerprint_md5": row.fingerprint} for row in keypairs.list_keypairs(caller) if row.type == "ssh"]
 
     def complete(self, caller: Caller, want: Document, have: Document | None) -> Document:
-        """Refuse an invalid public key before anything is changed."""
+        """Return *want*. Raises ``InvalidField`` for an invalid public key, before anything is changed."""
         if have is None or want["public_key"] != have["public_key"]:
             keypairs.public_key_fingerprint("ssh", want["public_key"])
         return want

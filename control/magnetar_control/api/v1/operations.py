@@ -1,11 +1,8 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Work that takes longer than a caller waits, in threads of this process. Clients can show operations, wait for them
-and cancel them.
-
-A server's actions are in the queue of its cell and continue even if this process ends; an operation only follows them,
-and requests the next action when one is complete. A client whose operation is lost sends the same request again, and
-gets the outcome.
-"""
+"""Operations: requests that take longer than a client waits, in threads of this process. Clients can show operations,
+wait for them and cancel them. A server's actions are in the queue of its cell and continue even if this process ends;
+an operation only follows them, and requests the next action when one is complete. A client whose operation is lost
+sends the same request again, and gets the outcome."""
 
 from __future__ import annotations
 
@@ -74,7 +71,7 @@ def error_of(error: Exception, request_id: str) -> MagnetarError:
 
 
 class ProjectOperation(Operation):
-    """One piece of work of a project."""
+    """An operation of a project."""
 
     def __init__(self, name: str, kind: str, key: str | None, caller: Caller, subject: str | None = None) -> None:
         context, self._timeout = caller.context, caller.settings.cell_timeout
@@ -117,11 +114,11 @@ def check_may_cancel(caller: Caller, operation: Operation) -> None:
 
 
 class ProjectOperations(Operations):
-    """Operations of all projects.
+    """The operations of all projects.
 
-    *workers* run in parallel, at most *share* of one project. Further operations wait in a queue for each project:
-    *queued* at most. An operation that waits for servers or volumes gives its place to another one meanwhile: it keeps
-    a thread, which is cheap, and blocks no other operation.
+    *workers* operations run in parallel, at most *share* of one project. Further operations wait in a queue of their
+    project, which holds at most *queued*. While an operation waits for servers or volumes, another one may run in its
+    stead; the waiting one keeps only its thread.
     """
 
     def __init__(self, workers: int, share: int, queued: int = sys.maxsize) -> None:
@@ -135,7 +132,8 @@ class ProjectOperations(Operations):
         self._turns = threading.Lock()
 
     def begin(self, operation: Operation, function: Function, stream: bool = False) -> Operation:
-        """Begin the operation; see ``Operations``. Raises ``TooManyRequests``."""
+        """Override ``Operations.begin``: begin the operation, or put it into its project's queue. Raises
+        ``TooManyRequests`` if too many operations of the project wait."""
         with self._turns:
             waiting = len(self._queues.get(operation.project, ())) + self._waiting[operation.project]
         if waiting >= self._most:
@@ -180,7 +178,7 @@ class ProjectOperations(Operations):
                     self._begun(project, work)
 
     def _may(self, project: str | None) -> bool:
-        """Return whether an operation of the project may continue or begin."""
+        """Return whether another operation of the project may begin or continue now."""
         room = WAITING // len({*self._waiting, project})
         return self._busy[project] < self._share and (project in self._back or self._waiting[project] < room)
 
@@ -199,8 +197,8 @@ class ProjectOperations(Operations):
 
     @contextlib.contextmanager
     def _giving_way(self, project: str | None) -> Iterator[None]:
-        """Let other operations use the operation's worker while the context is open; at the end, wait for a free
-        worker."""
+        """Let another operation run instead of one of *project* while the context is open; at the end, wait until the
+        operation may continue."""
         with self._turns:
             self._ended_one(project)
             self._waiting[project] += 1

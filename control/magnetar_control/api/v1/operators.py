@@ -63,7 +63,8 @@ class ComputeServices(CloudDriver):
         return {"name": key, **self.kind.check(want, partial=True)}
 
     def complete(self, caller: Caller, want: Document, have: Document | None) -> Document:
-        """Check that only a disabled service has a reason, and remove the reason from an enabled one."""
+        """Return *want*, without a disabled_reason if the service is enabled. Raises ``InvalidField`` for a new reason
+        of an enabled service, ``NotFound`` for an unknown host."""
         if have is None:
             raise NotFound(f"There is no host {want.get('name')!r} in this cloud. A host comes into it by the settings "
                            "of its cell's conductor.", kind="compute_service")
@@ -87,7 +88,7 @@ class ComputeServices(CloudDriver):
 
 
 def _service(service: Service) -> Document:
-    """Return the service as answers show it; if its cell does not answer, only name, binary and the status UNKNOWN."""
+    """Return *service* as answers show it; only name, binary and the status UNKNOWN if its cell does not respond."""
     shown = {"id": service.id, "status": "disabled" if service.disabled else "enabled",
              "disabled_reason": service.disabled_reason,
              "forced_down": service.forced_down, "state": "up" if service.up else "down", "zone": service.zone,
@@ -109,7 +110,7 @@ class Reported(CloudDriver):
 
 
 def _hypervisors(caller: Caller) -> list[Document]:
-    """Return the hosts as the scheduler sees them; for administrators."""
+    """Return the hosts with resources, usage and limits, from the scheduler's data; for administrators."""
     rows, views = hypervisors.list_host_rows(caller), caller.cloud.hosts.all(fresh=True)
     cell_names = {cell.id: cell.name for cell in caller.cloud.store.cells()}
     documents = []
@@ -137,8 +138,8 @@ def _limits(caller: Caller) -> list[Document]:
 
 
 def _migrations(caller: Caller) -> list[Document]:
-    """Return the migrations as their sources see them, newest first. Names of hosts are included if the caller may read
-    them."""
+    """Return the newest migrations, each with its source host as ``host`` and its target as ``peer``. The names of
+    hosts are empty for callers who may not read them."""
     rows, _more = migrations.list_migrations(caller, {}, limit=MIGRATIONS)
     names = migrations.names_of_servers(caller, rows)
     hosts = caller.allows(migrations.HOSTS_OF_ALL)
@@ -176,7 +177,7 @@ class Cells(CloudDriver):
         return self.kind.check({"name": key, **want}, partial=True)
 
     def complete(self, caller: Caller, want: Document, have: Document | None) -> Document:
-        """Ignore an absent or unchanged database URL; warn about a new one."""
+        """Return *want*, without the database URL if it does not change. Warn about a new URL of an existing cell."""
         if have and want.get("database_url") in (None, have["_url"]):
             return {name: value for name, value in want.items() if name != "database_url"} | {"name": have["name"]}
         if have:
@@ -202,7 +203,7 @@ def _told(url: str) -> str:
 
 
 class InstanceActions(CloudDriver):
-    """The driver of instance actions of the server that the list names."""
+    """The driver of instance actions. Lists must name a server."""
 
     kind, makeable = InstanceAction, False
 
@@ -211,7 +212,8 @@ class InstanceActions(CloudDriver):
         raise InvalidField("server", "is required: the server, by name or uuid, whose actions are wanted")
 
     def filtered(self, caller: Caller, filters: dict[str, Any]) -> list[Document]:
-        """Return the actions for GET /v1/instance_action?server=…, by name or uuid; a deleted server only by uuid."""
+        """Return the actions of one server, for GET /v1/instance_action?server=…. The server is given by name or uuid,
+        a deleted one by uuid."""
         server = filters.pop("server", None)
         if not server:
             return self.every(caller)
@@ -229,7 +231,7 @@ def _target(caller: Caller, server: str, *, deleted: bool = True) -> Target:
 
 
 class ServerTopologies(CloudDriver):
-    """The driver of the topology of the server that the list or the path names."""
+    """The driver of server topologies. The list or the path must name a server."""
 
     kind, makeable = ServerTopology, False
 

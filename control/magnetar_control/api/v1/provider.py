@@ -33,7 +33,8 @@ class ResourceProviders(CloudDriver):
         return {"name": key, **self.kind.check(want, partial=True)}
 
     def complete(self, caller: Caller, want: Document, have: Document | None) -> Document:
-        """Drop the traits that the agent reports, and fill in defaults of custom inventories."""
+        """Return *want* without the traits that the host's agent reports, and with defaults in custom inventories.
+        Raises ``NotFound`` for an unknown host."""
         if have is None:
             raise NotFound(f"There is no host {want.get('name')!r} in this cloud. A host comes into it by the settings "
                            "of its cell's conductor.", kind="resource_provider")

@@ -24,8 +24,8 @@ SIZES = {"vcpu_hours": "vcpus", "memory_mb_hours": "memory_mb", "disk_gb_hours":
 
 
 class Usages(CloudDriver):
-    """The driver of usage, of the project, or for administrators of all projects. Without a period it is the current
-    usage."""
+    """The driver of usage: of the project, or for administrators of all projects. Without a period, usage is the
+    current one."""
 
     kind, makeable, of_all_projects = Usage, False, True
 
@@ -43,7 +43,8 @@ class Usages(CloudDriver):
 
 
 def _pages(caller: Caller, period: Period, *, everywhere: bool) -> Iterator[ProjectUsage]:
-    """Yield the usage of all projects; a project with many servers comes in several parts."""
+    """Yield the usage of the project, or *everywhere* of all projects; a project with many servers occurs several
+    times, with a part of its servers each."""
     while True:
         if everywhere:
             page = usage.list_project_usage(caller, period)

@@ -30,14 +30,14 @@ GIB = 2**30
 
 
 def _alike(row: Mapping[str, Any]) -> Document:
-    """Return the fields that volumes and snapshots have in common, from a row of the volume service."""
+    """Return the fields that volumes and snapshots have in common, from *row* of the volume service."""
     return {**{name: row[name] for name in ("id", "size", "created_at", "updated_at")}, "name": row["name"] or "",
             "description": row["description"] or "", "format": None, "fault": None, "_status": row["status"]}
 
 
 class Stored(CloudDriver):
-    """The common part of volumes and snapshots. *counted*: the name of the resource in the volume service, which is its
-    quota's name too, and the name of this limit in Cinder."""
+    """The common part of the drivers of volumes and snapshots. *counted*: the name of the resource, which is also the
+    name of its quota, in the volume service, and the name of the limit in Cinder's API."""
 
     counted = ("", "")
     of_all_projects = True
@@ -46,11 +46,11 @@ class Stored(CloudDriver):
     removing = (Step("drop", "remove the content"),)
 
     def shown(self, caller: Caller, row: Mapping[str, Any]) -> Document:
-        """Return the row in the form of the kind."""
+        """Return *row* of the volume service as a document of the kind."""
         raise NotImplementedError
 
     def store(self, caller: Caller) -> Any:
-        """Return the store of the volume service."""
+        """Return the volume service's store of the resource."""
         return getattr(caller.cloud.services.volume, self.counted[0])
 
     def every(self, caller: Caller, **filters: str) -> list[Document]:
@@ -86,7 +86,8 @@ class Stored(CloudDriver):
         return have
 
     def check_quota(self, caller: Caller, size: int, have: Document | None) -> None:
-        """Check that the quota has room for one more of *size* GiB when *have* is removed. Raises ``Conflict``."""
+        """Check that the quota has room for a resource of *size* GiB that replaces *have*, if that is not ``None``.
+        Raises ``Conflict``."""
         limits, usage = caller.cloud.services.volume.quotas(caller.project)
         largest = limits["per_volume_gigabytes"]
         if self.counted[0] == "volumes" and 0 <= largest < size:
@@ -101,8 +102,8 @@ class Stored(CloudDriver):
                                f"{used} are used, and {more} more were asked for. Nothing was changed.")
 
     def source(self, caller: Caller, field: str, id: str, statuses: tuple[str, ...]) -> Document:
-        """Return the image, snapshot or volume *id* that is copied; *field* says which. Raises ``InvalidField`` unless
-        its status is in *statuses*."""
+        """Return the image, snapshot or volume with the uuid *id*, from which a volume is created. *field*: which of
+        the three. Raises ``InvalidField`` unless its status is in *statuses*."""
         services = caller.cloud.services
         show = {"image": services.image.show, "snapshot": services.volume.snapshot}.get(field, services.volume.show)
         source = show(caller.context, id)
@@ -113,8 +114,8 @@ class Stored(CloudDriver):
         return source
 
     def _statuses(self, caller: Caller, id: str, late: str = "") -> Iterator[str | None]:
-        """Yield the resource's status every ``LOOK`` seconds; ``None`` when the resource is gone. Raises ``TimedOut``,
-        with *late* in its message."""
+        """Yield the status of the resource *id* every ``LOOK`` seconds; ``None`` once it is gone. Raises ``TimedOut``,
+        with *late* in the message."""
         deadline = time.monotonic() + LIMIT
         while True:
             try:
@@ -137,7 +138,7 @@ class Stored(CloudDriver):
                     raise Conflict(f"The {self.kind.noun} became {status or 'nothing'}: {self.why(caller, id)}")
 
     def made(self, caller: Caller, id: str, operation: Operation) -> str:
-        """Wait until creation is complete, and return the uuid. If creation fails, remove the resource and raise
+        """Wait until the resource *id* is created, and return *id*. If its creation fails, remove it and raise
         ``Conflict``."""
         try:
             self.wait_until_ready(caller, id, operation)
@@ -173,7 +174,7 @@ class CloudVolumes(Stored):
     counted = ("volumes", "maxTotalVolumes")
 
     def shown(self, caller: Caller, row: Mapping[str, Any]) -> Document:
-        """Return the row in the form of the kind; only administrators see its host."""
+        """Return *row* of the volume service as a document of the kind, with the host only for administrators."""
         copied = row["source_volid"] or row["snapshot_id"]  # and has the image of its source
         attachments = [user for user in row["attachments"] if user["status"] in ("attached", "detaching")]
         return {
@@ -193,8 +194,8 @@ class CloudVolumes(Stored):
         return {str(row["id"]): row["name"] or "" for row in rows}
 
     def complete(self, caller: Caller, want: Document, have: Document | None) -> Document:
-        """Resolve the sources to uuids. They describe the creation of a volume, and are compared with the recorded
-        ones."""
+        """Return *want* with the uuids of its sources, which are compared with the recorded ones of *have*. Raises
+        ``InvalidField``, or ``Conflict`` for a smaller size."""
         want = dict(want)
         if want.get("format") not in (None, have and have["format"]):
             raise InvalidField("format", "is the pool's own affair in a cloud; leave it out", want["format"])
@@ -214,7 +215,8 @@ class CloudVolumes(Stored):
         return want
 
     def check_make(self, caller: Caller, want: Document, have: Document | None) -> None:
-        """Check that the source exists and fits, that the pool exists, and that *have* can be removed."""
+        """Check that the source exists and fits, that the pool exists, and that *have*, which *want* replaces, can be
+        removed."""
         if have:
             self._check_removable(caller, have)
         size, least = want.get("size") or 0, 0
@@ -299,7 +301,7 @@ class CloudSnapshots(Stored):
             self.check_quota(caller, volume["size"], have)
 
     def make(self, caller: Caller, want: Document, operation: Operation) -> str:
-        """Take the snapshot, also of a volume in use."""
+        """Take a snapshot of the volume, even if the volume is in use, and return the snapshot's uuid."""
         check_volume_writer(caller.context)
         made = caller.cloud.services.volume.create_snapshot(
             caller.context, want["volume"], name=want["name"], description=want["description"],

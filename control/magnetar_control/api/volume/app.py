@@ -32,7 +32,7 @@ KEYS = {400: "badRequest", 401: "unauthorized", 403: "forbidden", 404: "itemNotF
 
 
 def render_cinder_fault(fault: Fault) -> Answer:
-    """Return a fault in Cinder's form."""
+    """Return a fault in the form of Cinder's errors."""
     return named_answer(KEYS, fault)
 
 
@@ -65,7 +65,8 @@ class VolumeApplication(RoutedService):
 
     def __init__(self, service: EmbeddedVolumes, authenticate: Callable[[Request], None]) -> None:
         def scoped(request: Request) -> None:
-            """Authenticate, and check that the project of the URL is the token's."""
+            """Authenticate the request, and check that the project in the URL is the token's. Raises ``Fault``,
+            ``InvalidRequest``."""
             authenticate(request)
             project = request.extra["project"] = request.params.pop("project_id", None)
             if project not in (None, request.context.project_id):
@@ -98,7 +99,7 @@ class VolumeApplication(RoutedService):
 
 
 def _versions(request: Request) -> Document:
-    """Return the only version. At ``/`` the status is 300, as Cinder's."""
+    """Return the list of versions, which has one entry. At ``/`` the status is 300, as in Cinder."""
     return {"versions": [{
         "id": "v3.0", "status": "CURRENT", "version": _text(MOST), "min_version": _text(LEAST),
         "updated": "2026-11-21T00:00:00Z", "links": [{"rel": "self", "href": request.base + "/v3/"}],

@@ -37,7 +37,7 @@ class AttachmentRoutes(NounRoutes):
         return self.store.list(request.context, listing)[0], None
 
     def create(self, request: Request) -> Document:
-        """Reserve the volume for a server."""
+        """Reserve a volume for a server, and return the new attachment."""
         attachment = checked_body(request, "attachment", CREATE)
         request.params["id"] = self.store.create(
             request.context, attachment["volume_uuid"], attachment.get("instance_uuid"), attachment.get("mode") or "rw",
@@ -61,7 +61,7 @@ class AttachmentRoutes(NounRoutes):
 
 
 def _since(minor: int, handler: Callable[[Request], Any]) -> Callable[[Request], Any]:
-    """Return *handler* with ``NotFound`` before microversion 3.*minor*, as for an unknown route."""
+    """Return *handler*, but with ``NotFound`` before microversion 3.*minor*, as for an unknown route."""
     def checked(request: Request) -> Any:
         if request.extra["version"] < (3, minor):
             raise NotFound(f"This is there from microversion 3.{minor} on; the request asked for "

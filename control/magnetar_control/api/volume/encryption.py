@@ -38,12 +38,13 @@ class EncryptionRoutes:
                 guarded_route("GET volumes/{id}/encryption", self.of_volume)]
 
     def show(self, request: Request) -> Document:
-        """Return the encryption of the type; an empty object without encryption."""
+        """Return the encryption of the type; an empty object if the type has none."""
         volume_type = self._type(request)
         return _shown(volume_type) if volume_type.encryption else {}
 
     def part(self, request: Request) -> Document:
-        """Return one value of the encryption; the URL has its name in the place of the id."""
+        """Return one value of the type's encryption. The URL has the value's name in the place of the encryption's id.
+        Raises ``NotFound``."""
         name, have = request.params["encryption_id"], self.show(request)
         if name not in have:
             raise NotFound(f"The encryption of the volume type has no {name[:80]}.")
@@ -68,7 +69,7 @@ class EncryptionRoutes:
         self.store.encrypt(request.context, request.params["id"], None)
 
     def of_volume(self, request: Request) -> Document:
-        """Return the encryption of a volume for callers who see it; no caller sees its key."""
+        """Return the encryption of a volume to callers who may see the volume; no caller gets its key."""
         volume = self.service.volumes.show(request.context, request.params["id"])
         if volume["encryption_key_id"] is None:
             return {"encryption_key_id": None}

@@ -57,8 +57,8 @@ class LimitRoutes:
                 guarded_route("DELETE messages/{id}", lambda request: service.forget(*request.named()), 204)]
 
     def limits(self, request: Request) -> Document:
-        """Return limits and usage of the project; administrators may name another one: ``project_id`` (3.39), which
-        python-cinderclient, and so Horizon, calls ``tenant_id``."""
+        """Return limits and usage of the caller's project. Administrators may name another project, as ``project_id``
+        (3.39) or as ``tenant_id``, which python-cinderclient and so Horizon send."""
         check_known(request, ("project_id", "tenant_id"))
         query = dict(request.query)
         id = query.get("project_id", query.get("tenant_id"))
@@ -109,7 +109,8 @@ class LimitRoutes:
         self.service.set_quotas(request.params["id"], dict.fromkeys(NAMES))
 
     def quota_class(self, request: Request) -> Document:
-        """Return the limits of projects without their own. Raises ``NotFound`` for another class."""
+        """Return the default limits, which apply to projects without limits of their own. Raises ``NotFound`` for a
+        class other than default."""
         if request.params["id"] != CLASS:
             raise NotFound(f"There is one quota class, {CLASS}.")
         return {"quota_class_set": {"id": CLASS, **self.service.quotas(CLASS)[0]}}
@@ -140,8 +141,8 @@ class LimitRoutes:
                              and query.get("host") in (None, service["host"], service["host"].partition("@")[0])]}
 
     def messages(self, request: Request) -> Document:
-        """Return the messages about failures (3.3). Administrators may list messages of all projects or of another
-        one."""
+        """Return the messages about failures (3.3). Administrators may list the messages of all projects or of another
+        project."""
         check_known(request, (*MESSAGE_FILTERS, *PAGING, "all_tenants", "project_id"))
         query = dict(request.query)
         project_id = query.get("project_id")

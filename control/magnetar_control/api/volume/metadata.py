@@ -14,7 +14,7 @@ from .values import METADATA, checked_body
 
 
 def metadata_routes(below: str, store: VolumeStore | SnapshotStore) -> list[Guarded]:
-    """Return the routes *below* the resource with the metadata; *store* is the resource's store."""
+    """Return the routes of metadata. *below*: the path of the resource that has the metadata; *store*: its store."""
     def read(request: Request) -> Document:
         metadata: Document = store.show(request.context, request.params["id"])["metadata"]
         return metadata

@@ -40,8 +40,8 @@ UPDATE = build_record({**NAMES, "metadata": METADATA})
 
 
 class NounRoutes:
-    """The common routes. *filters*: columns that a list may filter by; *accepted*: the status of an answer to work that
-    has only begun."""
+    """The common routes of volumes, snapshots and attachments. *filters*: columns by which lists can be filtered;
+    *accepted*: the status of an answer to a request that only begins work."""
 
     name: str
     filters: Sequence[str]
@@ -64,7 +64,7 @@ class NounRoutes:
                                                                           self.accepted)]
 
     def list(self, request: Request, detailed: bool = False) -> Document:
-        """Return a page, with a link to the next one if it is full."""
+        """Return the requested page of resources, with a link to the next page if this page is full."""
         listing = parse_volume_listing(request, self.filters)
         rows, count = self.page(request, listing, detailed)
         shown = [self.view(request, row, detailed) for row in rows]
@@ -74,7 +74,7 @@ class NounRoutes:
         return answer if count is None else {**answer, "count": count}
 
     def page(self, request: Request, listing: VolumeListing, detailed: bool) -> tuple[Documents, int | None]:
-        """Return the rows of a list, and their number on all pages if requested."""
+        """Return the rows of the page, and the number of rows on all pages; ``None`` if the number is not requested."""
         rows_and_count: tuple[Documents, int | None] = self.store.list(request.context, listing)
         return rows_and_count
 
@@ -82,11 +82,11 @@ class NounRoutes:
         return {self.name: self.view(request, self.store.show(*request.named()))}
 
     def changed(self, request: Request) -> Document:
-        """Return the created or changed resource, in the form of the answers of create and update."""
+        """Return the created or updated resource, in the form of the answers of create and update."""
         return {self.name: self.view(request, self.store.show(*request.named()), extended=False)}
 
     def update(self, request: Request) -> Document:
-        """Update name, description and metadata."""
+        """Update name, description and metadata, and return the resource."""
         requested = checked_body(request, self.name, UPDATE)
         values = {**name_fields(requested), **{name: requested[name] for name in ("metadata",) if name in requested}}
         self.store.update(*request.named(), **values)
@@ -99,7 +99,8 @@ class NounRoutes:
 
 
 def parse_volume_listing(request: Request, columns: Sequence[str]) -> VolumeListing:
-    """Return the list request; filters are *columns*. Raises ``InvalidField`` for an unknown parameter."""
+    """Return the list request that the query describes. *columns*: the filters that the list has. Raises
+    ``InvalidField``, also for an unknown parameter."""
     parameters = {ALIASES.get(name, name): value for name, value in request.query}
     check_known(request, [*columns, *CONTROLS, *(old for old, name in ALIASES.items() if name in columns)])
     filters = {name: TYPES[name].check(parameters[name], name) if name in TYPES else parameters[name]
@@ -117,7 +118,8 @@ def parse_volume_listing(request: Request, columns: Sequence[str]) -> VolumeList
 
 
 def parse_pairs(text: str, name: str) -> dict[str, str]:
-    """Return names and values of a filter such as metadata: {'a': 'b'}, as clients write it, or JSON."""
+    """Return the names and values in *text*, the filter *name*, such as metadata: {'a': 'b'} as clients write it, or
+    JSON."""
     try:
         return PAIRS_FORM.check(ast.literal_eval(text), name)  # type: ignore[no-any-return]
     except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
@@ -125,13 +127,13 @@ def parse_pairs(text: str, name: str) -> dict[str, str]:
 
 
 def _compared(name: str, text: str) -> list[tuple[str, str, str]]:
-    """Return column, operator and time of each part of a filter such as
+    """Return the conditions (column, operator, time) of the filter *name*. *text*: such as
     gt:2026-01-01T00:00:00,lt:2026-02-01T00:00:00."""
     return [(name, *COMPARISON.check(part, name)) for part in text.split(",")]
 
 
 def parse_sort(parameters: dict[str, str]) -> list[tuple[str, bool]]:
-    """Return the sort keys, and whether each is in descending order. Raises ``InvalidField``."""
+    """Return the sort keys, each with whether the order is descending. Raises ``InvalidField``."""
     words = [part for part in parameters.get("sort", "").split(",") if part] or [
         f"{parameters.get('sort_key', 'created_at')}:{parameters.get('sort_dir', 'desc')}"]
     return [(name, DIRECTION.check(direction or "desc", "sort") == "desc")
@@ -139,7 +141,8 @@ def parse_sort(parameters: dict[str, str]) -> list[tuple[str, bool]]:
 
 
 def sorted_by(query: dict[str, str], documents: Documents, keys: Sequence[str]) -> Documents:
-    """Return *documents* in the order that the query requests, or unchanged without one. Raises ``InvalidField``."""
+    """Return *documents* in the order that the query requests, or unchanged if it requests none. Raises
+    ``InvalidField``."""
     if "sort" in query or "sort_key" in query:
         for name, down in reversed(parse_sort(query)):
             if name not in keys:

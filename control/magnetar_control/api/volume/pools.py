@@ -31,8 +31,8 @@ class PoolRoutes:
                 guarded_route("GET capabilities/{host}", self.capabilities, who="admin")]
 
     def pools(self, request: Request) -> Document:
-        """Return each pool of each host; with ``detail=true`` and its size. The size is the host's disk for each pool:
-        the capacity of pools of other kinds is unknown."""
+        """Return each pool of each host, with ``detail=true`` also its size. All pools of a host have the size of the
+        host's disk, because the capacity of other kinds of pools is unknown."""
         check_known(request, ("detail", *POOL_FILTERS))
         query = dict(request.query)
         pools = self.service.types.pools
@@ -44,7 +44,7 @@ class PoolRoutes:
         return {"pools": [document for document in pool_documents if query.get("name") in (None, document["name"])]}
 
     def capabilities(self, request: Request) -> Document:
-        """Return the capabilities that extra specs can request of a host's volumes: none."""
+        """Return the capabilities of a host that extra specs can request. There are none."""
         name, _at, backend = request.params["host"].partition("@")
         if backend not in ("", BACKEND_NAME) or all(host["name"] != name for host in self.service.reach.hosts()):
             raise NotFound(f"Host {request.params['host'][:80]} could not be found.")

@@ -28,8 +28,8 @@ class SnapshotRoutes(NounRoutes):
         return [*super().routes(), guarded_route("POST snapshots/{id}/action", self.act, 202)]
 
     def create(self, request: Request) -> Document:
-        """Record a new snapshot, which the worker takes. A volume in use needs ``force`` before 3.66, which removed
-        it."""
+        """Record a new snapshot, which the worker takes later, and return it. Before 3.66, a snapshot of a volume in
+        use needs ``force``."""
         check_volume_writer(request.context)
         requested = checked_body(request, "snapshot", CREATE)
         free = request.extra["version"] >= (3, 66)

@@ -48,7 +48,8 @@ class TypeRoutes:
                 guarded_route(f"POST {type_path}/action", self.act, 202, who="admin")]
 
     def every(self, request: Request) -> Document:
-        """Return the types that the caller may use. ``is_public`` is for administrators: none means all types."""
+        """Return the types that the caller may use. Administrators get the public types, or those that ``is_public``
+        requests; ``is_public=none`` requests all types."""
         query = dict(request.query)
         check_known(request, (*TYPE_FILTERS, *PAGING))
         is_public = query.get("is_public", "true" if request.context.is_admin else "")
@@ -67,7 +68,7 @@ class TypeRoutes:
         return {"volume_type": views.volume_type_view(request, made, "create")}
 
     def show(self, request: Request) -> Document:
-        """Return a type, by id or name; ``default`` is the first type if none has that name."""
+        """Return a type, by id or name. If no type has the name ``default``, that name stands for the first type."""
         id = request.params["id"]
         try:
             volume_type = self.store.find(request.context, id)
@@ -78,7 +79,7 @@ class TypeRoutes:
         return self._shown(request, volume_type)
 
     def update(self, request: Request) -> Document:
-        """Update name, description and whether all projects may use the type."""
+        """Update name, description and is_public of the type, and return the type."""
         changes = checked_body(request, "volume_type", UPDATE)
         if not changes:
             raise InvalidField("volume_type", "must have name, description or is_public")
@@ -123,7 +124,7 @@ class TypeRoutes:
         self.store.change_specs(request.context, request.params["id"], without)
 
     def access(self, request: Request) -> Document:
-        """Return the projects that may use a private type."""
+        """Return the projects that have access to a private type."""
         volume_type = self.store.find(*request.named())
         return {"volume_type_access": [{"volume_type_id": volume_type.id, "project_id": project}
                                        for project in self.store.projects(*request.named())]}

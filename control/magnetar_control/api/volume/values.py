@@ -19,14 +19,14 @@ TRUTH = Truth(("true", "1", "yes", "on", "t", "y"), ("false", "0", "no", "off", 
 
 
 class Stripped(Text):
-    """Text without the blanks around it."""
+    """A value type: text, without the blanks around it."""
 
     def check(self, value: Any, path: str, version: Version | None = None) -> Any:
         return super().check(value, path, version).strip()
 
 
 class IdOrNone(Id):
-    """A uuid; null and the empty text mean none."""
+    """A value type: a uuid; null and the empty text mean none."""
 
     def check(self, value: Any, path: str, version: Version | None = None) -> Any:
         return None if value in (None, "") else super().check(value, path, version)
@@ -69,7 +69,7 @@ NAMES: dict[str, Value] = {"name": NAME, "display_name": NAME, "description": NA
 
 
 def checked_body(request: Request, name: str, value: Value) -> Any:
-    """Return the object *name* of the body, checked."""
+    """Return the object *name* of the body, checked and in normal form. Raises ``InvalidRequest``, ``InvalidField``."""
     document = request.json()
     if not isinstance(document, dict) or not isinstance(document.get(name), dict):
         raise InvalidRequest(f"Missing required element '{name}' in request body; it must be an object.")
@@ -77,12 +77,13 @@ def checked_body(request: Request, name: str, value: Value) -> Any:
 
 
 def name_fields(fields: Document) -> Document:
-    """Return name and description, also from their old names."""
+    """Return those of name and description that *fields* has, also under their old names (display_name,
+    display_description)."""
     old = {"name": fields.get("display_name"), "description": fields.get("display_description")}
     return {name: fields.get(name, value) for name, value in old.items() if name in fields
             or f"display_{name}" in fields}
 
 
 def is_set(request: Request, name: str) -> bool:
-    """Return whether a flag of the query is true."""
+    """Return whether the flag *name* of the query is true."""
     return TRUTH.words.get(dict(request.query).get(name, "").lower(), False)

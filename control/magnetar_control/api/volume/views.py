@@ -15,7 +15,7 @@ Row = Mapping[Any, Any]
 
 
 def resource_href(request: Request, noun: str, id: str) -> str:
-    """Return the URL of a resource, with the beginning of the client's URL."""
+    """Return the URL of a resource, which begins as the client's URL does. *noun*: its collection in the path."""
     project = request.extra.get("project")
     return f"{request.base}/v3/{project + '/' if project else ''}{noun}/{id}"
 
@@ -26,7 +26,7 @@ def resource_links(request: Request, noun: str, id: str) -> list[Document]:
 
 
 def brief_volume_view(request: Request, row: Row) -> Document:
-    """Return a volume in a list without details."""
+    """Return a volume in Cinder's form, for a list without details."""
     return {"id": row["id"], "name": row["name"], "links": resource_links(request, "volumes", row["id"])}
 
 
@@ -56,7 +56,7 @@ def volume_view(request: Request, row: Row, extended: bool = True) -> Document:
 
 
 def _extensions_of_volume(row: Row, admin: bool) -> Document:
-    """Return the fields of a volume that extensions of Cinder show."""
+    """Return the fields that Cinder's extensions add to a volume. *admin*: include those for administrators."""
     fields = {"os-vol-tenant-attr:tenant_id": row["project_id"]}
     if row["volume_image_metadata"]:
         fields["volume_image_metadata"] = row["volume_image_metadata"]
@@ -84,7 +84,7 @@ def _host(request: Request, name: str | None) -> str | None:
 
 
 def snapshot_view(request: Request, row: Row, detailed: bool = True, extended: bool = True) -> Document:
-    """Return a snapshot. *extended*: as for ``volume_view``."""
+    """Return a snapshot in Cinder's form. *extended*: include the fields that Cinder's extensions add."""
     names = ("id", "name", "description", "volume_id", "status", "size", "created_at", "updated_at")
     shown = {**{name: row[name] for name in names}, "metadata": row["metadata"]}
     if detailed and extended:
@@ -96,7 +96,8 @@ def snapshot_view(request: Request, row: Row, detailed: bool = True, extended: b
 
 
 def volume_attachment_view(request: Request, row: Row, detailed: bool = True) -> Document:
-    """Return an attachment. ``connection_info`` says where the volume is; the agents connect it."""
+    """Return an attachment in Cinder's form. ``connection_info`` names the volume and its host for the agents, which
+    connect the volume."""
     shown: Document = {"id": row["id"], "volume_id": row["volume_id"], "instance": row["server_id"],
                        "status": row["status"]}
     if detailed:

@@ -49,17 +49,17 @@ NO_ACTIONS = {
 
 
 class Status(Choices):
-    """A status, in any case; the empty text means none."""
+    """A value type: a status, in any case; the empty text means none."""
 
     def check(self, value: object, path: str, version: object = None) -> str | None:
-        """Return the status in lower case."""
+        """Return the status in lower case; ``None`` for the empty text. Raises ``InvalidField``."""
         status = str(value or "").lower()
         return super().check(status, path) if status else None
 
 
 @dataclass(frozen=True)
 class VolumeAction:
-    """An action: its function, its fields, and the status of its answer."""
+    """An action of volumes: its function, its fields, and the status of its answer."""
 
     act: Callable[..., Document | None]
     body: Record
@@ -123,7 +123,7 @@ class VolumeRoutes(NounRoutes):
                                    **(more if request.extra["version"] >= (3, 36) else {})}}
 
     def create(self, request: Request) -> Document:
-        """Record a new volume, which the worker creates."""
+        """Record a new volume, which the worker creates later, and return it."""
         check_volume_writer(request.context)
         outer = request.json()
         if isinstance(outer, dict) and (unknown := sorted(set(outer) - {"volume", *HINTS})):
@@ -196,8 +196,8 @@ class VolumeRoutes(NounRoutes):
 
 
 def _hints(outer: Document) -> Document:
-    """Return the scheduler hints for the volume: the same host as other volumes, or a different one. A single id need
-    not be in a list."""
+    """Return the scheduler hints for the new volume: the same host as other volumes, or a different one. An id without
+    a list counts as a list of one."""
     hints: Document = {}
     for name in HINTS:
         requested = outer.get(name)

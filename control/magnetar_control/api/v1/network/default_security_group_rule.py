@@ -88,7 +88,7 @@ class DefaultRules(CloudDriver):
 
 
 def _said(key: str) -> Document:
-    """Return the rule that a key describes. Raises ``InvalidField``."""
+    """Return the rule that the parts of *key* describe. Raises ``InvalidField``."""
     uses, direction, ethertype, protocol, least, most, remote = [*key.split(",", 6), *[""] * 6][:7]
     words = uses.split("+") if uses else []
     if key.count(",") < 6 or not {*words} <= {*WORDS}:
@@ -116,7 +116,7 @@ def _checked(want: Document) -> Document:
 
 
 def _prefix(prefix: str | None) -> str | None:
-    """Return the prefix; ``None`` for a prefix of all addresses, which means the same as no prefix."""
+    """Return the prefix (CIDR); ``None`` for a prefix of all addresses, which means the same as no prefix."""
     return None if prefix in ANYWHERE else prefix
 
 

@@ -21,7 +21,8 @@ FORWARDING = ("protocol", "external_port", "internal_port", "description")
 
 
 class FloatingIps(Networking):
-    """The driver of floating IPs. Neutron's have no name: a floating IP without a name is named by its address."""
+    """The driver of floating IPs. Neutron's floating IPs have no name; here a name may be set, otherwise the address is
+    the name."""
 
     kind, plural, body, held = FloatingIp, "floatingips", attributes.FLOATING_IP, "port_forwardings"
     references = ("network", "port", "server", "_ports")
@@ -87,7 +88,8 @@ class FloatingIps(Networking):
         return want
 
     def _forwarding(self, caller: Caller, want: Document, at: int) -> Document:
-        """Return the port forwarding at index *at* of *want* in its normal form."""
+        """Return the port forwarding at index *at* of *want* in its normal form, with the uuid of its port. Raises
+        ``InvalidField``."""
         path, forwarding = f"port_forwardings[{at}]", want["port_forwardings"][at]
         server, port, address = forwarding.get("server"), forwarding.get("port"), forwarding.get("fixed_ip_address")
         if (server is None) == (port is None):
@@ -112,8 +114,9 @@ class FloatingIps(Networking):
         return str(row.id) if row is not None else key
 
     def _reached(self, caller: Caller, network: str, server: tuple[str, str], address: str | None) -> tuple[str, str]:
-        """Return the first port of *server* (field, uuid) to which a router connects *network*, and the port's
-        address."""
+        """Return the first port of the server that a router connects with the external *network*, and the port's IPv4
+        address, which must be *address* unless ``None``. *server*: field and uuid. Raises ``InvalidField`` if there is
+        none."""
         inside = {subnet for router in visible_rows(caller, "routers") for subnet in router["inside"]
                   if router["gateway"] and router["gateway"]["network_id"] == network}
         for port in visible_rows(caller, "ports", device_id=[server[1]]):

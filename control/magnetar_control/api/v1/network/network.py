@@ -67,7 +67,8 @@ class CloudNetworks(CloudDriver):
                 or network["external"]]
 
     def complete(self, caller: Caller, want: Document, have: Document | None) -> Document:
-        """Fill in absent fields with the network service's values, and with values that follow from the addresses."""
+        """Return *want* with values for absent fields: the network service's, and those that follow from the addresses.
+        Raises ``InvalidField``."""
         want = dict(resolve_qos_policy(caller, want, have))
         if have is None and want["mode"] != "ovn":
             want.setdefault("qos_policy", None)
@@ -90,8 +91,8 @@ class CloudNetworks(CloudDriver):
         return want
 
     def check_make(self, caller: Caller, want: Document, have: Document | None) -> None:
-        """Check that the caller may have the network, within the quota, that its addresses are free, and that no server
-        is on *have*."""
+        """Check that the caller may create the network, that the quota has room, that its addresses are free, and that
+        no port is on *have*, the network that *want* replaces."""
         if (want["mode"] not in ("nat", "ovn") or want.get("bridge")) and not caller.context.is_admin:
             raise Forbidden(f"A network of mode {want['mode']} is made by administrators of the cloud. Use mode nat.")
         if want["mtu"] and want["mtu"] < LEAST_MTU:
@@ -117,7 +118,8 @@ class CloudNetworks(CloudDriver):
                                        "hosts route to all of them", want["cidr"])
 
     def predicted(self, caller: Caller, want: Document, have: Document | None) -> Document:
-        """Return the network as it will look. A dry run of the service determines the MTU of an ``ovn`` network."""
+        """Return the network after the change, for a dry run. The service determines the MTU of an ``ovn`` network,
+        without creating it."""
         resource = super().predicted(caller, want, have)
         if have is None and want["mode"] == "ovn":
             (made,) = caller.cloud.services.network.resources["networks"].create(
@@ -129,7 +131,7 @@ class CloudNetworks(CloudDriver):
         return resource
 
     def values(self, want: Document) -> Document:
-        """Return the fields of a new network in the service's names."""
+        """Return the fields of the new network *want* in the form of the network service."""
         return {"name": want["name"], "description": want["description"], "type": TYPES[want["mode"]],
                 **{name: want[name] for name in ("mtu", "bridge") if want.get(name)},
                 **({"dns_domain": want["domain"] + "."} if want.get("domain") else {}), **_policy(want)}

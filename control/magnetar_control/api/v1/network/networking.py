@@ -90,7 +90,7 @@ def resolve_external_network(caller: Caller, field: str, key: str) -> str:
 
 
 class Networking(CloudDriver):
-    """The common part of the kinds.
+    """The common part of the drivers for resources of the network service.
 
     *plural*: the service's plural of the kind; *body*: the attributes that the service accepts; *held*: the field that
     lists all parts of a resource, if there is one; *references*: fields that hold uuids once they are resolved.
@@ -110,7 +110,7 @@ class Networking(CloudDriver):
         return self.shown_all(caller, self.mine(caller, visible_rows(caller, self.plural)))
 
     def mine(self, caller: Caller, service_rows: list[Row]) -> list[Row]:
-        """Return the rows of the caller's project, also for an administrator."""
+        """Return those *service_rows* that belong to the caller's project, also if the caller is an administrator."""
         return [row for row in service_rows if row["project_id"] == caller.project]
 
     def find(self, caller: Caller, key: str) -> Document | None:
@@ -135,8 +135,8 @@ class Networking(CloudDriver):
         return {name: want[name] for name in names if name in want and name != self.held}
 
     def parts(self, want: Document, id: str | None) -> list[Any] | None:
-        """Return the parts that resource *id* (``None``: a new one) must hold, in the service's form; ``None`` to leave
-        them unchanged."""
+        """Return the parts of *want* (such as rules) in the service's form; ``None`` if they must not change. *id*: the
+        resource, ``None`` for a new one."""
         parts: list[Any] | None = want.get(self.held)
         return parts
 
@@ -158,7 +158,7 @@ class Networking(CloudDriver):
         return as_named(self.body.changes(self.values(want, names), ""))
 
     def create(self, caller: Caller, want: Document, dry: bool) -> Row:
-        """Create the resource in the service."""
+        """Create the resource in the service, or with *dry* only predict it, and return its row."""
         store: Any = caller.cloud.services.network.resources[self.plural]
         row: Row
         if self.held:
@@ -168,7 +168,7 @@ class Networking(CloudDriver):
         return row
 
     def update(self, caller: Caller, want: Document, have: Document, dry: bool) -> Row:
-        """Update the resource in the service."""
+        """Update the resource *have* in the service to *want*, or with *dry* only predict it."""
         store: Any = caller.cloud.services.network.resources[self.plural]
         id, values = str(have["id"]), self.differing(want, have)
         row: Row
@@ -203,7 +203,8 @@ class Networking(CloudDriver):
         return {name: value for name, value in resource.items() if name not in unknown}
 
     def drawn(self, want: Document, have: Document | None) -> set[str]:
-        """Return the fields that the service chooses at creation, so that a dry run does not know their values."""
+        """Return the names of the fields that the service chooses at creation, so that a dry run cannot predict their
+        values."""
         return set()
 
     # Changes

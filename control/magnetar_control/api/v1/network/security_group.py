@@ -59,7 +59,8 @@ class SecurityGroups(Networking):
                 "remote_address_group": addresses, "description": checked.get("description") or ""}
 
     def predicted(self, caller: Caller, want: Document, have: Document | None) -> Document:
-        """Return the group as it will look. Rules of a new group that refer to the group itself show its name."""
+        """Return the group after the change, for a dry run. Rules of a new group that refer to the group itself show
+        its name."""
         resource = super().predicted(caller, want, have)
         return resource if have or want.get("rules") is None else {**resource, "rules": want["rules"]}
 
@@ -68,7 +69,8 @@ class SecurityGroups(Networking):
         return any(remote not in (None, want["name"]) and not is_uuid_key(remote) for pair in named for remote in pair)
 
     def checked(self, want: Document) -> Document:
-        """Return *want* checked, with the uuid that a new group gets here because one of its rules may refer to it."""
+        """Return *want* in the service's form after a check. A new group gets its uuid here, because its rules may
+        refer to it. Raises ``InvalidField``."""
         return {**super().checked(want), "id": want["_id"]} if "_id" in want else super().checked(want)
 
     def create(self, caller: Caller, want: Document, dry: bool) -> Row:

@@ -27,8 +27,8 @@ from .server_view import agent_timestamp, nic_id
 
 
 class Attached(CloudDriver):
-    """The common part of attachments. *other*: the field of the attached resource. *known_by*: the fields with which
-    the part of the key after the colon is compared."""
+    """The common part of the drivers of attachments. *other*: the field of the attached resource. *known_by*: the
+    fields of an attachment that the part of a key after the colon may equal."""
 
     other = ""
     known_by: tuple[str, ...] = ()
@@ -44,18 +44,18 @@ class Attached(CloudDriver):
         return document
 
     def from_key(self, other_key: str) -> Document:
-        """Return the fields that the part of the key after the colon sets."""
+        """Return the fields of an attachment that *other_key*, the part of a key after the colon, determines."""
         return {self.other: other_key}
 
     def of_servers(self, caller: Caller, rows: Sequence[ServerRow]) -> list[Document]:
-        """Return the attachments of the servers of *rows*."""
+        """Return the attachments of the servers *rows*."""
         raise NotImplementedError
 
     def every(self, caller: Caller) -> list[Document]:
         return self.of_servers(caller, servers.list_project_servers(caller))
 
     def find(self, caller: Caller, key: str) -> Document | None:
-        """Return the attachment with the key SERVER:RESOURCE or with a uuid."""
+        """Return the attachment with the key SERVER:RESOURCE or with a uuid; ``None`` if there is none."""
         server, colon, other_key = key.partition(":")
         if not colon:
             return next((attachment for attachment in self.every(caller) if attachment["id"] == key), None)
@@ -107,7 +107,8 @@ class VolumeAttachments(Attached):
         return {**want, "device": device or None, "name": f"{want['server']}:{want['volume']}"}
 
     def _replacing(self, caller: Caller, want: Document) -> Document:
-        """Return *want* with the uuid, device and tag of the volume that it replaces."""
+        """Return *want* with uuid, device and tag of the attached volume that ``replaces`` names. Raises
+        ``InvalidField``."""
         old = self.find(caller, f"{want['server']}:{want['replaces']}")
         if old is None:
             refuse_missing(InvalidField("replaces", "must name a volume that the server has", want["replaces"]),
@@ -125,8 +126,8 @@ class VolumeAttachments(Attached):
             yield from super().plan(want, have)
 
     def check_make(self, caller: Caller, want: Document, have: Document | None) -> None:
-        """Check that the device name is free, because the Compute API would choose another, that the volume is free,
-        and that it is no root disk."""
+        """Check that the volume and the device name are free, and that *have*, which is detached first, is no root
+        disk. For another device name, the Compute API would choose one. Raises ``InvalidField``, ``Conflict``."""
         row = SERVERS.row(caller, want["server"])
         if row is None:
             return  # a dry run assumes the server
@@ -163,7 +164,7 @@ class VolumeAttachments(Attached):
             delete_on_termination=want["delete_on_termination"], new_request_id=True)
 
     def change(self, caller: Caller, have: Document, want: Document, names: list[str], operation: Operation) -> None:
-        """Update whether the volume is deleted with the server."""
+        """Update delete_on_termination, whether the volume is deleted with the server."""
         volume_attachments.update_volume_attachment(caller, find_server_target(caller, have["server"]), have["volume"],
                                                     delete_on_termination=want["delete_on_termination"])
 

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Events of servers: actions that are no part of the desired state. Each runs at most once per request id, which is the
-id of the action in the queue."""
+"""Events: actions of servers that are not part of the desired state. Each runs at most once per request id, which is
+the id of the action in the queue."""
 
 from __future__ import annotations
 
@@ -87,7 +87,8 @@ def _properties(row: ServerRow, args: Document) -> Any:
 
 
 def _consistency(row: ServerRow) -> str:
-    """Return the consistency of the file systems in an image that is created from the server of *row* now."""
+    """Return the consistency of the file systems in an image created from the server now: stopped or
+    crash-consistent."""
     return "stopped" if row.vm_state == STOPPED else "crash-consistent"
 
 
@@ -119,7 +120,9 @@ IMAGES_OF = (CreateImageArgs, CreateBackupArguments)
 
 def handle_server_event(caller: Caller, driver: CloudDriver, key: str, sent: Mapping[str, Any],
                         operation: Operation) -> Document:
-    """Carry out the event, unless this request id has done it before."""
+    """Run the event *sent* on the server *key*, wait for its end, and return the outcome with the server. If an action
+    with this request id exists already, only wait for that action. Raises ``InvalidField``, ``NotFound``,
+    ``Failed``."""
     name = str(sent["event"])
     if isinstance(driver, CloudServers) and name == FORCE_DELETE:
         return _force_delete(caller, driver, key, dict(sent.get("args") or {}), operation)
@@ -157,7 +160,8 @@ def handle_server_event(caller: Caller, driver: CloudDriver, key: str, sent: Map
 
 
 def _within(caller: Caller, key: str) -> Caller:
-    """Return the caller as in the server's project: administrators may name servers of all projects by uuid."""
+    """Return the caller with the server's project in place of the token's, if an administrator names the server by
+    uuid; otherwise return *caller* unchanged."""
     located_server = servers.find_server_row(caller.cloud.store,
                                              key.lower()) if caller.context.is_admin and is_uuid_key(key) else None
     if located_server is None or located_server[1].project_id == caller.project:
@@ -166,7 +170,8 @@ def _within(caller: Caller, key: str) -> Caller:
 
 
 def _force_delete(caller: Caller, driver: CloudServers, key: str, args: Document, operation: Operation) -> Document:
-    """Delete a server for good, also a soft-deleted one. A repeated request finds no server and does nothing."""
+    """Delete a server permanently, also a soft-deleted one, and return the outcome. If there is no such server, as for
+    a repeated request, do nothing."""
     NoArguments.check(args)
     row = driver.row(caller, key)
     if row is None:

@@ -45,7 +45,7 @@ from .server_request import new_server, rebuild_of, requested_network, resolve_s
 
 
 class Taken(Exception):
-    """Another request has created a server of that name in the meantime."""
+    """An error: a concurrent request has created a server with that name."""
 
 
 class CloudServers(CloudDriver):
@@ -97,7 +97,7 @@ class CloudServers(CloudDriver):
         return row
 
     def seen(self, caller: Caller, row: ServerRow) -> Document:
-        """Return the row in the form that ``plan`` uses, with the names of its volumes."""
+        """Return the server in the form that ``plan`` uses, with the names of its volumes."""
         (server,) = _shown(caller, [row])
         for attachment in server["volumes_attached"]:
             volume = caller.cloud.services.volume.show(caller.context, attachment["id"])
@@ -105,18 +105,19 @@ class CloudServers(CloudDriver):
         return server
 
     def public(self, resource: Document) -> Document:
-        """Return the server without the plan's own keys, also in its NICs, and with an empty block device mapping."""
+        """Return the server without the keys that only the plan needs, also in its NICs, and with an empty block device
+        mapping."""
         return {**{name: value for name, value in resource.items() if name in server_view.SHOWN},
                 "networks": [*map(super().public, resource["networks"])], "block_device_mapping": []}
 
     def comparable(self, resource: Document) -> Document:
-        """Return the server without the plan's own keys, with its image as a uuid."""
+        """Return the server without the keys that only the plan needs, with its image as a uuid."""
         image = resource.get("image")
         return {**resource, "networks": [*map(super().public, resource.get("networks") or ())],
                 "image": (image["id"] or image["name"]) if isinstance(image, dict) else image}
 
     def console(self, request: Any, caller: Caller, _driver: CloudDriver, key: str) -> Answer:
-        """Return the end of the console log."""
+        """Return the end of the console log, as text or JSON. Query: ``lines`` (a number), ``format=json``."""
         query = dict(request.query)
         row, lines = self.existing(caller, key), query.get("lines")
         if lines is not None and not lines.isdigit():
@@ -135,8 +136,8 @@ class CloudServers(CloudDriver):
         return document if host is None else {**document, "host": Text(1, 255).check(host, "host")}
 
     def complete(self, caller: Caller, want: Document, have: Document | None) -> Document:
-        """Resolve the references of *want*. A caller who may not read the host of a server cannot request a host: the
-        answer would tell whether the server is on it."""
+        """Return *want* with its references resolved. A caller who may not read hosts may not request one for an
+        existing server either: the answer would reveal whether the server is on that host."""
         if want.get("host") and have is not None:
             caller.check_policy(compute.EXTENDED)
         if have is not None and machines.is_same_machine(want["machine"], have["machine"]):
@@ -155,7 +156,7 @@ class CloudServers(CloudDriver):
         return server_dry_run.predict_agent_steps(caller, list(server_plan.plan_actions(want, have)), want, have)
 
     def check_make(self, caller: Caller, want: Document, have: Document | None) -> None:
-        """Check a server that replaces *have*. A new server is checked when its host is predicted."""
+        """Check that *want* can be created in place of *have*. A new server is checked when its host is predicted."""
         if have is not None and not want["_assumed"]:
             freed = {nic[name] for nic in have["networks"] for name in ("address", "_port")}
             new_servers = new_server({**_recreated(want, have), "id": None}, freed)
@@ -186,7 +187,8 @@ class CloudServers(CloudDriver):
             resolve_requested_networks(caller, nics)
 
     def predicted(self, caller: Caller, want: Document, have: Document | None) -> Document:
-        """Return the server with the host that it would get, or with the status that it would have."""
+        """Return the server after the change, for a dry run: a new server with its predicted host, an existing server
+        with its new status."""
         shown = super().predicted(caller, want, have)
         if have is None:
             if want.get("id"):
@@ -225,7 +227,8 @@ class CloudServers(CloudDriver):
                 continue
 
     def make(self, caller: Caller, want: Document, operation: Operation) -> str:
-        """Create the server and wait until it is as requested. Raises ``Taken``; removes a server whose build fails."""
+        """Create the server, wait until it is as requested, and return its uuid. Raises ``Taken``. A server whose build
+        fails is removed, and the error raised."""
         if want.get("id"):
             server_create.check_unused_uuid(caller, want["id"])
         new, warning = _row_to_be(caller, new_server(want))
@@ -243,7 +246,7 @@ class CloudServers(CloudDriver):
         return str(row.id)
 
     def unmade(self, caller: Caller, row: ServerRow, operation: Operation) -> MagnetarError:
-        """Remove a server whose build failed, and return the error with the reason."""
+        """Remove a server whose build failed, and return (not raise) an error with the reason."""
         why, no_host = why_failed(row), why_no_host(caller, row.fault) if row.fault else None
         delete_and_wait(caller, row.id, operation)
         if no_host:
@@ -269,7 +272,8 @@ class CloudServers(CloudDriver):
         delete_and_wait(caller, have["id"], operation)
 
     def recreate(self, caller: Caller, have: Document, want: Document, operation: Operation) -> str:
-        """Create the server again. Volumes that the new server also uses are not deleted with the old one."""
+        """Delete the server, create *want*, and return its uuid. Volumes that the new server also uses are not
+        deleted."""
         new = _recreated(want, have)
         named = {block_device.get("uuid") for block_device in new["block_device_mapping"]
                  if block_device["source_type"] == "volume"}
@@ -283,8 +287,8 @@ class CloudServers(CloudDriver):
 
 
 def _check_place(caller: Caller, want: Document, have: Document, place: HostView) -> None:
-    """Check that the server can move to the host *place*, which may be in another cell. Raises the error that prevents
-    it."""
+    """Check that the server can move to the host *place* if that is in another cell. Raises the error that prevents the
+    move."""
     target = find_server_target(caller, have["id"])
     if not server_actions.is_other_cell(caller, target, place):
         return
@@ -297,8 +301,8 @@ def _check_place(caller: Caller, want: Document, have: Document, place: HostView
 
 def _row_to_be(caller: Caller, new_servers: NewServers,
                instead_of: ServerRow | None = None) -> tuple[dict[str, Any], str | None]:
-    """Return the row that ``server_create`` would write, and its warning about specs without effect. Warn the caller
-    too."""
+    """Return the row that ``server_create`` would write, and its warning about specs without effect, or ``None``. The
+    caller gets the warning too."""
     row, warning = server_create.preview_server_row(caller, new_servers, instead_of)
     if warning:
         warn_caller(warning)
@@ -306,12 +310,13 @@ def _row_to_be(caller: Caller, new_servers: NewServers,
 
 
 class _ServerChange(CloudChange):
-    """One request that a server must exist as described. A repeated request gets the result of the first."""
+    """One change of a server to the requested document. A repeated request gets the result of the first."""
 
     driver: CloudServers
 
     def run(self, have: Document | None) -> Result:
-        """Return the result of the first time, if this request has already created or changed the server."""
+        """Create or change the server, and return the result. If this request, sent earlier, has already done so,
+        return the steps that it took."""
         if have is None:
             return super().run(None)
         keys = [] if self.dry_run else self._asked(have["id"])
@@ -326,7 +331,8 @@ class _ServerChange(CloudChange):
                            self._difference(None, self.wanted(None)) if made else [], result.resource)
 
     def _asked(self, id: str) -> list[str]:
-        """Return the keys of the actions that this request has requested before it was sent again."""
+        """Return the keys of the server's actions that have this request's id: those that the same request, sent
+        earlier, has requested."""
         located_server = locate_server(self.caller, id)
         if located_server is None:
             return []
@@ -335,7 +341,7 @@ class _ServerChange(CloudChange):
 
 
 def _recreated(want: Document, have: Document) -> Document:
-    """Return the request for the server that replaces *have*. NICs that stay keep addresses, and get new MAC
+    """Return the request for the server that replaces *have*. NICs that stay keep their addresses but get new MAC
     addresses."""
     if want["networks"] is not have["networks"]:
         return want
@@ -344,7 +350,7 @@ def _recreated(want: Document, have: Document) -> Document:
 
 
 def _shown(caller: Caller, rows: Iterable[ServerRow]) -> list[Document]:
-    """Return the servers of *rows*, with those facts of their hosts that the caller may read."""
+    """Return the servers *rows* as documents, with those facts of their hosts that the caller may read."""
     names, rows = _image_names(caller), list(rows)
     floating = compute.server_floating_ips(caller.cloud, rows)
     return [server_view.render_server(row, names, caller.allows(compute.EXTENDED, row),
@@ -353,7 +359,7 @@ def _shown(caller: Caller, rows: Iterable[ServerRow]) -> list[Document]:
 
 
 def _image_names(caller: Caller) -> Callable[[str], str]:
-    """Return a function from uuids of images to names, which looks each image up once."""
+    """Return a function that returns the name of an image by its uuid, and looks each image up once."""
     @functools.cache
     def name(id: str) -> str:
         image = caller.cloud.services.image.show(caller.context, id)

@@ -31,7 +31,7 @@ LIMIT, NIC_LIMIT = 3600.0, 60.0
 
 
 def locate_server(caller: Caller, id: str) -> tuple[Any, Any] | None:
-    """Return database and row of a server of the project, or ``None`` if there is none."""
+    """Return the database and the row of the server *id*; ``None`` if the caller's project has no such server."""
     store = caller.cloud.store
     for _again in range(2):  # a lookup may miss a server that is moving from cell0 to its cell
         located_server = servers.find_server_row(store, id)
@@ -76,13 +76,14 @@ def why_failed(row: ServerRow) -> str:
 
 
 class ServerActions:
-    """The actions of one server that is being changed."""
+    """The actions of one server that a request changes."""
 
     def __init__(self, caller: Caller, id: str, operation: Operation) -> None:
         self.caller, self.id, self.operation = caller, id, operation
 
     def do(self, action: PlannedAction) -> None:
-        """Request *action*, and wait until it is complete. Raises the errors of the API, and ``Failed``."""
+        """Request *action*, a ``PlannedAction``, and wait until it is complete. Raises the errors of the API, and
+        ``Failed``."""
         self.operation.raise_if_cancelled()
         self.operation.progress["phase"] = action.key
         if action.key in DO:
@@ -91,8 +92,8 @@ class ServerActions:
             self.run(action.key, server_actions.PLAIN[action.key])
 
     def request(self, key: str) -> str:
-        """Return the request id for the action *key*: the caller's, or a new one if the server has such an action with
-        that id."""
+        """Return the request id for the action *key*: the caller's, or a new one if the server already has an action
+        *key* with the caller's id."""
         located_server = locate_server(self.caller, self.id)
         if located_server is None:
             raise NotFound(f"Server {self.id} was removed in the meantime.", kind="server", key=self.id)
@@ -107,8 +108,8 @@ class ServerActions:
 
     def run(self, key: str, use: Callable[..., object], *args: object, new_request_id: bool = False,
             **named: object) -> None:
-        """Request the action *key* with *use*, and wait for its end. *new_request_id*: use a new request
-        id, not the caller's."""
+        """Request the action *key* by calling the use case *use*, and wait until it ends. *new_request_id*: use a new
+        request id, not the caller's."""
         request_id = f"req-{uuid.uuid4()}" if new_request_id else self.request(key)
         use(self.caller.under(request_id), self.target, *args, **named)
         self.ended(request_id, key)
@@ -130,7 +131,7 @@ class ServerActions:
             raise Failed(f"{key} of server {row.name!r} failed: {why_failed(row)}", server=self.id)
 
     def attach_interface(self, wish: Document) -> None:
-        """Attach a NIC with the port that *wish* names, or with a new port. Return when the server has the NIC."""
+        """Attach the port that *wish*, a requested NIC, names, or a new port, and wait until the server has the NIC."""
         port = wish.get("_port")
         with self.operation.waiting():
             interfaces.attach_nic(self.caller.under(f"req-{uuid.uuid4()}"), self.target, None if port else wish["_id"],
@@ -195,7 +196,8 @@ DO: Mapping[str, Callable[[ServerActions, Document], object]] = {
 
 def delete_and_wait(caller: Caller, id: str, operation: Operation,
                     use: Callable[..., object] = compute.delete_server) -> None:
-    """Delete a server with *use*, and wait until it is gone, or soft-deleted where *use* may do that."""
+    """Delete the server by calling *use*, and wait until it is gone, or soft-deleted unless *use* is
+    ``force_delete_server``. Return also if there is no such server. Raises ``Failed``."""
     for_good = use is compute.force_delete_server
     try:
         use(caller.under(f"req-{uuid.uuid4()}"), find_server_target(caller, id))

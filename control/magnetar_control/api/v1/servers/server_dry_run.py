@@ -23,10 +23,11 @@ LAST_KNOWN = "The steps are predicted from what was last known of the server."
 
 
 def predict_agent_steps(caller: Caller, actions: Sequence[PlannedAction], want: Document, have: Document) -> list[Step]:
-    """Return the steps of *actions* on the server's host.
+    """Return the steps that *actions* take on the server's host.
 
-    The agent plans the steps up to the first action that is more than another power state; the next action starts from
-    a state that the host is not in yet. Raises what the agent refuses; warns if the agent does not answer.
+    The host's agent plans the steps up to the first action that changes more than the power state; later actions start
+    from a state that the host does not have yet, so their steps are predicted here. Raises the agent's refusals; warns,
+    and predicts all steps, if the agent does not answer.
     """
     host = caller.cloud.hosts.get(have["_host"])
     try:
@@ -47,8 +48,8 @@ def _planned(client: Client, actions: Sequence[PlannedAction], want: Document, h
     """Yield the steps of *actions*, one dry run of the agent for each action.
 
     A dry run changes nothing, so each document repeats the fields of the previous ones, and the agent's plan begins
-    with the steps already known. If it does not, the agent needs fewer steps than the server actions: it gets no
-    further dry runs, and the predicted steps are used.
+    with the steps already known. If a plan begins otherwise, the agent combines steps of several actions: then the
+    predicted steps are used, without further dry runs.
     """
     rebuild: Mapping[str, Any] = have.get("rebuild") or {}
     document: Document = {}

@@ -34,15 +34,15 @@ TOLD = ("name", "description", "hostname", "access_ip_v4", "access_ip_v6", "disk
 
 
 class PlannedAction(NamedTuple):
-    """One call of a use case: a key of ``server_actions.DO`` or ``PLAIN``, and its *args*."""
+    """One planned call of a use case: *key*, of ``server_actions.DO`` or ``PLAIN``, and *args*."""
 
     key: str
     args: Mapping[str, Any] = {}
 
 
 def agent_document(action: PlannedAction, want: Document, have: Document) -> Document | None:
-    """Return the document that the conductors send to the agent for an action: fields of its server. ``None`` for
-    actions that change no field of it, or that the conductors request in another way."""
+    """Return the fields of the server's document that the conductors send to the agent for *action*; ``None`` for
+    actions that change none of these fields, or that conductors request in another way."""
     row = ACTIONS.get(action.key)
     if row is not None and row.want:
         return dict(row.want)
@@ -73,7 +73,8 @@ def _hardware(want: Document, have: Document) -> Document:
 
 
 def _told_anew(want: Document) -> Document:
-    """Return a placeholder for the guest data that change with the flavor. Only the fact that they change matters."""
+    """Return a placeholder for guest data that change with the flavor. The plan depends only on the fact that they
+    change."""
     return {"name": want["name"], "hostname": want["name"], "project_id": "", "launch_index": 0, "reservation_id": "",
             "flavor": str(want.get("_flavor")), "availability_zone": "", "keys": [], "security_groups": []}
 
@@ -81,7 +82,7 @@ def _told_anew(want: Document) -> Document:
 def predict_actions(actions: Iterable[PlannedAction], want: Document,
                     have: Document) -> Iterator[tuple[PlannedAction, Document | None, list[Step]]]:
     """Yield each action with its ``agent_document`` and its predicted steps. The first action starts from *have*, each
-    further one from the result of the previous ones."""
+    further action from the result of the previous ones."""
     predicted, last = _known(have), ""
     for action in actions:
         wished, verb = agent_document(action, want, have), VERBS.get(action.key, "")
@@ -115,7 +116,8 @@ def steps_of_actions(actions: Iterable[PlannedAction], want: Document, have: Doc
 
 
 def steps_before(keys: Sequence[str], have: Document) -> list[Step]:
-    """Return the steps of the actions *keys* that have led to *have*, as far as the keys imply the earlier state."""
+    """Return the steps of the actions *keys*, which have led to *have*. The state before them is reconstructed from
+    *keys*, as far as possible."""
     first = (desired_power(ACTIONS[key].states[0], 0) for key in keys if key in ACTIONS and ACTIONS[key].want)
     initial = {**have, "rescue": {} if "unrescue" in keys else None, "rebuild": {"preserve_ephemeral": False},
                "power": next(first, have["power"]),
@@ -124,7 +126,7 @@ def steps_before(keys: Sequence[str], have: Document) -> list[Step]:
 
 
 def creation_steps(want: Document) -> Iterator[Step]:
-    """Yield the steps that create a server: it runs first, unless it must be off."""
+    """Yield the steps that create the server *want* and, unless it must be off, start it."""
     power = want["power"] if want["power"] == OFF else RUNNING
     yield from host.plan_server({**_known(want), "block_device_mapping": want["block_device_mapping"], "power": power,
                                  "rescue": None}, None)
@@ -132,7 +134,7 @@ def creation_steps(want: Document) -> Iterator[Step]:
 
 
 def removal_steps(have: Document) -> Iterator[Step]:
-    """Yield the steps that remove a server."""
+    """Yield the steps that remove the server *have*, with the volumes that are deleted with it."""
     deleted_volumes = [attachment["name"] or attachment["id"] for attachment in have["volumes_attached"]
                        if attachment["delete_on_termination"]]
     observed = {"power": have["power"] if have["_host"] else MISSING, "attached": bool(have["volumes_attached"])}
@@ -193,7 +195,7 @@ def _unshelved(want: Document, have: Document) -> Generator[PlannedAction, None,
 
 
 def _told(want: Document, have: Document) -> Iterator[PlannedAction]:
-    """Yield the actions that do not change the guest, then the confirmation of a pending resize."""
+    """Yield the actions that do not affect the running guest, then the confirmation of a pending resize."""
     updates = {name: want.get(name) for name in TOLD if name in want and want[name] != have[name]}
     if updates:
         yield PlannedAction("update", updates)
@@ -229,7 +231,8 @@ def _resize(want: Document, have: Document, power: str) -> Generator[PlannedActi
 
 
 def power_actions(want: Document, have: Document, power: str) -> Iterator[PlannedAction]:
-    """Yield the actions from *power* to the requested power state; a server in error is rebooted."""
+    """Yield the actions from the power state *power* to the requested one. A server in error that must run is
+    rebooted."""
     if have["_vm_state"] == "error" and want["power"] == RUNNING and power != RUNNING:
         yield PlannedAction("reboot", {"type": "hard"})
     else:

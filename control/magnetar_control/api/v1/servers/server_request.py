@@ -78,7 +78,7 @@ def with_port_ids(caller: Caller, desired: Document) -> Document:
 
 
 class _References:
-    """The references of a server. *have*: the server, if it exists."""
+    """The resolution of a server's references. *have*: the server, if it exists."""
 
     def __init__(self, caller: Caller, have: Document | None) -> None:
         self.caller, self.have = caller, have
@@ -87,7 +87,8 @@ class _References:
         self.specs: Document | None = None
 
     def resolve(self, driver: CloudDriver, name: str, field: str) -> Document | None:
-        """Return the resource, or ``None`` where a dry run may assume it. Raises ``InvalidField``."""
+        """Return the resource *name* of the kind of *driver*; ``None`` where a dry run may assume it. Raises
+        ``InvalidField``."""
         resource = driver.referred(self.caller, name, field)
         self.assumed |= resource is None
         return resource
@@ -125,7 +126,8 @@ class _References:
         return {"id": image["id"], "name": image["name"]} if image else {"id": None, "name": requested}
 
     def networks(self, requested_nics: list[Document]) -> list[Document]:
-        """Return the requested NICs; the server's own NICs where they match."""
+        """Return the requested NICs with resolved references; the server's own NICs if they match the requested
+        ones."""
         have: list[Document] | None = self.have["networks"] if self.have else None
         if have is not None and requested_nics is have:
             return have
@@ -161,7 +163,8 @@ class _References:
                 **{key: nic[key] for key in ("mac", "tag", "address") if nic.get(key)}}
 
     def _of_port(self, requested_nic: Mapping[str, Any], where: str) -> Document:
-        """Return the NIC of an existing port, which determines network, addresses and MAC address."""
+        """Return the NIC for an existing port. Raises ``InvalidField`` for a network, address or MAC address in
+        *requested_nic*, which the port determines. *where*: the path of the NIC in the document."""
         for name in ("network", "address", "mac"):
             if requested_nic.get(name):
                 raise InvalidField(f"{where}.{name}", "cannot be combined with port, which has its own",
@@ -196,7 +199,7 @@ class _References:
         return str(named[0][1].id)
 
     def groups(self, requested: list[str] | None) -> tuple[list[str], list[str]]:
-        """Return names and keys of the security groups. A server without NICs has none, whatever is requested."""
+        """Return the names and the keys of the requested security groups; the server's own if it has no NICs."""
         stored = (self.have["security_groups"], self.have["_groups"]) if self.have else ([], [])
         if requested is None or requested is stored[0] or (self.have and not self.have["networks"]):
             return stored
@@ -277,7 +280,8 @@ def new_server(want: Document, freed: Collection[str] = ()) -> NewServers:
 
 
 def requested_network(nic: Mapping[str, Any], at: int, freed: Collection[str] = ()) -> Document:
-    """Return the network at index *at*, as ``Networks.check_requested`` takes it."""
+    """Return *nic*, at index *at* of the request, in the form of ``Networks.check_requested``. *freed*: addresses and
+    ports to leave out. Raises ``InvalidField`` for a MAC address."""
     if nic.get("mac"):
         raise InvalidField(f"networks[{at}].mac", "cannot be chosen in a cloud; it is drawn by the network service")
     if nic.get("port") and nic.get("_port") not in freed:
@@ -288,7 +292,7 @@ def requested_network(nic: Mapping[str, Any], at: int, freed: Collection[str] = 
 
 
 def image_of(image: Mapping[str, Any] | None, blocks: Iterable[Mapping[str, Any]]) -> str | None:
-    """Return the image of the root disk, a local disk or a volume."""
+    """Return the uuid of the image of the root disk, which is a local disk or a volume; ``None`` if it has none."""
     if image:
         return str(image["id"]) if image["id"] else None
     return next((block_device.get("uuid") for block_device in blocks if block_device.get("boot_index") == 0

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""A server of the cloud as its kind shows it; keys that begin with ``_`` are for the plan."""
+"""The document of a server of the cloud in the form of its kind; keys that begin with ``_`` are only for the plan."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def agent_timestamp(text: str | None) -> str | None:
 
 
 def _addresses(row: ServerRow, floating: Mapping[tuple[str, str], str] | None) -> Document:
-    """Return the addresses of a server by network; a floating IP follows its fixed address."""
+    """Return the addresses of a server by the network's name; a floating IP follows its fixed address."""
     addresses_by_network = add_floating_ips(row.addresses, floating)
     return {network: [{"addr": address["addr"], "version": address["version"],
                        "mac": address["OS-EXT-IPS-MAC:mac_addr"],
@@ -88,7 +88,7 @@ def render_server(row: ServerRow, image_name: Callable[[str], str], on_host: boo
 
 
 def _of_clouds(row: ServerRow) -> Document:
-    """Return the fields of a server that only a cloud has, not a single host."""
+    """Return the fields of a server that only a cloud has, and a single host does not."""
     groups = row.security_groups
     return {
         "scheduler_hints": row.hints, "access_ip_v4": row.access_ip_v4, "access_ip_v6": row.access_ip_v6,
@@ -113,10 +113,11 @@ def _nic(nic: ServerNic) -> Document:
 
 
 def group_key(group: Mapping[str, Any]) -> str:
-    """Return the key that distinguishes a security group from others: its uuid. The default group may have none yet."""
+    """Return the key that identifies a security group: ``default`` for the default group, which may not exist yet,
+    otherwise the uuid."""
     return "default" if group["name"] == "default" else str(group.get("id") or group["name"])
 
 
 def nic_id(port: str) -> str:
-    """Return the uuid of an interface attachment, which is derived from its port."""
+    """Return the uuid of the interface attachment of *port*, which is derived from the port's uuid."""
     return str(uuid.uuid5(NAMESPACE, f"interface {port}"))
