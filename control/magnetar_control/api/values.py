@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Value types of the OpenStack APIs' bodies and queries that the core does not have: they accept numbers and booleans
-as text too. And times as the APIs show them."""
+"""Value types of bodies and queries that only the OpenStack APIs have, which accept numbers and booleans as text too;
+and the form of times in these APIs."""
 
 from __future__ import annotations
 
@@ -42,8 +42,8 @@ class Parsed(Value):
 
 
 class Truth(Parsed):
-    """A value type: true or false, or one of the words *true* and *false* for them. *any_case*: words in any case, and
-    numbers."""
+    """A value type: true or false. *true* and *false*: words for them that a protocol accepts. *any_case*: accept the
+    words in any case, and as numbers."""
 
     def __init__(self, true: Sequence[str], false: Sequence[str], any_case: bool = False) -> None:
         self.words, self.any_case = {**dict.fromkeys(true, True), **dict.fromkeys(false, False)}, any_case
@@ -247,5 +247,6 @@ class OneKey(Value):
 
 
 def to_second(moment: str) -> str:
-    """Return *moment*, a time as tables store it, in the form of the APIs, without a fraction: 2026-11-21T10:00:00Z."""
+    """Return *moment*, a time in the form of tables, in the form of the APIs, without fractions of a second:
+    2026-11-21T10:00:00Z."""
     return moment[:19] + "Z"

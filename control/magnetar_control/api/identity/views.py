@@ -13,7 +13,7 @@ from magnetar_control.web import Request
 from magnetar_core.document import Document
 from magnetar_core.errors import InvalidField, InvalidRequest
 
-#: A flag of a query; its name without a value sets it.
+#: The value type of flags in queries; a flag without a value is set.
 TRUTH = Truth(("true", "1", "yes", ""), ("false", "0", "no"), any_case=True)
 
 

@@ -99,14 +99,15 @@ def image_application(service: EmbeddedImages, authenticate: Callable[[Request],
 
 
 def handle_image_versions(request: Request) -> Answer:
-    """Return the versions of the API, all with the same URL."""
+    """Return the list of versions of the image API. All versions have the same URL."""
     versions = [{"id": id, "status": "SUPPORTED" if at else "CURRENT",
                  "links": [{"rel": "self", "href": f"{request.base}/v2/"}]} for at, id in enumerate(VERSIONS)]
     return Answer({"versions": versions}, 200 if request.path.startswith("/versions") else 300)
 
 
 def handle_image_schema(request: Request, schemas: Mapping[str, Document]) -> Document:
-    """Return a schema, for clients that read them (python-glanceclient)."""
+    """Return the JSON schema that the URL names, for clients that validate with schemas (python-glanceclient). Raises
+    ``NotFound``."""
     name = request.params["name"]
     if name not in schemas:
         raise NotFound(f"There is no schema {name}; there are {', '.join(schemas)}.")

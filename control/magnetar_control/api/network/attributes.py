@@ -143,7 +143,7 @@ def resource_attributes(fixed: Mapping[str, Value], changing: Mapping[str, Value
                      for on, values in rows for name, value in values.items()})
 
 
-#: Filters of lists separate tags by commas.
+#: The value type of a tag, without commas: these separate tags in filters of lists.
 TAG = Text(1, 255, "[^,]+", "must have no comma")
 TAGS = build_record({"tags": ListOf(TAG, tags.MOST)}, "tags")
 

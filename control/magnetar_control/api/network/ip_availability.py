@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The number of free addresses of networks (API reference, "Network IP availability"). For administrators."""
+"""The numbers of total and used addresses of networks (API reference, "Network IP availability"). For
+administrators."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ from magnetar_core.document import Document
 from magnetar_core.errors import Forbidden, InvalidField, InvalidRequest
 from magnetar_core.fields import Record
 
-#: Resources that exist only with an engine; without one their limit is 0.
+#: Resources that exist only with an engine of networks (OVN); without an engine their limit is 0.
 NOTHING = OF_ENGINE
 LIMIT, TRUTH = Number(-1, 2**31 - 1), Truth(("true", "True", "1"), ("false", "False", "0"))
 

@@ -132,7 +132,7 @@ class Call(Caller):
         self.request, self.operation, self.params, self.version = request, operation, params, version
         self.query: dict[str, Any] = {}
         self.body: Any = None
-        #: The forms of its answers (``fields.Shape``), by noun and word: an answer needs its form twice.
+        #: The forms of the answer (``fields.Shape``), by noun and word; kept, because an answer needs its form twice.
         self.shapes: dict[Any, Any] = {}
         #: The server of the path.
         self.target: Target = None  # type: ignore[assignment]

@@ -39,7 +39,8 @@ def page_size(call: Call) -> int:
 
 
 def next_link(call: Call, path: str, marker: str) -> list[dict[str, str]]:
-    """Return ``[{"rel": "next", "href": …}]``: the same query from *marker* on."""
+    """Return ``[{"rel": "next", "href": …}]``, a link to *path* with the same query, except that the page begins after
+    *marker*."""
     query_pairs: Iterable[tuple[str, str]] = [(name, value) for name, value in call.request.query if name != "marker"]
     query = urlencode([*query_pairs, ("marker", marker)], quote_via=quote)
     return [{"rel": "next", "href": f"{call.base}{path}?{query}"}]

@@ -96,7 +96,7 @@ def _audit(_call: Call, audit: Audit) -> dict[str, Any]:
 
 def _audited_before(call: Call) -> dict[str, Any]:
     """Return the audit of the last period before the time in the path. Raises ``InvalidRequest`` for an invalid time,
-    and for year 1, which has no year before it."""
+    and for a time in year 1, because no year precedes it."""
     usage.show_usage_audit_before.check_allowed(call)
     try:
         reference_time = _parsed(call.params["id"], AUDITED)

@@ -28,8 +28,8 @@ def parse_resources(value: str) -> dict[str, int]:
 
 
 def member_of(value: str, minor: int) -> Test:
-    """Return the test for ``UUID`` or ``in:UUID,UUID``: the provider is in one of these aggregates; since 1.32 with a
-    ``!`` before it: in none of them."""
+    """Return the test for *value*, ``UUID`` or ``in:UUID,UUID``: whether a provider is in one of these aggregates;
+    since 1.32 for a value with a ``!`` before it: whether the provider is in none of them."""
     against = value.startswith("!")
     if against and minor < 32:
         raise InvalidRequest("member_of: ! is there from microversion 1.32 on.")
@@ -55,8 +55,9 @@ def parse_uuids(name: str, words: Iterable[str]) -> list[str]:
 
 
 def parse_required_traits(value: str, minor: int) -> tuple[Test, frozenset[str]]:
-    """Return the test for ``A,B``: all of these traits; since 1.22 ``!A``: none of them; since 1.39 ``in:A,B``: one of
-    them. Also return the names of the traits."""
+    """Return the test for *value*, such as ``A,B``: whether a provider has all of these traits; since 1.22 ``!A``:
+    whether it has none of them; since 1.39 ``in:A,B``: whether it has one of them. Also return the names of the
+    traits."""
     if value.startswith("in:"):
         if minor < 39:
             raise InvalidRequest("required: in: is there from microversion 1.39 on.")

@@ -145,7 +145,7 @@ class PlacementRoutes:
             raise NotFound(f"No such trait(s): {request.params['name'][:255]}.")
 
     def usage(self, request: Request) -> Document:
-        """Return the usage of a project, or of a user in it; since 1.38 by type of consumer."""
+        """Return the usage of a project, or of one user in the project; since 1.38 by type of consumer."""
         views.require_minor_version(request, 9)
         parameters, minor = dict(request.query), views.minor_version(request)
         known_names = {"project_id", "user_id", *(["consumer_type"] if minor >= 38 else [])}

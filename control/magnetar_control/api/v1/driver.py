@@ -55,7 +55,7 @@ class CloudDriver:
     only_a_document = False
     #: Whether lists take ``ALL_PROJECTS``.
     of_all_projects = False
-    #: Fields that the cloud has no place for, with the only value that they may have.
+    #: Fields that do not apply to a cloud, each with its only allowed value.
     host_only: Mapping[str, Any] = {}
     #: Fields of a new resource that are known before it exists.
     new: Mapping[str, Any] = {}
@@ -65,8 +65,8 @@ class CloudDriver:
 
     # Resources that exist
     def every(self, caller: Caller) -> list[Document]:
-        """Return all resources that the caller may see, as answers show them. Keys that begin with ``_`` are for the
-        driver only."""
+        """Return all resources that the caller may see, in the form of answers, plus keys for the driver only, which
+        begin with ``_``."""
         raise NotImplementedError
 
     def filtered(self, caller: Caller, filters: dict[str, Any]) -> list[Document]:
@@ -99,7 +99,7 @@ class CloudDriver:
         return resource
 
     def public(self, resource: Document) -> Document:
-        """Return the resource as answers show it."""
+        """Return *resource* in the form of answers, without the keys that are for the driver only."""
         return {name: value for name, value in resource.items() if not name.startswith("_")}
 
     def comparable(self, resource: Document) -> Document:
@@ -118,8 +118,8 @@ class CloudDriver:
         return document
 
     def referred(self, caller: Caller, key: str, field: str, rule: str = "") -> Document | None:
-        """Return the resource *key* to which *field* of another resource refers; ``None`` where a dry run may assume
-        it. Raises ``InvalidField``, with *rule* as its text if there is one."""
+        """Return the resource *key*, to which *field* of another resource refers; ``None`` where a dry run may assume
+        it. Raises ``InvalidField``, with the text *rule* if that is set."""
         resource, noun = self.find(caller, key), self.kind.noun
         if resource is None:
             rule = rule or f"there is no {noun} {key!r} in this cloud that you may use"

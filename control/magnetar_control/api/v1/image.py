@@ -47,7 +47,8 @@ def render_image(image: Mapping[str, Any]) -> Document:
 
 
 class CloudImages(CloudDriver):
-    """The driver of images. A name means the project's own image before others with the same name."""
+    """The driver of images. A name refers to the project's own image first, then to images of others with the same
+    name."""
 
     kind = Image
     host_only = {"kernel": None, "ramdisk": None, "cmdline": None}
@@ -189,9 +190,9 @@ class CloudImages(CloudDriver):
 
 
 def _mine(caller: Caller, image: Document, open: Collection[str]) -> bool:
-    """Return whether the caller can refer to the image: it is the project's own, or its visibility is in *open*. Images
-    that administrators see in other lists are excluded. A community image is referred to by its uuid, because any
-    project may give it any name."""
+    """Return whether the caller can refer to the image. Callers who are not administrators can refer to all images that
+    they see; administrators, who see the images of all projects, only to those of their own project and those with a
+    visibility in *open*. A community image is found by its uuid only, because any project may give it any name."""
     return image["_owner"] == caller.project or image["_visibility"] in open or not caller.context.is_admin
 
 

@@ -27,7 +27,7 @@ def _sha256(public: str) -> str:
 
 
 class CloudKeypairs(CloudDriver):
-    """The driver of keypairs. Nova's have no uuid; the uuid shown is derived from user and name."""
+    """The driver of keypairs. Nova's keypairs have no uuid; the uuid shown here is derived from user and name."""
 
     kind = Keypair
     takes_id, only_a_document = False, True

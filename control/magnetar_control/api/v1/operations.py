@@ -41,7 +41,7 @@ Function = Callable[[Operation], Any]
 #: Limit of waiting operations of one project, and seconds after which a refused client may try again.
 QUEUED, AGAIN = 1000, "10"
 #: Limit of begun operations of one project that wait for servers or volumes. Several projects with such operations
-#: share it, so the total is a few times as high.
+#: share this limit, so the total may be a few times as high.
 WAITING = 1000
 #: Errors of the web server itself, by status.
 FAULTS: Mapping[int, type[MagnetarError]] = {404: NotFound, 409: Conflict, 413: TooLarge, 503: Unreachable}

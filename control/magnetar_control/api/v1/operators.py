@@ -225,7 +225,8 @@ class InstanceActions(CloudDriver):
 
 
 def _target(caller: Caller, server: str, *, deleted: bool = True) -> Target:
-    """Return the server with a name or uuid; a *deleted* server is found by uuid only. Raises ``NotFound``."""
+    """Return the server with the name or uuid *server*. *deleted*: also find a deleted server, by its uuid. Raises
+    ``NotFound``."""
     row = SERVERS.row(caller, server)
     return find_server_target(caller, server if row is None else row.id, deleted=deleted)
 

@@ -19,8 +19,8 @@ from .driver import CloudDriver
 
 
 class ResourceProviders(CloudDriver):
-    """The driver of resource providers, for administrators. They exist because of their hosts, so they only change
-    here."""
+    """The driver of resource providers, for administrators. A provider exists as long as its host, so it can only be
+    changed here."""
 
     kind = ResourceProvider
 

@@ -58,7 +58,8 @@ class Stored(CloudDriver):
         return [self.shown(caller, row) for row in rows]
 
     def filtered(self, caller: Caller, filters: dict[str, Any]) -> list[Document]:
-        """Return the resources for a list. ``all_projects``: of all projects, for administrators."""
+        """Return the project's resources; with the filter ``all_projects``, for administrators, those of all
+        projects."""
         if not filters.pop(ALL_PROJECTS, False):
             return self.every(caller)
         if not caller.context.is_admin:
@@ -71,8 +72,8 @@ class Stored(CloudDriver):
         return self.only(caller, by_id or self.every(caller, name=key), key)
 
     def wait_until_usable(self, caller: Caller, have: Document, operation: Operation | None) -> Document:
-        """Wait until another client's creation is complete. Raises ``Conflict`` for a resource in error or being
-        removed."""
+        """Wait until *have*, which another client is still creating, is complete, and return it. A dry run, without
+        *operation*, does not wait. Raises ``Conflict`` for a resource in error or being removed."""
         status, name, id = have["_status"], f"{self.kind.noun} {have['name']!r}", str(have["id"])
         if status in ("creating", "downloading") and operation:
             self.wait_until_ready(caller, id, operation)

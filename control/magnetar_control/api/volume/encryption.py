@@ -51,7 +51,7 @@ class EncryptionRoutes:
         return {name: have[name]}
 
     def create(self, request: Request) -> Document:
-        """Create the encryption of the type. Raises ``InvalidRequest`` if it has one."""
+        """Create the encryption of the type, and return it. Raises ``InvalidRequest`` if the type already has one."""
         encryption = _checked(checked_body(request, "encryption", CREATE))
         if self._type(request).encryption:
             raise InvalidRequest(f"Volume type encryption for type {request.params['id']} already exists.")

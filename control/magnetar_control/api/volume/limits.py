@@ -104,7 +104,7 @@ class LimitRoutes:
             request.params["id"], {name: requested[name] for name in NAMES if name in requested})}
 
     def drop_quota(self, request: Request) -> None:
-        """Reset the project to the default limits; for administrators."""
+        """Reset a project's quotas to the default limits; for administrators."""
         check_admin(request.context)
         self.service.set_quotas(request.params["id"], dict.fromkeys(NAMES))
 

@@ -33,8 +33,8 @@ class IdOrNone(Id):
 
 
 class Connector(MapOf):
-    """The client that will attach a volume, as its driver describes it. The fields in *read* are used, all are
-    stored."""
+    """A value type: the connector of an attachment, which describes the client that will attach the volume. The fields
+    in *read* are used, all are stored."""
 
     read = {"host": Nullable(Text(0, 255)), "mountpoint": Nullable(Text(0, 255))}
     #: Limit in bytes of the JSON text.

@@ -50,7 +50,7 @@ _FIELDS: dict[str, Any] = {
     "virtual_name": Vain("a swap or ephemeral disk is said by source_type blank with destination_type local"),
     "connection_info": Vain("the volume service tells hosts how they reach a volume"),
     "tag": device_tag("2.32"), "volume_type": field_since("2.67", Nullable(Text(0, 255)))}
-#: The first form: the type of a disk that has no source.
+#: The value type of virtual_name in block_device_mapping: a swap or ephemeral disk, which has no source.
 VIRTUAL = Nullable(Text(0, 10, r"|swap|ephemeral[0-9]", "must be swap, or ephemeral and a digit"))
 _OLD = ("volume_id", "snapshot_id", "volume_size", "device_name", "delete_on_termination", "no_device", "virtual_name",
         "connection_info")

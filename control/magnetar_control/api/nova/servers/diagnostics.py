@@ -14,13 +14,13 @@ from magnetar_control.api.nova.history import Gate
 from magnetar_control.api.nova.operation import ApiOperation
 from magnetar_control.compute.servers.server_actions import show_diagnostics
 
-#: Counters of the new form to the agent's; ``None``: not counted.
+#: Counters of the form since 2.48 to the agent's; ``None``: not counted.
 NIC = {counter: counter for counter in ("rx_octets", "rx_errors", "rx_drop", "rx_packets", "tx_octets", "tx_errors",
                                         "tx_drop",
                                         "tx_packets")} | {"mac_address": "mac", "rx_rate": None, "tx_rate": None}
 DISK = {counter: counter for counter in ("read_bytes", "read_requests", "write_bytes", "write_requests")} | {
     "errors_count": "errors"}
-#: Counters of the old form to the agent's.
+#: Counters of the form until 2.47 to the agent's.
 OLD_NIC = {"rx": "rx_octets", "tx": "tx_octets", **{
     counter: counter for counter in ("rx_errors", "rx_drop", "rx_packets", "tx_errors", "tx_drop", "tx_packets")}}
 OLD_DISK = {"read": "read_bytes", "read_req": "read_requests", "write": "write_bytes", "write_req": "write_requests"}

@@ -20,7 +20,7 @@ PATH = "/servers/{server_id}/os-instance-actions"
 
 
 def _target(call: Call) -> Target:
-    """Return the server of the path, since 2.21 also a deleted one."""
+    """Return the server that the path names; since 2.21 a deleted server too."""
     return find_server_target(call, call.params["server_id"], deleted=call.at(Gate.DELETED_ACTIONS))
 
 

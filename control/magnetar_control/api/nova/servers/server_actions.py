@@ -162,7 +162,7 @@ def _address(call: Call) -> dict[str, str]:
     return {"address": call.body["address"]}
 
 
-#: The exceptions of actions without arguments: first version, body and status.
+#: Actions without arguments that differ from the others in their first version, body or status.
 PLAIN: Mapping[str, Mapping[str, Any]] = {"confirmResize": {"status": 204},
                                           "trigger_crash_dump": {"first": 17, "body": Null()}}
 OPERATIONS = (

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""/servers: list, show, update, delete. ``server_create`` creates them, ``server_actions`` has their actions."""
+"""/servers: list, show, update and delete servers. ``server_create`` has their creation, ``server_actions`` their
+actions."""
 
 from __future__ import annotations
 
@@ -33,7 +34,7 @@ _WORD = Query(value=Anything())
 #: Parameters that Nova refuses from callers who may use all filters, and ignores from other callers.
 REFUSED = ("block_device_mapping", "services", "metadata", "system_metadata", "info_cache", "security_groups",
            "pci_devices")
-#: Parameters that are no fields of a server: those for all callers; those for administrators; those that Nova refuses.
+#: Parameters that are not fields of a server: for all callers; for administrators; and those that Nova refuses.
 OPEN: Mapping[str, Query] = {"all_tenants": _WORD, **paging_parameters(), **dict.fromkeys(
     ("status", "sort_key", "sort_dir"), Query(value=Anything(), many=True))}
 LIST_QUERY: Mapping[str, Query] = {

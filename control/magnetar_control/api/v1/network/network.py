@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""network: a network of the network service with its first subnet. Hosts create it when a server there needs it."""
+"""network: a network of the network service with its first subnet. A host creates the network when a server on the host
+needs it."""
 
 from __future__ import annotations
 
@@ -28,7 +29,8 @@ MTU, LEAST_MTU = 1500, 576
 
 
 def render_network(network: Mapping[str, Any], subnet: Mapping[str, Any] | None, admin: bool) -> Document:
-    """Return the service's network in the form of the kind. Type and bridge are for administrators; others see nat."""
+    """Return the service's network in the form of the kind. Only administrators see the type and the bridge; for others
+    the mode is nat, except for an ``ovn`` network."""
     type, bridge = (network["type"], network["bridge"]) if admin else ("nat", None)
     if network["by_engine"]:
         type, bridge = "ovn", None
@@ -49,8 +51,8 @@ def render_network(network: Mapping[str, Any], subnet: Mapping[str, Any] | None,
 
 
 class CloudNetworks(CloudDriver):
-    """The driver of networks: the project's own, shared and external ones. A name means the project's own network
-    before others with the same name."""
+    """The driver of networks: the project's own, shared and external ones. A name refers to the project's own network
+    first, then to networks of others with the same name."""
 
     kind = Network
     takes_id, only_a_document = False, True
@@ -181,7 +183,8 @@ def _check_names(want: Document) -> None:
 
 
 def _policy(want: Document) -> Document:
-    """Return the QoS policy in the service's form, if *want* names one; leave out a policy that a dry run assumes."""
+    """Return the QoS policy of *want* as ``qos_policy_id``; an empty dict if *want* names none, or one that a dry run
+    assumes."""
     id = want.get("qos_policy")
     return {"qos_policy_id": id} if "qos_policy" in want and (id is None or is_uuid_key(id)) else {}
 

@@ -31,7 +31,8 @@ NO_ENGINE = "This cloud has no engine of networks (setting ovn_northbound), and 
 
 
 def visible_rows(caller: Caller, plural: str, **filters: Sequence[Any]) -> list[Row]:
-    """Return the rows that the caller may see. Raises ``Conflict`` if the service has no such resources."""
+    """Return the rows of the resource *plural* that the caller may see. Raises ``Conflict`` if the service has no such
+    resource."""
     store = caller.cloud.services.network.resources.get(plural)
     if store is None:
         raise Conflict(NO_ENGINE.format(plural))
@@ -39,7 +40,7 @@ def visible_rows(caller: Caller, plural: str, **filters: Sequence[Any]) -> list[
 
 
 def rows_by_key(caller: Caller, plural: str, key: str) -> list[Row]:
-    """Return the rows with the uuid or name *key*."""
+    """Return the rows of the resource *plural* with the uuid or, if there is none, the name *key*."""
     rows_by_id = visible_rows(caller, plural, id=[key.lower()]) if is_uuid_key(key) else []
     return rows_by_id or visible_rows(caller, plural, name=[key])
 
@@ -66,12 +67,13 @@ def resolve_reference(caller: Caller, kind: type[Kind], plural: str, field_and_k
 
 
 def usable_by_project(caller: Caller) -> Callable[[Row], bool]:
-    """Return a predicate: whether a row belongs to the caller's project or is shared with it."""
+    """Return a function of a row that returns whether the row belongs to the caller's project or is shared with it."""
     return lambda row: bool(row["shared"]) or caller.project in (row["project_id"], *row["shared_with"])
 
 
 def resolve_network(caller: Caller, field: str, key: str) -> str:
-    """Return the uuid of a network that ports may be on."""
+    """Return the uuid of the network *key* (a name or uuid), among the networks that the project's ports may be on.
+    Raises ``InvalidField`` for *field*."""
     return resolve_reference(caller, Network, "networks", (field, key), usable_by_project(caller))
 
 
@@ -85,7 +87,8 @@ def resolve_qos_policy(caller: Caller, want: Document, have: Document | None) ->
 
 
 def resolve_external_network(caller: Caller, field: str, key: str) -> str:
-    """Return the uuid of a network that floating IPs and gateways of routers may be on."""
+    """Return the uuid of the external network *key* (a name or uuid), for floating IPs and gateways of routers. Raises
+    ``InvalidField`` for *field*."""
     return resolve_reference(caller, Network, "networks", (field, key), lambda row: row["external"])
 
 

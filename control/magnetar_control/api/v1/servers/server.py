@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""server: found by name or uuid in the caller's project, and changed action by action until it is as requested.
+"""server: a server of the caller's project, found by name or uuid and changed by server actions until it is as
+requested.
 
 The driver compares the request with the server and requests the next action until nothing differs. So a request that is
 sent again, or continues in another process, ends as the first one would have. The transaction that writes a new server
@@ -64,8 +65,8 @@ class CloudServers(CloudDriver):
         return _shown(caller, compute.list_project_servers(caller))
 
     def filtered(self, caller: Caller, filters: dict[str, Any]) -> list[Document]:
-        """Return the servers for a list. ``all_projects``: of all projects, for administrators. Soft-deleted servers
-        are included when the filters name their status or uuid."""
+        """Return the servers of the project; with the filter ``all_projects``, for administrators, of all projects.
+        Soft-deleted servers are included when the filters name their status or uuid."""
         each = compute.list_all_servers if filters.pop(ALL_PROJECTS, False) else compute.list_project_servers
         named = power.status_word(power.SOFT_DELETED) in filters.get("status", ()) or "id" in filters
         return _shown(caller, each(caller, soft_deleted=named))
@@ -130,7 +131,7 @@ class CloudServers(CloudDriver):
 
     # Requests
     def given(self, key: str, want: Document) -> Document:
-        """Return *want* checked. ``host`` is accepted here, though the kind only reports it."""
+        """Return *want* after a check. It may contain ``host``, which the kind itself only reports."""
         host = want.get("host")
         document = super().given(key, {name: value for name, value in want.items() if name != "host"})
         return document if host is None else {**document, "host": Text(1, 255).check(host, "host")}

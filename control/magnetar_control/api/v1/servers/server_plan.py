@@ -62,8 +62,8 @@ def agent_document(action: PlannedAction, want: Document, have: Document) -> Doc
 
 
 def _hardware(want: Document, have: Document) -> Document:
-    """Return the hardware that another flavor brings; an empty dict if none is known, or if the action will be refused
-    because of it."""
+    """Return the field ``hardware`` that the requested flavor results in; an empty dict if the flavor does not change,
+    or if its extra specs are invalid, for which the action will be refused."""
     if want.get("_specs") is None:
         return {}
     flavor = {"vcpus": want["flavor"]["vcpus"], "extra_specs": want["_specs"]}
@@ -184,7 +184,7 @@ def _check_shelved(want: Document, have: Document, changes: bool) -> None:
 
 
 def _unshelved(want: Document, have: Document) -> Generator[PlannedAction, None, tuple[str, str | None]]:
-    """Yield the actions that unshelve a server that needs changes; return its power state and host after them. A server
+    """Yield the action that unshelves a server that must change; return the power state and host after it. A server
     without a host is unshelved to the requested host."""
     power, place = have["power"], have["_host"]
     if power != SHELVED or want["power"] == SHELVED:
@@ -215,12 +215,12 @@ def _to(power: str, target: str) -> Generator[PlannedAction, None, str]:
 
 
 def _started(power: str) -> Generator[PlannedAction, None, str]:
-    """Yield the actions that make a paused or suspended guest run; return the power state after them."""
+    """Yield the actions after which a paused or suspended guest runs; return the power state after these actions."""
     return (yield from _to(power, RUNNING if power in (PAUSED, SUSPENDED) else power))
 
 
 def _resize(want: Document, have: Document, power: str) -> Generator[PlannedAction, None, str]:
-    """Yield the actions of a resize; return the power state after them."""
+    """Yield the actions that resize the server; return the power state after these actions."""
     if power != OFF and want["power"] != OFF and not have.get("allow_reboot"):
         raise Conflict(f"flavor: can change only while server {want['name']!r} is off, and it is {power}. Stop it "
                        "first, ask for power off in the same call, or set allow_reboot to have it stopped, changed "

@@ -33,7 +33,7 @@ from .server_view import BLOCK, SIZES, group_key
 
 FLAVORS, KEYPAIRS, NETWORKS = CloudFlavors(), CloudKeypairs(), CloudNetworks()
 GROUPS, PORTS, HINTS = ServerGroups(), Ports(), Hints()
-#: Values of the access addresses.
+#: Value types of the access addresses.
 ACCESS: Mapping[str, Value] = {"access_ip_v4": Address(4), "access_ip_v6": Address(6)}
 #: Fields of a NIC that only devices of a single host have; a cloud has ports for them.
 OF_DEVICES = ("physical_network", "vnic_type", "trusted", "max_tx_rate", "min_tx_rate", "vlan")
@@ -42,11 +42,11 @@ SOURCES: Mapping[str, CloudDriver] = {"image": IMAGES, "volume": VOLUMES, "snaps
 
 
 def resolve_server_references(caller: Caller, want: Document, have: Document | None) -> Document:
-    """Return *want*, a whole document, with references as ``server_view`` shows them.
+    """Return *want*, a whole document, with its references resolved to the form of ``server_view``.
 
-    Where *want* differs from *have* in words only, the values of *have* stay. ``_flavor`` is the flavor's id,
-    ``_specs`` the extra specs of a flavor that differs from the server's, ``_assumed`` whether a dry run assumes that a
-    resource is created before. Raises ``InvalidField``.
+    A reference that means the same as in *have*, in other words, keeps the value of *have*. Added keys: ``_flavor``,
+    the flavor's id; ``_specs``, the extra specs of a flavor that differs from the server's; ``_assumed``, whether a dry
+    run assumes that a missing resource is created before. Raises ``InvalidField``.
     """
     references = _References(caller, have)
     flavor, flavor_id = references.flavor(want["flavor"])
@@ -175,7 +175,8 @@ class _References:
         return {**nic, "_id": port["network"], "_port": port["id"]} if port else nic
 
     def hints(self, requested: Document | None) -> Document:
-        """Return the scheduler hints with uuids in place of names; the server's own hints if they mean the same."""
+        """Return the scheduler hints with uuids in place of names; the server's own hints if the requested ones mean
+        the same."""
         hints: Document = dict(requested or {})
         if hints.get("group"):
             group = self.resolve(GROUPS, _name(hints["group"], "scheduler_hints.group"), "scheduler_hints.group")
@@ -216,7 +217,8 @@ class _References:
         return stored if {*keys} == {*stored[1]} else (sorted({group["name"] for group in groups}), keys)
 
     def blocks(self, requested: list[Document]) -> list[Document]:
-        """Return the block devices with uuids in place of names; with the server's own values if they mean the same."""
+        """Return the requested block devices with uuids in place of names; with the server's own values where these
+        mean the same."""
         blocks = []
         for at, block_device in enumerate(requested):
             driver = SOURCES.get(block_device["source_type"])
