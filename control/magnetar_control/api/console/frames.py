@@ -56,7 +56,7 @@ _FRAME_LOG = FrameLog()
 
 def framing_site(sites: ConsoleSites, headers: Mapping[str, str], root: str) -> str | None:
     """Return the site whose page frames the console without permission, or ``None``. Over HTTPS and on loopback,
-    browsers report frames; elsewhere the result may also be a site that only links to the console."""
+    browsers say whether a page is framed; elsewhere the site may also be one that only links to the console."""
     site = site_of(headers.get("referer", ""))
     if tells_of_frames(headers):
         if headers["sec-fetch-dest"] not in FRAMES or headers.get("sec-fetch-site") in (None, "same-origin", "none"):

@@ -61,8 +61,8 @@ class ComputeApplication(Application):
         return Way.ALONE if request.query_string else Way.HERE  # a query may keep the loop busy for too long
 
     def _may_wait(self, request: Request) -> bool:
-        """Return whether the request may wait for a host. For server actions the action's name decides; only the
-        beginning of the body, where the name is, is read."""
+        """Return whether the request may wait for a host. For a server action this depends on the action's name, for
+        which only the beginning of the body is read."""
         if not self._waits.fullmatch(request.path):
             return False
         if not request.path.endswith("/action"):

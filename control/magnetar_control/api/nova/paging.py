@@ -32,7 +32,8 @@ def paging_parameters(since: int = 1) -> dict[str, Query]:
 
 
 def page_size(call: Call) -> int:
-    """Return the maximum number of items in the answer: the query's limit, or the maximum in the settings."""
+    """Return the maximum number of items in the answer: the query's limit, but not more than ``max_limit`` of the
+    settings."""
     most: int = call.settings.max_limit
     requested_limit = call.query.get("limit")
     return most if requested_limit is None else min(requested_limit, most)

@@ -54,8 +54,8 @@ HOST = Text(1, 255, r"[a-zA-Z0-9._-]+", "must be the name of a host")
 
 
 def device_tag(until: str) -> ApiField:
-    """Return the field of the tag of a NIC or disk. It exists since 2.32; by a mistake in Nova, not after *until* and
-    before 2.42."""
+    """Return the field of the tag of a NIC or disk. It exists since 2.32, except in the versions after *until* and
+    before 2.42, because of a mistake in Nova."""
     return field_since("2.32", Gapped(TAG, until, "2.42"))
 
 

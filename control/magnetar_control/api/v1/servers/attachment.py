@@ -126,8 +126,8 @@ class VolumeAttachments(Attached):
             yield from super().plan(want, have)
 
     def check_make(self, caller: Caller, want: Document, have: Document | None) -> None:
-        """Check that the volume and the device name are free, and that *have*, which is detached first, is no root
-        disk. For another device name, the Compute API would choose one. Raises ``InvalidField``, ``Conflict``."""
+        """Check that the volume is free, that *have*, which is detached first, is no root disk, and that the device
+        name is free: the Compute API would silently choose another name. Raises ``InvalidField``, ``Conflict``."""
         row = SERVERS.row(caller, want["server"])
         if row is None:
             return  # a dry run assumes the server
