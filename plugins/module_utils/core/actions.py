@@ -37,20 +37,20 @@ ANY_TPM = ("user", "host", "deployment")
 class Action(NamedTuple):
     """One action of a server.
 
-    * *states*: vm_states that allow it. *task*: the task_state during it, the first one where *steps* follow as it
+    * *states*: vm_states that allow it. *task*: the task_state during it. *steps*: further task_states, in order, as it
       progresses. *after*: the vm_state after success (``None``: unchanged).
     * *locked*: it is refused on a locked server, except for admins. *busy*: it is allowed while the server has a
-      task_state. *alone*: it is refused while such an action is queued or running, which a task_state need not show.
-      *over*: task_states that it supersedes: queued work is dropped, running work ends first.
-    * *want*: the fields that it sets in the agent's desired state. *kind*: the host's limit that it counts against.
-      *placed*: whether a server that never got a host is refused (Nova's "is not ready"); an offloaded server had one.
-      *plain*: it has no arguments, so the API only queues it for the conductors.
+      task_state. *alone*: it is refused while another such action of the server is queued or running, even without a
+      task_state. *over*: task_states that it supersedes: queued work is dropped, running work ends first.
+    * *want*: the fields that it sets in the agent's desired state. *kind*: its kind in the limits of concurrent actions
+      per host. *placed*: whether a server that never got a host is refused (Nova's "is not ready"); an offloaded server
+      had one. *plain*: it has no arguments, so the API only queues it for the conductors.
     * *rule*: its policy rule, below ``os_compute_api:``. *label*: its name in os-instance-actions. *event*: the name of
       its event. *notification*: the name of its notifications, below ``instance.``; empty for none.
     * *bare*: it is refused while the server has shares. *tpm*: the values of ``tpm_secret_security`` that allow it, for
       servers with a TPM. *starts*: it starts the guest, so only the server's user may do it where only that user may
-      open its TPM. *carries*: it saves or moves the state of a running guest, and is refused where devices of the host
-      hold part of it. *copies*: it makes an image of the root disk, which others may read.
+      open its TPM. *carries*: it saves or moves the state of a running guest, and is refused where host devices hold
+      part of that state. *copies*: it makes an image of the root disk, which others may read.
     """
 
     states: tuple[str, ...]
@@ -81,11 +81,11 @@ class Action(NamedTuple):
         return (self.task, *self.steps) if self.task else ()
 
     def during(self, task: Optional[str]) -> bool:
-        """Return whether the action is allowed while a server has this task_state."""
+        """Return whether the action is allowed while the server has the task_state *task* (``None``: none)."""
         return self.busy or task is None or task in self.over
 
     def overtakes(self) -> list[str]:
-        """Return the keys of the actions that this action supersedes."""
+        """Return the keys of the actions whose queued or running work this action supersedes."""
         return [key for key, action in ACTIONS.items() if action.task in self.over]
 
 
@@ -221,5 +221,5 @@ ACTIONS: dict[str, Action] = {
 
 
 def policy_rule_of_action(key: str) -> str:
-    """Return the policy rule of an action."""
+    """Return the name of the policy rule of the action *key*, with the prefix ``os_compute_api:``."""
     return "os_compute_api:" + ACTIONS[key].rule

@@ -26,8 +26,8 @@ def link_local(mac: str) -> str:
 
 
 def normalize_cidr(want: Dict[str, Any]) -> IPv4Network:
-    """Return the network of the field ``cidr`` of *want*, and set the field to its normal form. Raises
-    ``InvalidField``.
+    """Return the IPv4 network in the field ``cidr`` of *want*, a desired network; set the field to its normal form.
+    Raises ``InvalidField``.
     """
     if not want.get("cidr") and want.get("bridge"):
         raise InvalidField("mode", "must be bridge to use the bridge %s of the host; a network of mode %s has "
@@ -46,7 +46,7 @@ def normalize_cidr(want: Dict[str, Any]) -> IPv4Network:
 
 
 def check_special_networks(net: IPv4Network) -> None:
-    """Raise ``InvalidField`` where *net* contains addresses with a special meaning on every host."""
+    """Raise ``InvalidField`` where *net* overlaps loopback, link-local or other special addresses (``SPECIAL``)."""
     for bad, why in SPECIAL:
         if net.overlaps(bad):
             raise InvalidField("cidr", f"must not hold {why} addresses ({bad})", str(net))

@@ -47,24 +47,24 @@ def split_resource(name: str) -> tuple[str, str]:
 
 
 def network_of_place(place: str) -> str:
-    """Return the physical network in the name of a place."""
+    """Return the physical network of a *place*, which is ``NETWORK`` or ``NETWORK/CARD``."""
     return place.partition("/")[0]
 
 
 def card_of_place(place: str) -> str:
-    """Return the card in the name of a place, which is the card's network device; empty for a whole network."""
+    """Return the card of a *place* ``NETWORK/CARD``, named by its network device; empty for ``NETWORK``."""
     return place.partition("/")[2]
 
 
 def describe_bandwidth(resources: Mapping[str, int]) -> str:
-    """Return a readable text of amounts of bandwidth, given by the names of ``bandwidth_resource``."""
+    """Return a text for users of *resources*: kbit/s by the names of ``bandwidth_resource``."""
     amounts = [(n, *split_resource(name)) for name, n in sorted(resources.items())]
     return " and ".join(f"{n} kbit/s {DIRECTIONS[kind]} on {place}" for n, kind, place in amounts)
 
 
 def bandwidth_traits(place: str, divided: bool = False) -> frozenset[str]:
-    """Return the traits of the resource provider of a *place*; ports select providers by them. *divided*: the host
-    reports bandwidth of single cards in that network.
+    """Return the traits by which ports select the resource provider of a *place* (``NETWORK`` or ``NETWORK/CARD``).
+    *divided*: the host reports bandwidth for single cards of that network too.
     """
     types: tuple[str, ...] = (*TYPES, *OF_CARDS)
     if card_of_place(place):
@@ -80,7 +80,7 @@ def type_trait(vnic_type: str) -> str:
 
 
 def place_trait(place: str) -> str:
-    """Return the trait of a *place*'s resource provider that names its physical network."""
+    """Return the trait that names the physical network of a *place* (``NETWORK`` or ``NETWORK/CARD``)."""
     network = network_of_place(place)
     return TUNNEL_TRAIT if network == TUNNELS else f"CUSTOM_PHYSNET_{re.sub('[^A-Z0-9_]', '_', network.upper())}"
 
@@ -112,6 +112,6 @@ def parse_bandwidth_setting(values: Iterable[str]) -> dict[str, dict[str, int]]:
 
 
 def bandwidth_inventories(bandwidths: Mapping[str, Mapping[str, int]]) -> dict[str, dict[str, Any]]:
-    """Return the inventories of a host's *bandwidths*, by ``bandwidth_resource``."""
+    """Return the inventories for the result of ``parse_bandwidth_setting``, by ``bandwidth_resource``."""
     return {bandwidth_resource(way, place): {"total": int(amount)}
             for place, ways in bandwidths.items() for way, amount in ways.items()}

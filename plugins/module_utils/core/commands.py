@@ -22,7 +22,7 @@ READER_GONE = 141
 
 
 def main(arguments: Optional[Sequence[str]] = None) -> int:
-    """Run the subcommand and return the exit status."""
+    """Run the subcommand that *arguments* (default: ``sys.argv``) name, and return the exit status."""
     words = list(sys.argv[1:] if arguments is None else arguments)
     try:
         try:
@@ -48,7 +48,7 @@ def _run(words: list[str]) -> int:
 
 
 def _of_control() -> Any:
-    """Return the function that adds the control plane's subcommands; ``None`` where it is not installed."""
+    """Return the function that adds the control plane's subcommands; ``None`` without an installed control plane."""
     try:
         return import_module(CONTROL).subcommands
     except ModuleNotFoundError:

@@ -41,7 +41,7 @@ class Ensure(Permissions):
 
 
 def check_permissions(requested: Mapping[str, Any]) -> dict[str, Any]:
-    """Return *requested* checked and completed: a value for each field of ``Permissions``."""
+    """Return the permissions *requested*, checked, with defaults for omitted ones. Raises ``InvalidField``."""
     return dict(Permissions.defaults(), **Permissions.check(dict(requested)))
 
 

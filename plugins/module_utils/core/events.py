@@ -30,8 +30,8 @@ class EventRequest(Kind):
 
 
 def subject_of_event(sent: Mapping[str, Any]) -> Optional[str]:
-    """Return the name of what the event *sent* creates, such as an image; ``None`` for an event that creates nothing
-    with a name.
+    """Return the name of the resource that an event creates, such as an image; ``None`` for an event that creates none.
+    *sent*: the body of the request.
     """
     name = (sent.get("args") or {}).get("name")
     return name if isinstance(name, str) else None
@@ -45,7 +45,7 @@ class RebootArgs(Kind):
 
 
 class RebuildArgs(Kind):
-    """Arguments of a rebuild; omitted ones leave the value unchanged."""
+    """Arguments of a rebuild; omitted fields of the server stay unchanged."""
 
     image = Field(REFERENCE, "The image to make the root disk from; the same again when omitted.")
     key_name = Field(Nullable(REFERENCE), "Keypair whose public key the guest is given.")

@@ -61,7 +61,7 @@ class Field:
         return self
 
     def check(self, value: Any, path: str, version: Optional[Version] = None) -> Any:
-        """Return the value in its normal form. Raises ``InvalidField``, which does not repeat a secret."""
+        """Return *value* in its normal form. Raises ``InvalidField``, without the value of a secret field."""
         try:
             return self.value.check(value, path, version)
         except InvalidField as error:
@@ -71,7 +71,7 @@ class Field:
 
 
 class _Fields:
-    """A list of fields that checks a document; shared by ``Kind`` and ``Record``."""
+    """The check of documents against a list of fields; shared by ``Kind`` and ``Record``."""
 
     @staticmethod
     def collect(namespace: Mapping[str, Any]) -> tuple[Field, ...]:
@@ -85,7 +85,9 @@ class _Fields:
     @staticmethod
     def check_document(fields: Mapping[str, Mapping[str, Field]], document: Any, path: str, version: Optional[Version],
                        operation: str, partial: bool = False) -> dict[str, Any]:
-        """Return *document* in normal form. *fields*: the result of ``by_operation``. Raises ``InvalidField``."""
+        """Return *document* in normal form. *fields*: the result of ``by_operation``. *partial*: required fields may be
+        missing. *path*: the prefix of field names in errors. Raises ``InvalidField``.
+        """
         if not isinstance(document, dict):
             raise InvalidField(path or "document", "must be an object with fields", document)
         allowed_fields = fields[operation]
@@ -135,7 +137,7 @@ class Record(Value):
         return _Fields.check_document(self._by_operation, value, path, version, CREATE)
 
     def changes(self, value: Any, path: str, version: Optional[Version] = None) -> dict[str, Any]:
-        """Return *value*, an update of the record, in normal form. Only fields that can be updated are allowed."""
+        """Return *value*, new values of some fields of the record, in normal form. Raises ``InvalidField``."""
         return _Fields.check_document(self._by_operation, value, path, version, UPDATE)
 
     def likeness(self, value: Any) -> int:
@@ -149,7 +151,7 @@ class Record(Value):
 
 
 class Kind:
-    """A noun of the system. Subclasses list fields; ``noun`` and ``plural`` name it in routes and modules."""
+    """The declaration of a resource type: its fields, and its names in routes and modules (``noun``, ``plural``)."""
 
     noun: ClassVar[str] = ""
     plural: ClassVar[str] = ""
@@ -192,7 +194,7 @@ class Kind:
 
     @classmethod
     def changes(cls, _name: str, _old: Any, _new: Any) -> bool:
-        """Return whether the immutable field *_name* may change from *_old* to *_new* as an exception."""
+        """Return whether the immutable field *_name* may change from *_old* to *_new* after all; by default, never."""
         return False
 
     @classmethod

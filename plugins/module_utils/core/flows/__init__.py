@@ -15,4 +15,4 @@ Sure = Callable[[], None]
 
 
 def always_allowed() -> None:
-    """Do nothing: the default of *sure*, for callers that are always in charge."""
+    """Do nothing. The default of a flow's argument *sure*, for callers that may always change the server."""

@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 def attach_remote_volume(server_host: Side, volume_host: Side, server: str, volume: str, want: dict[str, Any],
                          sure: Sure = always_allowed, **waiting: Any) -> dict[str, Any]:
     """Attach *volume* of *volume_host* to *server* of *server_host*. *want*: other fields of volume_attachment;
-    *waiting*: further arguments of ``Client.ensure``. Return the attachment's answer, whose ``steps`` begin with the
-    export's. A dry run assumes that an earlier task makes a missing server or volume.
+    *waiting*: further arguments of ``Client.ensure``. Return the answer of the attachment, with the steps of the export
+    first. A dry run assumes that an earlier task makes a missing server or volume.
     """
     try:
         server_document, volume_document = _get_named(server_host, "server", server), _get_named(volume_host, "volume",
@@ -58,8 +58,8 @@ def attach_remote_volume(server_host: Side, volume_host: Side, server: str, volu
 
 def detach_remote_volume(server_host: Side, volume_host: Optional[Side], server: str, volume: str,
                          sure: Sure = always_allowed, **waiting: Any) -> dict[str, Any]:
-    """Detach *volume* from *server* of *server_host*. The server's host informs *volume_host*, the volume's host. With
-    *volume_host* set here, the remains of an unfinished attachment there are removed too.
+    """Detach *volume* from *server* of *server_host*, and return the answer of the deletion. The agent of *server_host*
+    ends the export of the volume. With *volume_host*, an export left by an unfinished attachment is removed there too.
     """
     key = "%s:%s" % (server, volume)
     if volume_host is not None:
@@ -77,7 +77,7 @@ def detach_remote_volume(server_host: Side, volume_host: Optional[Side], server:
 
 
 def _dry_run_answer(noun: str, server: str, volume: str, want: dict[str, Any]) -> dict[str, Any]:
-    """Return the answer of a dry run while the *noun*, server or volume, does not exist."""
+    """Return the answer of an attachment's dry run while the *noun* (server or volume) does not exist."""
     return {"changed": True, "steps": [{"verb": "open"}, {"verb": "attach"}], "diff": [],
             "resource": dict(want, server=server, volume=volume),
             "warnings": [assumed_warning(noun, server if noun == "server" else volume)]}

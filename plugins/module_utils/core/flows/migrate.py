@@ -46,14 +46,14 @@ class Side:
         return self._host
 
     def find(self, server: str) -> Optional[dict[str, Any]]:
-        """Return the server, by uuid or name; ``None`` when there is none."""
+        """Return the document of *server* (uuid or name) from this agent; ``None`` when there is none."""
         try:
             return self.client.get("server", server)
         except NotFound:
             return None
 
     def link_name(self) -> str:
-        """Return the name under which other agents know this agent. Raises ``Conflict`` when the agent has no TLS."""
+        """Return the name of this agent for other agents. Raises ``Conflict`` when this agent has no TLS for them."""
         name = self.host["link_name"]
         if not name:
             raise Conflict("The agent of %s has no TLS for links to other agents: set listen, tls_cert, tls_key and "
@@ -66,18 +66,18 @@ class Side:
         return "%s:%d" % ("[%s]" % host if ":" in host else host, self.host["link_port"])
 
     def open_migrations(self, server: Optional[str] = None) -> Sequence[dict[str, Any]]:
-        """Return the migrations of this side that have not ended, for one server or all."""
+        """Return the documents of migrations on this agent that are not completed, of one *server* or of all."""
         query = {"server": server} if server else {}
         return [m for m in self.client.list("migration", **query) if m["status"] != "completed"]
 
 
 class Migrate:
     """The migration of a server from *source* to *target*; ``steps`` runs it. *wish*: ``type`` (auto, live, cold),
-    OPTIONS, ``becomes`` (flavor and hardware after a resize, cold only), and ``cards`` (the target's card for each
+    ``OPTIONS``, ``becomes`` (flavor and hardware after a resize, cold only), and ``cards`` (the target's card for each
     virtual function, by MAC address).
 
-    *id*: the uuid of the migration on both sides. A caller that stores it can run the flow again while an agent still
-    works on a first document that is not visible yet. Without it, a uuid is generated.
+    *id*: the uuid of the migration on both sides. A caller that stores the uuid can run the flow again before the
+    agents show a migration document. By default, a new uuid.
     """
 
     def __init__(self, source: Side, target: Side, server: str, wish: Optional[dict[str, Any]] = None,
@@ -138,8 +138,8 @@ class Migrate:
             self._gone = True
 
     def _half(self, side: Side, server: str) -> Optional[dict[str, Any]]:
-        """Return the unfinished migration document of this *side*; ``None`` without one. Raises ``Conflict`` when the
-        server is in a migration with a third host.
+        """Return the unfinished migration document of *server* on *side*; ``None`` without one. Raises ``Conflict``
+        when the server is in a migration with a third host.
         """
         other = self.target if side is self.source else self.source
         role = "source" if side is self.source else "target"
@@ -194,7 +194,7 @@ class Migrate:
 
 def abort_host_migration(source: Side, target: Side, server: str, dry_run: bool = False) -> list[Step]:
     """Abort the migration of *server* from *source* to *target*: the server stays at the source. Return the steps;
-    empty when there is no migration. Raises ``Conflict`` when the server runs at the target already.
+    empty without a migration. Raises ``Conflict`` when the server runs at the target already.
     """
     server_document = source.find(server) or target.find(server)
     if server_document is None:

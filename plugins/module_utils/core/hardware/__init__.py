@@ -23,11 +23,11 @@ EVERYWHERE = frozenset((AGENT, API, SCHEDULER))
 
 
 class Spec(NamedTuple):
-    """An extra spec or property. *name*, *value* and *usual* are regular expressions of the whole text; *usual* matches
-    values that request the default of every server. *acts*: the parts that act on it. *lacks*: the missing part where
-    no part acts. *row*: the row of the ``hardware`` field that it sets. *exists*: a function that checks the part of
-    the name in the group ``what`` of *name*, where the table of valid names is too long for a regular expression.
-    *ignored*: Nova does not know the name and ignores it.
+    """A known extra spec of flavors, or property of images. *name*, *value* and *usual* are regular expressions of the
+    whole text; *usual* matches values that request the default of every server. *acts*: the parts of Magnetar that act
+    on it. *lacks*: the missing part, where no part acts. *row*: the row of the ``hardware`` field that it sets.
+    *exists*: a check of the text in the group ``what`` of *name*, where the valid texts are too many for a regular
+    expression. *ignored*: Nova does not know the name and ignores it.
     """
 
     name: str
@@ -45,8 +45,8 @@ class Spec(NamedTuple):
 
 
 class Table:
-    """The rows of one kind of specs. *namespaces*: a regular expression of prefixes of names; unknown names with such a
-    prefix are refused, all other unknown names are allowed.
+    """The known extra specs of flavors, or the known properties of images. *namespaces*: a regular expression of
+    prefixes of names; unknown names with such a prefix are refused, all other unknown names are allowed.
     """
 
     def __init__(self, noun: str, rows: Sequence[Spec], namespaces: str) -> None:
@@ -55,7 +55,7 @@ class Table:
 
     @cached_property
     def _patterns(self) -> list[tuple[re.Pattern[str], Spec]]:
-        """The rows with compiled names. Compiled at first use: together they take half a megabyte."""
+        """Each row with the compiled pattern of its name. Compiled at first use: together they take half a megabyte."""
         return [(re.compile(row.name), row) for row in self.rows]
 
     def find(self, name: str) -> Optional[Spec]:
@@ -83,7 +83,7 @@ class Table:
         return " Did you mean '%s'?" % near[0] if near and self.find(near[0]) else ""
 
     def acted_on(self, specs: Mapping[str, Any], part: str) -> dict[str, str]:
-        """Return the *specs* that a *part* acts on, as texts."""
+        """Return those of *specs*, ``{name: value}``, that *part* of Magnetar acts on, with their values as texts."""
         rows = ((name, value, self.find(name)) for name, value in specs.items())
         return {name: str(value) for name, value, row in rows if row is not None and part in row.acts}
 

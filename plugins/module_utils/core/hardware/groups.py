@@ -25,8 +25,8 @@ _TRAIT = re.compile("trait(?P<group>%s)?:(?P<name>.+)" % GROUP)
 
 
 def custom_resources(specs: Mapping[str, Any]) -> dict[str, int]:
-    """Return the requested amounts of custom resource classes, and of other classes that operators give to hosts,
-    summed over all groups.
+    """Return the amounts that extra *specs* request of custom resource classes, and of other classes that operators
+    give to hosts, by class, summed over all groups.
     """
     amounts: dict[str, int] = {}
     for match, value in _matches(_RESOURCES, specs):

@@ -64,8 +64,8 @@ _RUN_BY = {X86_64: (I686,)}
 
 
 def shutdown_timeout(properties: Mapping[str, Any]) -> Optional[int]:
-    """Return the seconds that a guest of the image may take to shut down; ``None`` where its properties have no valid
-    value.
+    """Return the seconds that a guest may take to shut down, from the *properties* of its image; ``None`` where they
+    have no valid value.
     """
     text = str(properties.get(SHUTDOWN_TIMEOUT, ""))
     return int(text) if re.fullmatch(SECONDS, text) else None
@@ -73,8 +73,8 @@ def shutdown_timeout(properties: Mapping[str, Any]) -> Optional[int]:
 
 def unsuited_properties(properties: Mapping[str, Any], host: Mapping[str, Any]) -> Iterator[str]:
     """Yield a text for each of an image's *properties* that requests another machine than the *host* (fields of
-    ``kinds.Host``). A host that does not report its architecture suits any. The architecture of
-    ``hw_emulation_architecture`` may also be the image's own.
+    ``kinds.Host``). A host that does not report its architecture suits any. The image may also have an architecture
+    that it names in ``hw_emulation_architecture`` and the host emulates.
     """
     kinds = {str(virt_type).lower() for virt_type in (host.get("hypervisor_type") or "qemu",
                                                       *(host.get("virt_types") or ()))}

@@ -58,7 +58,7 @@ def is_versioned(machine: str) -> bool:
 
 
 def is_same_machine(machine: str, recorded: str) -> bool:
-    """Return whether the requested *machine* is the *recorded* one of a server: equal to it, or its alias."""
+    """Return whether *machine*, a requested type, is *recorded*, a server's type, or its alias, or ``auto``."""
     return machine in (recorded, AUTO) or (machine in VERSIONED and machine_family(recorded) == machine)
 
 
@@ -76,7 +76,7 @@ def is_machine_upgrade(old: str, new: str) -> bool:
 
 
 def guest_machines(facts: Mapping[str, Any]) -> dict[str, list[str]]:
-    """Return the machine types of a host's guests, by architecture. *facts*: ``architecture``,
+    """Return the known machine types that guests of a host can have, by architecture. *facts*: ``architecture``,
     ``emulated_architectures`` and ``machine_types`` (all of QEMU's) of the host.
     """
     architectures = (facts["architecture"], *facts["emulated_architectures"])
@@ -85,8 +85,8 @@ def guest_machines(facts: Mapping[str, Any]) -> dict[str, list[str]]:
 
 
 def machine_of_image(image: Mapping[str, Any], requested: str = "") -> str:
-    """Return the machine type that the *image* document of a server records (``machine``); without one, the *requested*
-    type of the image's properties.
+    """Return the machine type ``machine`` in *image*, the image document of a server; without one, *requested*, the
+    type from the image's properties; "" without both.
     """
     return str(image.get("machine") or requested or "")
 
@@ -101,7 +101,7 @@ def properties_with_machine(properties: Mapping[str, Any], machine: str) -> dict
 
 
 def describe_machines(names: Iterable[str]) -> str:
-    """Return a readable list of the known machine types, newest first, at most ten of each alias."""
+    """Return a text of those of *names* that are known machine types, newest first, at most ten of each alias."""
     recognized = sorted(filter(machine_family, names))
     shown = []
     for alias in VERSIONED:

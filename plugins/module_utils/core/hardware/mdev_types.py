@@ -13,7 +13,7 @@ _ANY, _ONE = "*", "?"
 
 def check_mdev_types(types: Sequence[Mapping[str, str]]) -> str:
     """Return the error in the *types* that settings enable; empty when there is none. Each device has one type. A type
-    without device addresses applies to all other devices; only the last one may be so.
+    without device addresses applies to all remaining devices, so it must be the last.
     """
     for at, first in enumerate(types):
         for second in types[at + 1:]:

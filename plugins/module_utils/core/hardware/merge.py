@@ -85,9 +85,9 @@ def encrypts_disks(flavor: Mapping[str, Any], image: Mapping[str, Any]) -> bool:
 
 
 def requested_hardware(flavor: Mapping[str, Any], image: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the fields of the server that *flavor* (``vcpus``, ``extra_specs``) and *image* (``properties``) request:
-    ``hardware``, and ``machine`` where the image names one or records the server's current one; empty when they request
-    nothing. Raises ``InvalidField``.
+    """Return the fields of a server that *flavor* (``vcpus``, ``extra_specs``) and *image* (``properties``) request:
+    ``hardware``, and ``machine`` where *image* has one (in a property, or recorded for the server); empty when they
+    request nothing. Raises ``InvalidField``.
     """
     hardware = hardware_of_specs(flavor.get("extra_specs") or {}, image.get("properties") or {}, flavor["vcpus"])
     machine = machines.machine_of_image(image, hardware.pop("machine", ""))
@@ -124,13 +124,13 @@ def memory_model(hardware: Mapping[str, Any]) -> str:
 
 
 def root_device(hardware: Mapping[str, Any]) -> str:
-    """Return the device name of a server's local root disk."""
+    """Return the device name of the local root disk of a server with this *hardware*."""
     return PREFIX[hardware.get("disk_bus", "virtio")] + "a"
 
 
 def merge_flavor_image(flavor: Mapping[str, Any], image: Mapping[str, Any], vcpus: int) -> dict[str, Any]:
-    """Merge the requests of flavor and image (``rows.parse_hardware_specs``) by the rule of each row. Raises
-    ``InvalidField``.
+    """Return the values by field that *flavor* and *image* (``rows.parse_hardware_specs`` of each) request together,
+    merged by the rule of each row. Raises ``InvalidField``.
     """
     merged: dict[str, Any] = {}
     if "numa_nodes" in flavor and (more := sorted({"numa_cpus", "numa_mem"}.intersection(image))):
@@ -155,8 +155,8 @@ def merge_flavor_image(flavor: Mapping[str, Any], image: Mapping[str, Any], vcpu
 
 
 def _merge_row(row: Row, flavor: Any, image: Any) -> Any:
-    """Return the value of one *row* of ``hardware`` from the values of flavor and image, either of which may be
-    missing.
+    """Return the value of one *row* of ``hardware``, merged by its rule from the values of *flavor* and *image*, either
+    of which may be ``None``. Raises ``InvalidField``.
     """
     if row.rule == OPEN and image is not None and flavor not in (numa.LARGE, numa.ANY_SIZE):
         raise InvalidField("image", "property %s may be set only where the flavor's %s is large or any, and it is %s"
@@ -211,8 +211,8 @@ def _products(vcpus: int) -> Iterator[dict[str, int]]:
 
 
 def merge_server_hardware(requested: Mapping[str, Any], overrides: Mapping[str, Any], vcpus: int) -> dict[str, Any]:
-    """Return the ``hardware`` of a server without default values. *requested*: the merge of flavor and image
-    (``merge_flavor_image``). *overrides*: the server's own fields, which take precedence. Raises ``InvalidField``.
+    """Return the ``hardware`` of a server, without fields that have their defaults. *requested*: the result of
+    ``merge_flavor_image``. *overrides*: the server's own fields, which take precedence. Raises ``InvalidField``.
     """
     hardware = dict(requested)
     if any(name in overrides for name in TOPOLOGY):
@@ -252,7 +252,7 @@ def _check(hardware: Mapping[str, Any]) -> None:
 
 
 def _check_bases(hardware: Mapping[str, Any]) -> None:
-    """Raise ``InvalidField`` for fields that have no effect without another field, when that one is missing."""
+    """Raise ``InvalidField`` for a field of *hardware* that depends on another field which is missing or off."""
     for name in hardware:
         if (base := _base(name)) and base not in hardware:
             raise InvalidField("hardware.%s" % name, "needs %s" % base)
@@ -286,7 +286,7 @@ def _check_encrypted_memory(hardware: Mapping[str, Any]) -> None:
 
 
 def _base(name: str) -> str:
-    """Return the field that *name* has no effect without; "" when there is none."""
+    """Return the field on which the field *name* depends; "" when there is none."""
     if name.startswith("disk_") and name.endswith("_max"):
         return name[:-len("_max")]
     if name.startswith("vif_") and not name.endswith("_average"):

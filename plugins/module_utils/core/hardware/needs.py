@@ -32,8 +32,8 @@ TPM = "swtpm for a TPM %s; on Debian the packages swtpm and swtpm-tools have it"
 
 
 def missing_hardware(hardware: Mapping[str, Any], host: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """Yield each field of *hardware* that a *host* (fields of ``kinds.Host``) cannot provide, with the missing part.
-    Facts that a host does not report count as missing.
+    """Yield (field, reason) for each field of *hardware* that a *host* (fields of ``kinds.Host``) cannot provide. Facts
+    that a host does not report count as missing.
     """
     yield from _machine(hardware, host)
     if hardware.get("secure_boot") == "required" and not host.get("secure_boot"):
@@ -54,7 +54,9 @@ def missing_hardware(hardware: Mapping[str, Any], host: Mapping[str, Any]) -> It
 
 
 def _machine(hardware: Mapping[str, Any], host: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """Yield what the host lacks of architecture, machine type and firmware. An emulator comes with its own firmware."""
+    """Yield (field, reason) for an architecture, machine type or firmware in *hardware* that *host* lacks. UEFI
+    firmware for an emulated architecture comes with its emulator.
+    """
     emulated, emulatable = architectures.emulated_architecture(hardware, host), host.get("emulated_architectures") or ()
     if emulated and emulated not in emulatable:
         yield architectures.FIELD, EMULATOR % (
@@ -77,15 +79,15 @@ def offered_machine_types(hardware: Mapping[str, Any], host: Mapping[str, Any]) 
 
 
 def _devices(hardware: Mapping[str, Any], host: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """Yield the requested PCI devices and virtual GPUs that the host lacks."""
+    """Yield (field, reason) for requested PCI devices and virtual GPUs that the host lacks."""
     requested = device_requests(hardware)
     yield from missing_devices(requested, reported_devices(host) if requested else {})
 
 
 def missing_devices(requested: Mapping[str, int], available: Mapping[str, Mapping[str, Any]]) -> Iterator[tuple[str,
                                                                                                                 str]]:
-    """Yield the names of the *requested* devices that are not *available*, as of ``pci.device_requests`` and
-    ``pci.network_devices_name``. *available*: ``pci.reported_devices`` of the host.
+    """Yield (field, reason) for each of the *requested* devices that are not *available*. *requested*: counts by the
+    names of ``pci.device_requests`` and ``pci.network_devices_name``. *available*: ``pci.reported_devices`` of a host.
     """
     for name, count in requested.items():
         device = available.get(name)

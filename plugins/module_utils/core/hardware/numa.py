@@ -235,8 +235,8 @@ def place_guest(cells: Sequence[HostCell], needs: Needs, worth: Mapping[int, int
 
 
 def _near_choices(order: Sequence[HostCell], networks: Iterable[str]) -> Iterator[tuple[int, ...]]:
-    """Yield choices of cells that together are near all of the *networks*, each as a tuple of indexes into *order*, in
-    the order of the cells.
+    """Yield choices of host cells that together are near all of the *networks*, each choice as a tuple of ascending
+    indexes into *order*. Networks that are near no cell do not count.
     """
     near_cells = {frozenset(at for at, cell in enumerate(order) if name in cell.networks) for name in networks}
     # A network near all cells of another network, and more, adds no constraint to it. So the number of choices depends
@@ -247,9 +247,9 @@ def _near_choices(order: Sequence[HostCell], networks: Iterable[str]) -> Iterato
 
 
 def _match_cells(fits: Sequence[Mapping[int, Placement]], near: Sequence[int] = ()) -> Optional[list[int]]:
-    """Match the cells of the guest to different cells of the host, and return the host cell's index for each. *fits*:
-    for each guest cell, the placements by host cell. All of *near* are used, and early cells are preferred; ``None``
-    where there is no match.
+    """Match each guest cell to a host cell of its own; return the host cell indexes by guest cell, ``None`` where no
+    match exists. *fits*: for each guest cell, its placements by host cell index. *near*: host cells that must all be
+    used. Host cells with lower indexes are preferred.
     """
     taken = _cover_near_cells(fits, near)
     if taken is None:
@@ -271,8 +271,8 @@ def _match_cells(fits: Sequence[Mapping[int, Placement]], near: Sequence[int] = 
 
 
 def _cover_near_cells(fits: Sequence[Mapping[int, Placement]], near: Sequence[int]) -> Optional[dict[int, int]]:
-    """Match each host cell in *near* to a different guest cell, and return the guest cells by host cell; ``None`` where
-    that is impossible. Later matching keeps all host cells of *near* in use.
+    """Match each host cell in *near* to a guest cell of its own; return the guest cells by host cell, ``None`` where
+    that is impossible. *fits*: for each guest cell, its placements by host cell index.
     """
     taken: dict[int, int] = {}
 
@@ -290,8 +290,8 @@ def _cover_near_cells(fits: Sequence[Mapping[int, Placement]], near: Sequence[in
 
 
 def _place_cell(host: HostCell, guest: GuestCell, needs: Needs, emulator: bool) -> Placement:
-    """Return the placement of the *guest* cell on the *host* cell: CPUs, memory and page size. *emulator*: also a CPU
-    for QEMU's threads. Raises ``NoFit``.
+    """Return the placement of the cell *guest* on the cell *host*: CPUs, memory and page size. *emulator*: whether
+    QEMU's threads need a CPU there too. Raises ``NoFit``.
     """
     floating = len(guest.cpus) - len(guest.pinned)
     if floating > len(host.shared):
@@ -310,8 +310,8 @@ def _place_cell(host: HostCell, guest: GuestCell, needs: Needs, emulator: bool) 
 
 
 def _choose_cpus(host: HostCell, count: int, threads: str) -> list[int]:
-    """Return *count* of the cell's dedicated CPUs. *threads*: ``require`` or ``prefer`` threads of the same cores, or
-    ``isolate``, which needs a host without threads.
+    """Return *count* free dedicated CPUs of the cell *host*, or raise ``NoFit``. *threads*: ``require`` or ``prefer``
+    threads of the same cores, or ``isolate``, which needs a host without threads.
     """
     if not count:
         return []
@@ -331,7 +331,7 @@ def _choose_cpus(host: HostCell, count: int, threads: str) -> list[int]:
 
 
 def _page_size(host: HostCell, memory_mb: int, size: str) -> int:
-    """Return the size in KiB of the pages for *memory_mb* of memory. Raises ``NoFit``."""
+    """Return the KiB of a page for *memory_mb* in *host*. *size*: the requested page size. Raises ``NoFit``."""
     sizes = sorted((kib for kib in host.pages if kib > SMALL_KIB), reverse=True)
     accepted = {"": [SMALL_KIB], SMALL: [SMALL_KIB], LARGE: sizes, ANY_SIZE: [*sizes, SMALL_KIB]}.get(size)
     for kib in [int(size)] if accepted is None else accepted:
@@ -348,13 +348,13 @@ def _page_size(host: HostCell, memory_mb: int, size: str) -> int:
 
 
 def held_cpus(placement: Mapping[str, Any]) -> frozenset[int]:
-    """Return the host CPUs that a server with this *placement* has to itself."""
+    """Return the dedicated host CPUs in a server's *placement*: pinned ones, and the one for QEMU's threads."""
     pinned = {cpu for cell in placement["cells"] for cpu in cell["pins"].values()}
     return frozenset(pinned | ({placement["emulator"]} if "emulator" in placement else set()))
 
 
 def remaining_cells(cells: Iterable[HostCell], placements: Iterable[Mapping[str, Any]]) -> list[HostCell]:
-    """Return *cells* without the CPUs and memory that *placements* use."""
+    """Return *cells* with the free CPUs and memory that remain after *placements*."""
     cpus: set[int] = set()
     memory: dict[tuple[int, int], int] = {}
     for placement in placements:
@@ -369,8 +369,8 @@ def remaining_cells(cells: Iterable[HostCell], placements: Iterable[Mapping[str,
 
 
 def lost_placement(cells: Iterable[HostCell], placement: Mapping[str, Any], needs: Needs) -> str:
-    """Return the reason why a server with these *needs* cannot keep its *placement*; "" where it can. In *cells*, what
-    the placement uses counts as free.
+    """Return the reason why a server with these *needs* cannot keep its *placement*; "" where it can. In *cells*, the
+    CPUs and memory of *placement* must count as free.
     """
     cells_by_id = {cell.id: cell for cell in cells}
     if [sorted(map(int, cell["pins"])) for cell in placement["cells"]] != [list(cell.pinned)
@@ -396,7 +396,7 @@ def lost_placement(cells: Iterable[HostCell], placement: Mapping[str, Any], need
 
 
 def report_cells(cells: Iterable[HostCell], free: Iterable[HostCell]) -> Iterator[dict[str, Any]]:
-    """Yield *cells* and their *free* parts in the form of the field ``numa_cells`` of ``kinds.Host``."""
+    """Yield a document of each cell for the field ``numa_cells`` of ``kinds.Host``. *free*: free parts of *cells*."""
     for cell, free_cell in zip(cells, free):
         parts = [{"cpus_dedicated": cpu_text(source.dedicated), "memory_mb": source.memory_mb,
                   "pages": {str(kib): count for kib, count in sorted(source.pages.items())}}
@@ -407,7 +407,7 @@ def report_cells(cells: Iterable[HostCell], free: Iterable[HostCell]) -> Iterato
 
 
 def parse_cells(cells: Iterable[Mapping[str, Any]]) -> list[HostCell]:
-    """Return the cells that a host reports."""
+    """Return the cells in *cells*, the field ``numa_cells`` of ``kinds.Host``."""
     def of(text: str) -> frozenset[int]:
         return cpu_set(text) if text else frozenset()
     return [HostCell(cell["id"], of(cell["cpus_dedicated"]), of(cell["cpus_shared"]), cell["memory_mb"],

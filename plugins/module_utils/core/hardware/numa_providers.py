@@ -45,15 +45,15 @@ def cell_provider_name(cell: int) -> str:
 
 
 def cell_parents(cells: Iterable[int]) -> dict[int, str]:
-    """Return, by NUMA cell, the name of the resource provider that is the parent of the providers of devices near the
-    cell.
+    """Return the name of each cell's resource provider by the cell's number. Providers of devices near the cell have it
+    as their parent.
     """
     return {cell: cell_provider_name(cell) for cell in cells}
 
 
 def cell_providers(cells: Iterable[HostCell], had: Mapping[str, Iterable[Placement]]) -> list[dict[str, Any]]:
-    """Return all *cells* of a host as ``providers`` of ``kinds.Host``. *had*: the placements by server uuid; a server
-    that is being resized has two.
+    """Return an item of the field ``providers`` of ``kinds.Host`` for each of a host's *cells*. *had*: the placements
+    by server uuid; a server that is being resized has two.
     """
     allocations: dict[int, dict[str, dict[str, int]]] = {}
     for server, placements in sorted(had.items()):
@@ -71,8 +71,8 @@ def _totals(cell: HostCell) -> dict[str, int]:
 
 
 def _amounts(placements: Iterable[Placement]) -> dict[int, dict[str, int]]:
-    """Return what the *placements* of one server use of each cell, by resource class. A CPU in both placements of a
-    resize counts once.
+    """Return the amounts that the *placements* of one server use, by cell and resource class. A CPU in both placements
+    of a resize counts once.
     """
     cpus: dict[int, set[int]] = {}
     amounts_by_cell: dict[int, dict[str, int]] = {}
