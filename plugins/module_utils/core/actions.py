@@ -40,7 +40,7 @@ class Action(NamedTuple):
     * *states*: vm_states that allow it. *task*: the task_state during it. *steps*: further task_states, in order, as it
       progresses. *after*: the vm_state after success (``None``: unchanged).
     * *locked*: it is refused on a locked server, except for admins. *busy*: it is allowed while the server has a
-      task_state. *alone*: it is refused while another such action of the server is queued or running, even without a
+      task_state. *alone*: it is refused while another *alone* action of the server is queued or running, even without a
       task_state. *over*: task_states that it supersedes: queued work is dropped, running work ends first.
     * *want*: the fields that it sets in the agent's desired state. *kind*: its kind in the limits of concurrent actions
       per host. *placed*: whether a server that never got a host is refused (Nova's "is not ready"); an offloaded server

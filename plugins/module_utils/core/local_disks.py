@@ -50,7 +50,9 @@ def is_swap(item: Item) -> bool:
 
 
 def blank_disk_files(mapping: Sequence[Item]) -> Iterator[tuple[Item, str]]:
-    """Yield the blank local items of *mapping* with their file names. Ephemeral disks after the first are numbered."""
+    """Yield each blank local item of *mapping* with its file name in the server's folder. The names of ephemeral disks
+    after the first have a number.
+    """
     at = 0
     for item in filter(is_blank, mapping):
         if is_swap(item):
@@ -61,8 +63,8 @@ def blank_disk_files(mapping: Sequence[Item]) -> Iterator[tuple[Item, str]]:
 
 
 def flavor_local_disks(flavor: Item, mapping: Sequence[Item] = ()) -> list[LocalDisk]:
-    """Return the local disks of a server, ephemeral disks first, in the order of *mapping*. A swap disk is at most as
-    large as the flavor's (MiB); an ephemeral disk without a size gets the flavor's whole size (GiB).
+    """Return the local disks of a server: ephemeral disks in the order of *mapping*, then the swap disk, at most as
+    large as the flavor's (MiB). An ephemeral disk without a size gets the flavor's whole size (GiB).
     """
     if not (mapping or flavor["ephemeral"] or flavor["swap"]):
         return []

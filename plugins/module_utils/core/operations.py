@@ -93,8 +93,8 @@ class Operation:
         return self._cancelled.is_set()
 
     def waiting(self) -> AbstractContextManager[None]:
-        """Return a context in which the operation waits for something else, so that another operation may run. Nested
-        contexts do nothing.
+        """Return a context in which the operation waits for other work and leaves its place to another operation. A
+        nested context has no effect.
         """
         return nullcontext() if self._waits else self._waiting()
 
@@ -108,11 +108,12 @@ class Operation:
             self._waits = False
 
     def forget(self) -> None:
-        """Drop the result after the caller has received it, so that a thousand ended batches do not fill the memory."""
+        """Delete the result after the caller has received it, so that a thousand ended batches do not fill the memory.
+        """
         self.result = None
 
     def wait(self, seconds: Optional[float]) -> bool:
-        """Wait at most *seconds* (``None``: without limit) for the end. Return whether the operation has ended."""
+        """Wait at most *seconds* (``None``: without limit) for the end of the work. Return whether it has ended."""
         return self._ended.wait(seconds)
 
     def then(self, listener: Callable[[Operation], None]) -> None:
@@ -167,8 +168,8 @@ class Operation:
 
 class Operations:
     """All operations of an agent: at most *workers* running ones, and the last *kept* that ended. Up to ``WAITING``
-    operations that wait for something else (``Operation.waiting``) do not count as running. *threads*: a shared pool of
-    threads, in place of own pools.
+    operations that wait for something else (``Operation.waiting``) do not count as running. *threads*: a pool of
+    threads to use, in place of own pools.
     """
 
     def __init__(self, workers: int, kept: int = KEPT, threads: Optional[ThreadPoolExecutor] = None) -> None:
@@ -186,15 +187,18 @@ class Operations:
         self._closed = self._given_up = False
 
     def start(self, name: str, function: Callable[[Operation], Any], stream: bool = False, **labels: Any) -> Operation:
-        """Run *function(operation)* in the pool. *labels*: ``kind``, ``key``, ``request_id``, ``caller``.
+        """Start *function(operation)* in a thread, and return the new operation. *labels*: ``kind``, ``key``,
+        ``request_id``, ``caller``.
 
-        It waits for a free thread when all are busy; until then its progress says ``waiting``. *stream*: it follows a
-        client's pace, so it gets a thread of another pool and delays no other work.
+        The operation may wait for a free thread; until then its progress says ``waiting``. *stream*: its pace is that
+        of a client, so it gets a thread of another pool and delays no other work.
         """
         return self.begin(Operation(name, **labels), function, stream)
 
     def begin(self, operation: Operation, function: Callable[[Operation], Any], stream: bool = False) -> Operation:
-        """Run *function* for an existing *operation*, with the same rules as ``start``."""
+        """Start *function* for the *operation* as ``start`` does, and return the operation. Raises ``HypervisorDown``
+        after ``close``.
+        """
         operation.progress["phase"] = "waiting"
         with self._lock:
             if self._closed:
@@ -213,8 +217,7 @@ class Operations:
         self._begin_next()
 
     def _begin_next(self, freed: int = 0) -> None:
-        """Start queued operations while there are free places. *freed*: number of places to add first; may be negative.
-        """
+        """Add *freed* (may be negative) to the number of free places, and start queued operations in free places."""
         with self._lock:
             self._places += freed
             while self._places > 0 and self._queue and not self._given_up:
@@ -229,8 +232,8 @@ class Operations:
 
     @contextmanager
     def _lending_place(self) -> Iterator[None]:
-        """Within the context, let another operation run in the place of this one, which then continues without waiting
-        for a place.
+        """Within the context, let a queued operation run in addition to the calling one, unless ``WAITING`` operations
+        wait already. After the context the calling operation continues immediately.
         """
         gives = self._waiting_places.acquire(blocking=False)
         if gives:
@@ -259,7 +262,7 @@ class Operations:
             _call_listener(listener, operation)
 
     def forget(self, operation: Operation) -> None:
-        """Remove an operation from the list after its caller has received the outcome."""
+        """Remove an ended operation from the list of operations, after its caller has received the outcome."""
         with self._lock:
             operation.kept = False
             self._ended.pop(operation.id, None)
@@ -283,7 +286,8 @@ class Operations:
         return len(self._running)
 
     def cancel(self, id: str) -> Operation:
-        """Stop an operation. Raises ``Conflict`` when it has already succeeded or failed."""
+        """Request the end of the operation, and return it. Raises ``Conflict`` when it has already succeeded or failed.
+        """
         operation = self.get(id)
         if operation.status in (SUCCEEDED, FAILED):
             raise Conflict(f"Operation {id} has {operation.status} already; nothing is left to cancel.", id=id)

@@ -95,8 +95,8 @@ def options_documentation(fields: Iterable[Field]) -> dict[str, Any]:
 
 
 def plugin_documentation(fields: Iterable[Field]) -> dict[str, Any]:
-    """Return the ``options:`` of a plugin. Ansible reads the environment variables of plugin options; plugins expand
-    paths themselves.
+    """Return the ``options:`` mapping of *fields* for a plugin: with environment variables, which Ansible reads for
+    plugins, and with paths as plain texts, which plugins expand themselves.
     """
     options = options_documentation(fields)
     options.pop("direct", None)
@@ -120,7 +120,7 @@ def check_options(options: Iterable[Field], params: Mapping[str, Any], prefix: s
 
 
 def bounded_options(options: Iterable[Field]) -> tuple[Field, ...]:
-    """Return those of *options* that ``check_options`` checks."""
+    """Return the *options* whose values ``check_options`` checks."""
     return tuple(option for _name, option in _visible(options)
                  if isinstance(option, Option) and _bounded(option.value))
 
@@ -130,7 +130,7 @@ def _bounded(value: Value) -> bool:
 
 
 def client_arguments(params: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the arguments of ``Client`` for a module's parameters."""
+    """Return the keyword arguments of ``Client`` that the module parameters *params* set."""
     arguments = {name: params.get(name) for name in ("endpoint", "token", "ca_cert", "client_cert", "client_key")}
     return dict(arguments, validate_certs=params.get("validate_certs", True),
                 connect_timeout=params.get("api_timeout") or 5, timeout=params.get("timeout") or 180)
@@ -166,7 +166,8 @@ def _shape(field: Field) -> dict[str, Any]:
 
 
 def _inner(value: Value) -> tuple[Field, ...]:
-    """Return the fields of a record type, or of the records in a list type; empty for other types."""
+    """Return the fields of the record type *value*, or of the records in the list type *value*; empty for other types.
+    """
     if isinstance(value, ListOf):
         value = value.item
     return value.fields if isinstance(value, Record) else ()
@@ -198,9 +199,7 @@ def _documented(field: Field) -> dict[str, Any]:
 
 
 def _default_notes(field: Field) -> Iterator[str]:
-    """Yield sentences of the documentation that the type cannot express: what an omitted option means, and that the
-    field is immutable.
-    """
+    """Yield sentences for the documentation of *field*: the effect of omitting it, and that it is immutable."""
     if field.default is not UNSET:
         yield "The default of a new resource is %s. Omitted later, the value stays." % _shown(field.default)
     elif field.required:

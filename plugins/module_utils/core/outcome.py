@@ -11,15 +11,15 @@ from .errors import Cancelled, MagnetarError, TimedOut, error_from_dict
 
 
 def is_operation(answer: Document) -> bool:
-    """Return whether an *answer* comes from a 202: it has an operation in place of the requested resource."""
+    """Return whether *answer*, with the status 202, has an operation in place of the requested resource."""
     return bool(answer) and set(answer) <= {"operation", "request_id"}
 
 
 def follow_operation(answer: Document, look: Callable[[str], Document], deadline: float, request_id: str,
                      progress: Optional[Callable[[Document], None]] = None) -> Document:
-    """Return the last answer of the operation in a 202 *answer*: the ended operation, or another answer in its place.
-    *look* fetches an operation by its id; its request may wait for the end. *progress* is called with each state.
-    Raises ``TimedOut``.
+    """Wait for the end of the operation in a 202 *answer*, and return the last answer: the ended operation, or an
+    answer of *look* without an operation. *look* fetches an operation by its id, and may wait for its end. *progress*
+    is called with each state. Raises ``TimedOut``.
     """
     pause, asked_at = 0.0, 0.0
     while is_operation(answer):
@@ -38,7 +38,7 @@ def follow_operation(answer: Document, look: Callable[[str], Document], deadline
 
 
 def operation_answer(operation: Document, request_id: str) -> Document:
-    """Return the answer of a finished operation. Raises its error."""
+    """Return the result of an ended *operation* as the answer to its request. Raises the error of a failed one."""
     status = operation.get("status")
     if status == "succeeded":
         result = operation.get("result") or {}
@@ -50,7 +50,7 @@ def operation_answer(operation: Document, request_id: str) -> Document:
 
 
 def timed_out_error(operation: Document) -> TimedOut:
-    """Return the error for a caller whose time is over while the *operation* still runs."""
+    """Return the error for a caller whose timeout ends while the *operation* still runs."""
     progress = operation.get("progress") or {}
     at = ""
     if progress.get("total"):
@@ -63,6 +63,6 @@ def timed_out_error(operation: Document) -> TimedOut:
 
 
 def attach_request_id(error: MagnetarError, request_id: str) -> MagnetarError:
-    """Set the id of the request in *error*, and return it."""
+    """Set *request_id* in *error* unless it has one, and return *error*."""
     error.request_id = error.request_id or request_id
     return error

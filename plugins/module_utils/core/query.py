@@ -46,7 +46,8 @@ def read_text(_name: str, text: str) -> str:
 
 
 def filter_reader(value: Value) -> Optional[Callable[[str, str], Any]]:
-    """Return the reader for a filter on a field of type *value*; ``None`` for lists and objects, which have no filters.
+    """Return the function that parses a filter on a field of type *value* from (name, text); ``None`` for lists and
+    objects, which have no filters.
 
     A filter on choices takes several words separated by commas; the field must have one of them.
     """
@@ -61,19 +62,18 @@ def filter_reader(value: Value) -> Optional[Callable[[str, str], Any]]:
 
 
 def filter_texts(value: Any) -> list[str]:
-    """Return the accepted texts of a filter, from the *value* that ``filter_reader`` has parsed; ``fits_filters`` takes
-    these.
-    """
+    """Return the accepted texts for ``fits_filters`` from *value*, the result of a ``filter_reader`` function."""
     return [_text(alternative) for alternative in (value if isinstance(value, list) else [value])]
 
 
 def fits_filters(shown: Mapping[str, Any], filters: Mapping[str, Container[str]]) -> bool:
-    """Return whether each field of *shown* that *filters* name has one of the filter's accepted texts."""
+    """Return whether *shown*, a resource, satisfies all *filters*: each field has one of the filter's accepted texts.
+    """
     return all(matches_one_text(shown.get(name), accepted) for name, accepted in filters.items())
 
 
 def matches_one_text(value: Any, accepted: Container[str]) -> bool:
-    """Return whether the text of *value* is *accepted*. A reference matches by its uuid or its name."""
+    """Return whether the text of *value* is one of *accepted*. For a reference, its uuid or its name must be one."""
     return any(text in accepted for text in _names(value))
 
 
@@ -87,8 +87,8 @@ def _text(value: Any) -> str:
 
 def read_parameters(pairs: Iterable[tuple[str, str]], readers: Mapping[str, Callable[[str, str], Any]],
                     shown: Optional[int] = None) -> dict[str, Any]:
-    """Return the parameters *pairs*, each parsed by its function in *readers*. Raises ``InvalidRequest`` for unknown
-    and repeated ones.
+    """Return the values of the parameters *pairs* (name, text), parsed by *readers*. Raises ``InvalidRequest`` for
+    unknown and repeated ones, ``InvalidField`` for invalid ones.
 
     *shown*: number of characters of an unknown name in the message.
     """

@@ -32,8 +32,8 @@ def is_uuid_key(text: str) -> bool:
 
 
 def checked_request(kind: type[Kind], key: str, want: Mapping[str, Any]) -> Document:
-    """Return *want* checked, with the name or id from *key*. Raises ``InvalidField``, also where *want* and *key*
-    differ.
+    """Return *want* in normal form, completed with the name or id in *key*. Raises ``InvalidField``, also where *want*
+    and *key* name different resources.
     """
     requested: Document = kind.check(dict(want), partial=True)
     field = "id" if is_uuid_key(key) else "name"
@@ -46,14 +46,14 @@ def checked_request(kind: type[Kind], key: str, want: Mapping[str, Any]) -> Docu
 
 # Differences ----------------------------------------------------------------------------------------------------
 def compared_fields(kind: type[Kind]) -> list[str]:
-    """Return the names of the fields whose difference counts as a change."""
+    """Return the names of the fields of *kind* whose difference counts as a change."""
     return [f.name for f in kind.settable() if f.compared and f.name != "id"]
 
 
 def field_differences(kind: type[Kind], before: Optional[Mapping[str, Any]],
                       after: Optional[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Return the ``diff`` of an answer over the fields that a user sets. ``None`` for *before* or *after*: there is no
-    resource, and the other side shows only its non-empty fields.
+    """Return the differences (``diff_documents``) of the compared fields. Where *before* or *after* is ``None``, there
+    is no resource, and only the non-empty fields of the other one differ.
     """
     names = compared_fields(kind)
     sides: list[Document] = []
@@ -64,12 +64,12 @@ def field_differences(kind: type[Kind], before: Optional[Mapping[str, Any]],
 
 
 def record_step(kind: type[Kind], name: str) -> Step:
-    """Return the step that records the desired state."""
+    """Return the step that stores the desired state of the resource *name*."""
     return Step("record", "record %s %s" % (kind.noun, name))
 
 
 def forget_step(kind: type[Kind], name: str) -> Step:
-    """Return the step that removes the recorded state."""
+    """Return the step that removes the stored desired state of the resource *name*."""
     return Step("forget", "forget %s %s" % (kind.noun, name))
 
 
@@ -121,8 +121,8 @@ class Change:
                            % (self.kind.noun, name, id, self.given["id"]), uuids=[id])
 
     def wanted(self, current: Optional[Mapping[str, Any]]) -> Document:
-        """Return the whole desired document of the resource. *current*: the previous desired document, or ``None`` for
-        a new resource, whose missing fields get their defaults.
+        """Return the complete desired document of the resource, from the request and *current*, the previous desired
+        document (``None`` for a new resource, whose missing fields get their defaults).
         """
         base = self.kind.giving_way(self.kind.defaults() if current is None else current, self.given)
         merged = {name: value for name, value in self.given.items() if name != "id"}
@@ -175,8 +175,8 @@ class Change:
         return policy
 
     def allowed(self, rebuild: bool) -> Document:
-        """Return the caller's permissions and requests that the planner reads next to the current state; empty when the
-        caller allows nothing. *rebuild*: whether the resource will be rebuilt.
+        """Return the caller's permissions in the form of ``plan_server``'s *have*; empty when the caller allows
+        nothing. *rebuild*: whether the resource will be rebuilt.
         """
         allowed: Document = {"allow_reboot": True} if self.permissions.get("allow_reboot") else {}
         if rebuild:
@@ -208,9 +208,7 @@ _mode: ContextVar[Optional[tuple[bool, list[str]]]] = ContextVar("check_mode", d
 
 @contextmanager
 def check_mode(dry_run: bool, warnings: list[str]) -> Iterator[None]:
-    """Within the context, collect warnings (``warn_caller``) in *warnings*. With *dry_run*, ``refuse_missing`` only
-    warns.
-    """
+    """Within the context, add texts of ``warn_caller`` to *warnings*. With *dry_run*, ``refuse_missing`` only warns."""
     token = _mode.set((dry_run, warnings))
     try:
         yield
@@ -242,7 +240,8 @@ def assumed_warning(noun: str, name: str) -> str:
 
 @contextmanager
 def allow_in_use(dry_run: bool, warnings: list[str]) -> Iterator[None]:
-    """Within the context of a dry run, add a refusal to remove a resource in use to *warnings* in place of raising it.
+    """Within the context, with *dry_run*, catch ``InUse`` (a refusal to remove a used resource) and add it to
+    *warnings*.
     """
     try:
         yield

@@ -63,5 +63,5 @@ def matches_server_filters(server: Server, filters: Mapping[str, list[str]]) -> 
 
 
 def _name(reference: Any) -> Any:
-    """Return the name of a referenced resource, or its uuid; ``None`` for a flavor that is only sizes."""
+    """Return the name, or without one the uuid, of a referenced resource; ``None`` for a flavor that is only sizes."""
     return reference.get("name") or reference.get("id") if isinstance(reference, Mapping) else reference

@@ -212,7 +212,7 @@ class Nullable(Value):
 
 
 class ListOf(Value):
-    """A list of at most *max* items; ``unique`` refuses equal items and sorts (a set has no order)."""
+    """A list of at most *max* items; ``unique`` removes equal items and sorts (a set has no order)."""
 
     form = (list, tuple)
 
@@ -273,8 +273,8 @@ def _either(rules: list[str]) -> str:
 
 
 class OneOf(Value):
-    """The first of several value types that accepts the value. When none does, the error comes from the type that
-    resembles the value most, or combines the rules of all when none stands out.
+    """A value of one of several types; the first that accepts it counts. When none does, the error comes from the type
+    that resembles the value most, or combines the rules of all types when none stands out.
     """
 
     def __init__(self, *values: Value) -> None:
@@ -305,7 +305,7 @@ class OneOf(Value):
 
 
 class Const(Value):
-    """The single value *value*."""
+    """The type with the single value *value*."""
 
     def __init__(self, value: Any) -> None:
         self.value = value

@@ -83,9 +83,9 @@ _KINDS = {WHOLE: PF, VDPA: VDPA, REMOTE: REMOTE}
 
 
 def network_devices_name(network: str, vnic_type: str = DIRECT, trusted: bool = False) -> str:
-    """Return the device name under which devices of a physical *network* (or ``TUNNELS``) are counted for NICs of
-    *vnic_type*: virtual functions (with *trusted*, the trusted ones), cards without virtual functions, vDPA devices, or
-    functions of SmartNICs. No alias can have this name.
+    """Return the name under which devices of a physical *network* (or ``TUNNELS``) are counted for NICs of *vnic_type*:
+    virtual functions (with *trusted*, the trusted ones), cards without virtual functions, vDPA devices, or functions of
+    SmartNICs. No alias can have this name.
     """
     return "%s:%s%s" % (_KINDS.get(vnic_type, VF), network, ":trusted" if trusted else "")
 
@@ -109,15 +109,15 @@ def nic_devices_name(nic: Mapping[str, Any]) -> str:
 
 
 def card_devices_name(name: str, card: str) -> str:
-    """Narrow *name* (of ``network_devices_name``) to the devices of one *card*, given by its network device; empty for
-    any card.
+    """Return *name* (of ``network_devices_name``), limited to the devices of one *card*, given by its network device.
+    With an empty *card*, *name* is unchanged.
     """
     kind, network, *trusted = name.split(":")
     return ":".join((kind, "%s/%s" % (network, card) if card else network, *trusted))
 
 
 def describe_devices(name: str, single: bool = False) -> str:
-    """Return a readable text for a name of ``network_devices_name``, in the plural unless *single*."""
+    """Return a text for users of *name* (of ``network_devices_name``), in the plural unless *single*."""
     kind, _network, *trusted = name.split(":")
     network = network_of_devices(name).replace("/", ", card ")
     return "%s%s%s of %s" % (
@@ -127,7 +127,7 @@ def describe_devices(name: str, single: bool = False) -> str:
 
 
 def is_nic_holder(name: str) -> bool:
-    """Return whether the *name* of a device's user is that of a NIC, its MAC address, and not an alias."""
+    """Return whether *name*, the recorded holder of a device, is a MAC address: a NIC holds it, not an alias."""
     return ":" in name
 
 
@@ -164,7 +164,7 @@ def reported_devices(host: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
 
 
 def _names(part: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return the device names that virtual GPUs in *part* (an item of the field ``mdevs``) satisfy."""
+    """Return the names of ``vgpu_device_name`` for which virtual GPUs in *part*, an item of ``mdevs``, are suitable."""
     return (VGPU, *map(vgpu_device_name, part.get("traits") or ()))
 
 
@@ -217,9 +217,9 @@ ANYWHERE = Affinity()
 
 def assign_candidates(units: Sequence[Sequence[Hashable]], room: Mapping[Any, int],
                       lax: int = 0) -> Optional[list[Any]]:
-    """Choose one of the candidates of each of the *units*, an early one where possible, and each candidate at most as
-    often as *room* says. Return the choices, or ``None`` where the candidates do not suffice. The first *lax* units
-    need no candidate: as many of them as possible get one, the others ``None``.
+    """Assign to each of the *units* one of its candidates, an early one where possible. *room*: how often each
+    candidate may be assigned. Return the candidate of each unit, or ``None`` where some unit gets none. The first *lax*
+    units may stay without: their candidate is then ``None``.
     """
     taken: dict[Any, list[int]] = {}
 
@@ -247,10 +247,10 @@ def assign_candidates(units: Sequence[Sequence[Hashable]], room: Mapping[Any, in
 def pools_suffice(pools: Sequence[DevicePool], room: Sequence[int], requested: Iterable[Mapping[str, int]],
                   affinity: Affinity = ANYWHERE, policies: Mapping[str, str] = MappingProxyType({}),
                   occupied: Iterable[Mapping[str, int]] = ()) -> bool:
-    """Return whether the pools, each with *room* for so many devices, have devices for all servers. *requested*: for
-    each server, devices by alias. *policies*: affinity policies of aliases that have one. *occupied*: for each other
-    server, the devices by alias that it already holds, and that use room too. A held device that fits no pool (its
-    alias or card is gone) blocks no request.
+    """Return whether the *pools* have devices for all servers. *room*: the number of devices of each pool. *requested*:
+    for each server, devices by alias. *policies*: affinity policies of aliases that have one. *occupied*: for each
+    other server, the devices by alias that it holds already, within *room*. A held device that fits no pool (its alias
+    or card is gone) blocks no request.
     """
     def units(counted: Iterable[Mapping[str, int]]) -> list[list[int]]:
         return [[at for at, pool in enumerate(pools)
@@ -267,9 +267,9 @@ Held = Tuple[str, Optional[int]]
 
 def assign_held_devices(pools: Sequence[DevicePool], counted: Mapping[str, Mapping[str, int]],
                         reported: Mapping[str, Mapping[str, int]]) -> dict[str, list[Held]]:
-    """Return the pool of each device that servers hold. *counted*: devices by alias of each server, from claims.
-    *reported*: devices by provider of each server, from its host. Devices not reported yet come from the first pools
-    with room. No device is assigned twice.
+    """Return, by server, the alias and pool of each device that the server holds. *counted*: devices by server and
+    alias, from claims. *reported*: devices by server and provider, from the host. Devices not reported yet come from
+    the first pools with room. No device is assigned twice.
     """
     room = {at: pool.total for at, pool in enumerate(pools)}
     held_devices: dict[str, list[Held]] = {}
@@ -305,9 +305,9 @@ def assign_held_devices(pools: Sequence[DevicePool], counted: Mapping[str, Mappi
 
 def preferred_cells(free_devices: Iterable[tuple[Iterable[str], int, int]], requested: Mapping[str, int]) -> dict[int,
                                                                                                                   int]:
-    """Return the weight of each NUMA cell of a host for the placement of a guest. *free_devices*: (aliases, cell,
-    count) of free devices. Cells with *requested* devices come first; for a server that requests none, cells with
-    devices come last.
+    """Return a weight for each NUMA cell of a host; a guest goes to cells with high weights first. *free_devices*:
+    (aliases, cell, count). Cells with *requested* devices weigh most; for a server that requests none, cells with
+    devices weigh least.
     """
     worth: dict[int, int] = {}
     for aliases, node, count in free_devices:
@@ -396,7 +396,7 @@ def normalize_device_field(field_name: str, value: Any) -> str:
 
 
 def check_devices(specs: Sequence[Mapping[str, str]]) -> str:
-    """Return the error in the devices that settings name; empty when there is none."""
+    """Return the error in *specs*, the devices that an agent's settings name; empty when there is none."""
     for spec in specs:
         if spec.get("remote_managed") == "yes" and "physical_network" not in spec:
             return "remote_managed needs physical_network; null is for networks between hosts"
@@ -406,6 +406,6 @@ def check_devices(specs: Sequence[Mapping[str, str]]) -> str:
 
 
 def check_aliases(aliases: Sequence[Mapping[str, str]]) -> str:
-    """Return the error in the aliases that settings name; empty when there is none."""
+    """Return the error in *aliases*, which settings name; empty when there is none."""
     vague = next((alias["name"] for alias in aliases if not {"vendor_id", "resource_class"} & alias.keys()), None)
     return "" if vague is None else "%s needs vendor_id or resource_class" % vague

@@ -55,7 +55,7 @@ class PmemLabels(Text):
 
 
 def check_namespaces(names_by_label: Mapping[str, Sequence[str]]) -> str:
-    """Return the error in the namespaces by label that settings name; empty when there is none."""
+    """Return the error in the setting *names_by_label* (namespaces by label); empty when there is none."""
     labels_by_name: dict[str, str] = {}
     classes: dict[str, str] = {}
     for label, names in names_by_label.items():

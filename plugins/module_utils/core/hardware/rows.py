@@ -75,7 +75,7 @@ class Row(NamedTuple):
     since: str = "0.2.0"
 
     def parse(self, text: str) -> Any:
-        """Return the value (for a list: the item) of the *text* of a spec or property. Raises ``InvalidField`` with the
+        """Return the value of *text*, a spec or property (for a list: one item of it). Raises ``InvalidField`` with the
         reason.
         """
         parsed: Any = self.words.get(text, text)
@@ -370,8 +370,8 @@ def requested_pcpus(specs: Mapping[str, Any]) -> int:
 
 
 def parse_hardware_specs(specs: Mapping[str, Any], rows: Mapping[str, Row]) -> dict[str, Any]:
-    """Return the values that *specs* (texts by name) request, by the row's name. Values that Magnetar does not support
-    are left out; ``Table.without_effect`` reports them. Of two names of one row the first counts.
+    """Return the values that *specs* request, by the names of *rows*. *specs*: texts by name. Values that Magnetar does
+    not support are left out; ``Table.without_effect`` reports them. Of two names of one row the first counts.
     """
     hardware: dict[str, Any] = {}
     cpu_traits = requested_host_traits(specs, {}).required.intersection(X86.values()) if specs else ()
@@ -399,8 +399,8 @@ def parse_hardware_specs(specs: Mapping[str, Any], rows: Mapping[str, Row]) -> d
 
 
 def _parse_list(specs: Mapping[str, Any], start: str, row: Row) -> dict[str, list[Any]]:
-    """Return the list of a *row* whose specs have names that begin with *start*; ``None`` stands for items that no spec
-    sets.
+    """Return ``{name of the row: list}`` from the *specs* with the names *start* and a number; empty without such
+    specs. Items that no spec sets are ``None``.
     """
     items: dict[int, Any] = {}
     for name, text in specs.items():

@@ -92,7 +92,7 @@ class Asked(NamedTuple):
     forbidden: frozenset[str] = frozenset()
 
     def lacking(self, traits: Iterable[str]) -> list[str]:
-        """Return texts of the mismatches for a host with these *traits*: ``lacks X``, ``has Y``."""
+        """Return a text per mismatch of a host with these *traits*: ``lacks X``, ``has Y``; empty without mismatch."""
         present = frozenset(traits)
         return ["lacks %s" % name for name in sorted(self.required - present)] + [
             "has %s" % name for name in sorted(self.forbidden & present)]

@@ -133,19 +133,19 @@ class Client:
     def ensure_many(self, noun: str, items: Sequence[Document], dry_run: bool = False, wait: bool = True,
                     timeout: Optional[float] = None, request_id: Optional[str] = None,
                     progress: Progress = None) -> Document:
-        """Ensure a list of ``{key, want}`` (``None``: absent) with permissions; return ``{"results": [...]}``."""
+        """Ensure *items*: ``{key, want}`` (``None``: absent) with permissions; return ``{"results": [...]}``."""
         return self._change("PUT", _route(noun), {"dry_run": dry_run}, items, wait, timeout, request_id, progress)
 
     def delete(self, noun: str, key: str, dry_run: bool = False, wait: bool = True, timeout: Optional[float] = None,
                request_id: Optional[str] = None, progress: Progress = None) -> Document:
-        """Remove the resource; ``changed`` is false when it was already absent."""
+        """Remove the resource; in the answer, ``changed`` is false when it was already absent."""
         return self._change("DELETE", _route(noun, key), {"dry_run": dry_run}, None, wait, timeout, request_id,
                             progress)
 
     def event(self, noun: str, key: str, event: str, args: Optional[Document] = None, timeout: Optional[float] = None,
               request_id: Optional[str] = None, progress: Progress = None, wait: bool = True) -> Document:
-        """Run a one-time action such as ``reboot``. A repetition with the same *request_id* never runs it twice.
-        *progress* and *wait*: as in ``ensure``.
+        """Run the one-time action *event*, such as ``reboot``, and return the answer. A repetition with the same
+        *request_id* never runs it twice. *progress* and *wait*: as in ``ensure``.
         """
         request_id = request_id or new_request_id()
         body = {"event": event, "args": args or {}, "request_id": request_id}
@@ -157,12 +157,13 @@ class Client:
                    .get("output", ""))
 
     def open_console(self, key: str, type: str) -> Document:
-        """Return the URLs of a console of a cloud's server, valid once: ``{type, url, page, socket, expires_at, …}``"""
+        """Return the URLs, valid once, of a console of a cloud's server: ``{type, url, page, socket, expires_at, …}``.
+        """
         return self._call("POST", _route("server", key) + "/consoles", body={"type": type})
 
     def upload(self, noun: str, key: str, path: Union[str, os.PathLike[str]], timeout: Optional[float] = None,
                request_id: Optional[str] = None, progress: Progress = None) -> Document:
-        """Send the file at *path* as the content of the resource *key*; return the same answer as ``ensure``.
+        """Send the file at *path* as the content of the resource *key*; return an answer like that of ``ensure``.
         *progress* is called with ``{"phase": "upload", "done": bytes, "total": bytes, "unit": "bytes"}``.
         """
         from . import content
@@ -228,8 +229,8 @@ class Client:
         return self._finish(ask(), deadline, request_id, progress, ask) if wait else ask()
 
     def _finish(self, answer: Document, deadline: float, request_id: str, progress: Progress, again: _Ask) -> Document:
-        """Wait for the operation of a 202 *answer*, and return its result. *again* repeats the request if the agent has
-        forgotten the operation.
+        """Return the result of the operation in a 202 *answer* after its end; another *answer* unchanged. Raises the
+        error of the operation, or ``TimedOut``. *again* repeats the request if the agent has forgotten the operation.
         """
         answer = self._followed(answer, deadline, request_id, progress, again)
         return operation_answer(answer["operation"], request_id) if is_operation(answer) else answer
@@ -251,8 +252,8 @@ class Client:
     def _call(self, method: str, route: str, query: Optional[Document] = None, body: Any = None,
               deadline: Optional[float] = None, request_id: Optional[str] = None,
               size: Optional[int] = None) -> Document:
-        """Send one request and return the answer. Repeat it while that may help; every request is safe to repeat (an
-        event has its id).
+        """Send one request and return the answer. After a failure that may pass, send it again until *deadline*; every
+        request is safe to repeat (an event has its id).
 
         A stream (with *size*) is sent only once.
         """

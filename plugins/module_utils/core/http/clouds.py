@@ -22,10 +22,9 @@ Load = Callable[[IO[str]], Any]
 
 
 def chosen_cloud(params: Mapping[str, Any]) -> Optional[tuple[Optional[str], Optional[Entry]]]:
-    """Return ``(name, None)`` for an entry of clouds.yaml (``ONLY``: its only entry), ``(None, entry)`` for the OS_*
-    variables, ``None`` for an agent.
-
-    An endpoint takes precedence, except that an endpoint of the environment yields to a cloud that is named explicitly.
+    """Return the cloud of the task's options *params*: ``(name, None)`` for an entry of clouds.yaml (``ONLY``: its only
+    entry), ``(None, entry)`` for the OS_* variables, ``None`` for an agent. The option endpoint takes precedence over a
+    cloud, but an endpoint from the environment yields to a cloud that is named explicitly.
     """
     endpoint, cloud = params.get("endpoint"), params.get("cloud")
     named = cloud and cloud != os.environ.get("OS_CLOUD")

@@ -49,8 +49,8 @@ def raise_file_limit() -> int:
 
 
 class ConnectionPlace:
-    """A connection's share of the limit of its address, held until ``free``. *refused*: the error when the limit is
-    reached; *told*: whether the client gets the error as an answer.
+    """One of the connections that a client address may have, taken until ``free``. *refused*: the error when the limit
+    is reached; *told*: whether the client gets the error as an answer.
     """
 
     def __init__(self, counted: Optional[Counter[str]], source: str, refused: Optional[TooManyRequests] = None,
@@ -61,24 +61,25 @@ class ConnectionPlace:
         self._end: Callable[[], object] = lambda: None
 
     def begin(self, unknown: dict[ConnectionPlace, Callable[[], object]], end: Callable[[], object]) -> None:
-        """Mark the place as one of an unauthenticated client. *unknown*: such places of the address, the oldest first,
-        each with the function that closes its connection; *end*: the function that closes this one.
+        """Let a new connection of the address take the place, until ``keep``. *unknown*: the places of unauthenticated
+        clients of the address, oldest first, each with the function that closes its connection; *end*: that function of
+        this place.
         """
         self._unknown, self._end = unknown, end
         self.lend()
 
     def lend(self) -> None:
-        """Mark the place as one of an unauthenticated client: a new connection of the address may take it."""
+        """Let a new connection of the address take this place, because its client has not authenticated."""
         if self._counted is not None:
             self._unknown.setdefault(self, self._end)
 
     def keep(self) -> None:
-        """Keep the place until ``free``: the client has authenticated, or its request runs. Repeated calls do nothing.
+        """Let no other connection take this place: its client has authenticated, or its request runs. May be repeated.
         """
         self._unknown.pop(self, None)
 
     def free(self) -> None:
-        """Give the place back. Repeated calls do nothing."""
+        """Release the place for another connection of the address. Repeated calls do nothing."""
         self.keep()
         counted, self._counted = self._counted, None
         if counted is not None:
@@ -104,8 +105,9 @@ class Connections:
         self._unknown: dict[str, dict[ConnectionPlace, Callable[[], object]]] = {}
 
     def take(self, address: str, end: Optional[Callable[[], object]] = None) -> ConnectionPlace:
-        """Return a place for a connection of *address* (empty for a unix socket). *end* closes the connection: until
-        ``ConnectionPlace.keep``, a new connection of the address may take the place.
+        """Return a place for a connection of *address* (empty for a unix socket); its ``refused`` is the error at the
+        limit. *end* closes the connection; with it, a new connection of the address may take the place until
+        ``ConnectionPlace.keep``.
         """
         if not self.most or not address:
             return ConnectionPlace(None, "")
@@ -118,7 +120,7 @@ class Connections:
         return place
 
     def _take_back(self, source: str) -> None:
-        """Close the oldest unauthenticated connection of an address, and free its place."""
+        """Close the oldest unauthenticated connection of the address *source*, if any, and free its place."""
         unknown = self._unknown.get(source)
         if unknown:
             place, end = next(iter(unknown.items()))
@@ -126,7 +128,7 @@ class Connections:
             end()
 
     def _forget(self, source: str) -> None:
-        """Remove the records of an address that has no connections."""
+        """Remove the records of *source*, an address that has no connections left."""
         self._logged.discard(source)
         self._unknown.pop(source, None)
 
@@ -196,7 +198,7 @@ class Admitting(asyncio.Protocol):
     _stalled: Optional[StalledReader] = None
 
     def connection_made(self, transport: Any) -> None:
-        """Begin with TLS where it is configured, otherwise with HTTP."""
+        """Override ``asyncio.Protocol.connection_made``: take a place, then begin with TLS, if set, or HTTP."""
         peer = transport.get_extra_info("peername")
         self.place = self.places.take(str(peer[0]) if isinstance(peer, tuple) and peer else "", transport.abort)
         if not self.place.told:
@@ -209,8 +211,8 @@ class Admitting(asyncio.Protocol):
             self._securing = self.loop.create_task(self._secure(transport, self.tls))
 
     async def _secure(self, transport: Any, tls: ssl.SSLContext) -> None:
-        """Do the TLS handshake. The event loop may have read bytes already, which ``connection_made`` cannot prevent;
-        TLS gets them first.
+        """Do the TLS handshake, then begin with HTTP. TLS first gets the bytes that the event loop has read before,
+        which ``connection_made`` cannot prevent.
         """
         transport.pause_reading()
         early, self._early, secured = self._early, b"", None
@@ -250,7 +252,7 @@ class Admitting(asyncio.Protocol):
         _give(transport.get_protocol(), early)
 
     def data_received(self, data: bytes) -> None:
-        """Handle received data. A refused client gets the error as an answer once its request arrives."""
+        """Override ``asyncio.Protocol.data_received``; send a refused client the error when its request arrives."""
         if self._begun:
             super().data_received(data)
         elif self._refusing is None:
@@ -261,12 +263,12 @@ class Admitting(asyncio.Protocol):
             self.loop.call_later(FAREWELL, self.transport.abort)
 
     def handle_websocket_upgrade(self, *arguments: Any) -> None:
-        """Keep the place until the WebSocket, to which the connection passes, is closed."""
+        """Override uvicorn's method: keep the place until the WebSocket that takes over the connection is closed."""
         super().handle_websocket_upgrade(*arguments)  # type: ignore[misc]
         self._follow(self.transport.get_protocol())
 
     def _follow(self, other: Any) -> None:
-        """Free the place when the protocol *other*, which now handles the connection, loses it."""
+        """Free the place when the connection of the protocol *other*, which now handles it, is closed."""
         lost = other.connection_lost
 
         def ended(error: Optional[Exception]) -> None:
@@ -277,7 +279,7 @@ class Admitting(asyncio.Protocol):
             other.connection_lost = ended
 
     def connection_lost(self, exc: Optional[Exception]) -> None:
-        """Give the place back when the connection is closed."""
+        """Override ``asyncio.Protocol.connection_lost``: free the place."""
         self._freed()
         if self._begun:
             super().connection_lost(exc)
@@ -291,9 +293,7 @@ class Admitting(asyncio.Protocol):
 
 
 def _give(protocol: Any, data: bytes) -> None:
-    """Pass *data*, received before *protocol* existed, to the protocol: a ``Protocol`` or ``BufferedProtocol`` of
-    asyncio.
-    """
+    """Pass *data* to *protocol*, a ``Protocol`` or ``BufferedProtocol`` of asyncio, which had not read it itself."""
     while data and hasattr(protocol, "get_buffer"):
         space = protocol.get_buffer(len(data))
         size = min(len(space), len(data))

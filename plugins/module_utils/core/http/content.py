@@ -21,7 +21,9 @@ SILENCE = 60.0
 def receive_content(connect: Callable[[], http.client.HTTPConnection], target: str, headers: dict[str, str],
                     refused: Callable[[int, bytes], Any], unreachable: Callable[[Exception, bool], MagnetarError],
                     ) -> tuple[Iterator[bytes], int]:
-    """Return the pieces and their total size; see ``Client.receive``."""
+    """Return the content at the route *target* in pieces, and its size in bytes. *connect* opens a connection;
+    *refused* raises the error of an answer other than 200; *unreachable* returns the error for a broken connection.
+    """
     connection = None
     try:
         connection = connect()
@@ -61,8 +63,9 @@ def _pieces(connection: http.client.HTTPConnection, response: http.client.HTTPRe
 
 def upload_file(path: Union[str, os.PathLike[str]], progress: Optional[Callable[[dict[str, Any]], None]],
                 deadline: float, send: Callable[[Iterator[bytes], int], dict[str, Any]]) -> dict[str, Any]:
-    """Send the file at *path* with *send*, from its beginning each time. While the server refuses because of too many
-    uploads, retry after the time in its answer, until *deadline*. Raises ``InvalidField``, and the errors of *send*.
+    """Send the file at *path* with the function *send*, and return the answer of *send*. While the server refuses
+    further uploads, try again from the beginning after the time in its answer, until *deadline*. Raises
+    ``InvalidField``, and the errors of *send*.
     """
     while True:
         try:
@@ -79,7 +82,7 @@ def upload_file(path: Union[str, os.PathLike[str]], progress: Optional[Callable[
 
 
 def file_pieces(stream: BinaryIO, total: int, progress: Optional[Callable[[dict[str, Any]], None]]) -> Iterator[bytes]:
-    """Yield the content of a file of *total* bytes, and report the progress to *progress*."""
+    """Yield the content of *stream*, a file of *total* bytes, in pieces; call *progress* after each of them."""
     done = 0
     while True:
         piece = stream.read(PIECE)

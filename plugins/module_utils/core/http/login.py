@@ -35,8 +35,8 @@ REMEMBERED = 1000
 
 
 def cloud_from_environment(environ: Optional[Mapping[str, str]] = None) -> dict[str, Any]:
-    """Return the cloud that the ``OS_*`` variables describe, in the form of clouds.yaml. Without ``auth.auth_url`` it
-    describes none.
+    """Return the cloud that the ``OS_*`` variables describe, in the form of an entry of clouds.yaml; without
+    ``auth.auth_url`` where they describe none.
     """
     variables = os.environ if environ is None else environ
     cloud: dict[str, Any] = {name: variables[variable] for name, variable in BESIDE.items() if variables.get(variable)}

@@ -31,7 +31,7 @@ class _UnixConnection(HTTPConnection):
         self._path = path
 
     def connect(self) -> None:
-        """Open the socket. Raises ``OSError`` with the reason."""
+        """Override ``HTTPConnection.connect``: open the unix socket. Raises ``OSError`` with the reason."""
         connected = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
             connected.settimeout(self.timeout)
@@ -48,7 +48,7 @@ def unix_connection(path: str, timeout: float) -> HTTPConnection:
 
 
 def https_connection(host: str, port: int, context: ssl.SSLContext, timeout: float) -> HTTPSConnection:
-    """Return a TLS connection, not opened yet."""
+    """Return a connection to *host* over TLS with the settings *context*, not opened yet."""
     return HTTPSConnection(host, port, timeout=timeout, context=context)
 
 
@@ -61,7 +61,7 @@ def cloud_connection(address: Endpoint, ca_cert: Optional[str], validate: bool, 
 
 def tls_context(ca_cert: Optional[str] = None, client_cert: Optional[str] = None, client_key: Optional[str] = None,
                 validate: bool = True) -> ssl.SSLContext:
-    """Return the TLS settings: at least TLS 1.2, and a check of the server's certificate unless *validate* is false."""
+    """Return the TLS settings of a client: TLS 1.2 or newer, and a check of the server's certificate if *validate*."""
     context = _trusting(ca_cert)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     if not validate:

@@ -16,15 +16,15 @@ class WebSocketProtocol:
     transport: Any
 
     async def send(self, message: Any) -> None:
-        """Send *message*. A refusal (an HTTP response) also ends the handshake; otherwise uvicorn would log that the
-        application failed.
+        """Override uvicorn's ``send``. A refusal (an HTTP response) also ends the handshake; otherwise uvicorn would
+        log that the application failed.
         """
         await super().send(message)  # type: ignore[misc]
         self.handshake_complete |= message["type"] == "websocket.http.response.body"
 
     def shutdown(self) -> None:
-        """End the connection even while the client ends it; an exception here would make the server leave its other
-        connections open.
+        """Override uvicorn's ``shutdown``: close the connection without an exception even while the client closes it.
+        An exception here would make the server leave its other connections open.
         """
         try:
             super().shutdown()  # type: ignore[misc]

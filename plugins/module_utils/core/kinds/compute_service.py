@@ -8,7 +8,7 @@ from ..values import Boolean, Choices, Nullable, Text
 
 
 class ComputeService(Kind):
-    """The compute service of a host. It exists with the host, and cannot be made."""
+    """The compute service of a host. It exists as long as the host, and cannot be created."""
 
     noun, plural = "compute_service", "compute_services"
     sample_changes = {"status": ("enabled", "disabled")}

@@ -25,8 +25,9 @@ ORIGIN = Record(
 
 
 class VolumeExport(Kind):
-    """A volume of this host for one server of another host. Its key is SERVER:VOLUME, and its uuid equals the
-    attachment's. The module volume_attachment makes it, a migration passes it on, and it ends with the attachment.
+    """Permission for one server of another host to use a volume of this host. Its key is SERVER:VOLUME, and its uuid
+    equals the attachment's. The module volume_attachment creates it, a migration creates it again for the new host, and
+    it is removed with the attachment.
     """
 
     noun, plural = "volume_export", "volume_exports"

@@ -18,7 +18,9 @@ SWAP = Integer(0, 2**26)
 
 
 def size_fields(required: bool = True) -> dict[str, Field]:
-    """Return the size fields, the same for a flavor and a server's inline flavor."""
+    """Return the fields ``vcpus``, ``ram`` and those of disks, by name, for flavors and for sizes in a server.
+    *required*: whether ``vcpus`` and ``ram`` must be set.
+    """
     return {
         "vcpus": Field(VCPUS, "Number of virtual CPUs.", required=required, on=FIXED, sample=1),
         "ram": Field(RAM, "Memory in MiB.", required=required, on=FIXED, sample=512),
@@ -29,7 +31,9 @@ def size_fields(required: bool = True) -> dict[str, Field]:
 
 
 def complete_sizes(requested: Mapping[str, Any], old: Optional[Mapping[str, Any]]) -> dict[str, Any]:
-    """Return the sizes *requested* in place of a flavor. Omitted ones come from *old*, the server's current sizes."""
+    """Return complete sizes of a server without a flavor: those *requested*, and for omitted ones those of *old*, the
+    server's current sizes. Raises ``InvalidField`` when ``vcpus`` or ``ram`` is missing.
+    """
     sizes = dict(old or {}, **requested)
     for name in ("vcpus", "ram"):
         if name not in sizes:

@@ -24,7 +24,7 @@ class GuestAddress(Text):
         self.words = "must be an IP %s" % ("network such as 192.0.2.0/24" if network else "address")
 
     def check(self, value: Any, path: str, version: Optional[Version] = None) -> Any:
-        """Return the text unchanged, if it is valid."""
+        """Override ``Text.check``: return *value* unchanged. Raises ``InvalidField`` when it is no such address."""
         text = super().check(value, path, version)
         try:
             self.read(text)
@@ -43,7 +43,9 @@ VLANS = 4094
 
 
 def _of_nic(required: bool = False, **more: Field) -> Record:
-    """Return the record of a NIC or VLAN. *required*: network and port must be present."""
+    """Return the record of a NIC's or VLAN's network data. *required*: network and port must be set. *more*: further
+    fields.
+    """
     return Record(
         network_id=Field(Uuid(), "The network, as its users know it.", required=required),
         port_id=Field(Uuid(), "The port.", required=required),
@@ -64,7 +66,7 @@ def _of_nic(required: bool = False, **more: Field) -> Record:
 
 
 def nic_guest_data() -> Record:
-    """Return the record of a NIC."""
+    """Return the record of a NIC's network data, with those of its VLANs."""
     return _of_nic(vlans=Field(ListOf(_of_nic(
         True,
         segmentation_id=Field(Integer(1, VLANS), "VLAN tag of its packets in the guest.", required=True),

@@ -37,7 +37,7 @@ class AllowedAddress(Text):
         super().__init__(2, 49, r"[0-9a-fA-F.:/]*", "must be an IP address or a network such as 192.0.2.0/28")
 
     def check(self, value: Any, path: str, version: Optional[Version] = None) -> Any:
-        """Return the text in normal form; a single address has no prefix."""
+        """Override ``Text.check``: return *value* in normal form; a single address has no prefix."""
         text = super().check(value, path, version)
         try:
             net = ip_network(text)

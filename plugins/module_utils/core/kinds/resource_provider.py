@@ -46,7 +46,7 @@ INVENTORY = Record(
 
 
 class ResourceProvider(Kind):
-    """A host of a cloud as Placement sees it. It exists with the host, and cannot be made."""
+    """A host of a cloud as Placement sees it. It exists as long as the host, and cannot be created."""
 
     noun, plural = "resource_provider", "resource_providers"
     sample_changes = {"own_traits": ([], ["CUSTOM_SSD"])}

@@ -141,7 +141,8 @@ OF_IMAGE = ("uuid", "name")
 
 
 def _root_of(block_device: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return an item of the block device mapping; without its image if it is a root volume that is made from an image.
+    """Return *block_device*, an item of the block device mapping, without its image if it is a root volume made from an
+    image.
     """
     from_image = is_root_volume(block_device) and block_device["source_type"] == "image"
     return {name: value for name, value in block_device.items() if name not in OF_IMAGE} if from_image else block_device
@@ -160,14 +161,12 @@ class Server(Resource):
 
     @classmethod
     def changes(cls, name: str, old: Any, new: Any) -> bool:
-        """Return whether the immutable field *name* may change: a machine type may change to a later version of itself.
-        """
+        """Override ``Kind.changes``: a machine type may change to a later version of itself."""
         return name == "machine" and machines.is_machine_upgrade(old, new)
 
     @classmethod
     def rebuilds(cls, name: str, old: Any, new: Any) -> bool:
-        """Return whether a rebuild may change the immutable field *name*. Of the block devices, only the source of a
-        root volume may change.
+        """Override ``Kind.rebuilds``: of the block devices, only the source of a root volume may change in a rebuild.
         """
         if name == "block_device_mapping":
             return len(old) == len(new) and all(
@@ -300,8 +299,8 @@ class Server(Resource):
 
     @classmethod
     def check_new(cls, document: Mapping[str, Any]) -> None:
-        """Raise ``InvalidField`` where required fields are missing. Omitting the image is not the same as null, which
-        requests a blank root disk.
+        """Override ``Kind.check_new``: also require an image, unless a volume is the root disk. The value null is
+        allowed: it requests a blank root disk.
         """
         super().check_new(document)
         if "image" not in document and not any(is_root_volume(block_device)
@@ -311,8 +310,8 @@ class Server(Resource):
 
     @classmethod
     def giving_way(cls, current: Mapping[str, Any], requested: Mapping[str, Any]) -> dict[str, Any]:
-        """Return *current* without what *requested* replaces: a root volume replaces an image, and an image replaces a
-        root volume.
+        """Override ``Kind.giving_way``: also replace the image by a root volume in *requested*, and a root volume by an
+        image in *requested*.
         """
         merged = super().giving_way(current, requested)
         if "image" not in requested and any(is_root_volume(block_device)
