@@ -44,7 +44,7 @@ _clients = {}
 
 
 class ActionModule(ActionBase):
-    """Runs the task's module, directly where possible."""
+    """The action plugin that runs the task's module, in Ansible's own process where possible."""
 
     _supports_check_mode = True
     _supports_async = True
@@ -74,7 +74,7 @@ class ActionModule(ActionBase):
         return result
 
     def _meant_for_agent(self, task_vars):
-        """Return the warning for a task on a host with an agent that only an environment variable directs to a cloud;
+        """Return the warning for a task that an environment variable sends to a cloud although its host has an agent;
         otherwise ``None``.
         """
         variable = clouds.deciding_variable(self._task.args)
@@ -85,8 +85,7 @@ class ActionModule(ActionBase):
                     task_vars.get("inventory_hostname"), variable, ENDPOINT))
 
     def _unsupported(self):
-        """Return why a task with these keywords (``async``, ``environment``) cannot run directly; ``None`` when it can.
-        """
+        """Return why keywords of the task (``async``, ``environment``) prevent direct execution; otherwise ``None``."""
         if self._task.async_val:
             return "the task is asynchronous"
         if any(self._task.environment or ()):
@@ -94,7 +93,8 @@ class ActionModule(ActionBase):
         return None
 
     def _unreachable(self, module, params):
-        """Return why this process cannot use the endpoint or a file in place of the task's host; ``None`` when it can.
+        """Return why only the task's host can use the endpoint or files in *params*; ``None`` when this process can
+        too.
 
         An ssh endpoint is reached from the controller, with the controller's keys, whatever the connection and
         ``become`` are.
@@ -137,7 +137,7 @@ class _CheckedTask:
         self.error = _refusal(module, arguments, validation) if validation.error_messages else None
 
     def run(self, check_mode, diff_mode):
-        """Return the result as the module process would print it."""
+        """Run the module (not for invalid arguments), and return the result that a module process would print."""
         if self.error:
             result = dict(self.error)
         else:
@@ -193,7 +193,8 @@ def _user():
 
 
 def _mode(task_vars):
-    """Return the mode of direct execution (auto, always or never) from the variable, the environment, or ansible.cfg.
+    """Return the mode of direct execution (auto, always or never) from the variable ``magnetar_direct``, the
+    environment, or ansible.cfg.
     """
     mode = task_vars.get("magnetar_direct") or os.environ.get("MAGNETAR_DIRECT") or _configured() or "auto"
     if str(mode).lower() in DIRECT:

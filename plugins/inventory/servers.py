@@ -182,11 +182,11 @@ class InventoryModule(BaseInventoryPlugin, Constructable, Cacheable):
     NAME = "magnetar.compute.servers"
 
     def verify_file(self, path):
-        """Return whether the file is for this plugin, by its name."""
+        """Override ``BaseInventoryPlugin.verify_file``: return whether the name of the file is one for this plugin."""
         return super().verify_file(path) and FILES.fullmatch(os.path.basename(path)) is not None
 
     def parse(self, inventory, loader, path, cache=True):
-        """Add the servers to *inventory*."""
+        """Override ``BaseInventoryPlugin.parse``: add the servers of the file at *path* to *inventory*."""
         super().parse(inventory, loader, path, cache)
         self._check(self._read_config_data(path))
         filters = inventory_hosts.flat_filters(self.get_option("filters"))
@@ -199,8 +199,7 @@ class InventoryModule(BaseInventoryPlugin, Constructable, Cacheable):
         self._add_hosts(inventory_hosts.deduplicate_servers(servers), group_keys)
 
     def _check(self, config):
-        """Raise ``AnsibleParserError`` for settings without effect: unknown keys, and ``cloud`` next to ``endpoints``.
-        """
+        """Raise ``AnsibleParserError`` for unknown keys, ``cloud`` next to ``endpoints``, and empty ``hostnames``."""
         option_names = [name for option, definition in self.option_definitions.items()
                         for name in (option, *(definition.get("aliases") or ()))]
         for key in config:
@@ -216,7 +215,7 @@ class InventoryModule(BaseInventoryPlugin, Constructable, Cacheable):
             raise AnsibleParserError("hostnames: is empty. Say what hosts are called, or leave it out for their name.")
 
     def _group(self, item):
-        """Return the key and the prefix of an item of ``group_by``."""
+        """Return the key of *item*, an item of ``group_by``, and the prefix of its group names."""
         group = item if isinstance(item, Mapping) else {"key": item}
         if set(group) - {"key", "prefix"} or not isinstance(group.get("key"), str):
             raise AnsibleParserError("group_by: an item must be a key, or a mapping of key and prefix (got %s)." % item)
@@ -232,7 +231,7 @@ class InventoryModule(BaseInventoryPlugin, Constructable, Cacheable):
     # Queries to the endpoints.
 
     def _servers(self, path, cache):
-        """Return all servers, each with ``endpoint``; from the cache where it is enabled and valid."""
+        """Return the servers of all endpoints, each with the keys ``WHERE``; from the cache if enabled and valid."""
         key, caching = self.get_cache_key(path), self.get_option("cache")
         connections = self._connections(path)
         endpoints = [_label(connection) for connection in connections]
@@ -252,7 +251,7 @@ class InventoryModule(BaseInventoryPlugin, Constructable, Cacheable):
             return {}
 
     def _connections(self, path):
-        """Return the options of each connection, after a check."""
+        """Return the checked options of each connection: one for each of ``endpoints``, or one for the whole file."""
         items = self.get_option("endpoints")
         common = self._given({option.name: self.get_option(option.name) for option in OPTIONS})
         if items is None:
@@ -336,7 +335,7 @@ class InventoryModule(BaseInventoryPlugin, Constructable, Cacheable):
         return _trusted(super()._compose(*args, **kwargs))
 
     def _construct(self, name, variables):
-        """Add to the host *name* what ``compose``, ``groups`` and ``keyed_groups`` give for its *variables*."""
+        """Set variables and groups of the host *name* by ``compose``, ``groups`` and ``keyed_groups``."""
         strict, composed = self.get_option("strict"), self.get_option("compose")
         self._set_composite_vars(composed, variables, name, strict=strict)
         more = {"strict": strict, "fetch_hostvars": bool(composed)}  # only composed variables are missing here
@@ -363,7 +362,7 @@ def _label(options):
 
 
 def _fetch(options):
-    """Return the servers of an endpoint or cloud, or the error."""
+    """Return the servers of an endpoint or cloud, or the ``MagnetarError`` of a failure."""
     try:
         client = run.connect_client(options)
         try:
@@ -391,7 +390,7 @@ def _trusted(value):
 
 
 def _pages(client):
-    """Yield all servers, page by page."""
+    """Yield all servers of the endpoint or cloud of *client*, page by page."""
     page = client.list("server", limit=PAGE)
     yield from page
     while len(page) == PAGE:

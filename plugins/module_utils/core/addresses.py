@@ -10,7 +10,7 @@ from .errors import InvalidField
 
 #: Shortest and longest prefix.
 PREFIXES = (8, 30)
-#: RFC 1918.
+#: Private networks (RFC 1918).
 PRIVATE = (IPv4Network("10.0.0.0/8"), IPv4Network("172.16.0.0/12"), IPv4Network("192.168.0.0/16"))
 #: Networks that guests cannot use.
 SPECIAL = (

@@ -90,7 +90,7 @@ _TEXT = string.printable.encode() + b"\x1c\x1d\x1e\x1f"
 
 
 def disk_formats(head: bytes) -> set[str]:
-    """Return the disk formats whose signatures the content has; empty for raw content."""
+    """Return the disk formats whose signatures content beginning with *head* has; empty for raw content."""
     formats = {name for at, magic, name in SIGNATURES if head[at:at + len(magic)] == magic}
     return formats | {"vmdk"} if _describes_vmdk(head) else formats
 
@@ -251,7 +251,9 @@ CHECKS: dict[str, Callable[[bytes, int], Facts]] = {"raw": _raw, "qcow2": _qcow2
 
 
 def _boot_format(head: bytes, claimed: Optional[str]) -> Optional[str]:
-    """Return ``aki`` for a kernel, ``ari`` for a ramdisk, otherwise ``None``. Raises ``ImageRefused``."""
+    """Return ``aki`` for a kernel, ``ari`` for a ramdisk, otherwise ``None``. Raises ``ImageRefused``. *claimed*: see
+    ``inspect_image``.
+    """
     if _is_kernel(head):
         return "aki"
     if _is_cpio(head):

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 EPHEMERAL, SWAP = "disk.ephemeral", "disk.swap"
 GIB, MIB = 2**30, 2**20
-#: Maximum number: device names end with vdy, and vda is the root disk.
+#: Maximum number of these disks: device names end with vdy, and vda is the root disk.
 MOST = 24
 
 Item = Mapping[str, Any]

@@ -62,7 +62,7 @@ class Operation:
         self.exception: Optional[Exception] = None
         #: Inputs that only the work needs and that are not stored (``fields.Field.kept``).
         self.given: dict[str, Any] = {}
-        #: Whether it stays in the list after its end.
+        #: Whether the operation stays in the list after its end.
         self.kept = True
         self._waits = False
         self._began = time.perf_counter()
@@ -108,8 +108,7 @@ class Operation:
             self._waits = False
 
     def forget(self) -> None:
-        """Delete the result after the caller has received it, so that a thousand ended batches do not fill the memory.
-        """
+        """Delete the result after the caller has received it; a thousand ended batches would fill the memory."""
         self.result = None
 
     def wait(self, seconds: Optional[float]) -> bool:
@@ -196,8 +195,7 @@ class Operations:
         return self.begin(Operation(name, **labels), function, stream)
 
     def begin(self, operation: Operation, function: Callable[[Operation], Any], stream: bool = False) -> Operation:
-        """Start *function* for the *operation* as ``start`` does, and return the operation. Raises ``HypervisorDown``
-        after ``close``.
+        """Start *function* for *operation* as ``start`` does, and return it. Raises ``HypervisorDown`` after ``close``.
         """
         operation.progress["phase"] = "waiting"
         with self._lock:
@@ -286,8 +284,7 @@ class Operations:
         return len(self._running)
 
     def cancel(self, id: str) -> Operation:
-        """Request the end of the operation, and return it. Raises ``Conflict`` when it has already succeeded or failed.
-        """
+        """Request the end of the operation, and return it. Raises ``Conflict`` when it has succeeded or failed."""
         operation = self.get(id)
         if operation.status in (SUCCEEDED, FAILED):
             raise Conflict(f"Operation {id} has {operation.status} already; nothing is left to cancel.", id=id)

@@ -13,7 +13,7 @@ from .fields import UNSET, Field, Record
 from .http.endpoint import ENDPOINT
 from .values import Boolean, Choices, Integer, ListOf, Text, Value
 
-#: Places to run a task; see the option ``direct``.
+#: Values of the option ``direct``.
 DIRECT = ("auto", "always", "never")
 
 
@@ -166,8 +166,7 @@ def _shape(field: Field) -> dict[str, Any]:
 
 
 def _inner(value: Value) -> tuple[Field, ...]:
-    """Return the fields of the record type *value*, or of the records in the list type *value*; empty for other types.
-    """
+    """Return the fields of the record type *value*, or of records in the list type *value*; otherwise empty."""
     if isinstance(value, ListOf):
         value = value.item
     return value.fields if isinstance(value, Record) else ()

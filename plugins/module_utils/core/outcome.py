@@ -11,7 +11,7 @@ from .errors import Cancelled, MagnetarError, TimedOut, error_from_dict
 
 
 def is_operation(answer: Document) -> bool:
-    """Return whether *answer*, with the status 202, has an operation in place of the requested resource."""
+    """Return whether *answer* is that of a 202: it has an operation in place of the requested resource."""
     return bool(answer) and set(answer) <= {"operation", "request_id"}
 
 

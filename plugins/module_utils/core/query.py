@@ -46,8 +46,8 @@ def read_text(_name: str, text: str) -> str:
 
 
 def filter_reader(value: Value) -> Optional[Callable[[str, str], Any]]:
-    """Return the function that parses a filter on a field of type *value* from (name, text); ``None`` for lists and
-    objects, which have no filters.
+    """Return the parser (name, text) of filters on a field of type *value*; ``None`` for lists and objects, which have
+    none.
 
     A filter on choices takes several words separated by commas; the field must have one of them.
     """
@@ -67,8 +67,7 @@ def filter_texts(value: Any) -> list[str]:
 
 
 def fits_filters(shown: Mapping[str, Any], filters: Mapping[str, Container[str]]) -> bool:
-    """Return whether *shown*, a resource, satisfies all *filters*: each field has one of the filter's accepted texts.
-    """
+    """Return whether the resource *shown* satisfies all *filters*: each field has one of the accepted texts."""
     return all(matches_one_text(shown.get(name), accepted) for name, accepted in filters.items())
 
 

@@ -175,8 +175,8 @@ class Change:
         return policy
 
     def allowed(self, rebuild: bool) -> Document:
-        """Return the caller's permissions in the form of ``plan_server``'s *have*; empty when the caller allows
-        nothing. *rebuild*: whether the resource will be rebuilt.
+        """Return the caller's permissions, which the planner reads together with the current state; empty when the
+        caller allows nothing. *rebuild*: whether the resource will be rebuilt.
         """
         allowed: Document = {"allow_reboot": True} if self.permissions.get("allow_reboot") else {}
         if rebuild:
@@ -240,8 +240,7 @@ def assumed_warning(noun: str, name: str) -> str:
 
 @contextmanager
 def allow_in_use(dry_run: bool, warnings: list[str]) -> Iterator[None]:
-    """Within the context, with *dry_run*, catch ``InUse`` (a refusal to remove a used resource) and add it to
-    *warnings*.
+    """Within the context, turn ``InUse``, the error for removing a used resource, into one of *warnings* if *dry_run*.
     """
     try:
         yield

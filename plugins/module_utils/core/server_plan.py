@@ -19,7 +19,7 @@ from .local_disks import GIB, SWAP, flavor_local_disks
 from .plan import Step
 from .power import CRASHED, LIVE, MISSING, OFF, SUSPENDED, verbs_between
 
-#: The verbs of steps, in words for people.
+#: The verbs of steps, with their texts for users.
 TEXT: Mapping[str, str] = {
     "disks": "make the disks", "drive": "write the config drive", "define": "define the domain",
     "grow": "grow the root disk", "start": "start", "start_paused": "start, paused", "stop": "shut down",
@@ -73,7 +73,7 @@ def plan_server(want: Optional[Document], have: Optional[Document]) -> Iterator[
 
 
 def converged_state(want: Document) -> Document:
-    """Return the state of a server that equals *want*: its plan has no steps."""
+    """Return the current state (*have*) of a server that equals *want*, so that its plan has no steps."""
     return {**want, "todo": (), "lost": (), "sizes": disk_sizes(want),
             "root_bytes": want["flavor"]["disk"] * GIB or 1,  # an image's size is unknown here
             "rescued": want.get("rescue") is not None, "reserved": address_reservations(want["networks"]),
@@ -184,15 +184,15 @@ def _parts(server: Document) -> Document:
 
 
 def _shape(flavor: Document, files: Iterable[str]) -> Document:
-    """Return what the domain's XML has of a flavor and of the server's local disks: CPUs, memory, and the names of
-    disks.
+    """Return the values in the domain's XML that come from *flavor* and from *files*, the server's local disks: CPUs,
+    memory, and the names of disks.
     """
     return {"vcpus": flavor["vcpus"], "ram": flavor["ram"], "disks": {*files}}
 
 
 def _stop_verbs(want: Document, have: Document, names: list[str]) -> Iterator[str]:
-    """Yield the verbs to power off for a change of the fields *names*. Raises ``Conflict`` where the caller has not
-    allowed it.
+    """Yield the verbs that power the server off for a change of the fields *names*. Raises ``Conflict`` where the
+    caller has not allowed to power it off.
     """
     power = have["power"]
     if have.get("rebuild"):
@@ -276,8 +276,8 @@ def _is_kept(file: str, rebuild: Optional[Document]) -> bool:
 
 
 def drive_digest(want: Document) -> str:
-    """Return a digest of the content of a config drive. A changed digest causes a new drive, as in Nova, after a resize
-    or a move. A rename changes the drive only at the next rebuild.
+    """Return a digest of the content of a config drive. When the digest changes, such as by a resize or a move, the
+    drive is written again, as in Nova. A rename changes the drive only at the next rebuild.
     """
     contents = [want.get("guest_data"), want.get("vendor_data"), want["flavor"].get("name", "")]
     return hashlib.sha256(json.dumps(contents, sort_keys=True).encode()).hexdigest()
@@ -298,8 +298,8 @@ def _check_root_volume(want: Document, have: Document) -> None:
 
 # Rescue -------------------------------------------------------------------------------------------------------------
 def _rescuing(want: Document, have: Document) -> tuple[str, ...]:
-    """Return the verb ``rescue`` (before the domain is defined) or ``unrescue`` (after it is defined); empty when
-    nothing changes.
+    """Return the verbs that begin or end a rescue: ``rescue`` (before the domain is defined) or ``unrescue`` (after
+    it); empty when nothing changes.
     """
     rescue_image = want.get("rescue")
     if rescue_image is None:
@@ -320,6 +320,6 @@ def _check_rescue(want: Document, have: Document, differs: bool) -> None:
 
 # Addresses ----------------------------------------------------------------------------------------------------------
 def address_reservations(networks: Iterable[Document]) -> list[list[Any]]:
-    """Return the MAC, network and address of each NIC that has an address on a network."""
+    """Return ``[MAC, network, address]`` of each NIC in *networks* that has an address on a network."""
     return [[nic["mac"], nic["network"], nic["address"]] for nic in networks
             if nic.get("network") and nic.get("address")]

@@ -7,9 +7,9 @@ import json
 from pathlib import Path
 from typing import Any
 
-#: Maximum size in bytes.
+#: Maximum size of vendor data in bytes.
 MOST = 256 * 1024
-#: Maximum number of keys.
+#: Maximum number of keys in vendor data.
 KEYS = 1024
 
 

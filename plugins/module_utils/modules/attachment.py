@@ -30,7 +30,9 @@ class AttachmentModule(ResourceModule):
     state_doc = "V(present) attaches it to the server. V(absent) detaches it."
 
     def key(self, params):
-        """Return ``SERVER:VOLUME`` or ``SERVER:NIC``. Raises ``InvalidField`` when no option names the second part."""
+        """Override ``ResourceModule.key``: return ``SERVER:VOLUME``, ``SERVER:NIC`` or ``SERVER:SHARE``. Raises
+        ``InvalidField`` when no option names the second part.
+        """
         for name in self.identifying:
             if params.get(name):
                 return "%s:%s" % (params["server"], params[name])

@@ -16,7 +16,7 @@ class DefaultSecurityGroupRuleModule(ResourceModule):
     on_immutable_doc = "V(recreate) removes the rule and creates it again."
 
     def want(self, params):
-        """Return the fields that are not part of the key."""
+        """Override ``ResourceModule.want``: return only the fields that are not part of the key."""
         return {} if params["description"] is None else {"description": params["description"]}
 
     def key(self, params):

@@ -79,7 +79,7 @@ def _new(answer):
 
 
 def _predicted(recorded, size):
-    """Return the answer that check mode predicts for the upload of *size* bytes. *recorded*: the answer to the ensure
+    """Return the answer that check mode predicts after an upload of *size* bytes. *recorded*: the answer to the ensure
     of the image.
     """
     sent = {"steps": [{"verb": "receive"}], "resource": dict(recorded["resource"], status="active", size=size)}

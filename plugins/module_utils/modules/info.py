@@ -67,8 +67,8 @@ class InfoModule(Module):
         return {"changed": False, self.kind.plural: self.passing(client, query, tests)}
 
     def filters(self, filters):
-        """Convert *filters* to query parameters where the filter has one value, and otherwise to functions that test a
-        field. Return both.
+        """Return *filters* as query parameters, where the API can apply them (one value, no pattern), and as tests of a
+        field, ``{field: function}``, for the others. Raises ``InvalidField``.
         """
         readers = {f.name: filter_reader(f.value) for f in self.kind.fields if "list" in f.on
                    and filter_reader(f.value)}
@@ -97,16 +97,16 @@ class InfoModule(Module):
         return query, tests
 
     def _keys(self, filterable):
-        """Map the filter keys that are not fields in *filterable* to the field that each reads."""
+        """Return the keys of ``_KEYS`` for this kind, with the field that each reads, except those in *filterable*."""
         listed = [f.name for f in self.kind.fields if "list" in f.on]
         return {name: field for name, field in _KEYS.items() if field in listed and name not in filterable
                 and (self.kind is Server or name in _COMMON)}
 
     def passing(self, client, query, tests):
-        """Return the resources in the server's answer to *query* that pass *tests*, ``{field: function}``.
+        """Return the resources for the API's *query* that pass all *tests*, ``{field: function}``.
 
-        The module runs the tests: so the request includes the fields that they read, and the limit counts resources
-        that pass.
+        The module runs the tests on the answer. So the request includes the fields that they read, and the limit counts
+        resources that pass.
         """
         if not tests:
             return client.list(self.kind.noun, **query)
@@ -134,8 +134,8 @@ def _has_pattern(values):
 
 
 def _matches(field, key, patterns, further, value):
-    """Return whether one of *patterns* matches the *key* of the *field*'s *value*, and the function *further*, if any,
-    accepts it.
+    """Return whether *value*, that of *field*, matches one of *patterns* of the filter *key*, and passes *further*,
+    another test or ``None``.
     """
     shown = {field: value}
     is_match = matches_server_filters(shown, {key: patterns}) if key in KEYS or key.startswith(METADATA) else \
@@ -144,10 +144,10 @@ def _matches(field, key, patterns, further, value):
 
 
 def _like(pattern, further, value):
-    """Return whether the name *value* matches *pattern*, and the function *further*, if any, accepts it."""
+    """Return whether the name *value* matches *pattern*, and passes *further*, another test or ``None``."""
     return fnmatch.fnmatchcase(value or "", pattern) and (further is None or further(value))
 
 
 def _one_of(accepted, value):
-    """Return whether *value* is one of *accepted*, compared as the server does; an absent value never is."""
+    """Return whether *value* is one of *accepted*, compared as the API does; an absent value never is."""
     return value is not None and matches_one_text(value, accepted)

@@ -36,7 +36,7 @@ class Module:
         return self.options + CONNECTION
 
     def check_endpoint(self, client):
-        """Raise ``InvalidField`` when *client* speaks to an agent and the module needs a cloud."""
+        """Raise ``InvalidField`` when the module needs a cloud and *client* uses the unix socket of an agent."""
         if (self.cloud_only or self.kind in CLOUD_KINDS) and client.host is None:
             raise InvalidField("cloud", "is required: %s is about a cloud, and %s is an agent. Name a cloud of "
                                "clouds.yaml, or give the API of one as endpoint" % (self.name, client.endpoint))

@@ -26,5 +26,5 @@ class RbacPolicyModule(ResourceModule):
         return ":".join((params["object_type"], action, params["target_project"], params["object"]))
 
     def want(self, params):
-        """Return no fields: all of them are in the key."""
+        """Override ``ResourceModule.want``: return no fields, because all of them are in the key."""
         return {}

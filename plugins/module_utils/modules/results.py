@@ -59,7 +59,9 @@ def one_line(text):
 
 
 def batch_result(noun, labels, answers, diff_mode, continue_on_error):
-    """Return the result of a batch, in the order of its items. ``continue_on_error`` decides when the task fails."""
+    """Return the result of a batch, in the order of its items. A failed item fails the task; with *continue_on_error*,
+    the task fails only when all items fail.
+    """
     results = [_item(noun, label, answer, diff_mode) for label, answer in zip(labels, answers)]
     bad = [item for item in results if item["failed"]]
     result = {

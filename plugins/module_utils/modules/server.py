@@ -187,7 +187,9 @@ class ServerModule(ResourceModule):
         return self._batch(params, check_mode, diff_mode, client)
 
     def _batch(self, params, check_mode, diff_mode, client):
-        """Send all items in one call. An item with an invalid option fails without being sent; all others are sent."""
+        """Send all items in one call, and return the module's result. An item with an invalid option fails without
+        being sent; all others are sent.
+        """
         shared = {option.option: params.get(option.option) for option in self.item_options
                   if option.option not in ("name", "id")}
         items = [self._item(shared, options) for options in params["servers"]]
@@ -265,8 +267,8 @@ def _refuse_duplicates(items):
 
 
 def _without_default(field):
-    """Return the option without its default, for items of ``servers``: an omitted option there has the value of the
-    module's own option.
+    """Return *field*, an option of the module, without its default, for items of ``servers``: an option that an item
+    omits has the value of the module's own option.
     """
     if not isinstance(field, Option):
         return field
@@ -295,7 +297,9 @@ def _networks(params):
 
 
 def _block_device_mapping(params, want):
-    """Return the block device mapping, including the options that openstack.cloud.server has for volumes."""
+    """Return the block device mapping, with the volumes in options of openstack.cloud.server; remove a moved image from
+    *want*.
+    """
     block_devices = [_without_none(item) for item in params.get("block_device_mapping") or []]
     root, made = None, params.get("boot_from_volume")
     if params.get("boot_volume") and made:
@@ -322,7 +326,7 @@ def _block_device_mapping(params, want):
 
 
 def _about_option(params, error):
-    """Return *error*, which names a field of the request, so that it names the option that the user set."""
+    """Return *error* with the option that the user set in place of the field of the request."""
     field = str(error.details.get("field"))
     match = re.match(r"(block_device_mapping|networks)\[(\d+)\]", field)
     if match is None:

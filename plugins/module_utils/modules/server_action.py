@@ -148,8 +148,8 @@ class ServerActionModule(Module):
 
 
 def _elsewhere(client, key, action):
-    """Return a server that a lookup in the project does not find: for restore and force_delete a soft-deleted one, for
-    evacuate one of any project. *key*: its name or uuid. ``None`` without one.
+    """Return the server *key* (name or uuid) that a lookup in the project does not find: a soft-deleted one for restore
+    and force_delete, one of any project for evacuate; ``None`` for other actions, or without such a server.
     """
     if action in ("restore", "force_delete"):
         return _soft_deleted(client, key)
@@ -210,8 +210,8 @@ def _event(params):
 
 
 def _made_before(server, params, check_mode, client):
-    """Return the part of the result about the image, where the image exists already or an earlier task is creating it;
-    otherwise ``None``.
+    """Return the part of a result about the image ``image_name`` of *server*, if it exists or an earlier task is
+    creating it; otherwise ``None``.
 
     An agent lists an image only when it is complete; until then only the operation shows it.
     """
@@ -227,15 +227,15 @@ def _made_before(server, params, check_mode, client):
 
 
 def _under_way(server, params, client):
-    """Return the running operation that creates the image of that name from the server; ``None`` without one."""
+    """Return the running operation that creates the image ``image_name`` from *server*; ``None`` without one."""
     running = client.list("operations", status="running", kind="server", name="create_image")
     return next((operation for operation in running if operation.get("subject") == params["image_name"]
                  and operation["key"] in (server["id"], server["name"])), None)
 
 
 def _image(server, params, client):
-    """Return the image that an earlier run created from the server, unless that failed. Raises ``Conflict`` for another
-    image of that name.
+    """Return the image ``image_name`` that an earlier run created from *server*, ``None`` without one or if it failed.
+    Raises ``Conflict`` for another image of that name.
     """
     for image in client.list("image", name=params["image_name"]):
         if image.get("status") == "error":

@@ -56,8 +56,8 @@ class ServerBackupModule(Module):
 
 
 def _check(params, absent):
-    """Raise ``InvalidField`` for options that do not belong to the state, and for required options that are ``null``,
-    which an argument spec accepts.
+    """Raise ``InvalidField`` for options that do not belong to the state, and for required options that are ``null``
+    (an argument spec accepts null).
     """
     for name in () if absent else ("backup_type", "rotation"):
         if params[name] is None:
@@ -68,8 +68,8 @@ def _check(params, absent):
 
 
 def _absent_server(params, check_mode):
-    """Return what is known of a server that does not exist: its uuid, or in check mode nothing, because an earlier task
-    may create it. Raises ``NotFound``.
+    """Return a document for the server in *params*, which does not exist: with its uuid to remove its backups, empty in
+    check mode, because an earlier task may create it. Raises ``NotFound``.
     """
     if params["state"] == ABSENT and looks_like_uuid(params["server"]):
         return {"id": params["server"].lower()}
@@ -80,7 +80,7 @@ def _absent_server(params, check_mode):
 
 
 def _backups(client, server, params):
-    """Return the matching backups, newest first."""
+    """Return the backups of *server* with the name (and, if set, ``backup_type``) in *params*, newest first."""
     meant = {"image_type": "backup", "instance_uuid": server.get("id")}
     if params["backup_type"] is not None:
         meant["backup_type"] = params["backup_type"]

@@ -68,7 +68,7 @@ class SshDial:
             raise unreachable from None
 
     def close(self):
-        """Log out."""
+        """Close the login to the host with all its connections; the next call logs in again."""
         if self._login is not None:
             self._login.close()
             self._login = None

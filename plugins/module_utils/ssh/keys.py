@@ -49,7 +49,7 @@ def _candidates(library, target, agent):
 
 
 def _public(path):
-    """Return the public key that belongs to the key file *path*, as bytes; ``None`` when no file has it."""
+    """Return the public key in ``path.pub`` or in *path*, as bytes; ``None`` when neither file has one."""
     for name in (path + ".pub", path):
         try:
             with open(name, encoding="ascii") as stream:

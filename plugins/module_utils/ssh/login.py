@@ -113,7 +113,7 @@ class SshLogin:
             raise _login_error(target, error) from None
 
     def _known(self, target):
-        """Return the lines of known_hosts files about the host."""
+        """Return the lines about *target* in known_hosts files. Raises ``InvalidField`` or ``Unreachable``."""
         files = [os.path.expanduser(name) for name in (target.known_hosts or USER_FILES) + SYSTEM_FILES]
         if self._extra:
             extra = os.path.expanduser(self._extra)
@@ -151,8 +151,8 @@ def _transport(library, sock):
             return self.open_channel(STREAMLOCAL, timeout=timeout)
 
         def _send_user_message(self, data):
-            """Append the fields of a channel to a unix socket to the message that opens it: Paramiko does not know this
-            kind of channel, and leaves them out.
+            """Override Paramiko's method: append the fields of a channel to a unix socket to the message that opens it.
+            Paramiko does not know this kind of channel, and leaves them out.
             """
             head = library.Message()
             head.add_byte(b"\x5a")  # SSH_MSG_CHANNEL_OPEN
@@ -229,7 +229,7 @@ def _connect_command(target):
 
 
 def _prefer_key_types(transport, types):
-    """Let the key exchange prefer host keys of the known *types*, so that a known host presents a key that is known."""
+    """Let the key exchange of *transport* prefer host keys of *types*, those of the host in known_hosts files."""
     if "ssh-rsa" in types:
         types = types | {"rsa-sha2-512", "rsa-sha2-256"}
     options = transport.get_security_options()
@@ -261,7 +261,7 @@ def _check_host_key(target, lines, key):
 
 
 def _login_error(target, error):
-    """Return the error with the reason of a failed login, for people."""
+    """Return the error for a login to *target* that failed with Paramiko's *error*, with the reason."""
     reason = str(error) or type(error).__name__
     if isinstance(error, load_paramiko().ssh_exception.IncompatiblePeer):
         return Unreachable("%s and Paramiko have no algorithm in common (%s). Update the older of the two."

@@ -69,7 +69,7 @@ def _port(name, config):
 
 
 def _configured(name):
-    """Return the configuration of *name*, by keyword in lower case."""
+    """Return the settings of the host *name* in ``~/.ssh/config``, by keyword in lower case; empty without it."""
     path = os.path.expanduser(CONFIG)
     if not os.path.exists(path):
         return {}

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 #: Options of a migration that may change while it runs.
 OPTIONS = ("max_downtime", "downtime_steps", "downtime_delay", "bandwidth", "auto_converge", "post_copy", "time_limit",
            "on_time_limit")
-#: Fields of the wish that the target gets with the manifest.
+#: Fields of ``Migrate.wish`` that the target gets in addition to the source's description of the server.
 COMING = ("becomes", "cards")
 
 

@@ -13,7 +13,7 @@ from .traits import CUSTOM, is_known_trait
 
 #: Names for hypervisors that Magnetar does not support.
 _VMWARE = "(cpu|memory|disk_io|vif)_(limit|reservation|shares_share)"
-#: Classes that the scheduler counts. The row with them is for requests in groups, where it does not count them.
+#: Classes that the scheduler counts. Their row is for requests in groups, where the scheduler does not count them.
 _CLASSES = "CUSTOM_[A-Z0-9_]+|VCPU|PCPU|MEMORY_MB|DISK_GB|MEM_ENCRYPTION_CONTEXT"
 #: Pattern of amounts that request nothing.
 NONE = "0+"

@@ -14,9 +14,9 @@ from typing import Any
 
 from .architectures import FIELD, MACHINES, X86_64
 
-#: The machine type when none was chosen.
+#: The value of a server's machine type when none was chosen.
 AUTO = "auto"
-#: Alias to the prefix of its versions.
+#: Alias of a machine type to the prefix of its versions.
 VERSIONED: Mapping[str, str] = {
     "q35": "pc-q35-", "pc": "pc-i440fx-", "virt": "virt-", "pseries": "pseries-",
     "s390-ccw-virtio": "s390-ccw-virtio-"}

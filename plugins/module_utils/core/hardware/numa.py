@@ -188,7 +188,8 @@ def _check_cells(hardware: Mapping[str, Any], nodes: int, vcpus: int, ram: Optio
 
 
 # Placement on a host -------------------------------------------------------------------------------------------------
-#: a CPU.
+#: The host CPUs and memory of a server: ``cells``, for each guest cell ``host`` (id of the host's cell), ``memory_mb``,
+#: ``page`` (KiB) and ``pins`` (host CPU by virtual CPU); and ``emulator``, the CPU for QEMU's threads, if any.
 Placement = dict[str, Any]
 
 

@@ -16,7 +16,7 @@ from ..versions import Version
 #: Pattern of a label, and of the extra spec's value in Nova.
 LABEL = "[A-Za-z0-9_-]{1,64}"
 LABELS = "%s(,%s)*" % (LABEL, LABEL)
-#: Maximum per server: the guest has a device for each, and QEMU has 256 slots for devices.
+#: Maximum number of namespaces of a server: the guest has a device for each, and QEMU has 256 slots for devices.
 MOST = 16
 CLASS = "CUSTOM_PMEM_NAMESPACE_"
 

@@ -14,7 +14,7 @@ from typing import Any, BinaryIO, Callable, Iterator, Optional, Union
 from ..errors import InvalidField, MagnetarError, Unreachable
 
 PIECE = 1 << 20
-#: Maximum seconds without data.
+#: Maximum seconds without data from the server.
 SILENCE = 60.0
 
 

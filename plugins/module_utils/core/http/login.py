@@ -30,7 +30,7 @@ BESIDE = {"region_name": "OS_REGION_NAME", "interface": "OS_INTERFACE", "cacert"
 DEFAULT = "default"
 #: Token and URL of each login of this process.
 _sessions: dict[str, tuple[str, str]] = {}
-#: Maximum number of remembered logins; beyond it, all are forgotten.
+#: Maximum number of logins in ``_sessions``; beyond it, all are removed.
 REMEMBERED = 1000
 
 

@@ -11,7 +11,7 @@ from typing import Optional, Protocol
 from ..errors import InvalidField
 from .endpoint import Endpoint
 
-#: OpenSSL's X509_V_ERR_CERT_HAS_EXPIRED.
+#: Code of an expired certificate: OpenSSL's X509_V_ERR_CERT_HAS_EXPIRED.
 EXPIRED = 10
 
 

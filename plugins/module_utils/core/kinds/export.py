@@ -26,8 +26,8 @@ ORIGIN = Record(
 
 class VolumeExport(Kind):
     """Permission for one server of another host to use a volume of this host. Its key is SERVER:VOLUME, and its uuid
-    equals the attachment's. The module volume_attachment creates it, a migration creates it again for the new host, and
-    it is removed with the attachment.
+    equals the attachment's. The module volume_attachment creates it, a migration of the server changes its ``peers``,
+    and it is removed with the attachment.
     """
 
     noun, plural = "volume_export", "volume_exports"

@@ -18,8 +18,7 @@ SWAP = Integer(0, 2**26)
 
 
 def size_fields(required: bool = True) -> dict[str, Field]:
-    """Return the fields ``vcpus``, ``ram`` and those of disks, by name, for flavors and for sizes in a server.
-    *required*: whether ``vcpus`` and ``ram`` must be set.
+    """Return the size fields of flavors and of servers without one, by name. *required*: CPUs and memory must be set.
     """
     return {
         "vcpus": Field(VCPUS, "Number of virtual CPUs.", required=required, on=FIXED, sample=1),

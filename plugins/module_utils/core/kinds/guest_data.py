@@ -24,7 +24,7 @@ class GuestAddress(Text):
         self.words = "must be an IP %s" % ("network such as 192.0.2.0/24" if network else "address")
 
     def check(self, value: Any, path: str, version: Optional[Version] = None) -> Any:
-        """Override ``Text.check``: return *value* unchanged. Raises ``InvalidField`` when it is no such address."""
+        """Override ``Text.check``: return *value* unchanged. Raises ``InvalidField`` when it is no valid address."""
         text = super().check(value, path, version)
         try:
             self.read(text)
@@ -43,9 +43,7 @@ VLANS = 4094
 
 
 def _of_nic(required: bool = False, **more: Field) -> Record:
-    """Return the record of a NIC's or VLAN's network data. *required*: network and port must be set. *more*: further
-    fields.
-    """
+    """Return the record of a NIC's or VLAN's network data, with *more* fields. *required*: also network and port."""
     return Record(
         network_id=Field(Uuid(), "The network, as its users know it.", required=required),
         port_id=Field(Uuid(), "The port.", required=required),
