@@ -213,7 +213,7 @@ class Kind:
     @classmethod
     def check_new(cls, document: Mapping[str, Any]) -> None:
         """Raise ``InvalidField`` unless *document* has all fields that a new resource requires; null counts as missing.
-        Values are assumed to be checked, except a name that only the key of the request gives.
+        Of the values, only the name is checked, since it may come from the key of the request.
         """
         create_fields = cls._by_operation[CREATE]
         for name, field in create_fields.items():

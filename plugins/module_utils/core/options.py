@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Ansible options derived from declarations of fields: argument specs, and the documentation of options.
 
-An omitted option is ``None`` and leaves the field unchanged; so the documentation states a field's default ("Default
-when made"), and the argument spec does not. Options of a module itself (``Option``) have real defaults.
+An omitted option is ``None`` and leaves the field unchanged; so the documentation states a field's default for new
+resources, and the argument spec does not. Options of a module itself (``Option``) have real defaults.
 """
 
 from __future__ import annotations

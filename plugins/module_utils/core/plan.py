@@ -10,7 +10,7 @@ MASK = "(hidden)"
 
 
 class Step:
-    """One step: a verb of the driver's table, its arguments, and its text for users."""
+    """One step of a plan: a verb that a driver runs, its arguments, and its text for users."""
 
     __slots__ = ("args", "text", "verb")
 

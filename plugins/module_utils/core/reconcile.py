@@ -115,7 +115,7 @@ class Change:
         self.kind.check_new(self.given)
 
     def check_id(self, id: str, name: str) -> None:
-        """Raise ``Conflict`` where the existing resource *name* has another uuid than the requested one."""
+        """Raise ``Conflict`` where the request has a uuid other than *id*, the uuid of the existing resource *name*."""
         if self.given.get("id", id) != id:
             raise Conflict("%s %r exists with uuid %s, not %s. Use that uuid, or another name."
                            % (self.kind.noun, name, id, self.given["id"]), uuids=[id])
@@ -143,10 +143,10 @@ class Change:
                 and f.name not in self.permissions.get("force", ())]
 
     def on_immutable(self, name: str, old: Mapping[str, Any], want: Document, status: Optional[str] = None) -> str:
-        """Return the policy for immutable fields of the resource *name* that differ: ``ignore``, ``rebuild``,
-        ``recreate``, or ``""`` for nothing to do (also when no field differs, or when the content is still missing by
-        the resource's *status*). ``ignore`` resets these fields in *want*, and fields that only describe how to make
-        the resource. Raises ``Immutable``.
+        """Return the policy for immutable fields of the resource *name* that differ between *old* and *want*:
+        ``ignore``, ``rebuild`` or ``recreate``; ``""`` when none differs, or while the content is missing by the
+        resource's *status*. ``ignore`` resets in *want* these fields, and fields that only describe how to make the
+        resource. Raises ``Immutable`` when the caller has set no policy that fits.
         """
         names = [] if status in self.kind.unfilled else self.fixed(old, want)
         policy = str(self.permissions["on_immutable"]) if names else ""

@@ -270,8 +270,7 @@ def _check_disks(want: Document, have: Document) -> None:
 
 
 def _is_kept(file: str, rebuild: Optional[Document]) -> bool:
-    """Return whether a disk keeps its content: always without a *rebuild*, and in a rebuild if the caller requests it.
-    """
+    """Return whether the disk *file* keeps its content. A *rebuild* keeps only ephemeral disks, if requested."""
     return not rebuild or (rebuild["preserve_ephemeral"] and file not in (ROOT, SWAP))
 
 

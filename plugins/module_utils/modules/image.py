@@ -69,12 +69,12 @@ class ImageModule(ResourceModule):
 
 
 def _empty(answer):
-    """Return whether the image of *answer* waits for its content."""
+    """Return whether the image in *answer* still waits for its content."""
     return (answer.get("resource") or {}).get("status") == "queued"
 
 
 def _new(answer):
-    """Return whether the request of *answer* created the image."""
+    """Return whether the image in *answer*, the answer to its ensure, was created by that request."""
     return any(leaf["path"] == "name" and leaf["old"] is None for leaf in answer.get("diff") or ())
 
 

@@ -68,8 +68,8 @@ class Table:
         return bool(re.match(self._namespaces, name))
 
     def validate(self, name: str, value: str) -> None:
-        """Raise ``InvalidField`` when the namespace of *name* is reserved and has no such spec, or the *value* does not
-        match.
+        """Raise ``InvalidField`` for an unknown *name* in a reserved namespace, and for a *value* that its spec does
+        not accept.
         """
         row = self.find(name)
         if row is None and self.reserved(name):

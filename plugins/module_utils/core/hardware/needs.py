@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Checks whether a host can provide a server's ``hardware``. Pure: with them agents refuse servers, and the scheduler
-skips hosts.
+"""Checks whether a host can provide a server's ``hardware``. Pure: agents refuse servers by these checks, and the
+scheduler skips hosts.
 """
 
 from __future__ import annotations

@@ -198,7 +198,8 @@ class Affinity(NamedTuple):
     sockets: Mapping[int, frozenset[int]] = {}
 
     def suits(self, node: int, alias_policy: str = "") -> bool:
-        """Return whether the policy allows a device at the NUMA cell *node*. *alias_policy*: the policy of the alias.
+        """Return whether the policy allows a device at the NUMA cell *node* (-1: unknown) of the host. *alias_policy*:
+        the policy of the alias, used when flavor and image have none.
         """
         policy = self.policy or alias_policy or LEGACY
         if not self.cells or policy == PREFERRED or node in self.cells:
@@ -208,7 +209,7 @@ class Affinity(NamedTuple):
         return policy == LEGACY and node < 0
 
     def far(self, node: int) -> bool:
-        """Return whether *node* is none of the guest's cells, so that devices at other cells are preferred."""
+        """Return whether *node* is none of the cells of a guest with NUMA cells; its devices are chosen last."""
         return bool(self.cells) and node not in self.cells
 
 

@@ -90,11 +90,11 @@ class ConnectionPlace:
 
 
 class Connections:
-    """The places of connections: at most *most* for each client address; 0: no limit. One address is an IPv4 address or
+    """The limit of connections: at most *most* for each client address; 0: no limit. One address is an IPv4 address or
     the /64 of an IPv6 address, as a client may own all of it. Use only in the event loop.
 
-    When an address has used all its places, a new connection takes the place of the oldest connection without
-    authentication. So a silent client does not lock out others at the same address.
+    At the limit, a new connection takes the ``ConnectionPlace`` of the oldest connection without authentication. So a
+    silent client does not lock out others at the same address.
     """
 
     def __init__(self, most: int) -> None:
@@ -105,9 +105,9 @@ class Connections:
         self._unknown: dict[str, dict[ConnectionPlace, Callable[[], object]]] = {}
 
     def take(self, address: str, end: Optional[Callable[[], object]] = None) -> ConnectionPlace:
-        """Return a place for a connection of *address* (empty for a unix socket); its ``refused`` is the error at the
-        limit. *end* closes the connection; with it, a new connection of the address may take the place until
-        ``ConnectionPlace.keep``.
+        """Return a ``ConnectionPlace`` for a connection of *address* (empty for a unix socket); its ``refused`` is the
+        error at the limit. *end* closes the connection; with it, a new connection of the address may take the place
+        until ``ConnectionPlace.keep``.
         """
         if not self.most or not address:
             return ConnectionPlace(None, "")
@@ -178,8 +178,8 @@ def counted_address(address: str) -> str:
 
 
 class Admitting(asyncio.Protocol):
-    """A mixin in front of one of uvicorn's protocols. Each connection takes a place before the TLS handshake, because a
-    client that is silent during the handshake holds a connection too.
+    """A mixin in front of one of uvicorn's protocols. Each connection takes a ``ConnectionPlace`` before the TLS
+    handshake, because a client that is silent during the handshake holds a connection too.
     """
 
     places: Connections
@@ -198,7 +198,7 @@ class Admitting(asyncio.Protocol):
     _stalled: Optional[StalledReader] = None
 
     def connection_made(self, transport: Any) -> None:
-        """Override ``asyncio.Protocol.connection_made``: take a place, then begin with TLS, if set, or HTTP."""
+        """Override asyncio's method: take a ``ConnectionPlace``, then begin with TLS, if configured, or HTTP."""
         peer = transport.get_extra_info("peername")
         self.place = self.places.take(str(peer[0]) if isinstance(peer, tuple) and peer else "", transport.abort)
         if not self.place.told:
@@ -252,7 +252,7 @@ class Admitting(asyncio.Protocol):
         _give(transport.get_protocol(), early)
 
     def data_received(self, data: bytes) -> None:
-        """Override ``asyncio.Protocol.data_received``; send a refused client the error when its request arrives."""
+        """Override asyncio's method; a refused client gets the error as an answer once its request arrives."""
         if self._begun:
             super().data_received(data)
         elif self._refusing is None:
@@ -263,12 +263,12 @@ class Admitting(asyncio.Protocol):
             self.loop.call_later(FAREWELL, self.transport.abort)
 
     def handle_websocket_upgrade(self, *arguments: Any) -> None:
-        """Override uvicorn's method: keep the place until the WebSocket that takes over the connection is closed."""
+        """Override uvicorn's method: keep the ``ConnectionPlace`` until the WebSocket is closed."""
         super().handle_websocket_upgrade(*arguments)  # type: ignore[misc]
         self._follow(self.transport.get_protocol())
 
     def _follow(self, other: Any) -> None:
-        """Free the place when the connection of the protocol *other*, which now handles it, is closed."""
+        """Free the ``ConnectionPlace`` when the protocol *other*, which now handles the connection, loses it."""
         lost = other.connection_lost
 
         def ended(error: Optional[Exception]) -> None:
@@ -279,7 +279,7 @@ class Admitting(asyncio.Protocol):
             other.connection_lost = ended
 
     def connection_lost(self, exc: Optional[Exception]) -> None:
-        """Override ``asyncio.Protocol.connection_lost``: free the place."""
+        """Override asyncio's method: free the ``ConnectionPlace``."""
         self._freed()
         if self._begun:
             super().connection_lost(exc)
