@@ -115,7 +115,7 @@ class _Fields:
 
 
 def unknown_field_rule(name: Any, allowed: Iterable[str], fields: Iterable[str]) -> str:
-    """Return the words of the error for a document that has a field *name* which is not *allowed*. *fields*: the names
+    """Return the rule in the error for a document that has a field *name* which is not *allowed*. *fields*: the names
     of all fields of the kind.
     """
     if name in fields:

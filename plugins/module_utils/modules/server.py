@@ -297,8 +297,8 @@ def _networks(params):
 
 
 def _block_device_mapping(params, want):
-    """Return the block device mapping, with the volumes in options of openstack.cloud.server; remove a moved image from
-    *want*.
+    """Return the block device mapping, with the volumes from the options of openstack.cloud.server. The image of a root
+    volume moves into the mapping from *want*.
     """
     block_devices = [_without_none(item) for item in params.get("block_device_mapping") or []]
     root, made = None, params.get("boot_from_volume")

@@ -58,7 +58,7 @@ def is_versioned(machine: str) -> bool:
 
 
 def is_same_machine(machine: str, recorded: str) -> bool:
-    """Return whether *machine*, a requested type, is *recorded*, a server's type, or its alias, or ``auto``."""
+    """Return whether *machine*, a request, permits a server's *recorded* type: it is equal, its alias, or ``auto``."""
     return machine in (recorded, AUTO) or (machine in VERSIONED and machine_family(recorded) == machine)
 
 

@@ -91,7 +91,7 @@ def network_devices_name(network: str, vnic_type: str = DIRECT, trusted: bool = 
 
 
 def device_kind(name: str) -> str:
-    """Return the kind in a name of ``network_devices_name``: PF, VF, VDPA or REMOTE; empty for an alias."""
+    """Return the device kind in *name* (of ``network_devices_name``): PF, VF, VDPA or REMOTE; empty for an alias."""
     kind, colon, _network = name.partition(":")
     return kind if colon and kind in (PF, VF, *BY_OVN) else ""
 

@@ -206,7 +206,7 @@ class Client:
 
     def watch(self, interval: float = 5.0, timeout: Optional[float] = None,
               events: Sequence[str] = ()) -> Iterator[tuple[str, Document]]:
-        """Yield ``(event, document)`` from a separate connection until the agent ends it: hello, servers, then events
+        """Yield ``(event, document)`` from a separate connection until the agent closes it: hello, servers, then events
         as they happen (*events* limits them to some of server, domain, operation), and a heartbeat every *interval*
         seconds. Raises ``Unreachable`` after *timeout* (default: 3 intervals) of silence.
         """

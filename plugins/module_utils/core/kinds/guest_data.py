@@ -43,7 +43,7 @@ VLANS = 4094
 
 
 def _of_nic(required: bool = False, **more: Field) -> Record:
-    """Return the record of a NIC's or VLAN's network data, with *more* fields. *required*: also network and port."""
+    """Return the record of a NIC's or VLAN's network data. *required*: network and port must be set."""
     return Record(
         network_id=Field(Uuid(), "The network, as its users know it.", required=required),
         port_id=Field(Uuid(), "The port.", required=required),
