@@ -47,7 +47,7 @@ log = logging.getLogger(__name__)
 
 
 class ManagedHost:
-    """A host with the drivers of all kinds, and no threads: what requests need."""
+    """The host and the drivers of all kinds, as requests need them; without threads."""
 
     def __init__(self, host: LocalHost) -> None:
         self.host = host

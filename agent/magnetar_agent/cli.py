@@ -214,7 +214,7 @@ def _run_simulation(options: argparse.Namespace) -> None:
 
 
 def _end() -> None:
-    """End the process now, even if a thread hangs in a call to libvirt; all important data is on disk."""
+    """End the process immediately, even if a thread hangs in a call to libvirt; all important data is on disk."""
     logging.shutdown()
     with contextlib.suppress(OSError):
         sys.stdout.flush()
@@ -265,7 +265,8 @@ def _tokens(options: argparse.Namespace) -> BearerTokens:
 
 
 def main(arguments: Sequence[str] | None = None, also: Adds | None = None) -> int:
-    """Run the console command and return its exit status. Failures print one sentence on stderr and return 1."""
+    """Run the command ``magnetar`` and return its exit status. Failures print one sentence on stderr and return 1.
+    *also*: as for ``build_command_line``."""
     options = build_command_line(also).parse_args(arguments)
     try:
         return int(options.run(options))

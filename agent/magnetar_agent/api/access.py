@@ -151,8 +151,8 @@ def of_connection(transport: asyncio.BaseTransport, settings: AgentSettings) -> 
 
 # Requests -------------------------------------------------------------------------------------------------------
 def admit_caller(caller: Peer, method: str, headers: dict[bytes, bytes], tokens: BearerTokens) -> Peer:
-    """Return the caller of a request. Raises ``Unauthenticated`` or ``Forbidden``, whose message says how to get
-    access."""
+    """Return the caller of a request: the one named by a bearer token in *headers*, otherwise *caller*, who opened the
+    connection. Raises ``Unauthenticated`` or ``Forbidden``, whose message says how to get access."""
     if caller.via == "tls" and b"authorization" in headers:
         caller = tokens.caller(headers[b"authorization"])
     if caller.refusal:
@@ -175,7 +175,7 @@ def admit_caller(caller: Peer, method: str, headers: dict[bytes, bytes], tokens:
 # Tokens ---------------------------------------------------------------------------------------------------------
 @dataclass(frozen=True)
 class BearerToken:
-    """A stored bearer token: never the token itself, only its SHA-256, which is enough for 256 random bits."""
+    """A bearer token as it is stored: only its SHA-256. A token is 256 random bits, so no slower hash is needed."""
 
     name: str
     scope: str
@@ -225,7 +225,7 @@ class BearerTokens:
         return Peer(f"token:{matched.name}", matched.scope, None, "tls")
 
     def create(self, name: str, scope: str) -> str:
-        """Make a token and return it; it cannot be read again later."""
+        """Make and store a token, and return it. Only its hash is stored, so it cannot be read again later."""
         if not _NAME.fullmatch(name):
             raise InvalidField("name", "must be 1 to 63 letters, digits and . _ @ -", name)
         if scope not in SCOPES:

@@ -101,7 +101,8 @@ class Front:
             log.exception("%s %s failed", scope["method"], scope["path"])
 
     def _admit(self, scope: Scope, method: str, headers: dict[bytes, bytes], request_id: str) -> None:
-        """Record the caller. Raises ``MagnetarError`` when the caller lacks permission."""
+        """Check the caller's permission, and record the caller in *scope*. Raises ``MagnetarError`` for a caller
+        without permission."""
         state = scope.setdefault("state", {})
         state["request_id"] = request_id
         caller = state.get("peer", access.NOBODY)
@@ -120,7 +121,7 @@ class Front:
             raise
 
     async def _console(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve a WebSocket. A refused one gets an HTTP error response, like any request."""
+        """Serve the WebSocket of a console. A refused WebSocket gets an HTTP error response, like any request."""
         headers = dict(scope["headers"])
         request_id = _request_id(headers)
         token = audit.request_id.set(request_id)
@@ -140,7 +141,7 @@ def _request_id(headers: dict[bytes, bytes]) -> str:
 
 
 def decode_path(scope: Scope) -> str:
-    """Return the decoded path, with NUL for a slash inside of a segment (%2F): names may have slashes."""
+    """Return the decoded path of a request, with NUL for a slash inside of a segment (%2F): names may have slashes."""
     raw = scope.get("raw_path") or scope["path"].encode()
     if b"%00" in raw or b"\x00" in raw:
         raise InvalidRequest("The path has a NUL character, which no name may have.")
@@ -245,7 +246,7 @@ class AgentApplication(Front):
         return True
 
     def accept_link(self, transport: asyncio.BaseTransport, admitted: Callable[[], None]) -> None:
-        """Take over a TLS connection that asked for a link to another agent; see ``Links.accept``."""
+        """Take over a TLS connection on which another agent requests a link; see ``Links.accept``."""
         self.agent.host.links.accept(transport, admitted)
 
     def _routes(self, api: FastAPI, agent: ManagedHost, metrics: AgentMetrics) -> None:

@@ -27,7 +27,8 @@ class JsonLines(logging.Formatter):
     traceback."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """Return the line; values that JSON cannot hold are shown as text."""
+        """Override ``Formatter.format``: return *record* as a line of JSON. Values that JSON cannot hold are shown as
+        text."""
         line: dict[str, Any] = {
             "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
             "level": record.levelname.lower(), "logger": record.name, "message": record.getMessage(),
@@ -41,7 +42,7 @@ class JsonLines(logging.Formatter):
 
 
 def configure_agent_logging(level: str) -> None:
-    """Send all logs to stderr as JSON lines. The audit log is always on."""
+    """Send all logs from *level* on to stderr as JSON lines. The audit log is written at every level."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JsonLines())
     root = logging.getLogger()
@@ -54,8 +55,8 @@ def configure_agent_logging(level: str) -> None:
 
 def write_audit_line(action: str, kind: str | None, key: str | None, caller: str | None, request: str | None,
                      result: str, changed: bool | None = None, seconds: float | None = None, **more: Any) -> None:
-    """Write one audit line. *result* is ``succeeded``, ``failed``, ``cancelled`` or ``refused``; *more* holds no
-    document content: names of steps, an error's code and message."""
+    """Write one audit line. *result*: ``succeeded``, ``failed``, ``cancelled`` or ``refused``. *more*: further fields,
+    such as names of steps, or an error's code and message; no content of documents."""
     audit.info("%s %s %s: %s", action, kind, key or "(several)", result, extra={
         "audit": True, "what": action, "kind": kind, "key": key, "caller": caller, "request_id": request,
         "result": result, "changed": changed, **({} if seconds is None else {"seconds": round(seconds, 4)}), **more})

@@ -91,15 +91,16 @@ class _ItemOperation(Operation):
 
 
 class _UnchangedItems:
-    """Answers for ensures that change nothing, from one snapshot of the host. No locks are taken, as nothing is
-    changed."""
+    """The check for items of a batch that need no change, on one snapshot of the host. It changes nothing, so it takes
+    no locks."""
 
     def __init__(self, host: LocalHost, driver: Driver) -> None:
         self.host, self.driver, self.kind = host, driver, driver.kind
         self.snapshot = driver.snapshot(host)
 
     def unchanged(self, key: str, want: Fields | None, permissions: Mapping[str, Any]) -> dict[str, Any] | None:
-        """Return the answer, or ``None`` when the item needs a change or a refusal, and so a normal ensure."""
+        """Return the result for an item that needs no change; ``None`` for an item that a normal ensure must change or
+        refuse."""
         try:
             located = self.driver.locate(self.host, key)
             document = self.host.documents.find(self.kind.noun, located)

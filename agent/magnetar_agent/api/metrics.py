@@ -54,11 +54,12 @@ class AgentMetrics:
         self.operations.labels(operation.name, operation.status).inc()
 
     def describe(self) -> list[Any]:
-        """Return nothing: collecting at registration would cost calls to libvirt."""
+        """Implement ``Collector.describe``: return an empty list, so that registration collects nothing from libvirt.
+        """
         return []
 
     def collect(self) -> Iterator[GaugeMetricFamily]:
-        """Yield the current values; called at each scrape."""
+        """Implement ``Collector.collect``: yield the current values; called at each scrape."""
         yield GaugeMetricFamily("magnetar_operations_running", "Operations that run or wait for a thread.",
                                 self._host.operations.running())
         consoles = GaugeMetricFamily("magnetar_consoles", "Consoles that are open.", labels=("kind",))

@@ -102,21 +102,21 @@ def _result(kind: type[Kind]) -> Extra:
 
 
 def describe_list_route(kind: type[Kind], filters: Iterable[str]) -> Extra:
-    """Describe the GET of a collection."""
+    """Return OpenAPI's description of the GET of a collection."""
     return {"tags": [kind.noun], "summary": f"List {kind.plural}",
             **_route(_object(**{kind.plural: _array(_ref(kind.__name__))}), "The list",
                      _parameters("fields", "limit", "marker", "sort", filters=filters))}
 
 
 def describe_show_route(kind: type[Kind]) -> Extra:
-    """Describe the GET of one resource."""
+    """Return OpenAPI's description of the GET of one resource."""
     single = kind.fields and not kind.settable()
     return {"tags": [kind.noun], "summary": f"Show a {kind.noun}",
             **_route(_ref(kind.__name__), "The resource", _parameters(key=not single))}
 
 
 def describe_ensure_route(kind: type[Kind]) -> Extra:
-    """Describe the PUT of one resource."""
+    """Return OpenAPI's description of the PUT of one resource."""
     return {"tags": [kind.noun], "summary": f"Ensure a {kind.noun}",
             **_route(_result(kind), "How it is now, and what was done for it",
                      _parameters("dry_run", "wait", "on_immutable", "merge", "allow_reboot", "preserve_ephemeral",
@@ -125,7 +125,7 @@ def describe_ensure_route(kind: type[Kind]) -> Extra:
 
 
 def describe_batch_route(kind: type[Kind]) -> Extra:
-    """Describe the PUT of a list."""
+    """Return OpenAPI's description of the PUT of a list of resources."""
     item = _object(key=TEXT, want={"anyOf": [_ref(f"{kind.__name__}Wanted"), {"type": "null"}]},
                    on_immutable=PARAMETERS["on_immutable"][0], merge=_array({"enum": ["metadata", "tags", "networks"]}),
                    allow_reboot=BOOLEAN, preserve_ephemeral=BOOLEAN)
@@ -137,13 +137,13 @@ def describe_batch_route(kind: type[Kind]) -> Extra:
 
 
 def describe_remove_route(kind: type[Kind]) -> Extra:
-    """Describe the DELETE of one resource."""
+    """Return OpenAPI's description of the DELETE of one resource."""
     return {"tags": [kind.noun], "summary": f"Remove a {kind.noun}",
             **_route(_result(kind), "What was done", _parameters("dry_run", "wait", key=True), later=True)}
 
 
 def describe_event_route(kind: type[Kind]) -> Extra:
-    """Describe the POST of a one-shot event; only servers have events."""
+    """Return OpenAPI's description of the POST of a one-shot event; only servers have events."""
     return {"tags": [kind.noun], "summary": f"Do something once with a {kind.noun}",
             "include_in_schema": kind is Server,
             **_route({"type": "object"}, "What was done", _parameters("wait", key=True), _json(_ref("Event")),
@@ -151,27 +151,27 @@ def describe_event_route(kind: type[Kind]) -> Extra:
 
 
 def describe_upload_route(kind: type[Kind]) -> Extra:
-    """Describe the PUT of content."""
+    """Return OpenAPI's description of the PUT of an image's content."""
     body = {"content": ({"type": "string", "format": "binary"}, "application/octet-stream")}
     return {"tags": [kind.noun], "summary": "Send the content of an image",
             **_route(_result(kind), "How it is now", _parameters("wait", key=True), body, later=True)}
 
 
 def describe_download_route(kind: type[Kind]) -> Extra:
-    """Describe the GET of content."""
+    """Return OpenAPI's description of the GET of an image's content."""
     return {"tags": [kind.noun], "summary": "Get the content of an image; needs the scope operate",
             **_route({"type": "string", "format": "binary"}, "The content", _parameters(key=True),
                      media="application/octet-stream")}
 
 
 def describe_console_route() -> Extra:
-    """Describe the GET of a console log."""
+    """Return OpenAPI's description of the GET of a console log."""
     return {"tags": [Server.noun], "summary": "Show the end of the console log",
             **_route(TEXT, "The text", _parameters("bytes", "lines", "format", key=True), media="text/plain")}
 
 
 def describe_diagnostics_route() -> Extra:
-    """Describe the GET of a server's usage."""
+    """Return OpenAPI's description of the GET of a server's usage."""
     def counted(words: Sequence[str], **more: Any) -> Extra:
         return _array(_object(device=TEXT, **more, **dict.fromkeys(words, INTEGER)))
 
@@ -184,32 +184,32 @@ def describe_diagnostics_route() -> Extra:
 
 
 def describe_uptime_route() -> Extra:
-    """Describe the GET of the host's uptime."""
+    """Return OpenAPI's description of the GET of the host's uptime."""
     return {"tags": [Host.noun], "summary": "Show for how long the host is up, and its load",
             **_route(_object(time=TEXT, uptime=INTEGER, users=INTEGER, load_average=_array(NUMBER)),
                      "Time of day, seconds, users that are logged in, load of 1, 5 and 15 minutes")}
 
 
 def describe_text_route(description: str, media: str = "text/plain") -> Extra:
-    """Describe a GET of a text."""
+    """Return OpenAPI's description of a GET that returns text. *media*: its media type."""
     return _route(TEXT, description, media=media)
 
 
 def describe_watch_route() -> Extra:
-    """Describe the GET of events."""
+    """Return OpenAPI's description of the GET of events."""
     return {"summary": "Follow what happens", **_route(TEXT, "Server-sent events", _parameters("interval", "events"),
                                                        media="text/event-stream")}
 
 
 def describe_operations_route() -> Extra:
-    """Describe the GET of all operations."""
+    """Return OpenAPI's description of the GET of all operations."""
     return {"tags": ["operation"],
             **_route(_object(operations=_array(_ref("Operation"))), "The list",
                      _parameters("limit", filters=("status", "kind", "key", "name")))}
 
 
 def describe_operation_route(*parameters: str) -> Extra:
-    """Describe the GET or DELETE of one operation."""
+    """Return OpenAPI's description of the GET or DELETE of one operation."""
     return {"tags": ["operation"], **_route(_ref("Operation"), "The operation", _parameters(*parameters, key=True))}
 
 
@@ -224,7 +224,7 @@ def _schemas() -> Extra:
 
 
 def extend_openapi_document(api: FastAPI) -> None:
-    """Make *api* include the schemas of the kinds in its OpenAPI document."""
+    """Add the schemas of the kinds to the OpenAPI document that *api* generates."""
     generate: Callable[[], Extra] = api.openapi
 
     def openapi() -> Extra:  # FastAPI's documented way to extend the document

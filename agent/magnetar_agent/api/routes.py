@@ -50,7 +50,7 @@ class Json(Response):
     media_type = "application/json"
 
     def render(self, content: Any) -> bytes:
-        """Return *content* as compact UTF-8."""
+        """Override ``Response.render``: return *content* as compact JSON in UTF-8."""
         return json.dumps(content, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "replace")
 
 
@@ -60,13 +60,14 @@ BODY_SECONDS = 120.0
 
 # Reading requests -----------------------------------------------------------------------------------------------
 def read_query(request: Request, **readers: Callable[[str, str], Any]) -> dict[str, Any]:
-    """Return the parameters of the query string, each converted by the function with its name in *readers*. Unknown and
-    repeated parameters are refused."""
+    """Return the parameters of the query string, each converted by the function of the same name in *readers*. Unknown
+    and repeated parameters are refused."""
     return read_parameters(request.query_params.multi_items(), readers)
 
 
 async def read_json_body(request: Request, limit: int) -> Any:
-    """Return the JSON body. Raises ``TooLarge``, or ``InvalidRequest`` with the position of the error."""
+    """Return the JSON body of *request*. Raises ``TooLarge`` above *limit* bytes, ``TooSlow``, or ``InvalidRequest``
+    with the position of the error."""
     length = request.headers.get("content-length", "")
     if length.isdigit() and int(length) > limit:
         raise TooLarge(f"The body has {length} bytes, and the agent takes {limit}. Send fewer items per request.")
@@ -135,7 +136,8 @@ async def wait_for_operation(operation: Operation, wait: float) -> bool:
 
 
 def operation_response(operation: Operation, ended: bool, shape: Callable[[Any], dict[str, Any]]) -> Json:
-    """Return 200 with the result in *shape*, or 202 with the operation while it runs; raises the operation's error."""
+    """Return the response for *operation*: once it has *ended*, 200 with its result as *shape* returns it; before that,
+    202 with the operation. Raises the operation's error."""
     if not ended:
         return Json({"operation": operation.as_dict(), "request_id": operation.request_id}, 202,
                     {"location": f"/v1/operations/{operation.id}"})
@@ -175,7 +177,7 @@ class Resources:
         return Json(await run_in_threadpool(reconcile.show_resource, self.agent.drivers, self.kind, path_key(request)))
 
     async def ensure(self, request: Request) -> Json:
-        """Create or update the resource as in the body; fields that are left out stay as they are."""
+        """Create or update the resource as the body says; fields that are left out stay as they are."""
         query_parameters = read_query(request, **PARAMETERS)
         dry, wait = query_parameters.pop("dry_run", False), query_parameters.pop("wait", self.agent.host.settings.wait)
         allowed = check_permissions(query_parameters)

@@ -64,7 +64,8 @@ class CannotStart(MagnetarError):
 
 @contextlib.contextmanager
 def only_one(state_dir: Path) -> Iterator[None]:
-    """Hold the lock of *state_dir*; the kernel releases it when the process ends, even after a crash."""
+    """Hold the lock of *state_dir* for the block; the kernel releases it when the process ends, even after a crash.
+    Raises ``CannotStart`` if another agent has the lock."""
     try:
         make_state_folder(state_dir)
         descriptor = os.open(state_dir / "agent.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -130,11 +131,12 @@ def websocket_protocol(**protocol_arguments: Any) -> Any:
 
 
 class HttpServer(uvicorn.Server):
-    """A uvicorn server without signal handlers: ``run_agent_server`` handles signals for both listeners."""
+    """A uvicorn server without signal handlers: ``_serve`` handles signals for all listeners."""
 
     @contextlib.contextmanager
     def capture_signals(self) -> Generator[None, None, None]:
-        """Leave signals to ``run_agent_server``."""
+        """Override ``Server.capture_signals``: install no handlers, since ``_serve`` handles signals for all servers.
+        """
         yield
 
 
@@ -192,8 +194,8 @@ def make_http_server(application: AgentApplication, settings: AgentSettings, tls
                 transport.abort()  # type: ignore[attr-defined]
 
         def shutdown(self) -> None:
-            """Close the connection. If it is idle, do not wait for the client: over TLS asyncio gives a client 30 s to
-            agree."""
+            """Override ``H11Protocol.shutdown``: also cut an idle connection after ``FAREWELL``. Over TLS asyncio would
+            wait 30 s for the client to close it."""
             idle = self.cycle is None or self.cycle.response_complete
             super().shutdown()
             if idle:
@@ -212,11 +214,11 @@ def make_http_server(application: AgentApplication, settings: AgentSettings, tls
 
 
 async def _serve(agent: Agent, application: AgentApplication, servers: list[tuple[HttpServer, socket.socket]]) -> None:
-    """Serve until a signal.
+    """Serve requests until a signal arrives.
 
-    After the first signal, running operations get time to end. Until then all requests are still answered: reads as
-    usual, changes with the 503 of ``Operations.start``. So clients do not take the host for dead. A second signal ends
-    the wait immediately.
+    After the first signal, running operations get time to end. Until they have ended, the agent answers all requests,
+    so clients do not take the host for dead: reads as usual, changes with the 503 of ``Operations.start``. A second
+    signal ends the wait immediately.
     """
     loop, stopping = asyncio.get_running_loop(), False
 
@@ -247,8 +249,8 @@ async def _serve(agent: Agent, application: AgentApplication, servers: list[tupl
 
 
 def run_agent_server(settings: AgentSettings, connect: Callable[[], LocalHypervisor]) -> None:
-    """Serve until a signal. *connect* returns the hypervisor; it is called once the lock of the state folder is held.
-    Raises ``CannotStart`` or another ``MagnetarError`` that says what to do."""
+    """Run the agent until a signal arrives. *connect* returns the hypervisor; it is called once the lock of the state
+    folder is held. Raises ``CannotStart`` or another ``MagnetarError`` that says what to do."""
     places = Connections(min(settings.connections_per_address, raise_file_limit() // SHARE))
     pci.check_parents(pci.may_be_allowed(settings.sysfs, settings.pci_device_spec))
     with only_one(settings.state_dir), contextlib.ExitStack() as ending:
@@ -280,7 +282,8 @@ NO_TCP = ("listen is set, and there is neither tls_client_ca nor a token, so nob
 
 
 def check_settings(settings: AgentSettings) -> list[str]:
-    """Return warnings about *settings* before an agent runs with them. Raises when it could not start."""
+    """Return warnings about *settings*, without starting an agent. Raises ``InvalidSettings`` or another error if an
+    agent could not start with these settings."""
     warnings = []
     tokens = access.BearerTokens(settings.tokens_file)
     if settings.address and access.server_tls_context(settings, tokens) is None:

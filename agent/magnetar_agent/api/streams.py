@@ -52,8 +52,8 @@ class Upload:
         self.read = asyncio.Event()
 
     def pieces(self, operation: Operation) -> Iterator[bytes]:
-        """Yield the body. Raises ``InvalidRequest`` when it breaks off, ``TimedOut`` when the client falls silent,
-        ``TooLarge``, or ``Cancelled``."""
+        """Yield the body in pieces. Raises ``InvalidRequest`` when the connection breaks off, ``TimedOut`` when the
+        client falls silent, ``TooLarge``, or ``Cancelled``."""
         while piece := self._wait(asyncio.run_coroutine_threadsafe(self._piece(), self._loop), operation):
             self.received += len(piece)
             if self.received > self._limit:

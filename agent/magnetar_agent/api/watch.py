@@ -198,7 +198,7 @@ class Feed:
 
     # Called from other threads ---------------------------------------------------------------------------------------
     def _do(self, function: Callable[[], None]) -> None:
-        """Queue *function* for the thread if there are watchers."""
+        """Queue *function* for the feed's thread; drop it if there are no watchers."""
         if self._present and not self._closed:
             self._lane.put(function)
 
@@ -295,8 +295,8 @@ class Feed:
 
 
 def _shown(host: LocalHost, document: Document, domain: Domain | None) -> Told:
-    """Return the parts of a server that are compared to detect a change; watchers are sent the middle one of the
-    three."""
+    """Return three values of a server, compared to detect a change: its public document, its state fields, and whether
+    it is being deleted. Watchers are sent the state fields."""
     password = document.state.get(PASSWORD)
     shown_fields = {**server_condition(host, document, domain), **({"password": password} if password else {})}
     return _public(document), shown_fields, document.deleting

@@ -91,7 +91,8 @@ class OpenConsoles:
                 del open_consoles[id, kind]
 
     async def _server(self, key: str) -> str:
-        """Return the uuid of a server that has a guest now. Raises ``NotFound``, ``Ambiguous``, ``Conflict``."""
+        """Return the uuid of the server *key*. Raises ``NotFound``, ``Ambiguous``, or ``Conflict`` if its guest does
+        not run."""
         shown = await run_in_threadpool(reconcile.show_resource, self.agent.drivers, Server, key)
         if shown["power_state"] not in (RUNNING, PAUSED):
             raise Conflict(f"The server {shown['name']} is {shown['power_state']}: only one that runs has a console. "
@@ -134,8 +135,8 @@ class OpenConsoles:
                 del self._lines[id]
 
     async def _line(self, id: str) -> SerialLine:
-        """Return the open serial line of server *id*; open it if no client has. After the check that the line is open,
-        the method does not yield to the event loop."""
+        """Return the open serial line of server *id*; open the line first if no client has opened it. After the check
+        that the line is open, the method does not yield to the event loop."""
         while True:
             opening = self._lines.get(id)
             if opening is None or not self._usable(opening):
@@ -160,7 +161,8 @@ class OpenConsoles:
     async def _serve(self, websocket: WebSocket, id: str, kind: str, show: Callable[[], Coroutine[Any, Any, None]],
                      typed: Callable[[bytes], Awaitable[None]],
                      broken: Callable[[], Awaitable[None]] | None = None) -> None:
-        """Accept the client, send it the output of *show* and pass on its input, until either ends."""
+        """Accept the client's WebSocket, and serve a console on it until either side ends. *show* sends the output;
+        *typed* gets the client's input; *broken* is called for each break."""
 
         async def hear() -> None:
             while (message := await websocket.receive())["type"] != "websocket.disconnect":
@@ -190,8 +192,8 @@ class OpenConsoles:
 
 
 async def _sent(websocket: WebSocket, sending: Awaitable[None]) -> None:
-    """Wait until *sending* is done. The connection of a client that does not read is aborted: the client counts as
-    disconnected."""
+    """Wait until *sending* is done. If the client does not read, abort its connection and raise
+    ``WebSocketDisconnect``."""
     try:
         async with asyncio.timeout(HUNG):
             await sending

@@ -51,8 +51,8 @@ class LogReader:
         return b"" if self._log is None else os.read(self._log, most)
 
     def _newer(self, current: os.stat_result) -> int | None:
-        """Return a descriptor of the log that follows the *current* one; if the current one was removed, of the oldest
-        log."""
+        """Return an open descriptor of the log after *current*, or of the oldest log if *current* was removed; ``None``
+        if *current* is the newest."""
         newer = None
         for path in (self.path, *map(self._older, range(OLDER))):
             log = _opened(path)

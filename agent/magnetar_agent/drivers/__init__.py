@@ -42,9 +42,8 @@ class Driver(Protocol):
         random values, and refuse what this host cannot do. Changes nothing."""
 
     def check_replacement(self, host: LocalHost, want: Fields, requested: Fields, document: Document) -> None:
-        """Raise an error if a replacement would fail after *document* is removed. With ``on_immutable: recreate``,
-        *document* is removed, and *want* (complete) is created in its place. *requested*: the fields that the caller
-        sent. May change *want*."""
+        """Raise an error if *document* could be removed, but not be replaced by *want* (complete), as ``on_immutable:
+        recreate`` requests. *requested*: the fields that the caller sent. May change *want*."""
 
     def release(self, host: LocalHost, document: Document) -> None:
         """Raise ``InUse``, naming the users, if the resource *document* must not be removed now."""

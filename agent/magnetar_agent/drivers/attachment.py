@@ -95,8 +95,8 @@ class AttachmentDriver(DocumentDriver):
         return completed
 
     def _replaced(self, host: LocalHost, server: Document, volume: str) -> Document | None:
-        """Return the existing attachment of *volume* (a name or uuid) to *server*, for another attachment to
-        replace."""
+        """Return the attachment of *volume* (a name or uuid) to *server* that a new attachment will replace; ``None``
+        if there is none."""
         return host.documents.get(self.kind.noun, self.locate(host, f"{server.id}:{volume}"))
 
     def release(self, host: LocalHost, document: Document) -> None:
@@ -189,8 +189,8 @@ def _there(document: Document, domain: hv.Domain, target: str) -> bool:
 
 
 def _named(host: LocalHost, noun: str, key: str, document: Document | None) -> Document:
-    """Return the server or volume *key*. One that is being removed is refused, unless *document* is an existing
-    attachment."""
+    """Return the document of *key*, a server or volume (*noun*). Raises ``InvalidField`` if it is missing. For a new
+    attachment (*document* is ``None``), a resource that is being removed counts as missing."""
     current_key = document.want[noun] if document else None
     resolved = host.documents.find(noun, key) if current_key else host.documents.standing(noun, key)
     if resolved is None and current_key == key:
@@ -213,7 +213,8 @@ def _remote_volume(host: LocalHost, want: Fields, document: Document | None) -> 
 
 
 def _check_new(host: LocalHost, completed: Fields, server: Document, volume: Document) -> None:
-    """Refuse a new attachment that is not possible."""
+    """Raise ``InvalidField`` or ``Conflict`` if the new attachment *completed* of *volume* to *server* is not possible.
+    """
     real = host.documents.get("server", server.id) and host.documents.get("volume", volume.id)
     if completed.pop("id", None) not in (None, attaching.attachment_id(server.id, volume.id)) and real:
         raise InvalidField("id", "follows from server and volume; use SERVER:VOLUME as the key")

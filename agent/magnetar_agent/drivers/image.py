@@ -165,7 +165,7 @@ class ImageDriver(DocumentDriver):
 
 
 def _known(host: LocalHost) -> Iterator[Path]:
-    """Yield the paths of content that documents name, and of content that is about to be stored."""
+    """Yield the paths of images' content that a sweep must keep: named by documents, or about to be stored."""
     for document in host.documents.list("image"):
         if document.state.get("file"):
             yield Path(document.state["file"])
@@ -199,8 +199,8 @@ def _fetch(task: Task, source: dict[str, Any]) -> None:
 
 @contextmanager
 def _filled(task: Task, source: dict[str, Any]) -> Iterator[tuple[ContentPart, dict[str, Any] | None]]:
-    """Yield a ``ContentPart`` with the content of *source*, and the identity of the file that was read, if it is
-    one."""
+    """Yield a ``ContentPart`` with the content of *source*, and the identity of the file that was read; ``None`` for a
+    URL."""
     settings = task.host.settings
     # pylint: disable-next=contextmanager-generator-missing-cleanup  # contextlib throws what happens in the block here
     with sources.open_source(source, settings.image_paths, settings.image_max_bytes) as opened, \
@@ -225,8 +225,8 @@ def _drop(task: Task) -> None:
 
 
 def _make_ready(task: Task, want: Fields) -> None:
-    """Load the content that will replace the removed one. When that fails, the present content stays. (A local file was
-    read completely before; an upload may arrive at any time.)"""
+    """Download the content that will replace the removed one, if its source is a URL. After a failure the present
+    content stays. (A local file was read completely before; an upload may arrive at any time.)"""
     host, document, source = task.host, task.document, want.get("source") or importing.UPLOAD
     path = importing.image_store(host).ready(document.id, want["checksum"])
     if "url" not in source or path.exists():
@@ -242,7 +242,7 @@ def _make_ready(task: Task, want: Fields) -> None:
 
 
 def _new(host: LocalHost, want: Fields, document: Document | None) -> None:
-    """Check the source of content that is not stored yet."""
+    """Check the source of content that is not stored yet, and set it in *want*. Raises ``InvalidField``."""
     source = want.get("source") or (document.state.get("source") if document else None)
     if source is None:
         raise InvalidField("source", "is required to make an image: {path: …}, {url: …}, {volume: …} or "
@@ -269,8 +269,8 @@ def _look(host: LocalHost, file: BufferedReader, want: Fields) -> Facts:
 
 
 def _match_stored_content(host: LocalHost, want: Fields, document: Document) -> None:
-    """Drop the source from *want*. If its checksum is another digest of the stored content, replace it with the
-    document's checksum. A local file that has changed since sets the new checksum."""
+    """Adapt *want* to content that is stored already: remove its source. A checksum that is another digest of the
+    content becomes the document's checksum; a local file with new content sets its own checksum."""
     state = document.state
     source = want.pop("source", None)
     name, _colon, digest = want["checksum"].partition(":")
@@ -299,8 +299,8 @@ def _compare(host: LocalHost, want: Fields, document: Document, source: dict[str
 
 
 def _part(host: LocalHost, field: str, reference: str, format: str) -> str:
-    """Return the uuid of the image *reference*, a kernel or ramdisk. The image must have the given *format*, and its
-    content."""
+    """Return the uuid of the image *reference*, a kernel or ramdisk. Raises ``InvalidField`` naming *field* unless it
+    has the given *format* and stored content."""
     image = host.documents.standing("image", reference)
     if image is None:
         refuse_missing(InvalidField(field, "must name an image of this host", reference), "image", reference)

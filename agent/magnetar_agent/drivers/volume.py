@@ -196,7 +196,8 @@ def plan_volume(want: Fields | None, have: Fields | None) -> Iterator[Step]:
 
 
 def resolve_volume_source(host: LocalHost, completed: Fields, document: Document | None) -> int:
-    """Replace the source in *completed* by its uuid; return its size in bytes, 0 for an empty volume."""
+    """Replace the source in *completed* by the source's uuid; return the source's size in bytes, 0 for an empty volume.
+    """
     source_fields = [name for name in content.SOURCES if completed.get(name) is not None]
     if len(source_fields) > 1:
         raise InvalidField(source_fields[1],
@@ -222,8 +223,8 @@ def _origin_is_encrypted(host: LocalHost, completed: Fields) -> bool:
 
 
 def _encryption(host: LocalHost, completed: Fields, document: Document | None, hidden: bool) -> None:
-    """Set ``key`` of *completed*: the caller's key, sealed. A copy of an encrypted source (*hidden*) gets none: it uses
-    the source's. An existing volume keeps its key."""
+    """Set ``key`` of *completed*: the caller's key, sealed. A copy of an encrypted source (*hidden*) gets ``None``,
+    since the source's key opens it. An existing volume keeps its key."""
     if document is not None:
         completed["key"] = document.want.get("key")
         return
@@ -261,7 +262,7 @@ def _content(host: LocalHost, document: Document, pool: str | None) -> Fields:
 
 
 def _make(task: Task) -> None:
-    """Make the content, empty or from its source."""
+    """Make the volume's content, empty or from its source."""
     host, want, id = task.host, task.document.want, task.document.id
     pool, size = pools.find_pool(host, want["pool"]), want["size"] * GIB
     field, named = content.source_of(want)
@@ -287,7 +288,7 @@ def _make(task: Task) -> None:
 
 
 def _reimage(task: Task) -> None:
-    """Make the content again, from an image, while no guest runs with it."""
+    """Make the volume's content again, from an image, while no guest runs with the volume."""
     reimaging.begin_reimage(task)
     with exports.not_served(task.host, task.document.id):
         _make(task)
@@ -309,8 +310,8 @@ def _take(task: Task) -> None:
 
 
 def _begin(task: Task, pool: Pool, size: int, notes: Fields) -> None:
-    """Note that content with this document's uuid belongs to this document from now on, and is made again or removed
-    after a crash. Raises ``Conflict`` if such content exists already."""
+    """Note in the document, before content is made, that content with its uuid belongs to it: after a crash the content
+    is made again or removed. Raises ``Conflict`` if such content exists already."""
     state, id = task.document.state, task.document.id
     if not content.is_content_begun(state) and pool.has(id):
         raise pool.taken(id)
@@ -329,7 +330,7 @@ def _begin(task: Task, pool: Pool, size: int, notes: Fields) -> None:
 
 
 def _made(task: Task, pool: Pool, size: int) -> None:
-    """Note that the content is complete."""
+    """Note in the document that the content is complete."""
     task.document.state.pop("begun", None)
     task.document.state.update(made=True, bytes=size)
     task.keep()
@@ -377,5 +378,5 @@ def _running(host: LocalHost, document: Document) -> list[tuple[str, str]]:
 
 
 def _drop(task: Task) -> None:
-    """Remove the content."""
+    """Remove the content of the volume or snapshot."""
     content.remove_volume_content(task.host, task.document)

@@ -101,11 +101,11 @@ class FakeHypervisor(GuestAgent, Consoles, Mirrors, Devices, Statistics, Migrati
         self._failures[method].extend([error] * times)
 
     def disconnect(self) -> None:
-        """Stop libvirtd of the fake host."""
+        """Make the fake host's libvirt stop answering."""
         self._connected = False
 
     def reconnect(self) -> None:
-        """Start libvirtd again."""
+        """Make the fake host's libvirt answer again, and call the listeners for new connections."""
         self._connected = True
         for listener in list(self._on_connect):
             threading.Thread(target=listener, name="fake-connected", daemon=True).start()

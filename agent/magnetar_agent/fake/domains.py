@@ -169,7 +169,7 @@ class Domains(State):
         self._events.append(DomainEvent(uuid, "stopped", reason))
 
     def _check_parts(self, domain: Domain) -> None:
-        """Refuse to start without the domain's disks and networks, as QEMU does."""
+        """Raise ``HypervisorError`` if a disk or network of the domain is missing; QEMU would refuse to start."""
         for disk in domain.disks:
             files = [disk.path, *([disk.backing.path] if disk.backing else [])]
             for path in files if disk.remote is None else ():

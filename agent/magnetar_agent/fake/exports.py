@@ -56,7 +56,7 @@ class Exports(State):
             client.connect(str(socket))
 
     def _behind(self, remote: NetworkSource) -> Disk:
-        """Return the disk that *remote* stands for: the one served at its socket, or an image in a Ceph pool."""
+        """Return the disk that *remote* refers to: the one served at its socket, or an image in a Ceph pool."""
         if remote.protocol == "rbd":
             return Disk((self._folder or Path("/nonexistent")) / remote.name, "", "raw")
         for export, _server in (self._served or {}).values():

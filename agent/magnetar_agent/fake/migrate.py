@@ -34,8 +34,8 @@ LONGEST = 107
 class Migrations(State):
     """The methods of ``LocalHypervisor`` for migration.
 
-    *lose* makes the next migration raise an error at the source after the domain has arrived at the target. ``answer``:
-    the guest at the source also goes on; ``end``: it has stopped.
+    *lose*: the next migration raises an error at the source after the domain has arrived at the target. With ``answer``
+    the guest at the source goes on, too; with ``end`` it has stopped.
     """
 
     lose: str | None = None

@@ -88,7 +88,8 @@ def _size(disk: Disk) -> int:
 
 
 def _give(domain: FakeDomain, target: str, xml: str) -> None:
-    """Replace the source of *target* by the source in the disk *xml*, in the running domain and the definition."""
+    """Replace the source of the domain's disk *target* by the source in *xml* (of a disk), in the running domain and
+    the definition."""
     new = ET.fromstring(xml)  # noqa: S314 (made here)
     domain.live, domain.xml = (_with_source(definition, target, new) for definition in (domain.live, domain.xml))
 

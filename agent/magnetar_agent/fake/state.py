@@ -138,9 +138,9 @@ class State:
                 listener(event)
 
     def hangs(self, uuid: str) -> None:
-        """Make QEMU stop answering, until ``goes_on`` or the end of the QEMU. If the fake has a folder, a file in it
-        marks the hung QEMU: other processes may make and remove the file, and it is still valid after the agent has
-        started again."""
+        """Make the domain's QEMU stop answering, until ``goes_on`` is called or the QEMU ends. If the fake has a
+        folder, a file in it marks the QEMU as hung: other processes may make and remove the file, and it stays valid
+        when the agent starts again."""
         if self._folder is None:
             self.hung.add(uuid)
         else:
@@ -148,7 +148,7 @@ class State:
             hung_file(self._folder, uuid).touch()
 
     def goes_on(self, uuid: str) -> None:
-        """Make QEMU answer again."""
+        """Make the domain's QEMU answer again."""
         self.hung.discard(uuid)
         if self._folder is not None:
             hung_file(self._folder, uuid).unlink(missing_ok=True)
@@ -163,7 +163,7 @@ class State:
         return self.guest_agents or uuid in self.talking
 
     def _happened(self, event: DomainEvent) -> None:
-        """End consoles and other parts of a domain that has stopped; for subclasses."""
+        """Do nothing; subclasses end consoles and other parts of a domain that has stopped."""
 
     def _names(self) -> list[str]:
         """Return the names of all objects, in the order of their dependencies."""

@@ -336,7 +336,7 @@ def _text(names: frozenset[str]) -> str:
 
 
 def _parent(folder: Path) -> str:
-    """Return the address of the physical function of a virtual one."""
+    """Return the address of the physical function of the virtual function in *folder*; empty for other devices."""
     link = folder / "physfn"
     return link.readlink().name if link.is_symlink() else ""
 

@@ -64,8 +64,8 @@ _NOTHING = (Path(), 0, 0)
 
 
 def _file(path: Path, known_files: set[tuple[int, int]]) -> tuple[Path, int, int]:
-    """Return path, KiB and alignment (0) of the file at *path*; an empty result if it is missing or among *known_files*
-    (device and inode): a file with two names would belong to two servers."""
+    """Return path, KiB and alignment (0) of the file at *path*; ``_NOTHING`` if it is missing or among *known_files*
+    (device and inode), to which it is added: a file with two names would belong to two servers."""
     try:
         status = path.stat()
     except OSError:

@@ -40,7 +40,7 @@ def ceph_source(host: LocalHost, want: Fields) -> dict[str, Any]:
 
 
 def take_ceph_image(task: Task, location: str) -> None:
-    """Read the content from Ceph, or have the image wait for an upload."""
+    """Store the image's content from Ceph, *location*. If Ceph cannot be read, make the image wait for an upload."""
     host, document = task.host, task.document
     try:
         with host.hypervisor.export_image(_image(host, document.id, location)) as (size, pieces):
@@ -57,8 +57,8 @@ def take_ceph_image(task: Task, location: str) -> None:
 
 
 def _image(host: LocalHost, id: str, location: str) -> CephImage:
-    """Return the image at *location*. Raises ``InvalidField`` for a *location* that does not belong to the image *id*,
-    or is outside the settings' pool: a user who may write into the image service could name other users' data."""
+    """Return the RBD image at *location*. Raises ``InvalidField`` for a *location* that does not belong to the image
+    *id*, or is outside the settings' pool: a user who may write into the image service could name other users' data."""
     location_match, settings = _LOCATION.fullmatch(location), host.settings
     if location_match is None:
         raise InvalidField("source.location", "must be rbd://FSID/POOL/IMAGE/SNAPSHOT", location[:200])

@@ -48,7 +48,7 @@ def content_of(document: Document) -> tuple[Path, str]:
 
 
 def content_by_id(host: LocalHost, id: str) -> tuple[Path, str]:
-    """Return ``content_of`` for the image with uuid *id*."""
+    """Return path and format of the content of the image with uuid *id*; see ``content_of``."""
     return content_of(host.documents.get("image", id) or Document("image", id, id, {}))
 
 

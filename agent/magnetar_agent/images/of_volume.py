@@ -25,8 +25,8 @@ FORMATS = ("qcow2", "raw")
 
 
 def complete_volume_source(host: LocalHost, want: Fields) -> Fields:
-    """Return the source with the volume's uuid, and the format. Raises ``InvalidField`` or ``Conflict`` when the volume
-    cannot become an image."""
+    """Return the image's fields ``source``, with the volume's uuid, and ``disk_format``. Raises ``InvalidField`` or
+    ``Conflict`` when the volume cannot become an image."""
     reference, format = want["source"]["volume"], want.get("disk_format") or FORMATS[0]
     if format not in FORMATS:
         raise InvalidField("disk_format", f"must be {' or '.join(FORMATS)} for an image of a volume", format)

@@ -35,7 +35,8 @@ class Opened:
 
 @contextmanager
 def open_source(source: dict[str, Any], folders: tuple[Path, ...], limit: int) -> Iterator[Opened]:
-    """Open *source*, ``{"path"}`` or ``{"url"}``; files may be read only from *folders*."""
+    """Yield *source*, ``{"path"}`` or ``{"url"}``, opened; a file must be in one of *folders*. Content longer than
+    *limit* bytes is refused."""
     if "path" in source:
         with open_file(source["path"], folders) as file:
             size = os.fstat(file.fileno()).st_size
@@ -138,7 +139,8 @@ def open_url(url: str) -> http.client.HTTPResponse:
 
 
 def _loaded(answer: http.client.HTTPResponse, url: str) -> Iterator[bytes]:
-    """Yield the body as it arrives, in pieces of any size, so that a cancel is noticed soon."""
+    """Yield the body of *answer* as it arrives, in pieces of any size, so that a cancel is noticed soon. Raises
+    ``Unreachable``."""
     try:
         while piece := answer.read1(CHUNK):
             yield piece

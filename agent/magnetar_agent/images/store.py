@@ -49,7 +49,8 @@ class ContentPart:
         self.digests: dict[str, str] = {}
 
     def fill(self, chunks: Iterable[bytes], length: int | None, limit: int, advance: Callable[[int], None]) -> None:
-        """Write all of *chunks*, sparsely. *length*: the announced bytes; *advance* is called with the bytes done."""
+        """Write all of *chunks*, sparsely; refuse more than *limit* bytes. *length*: the announced bytes. *advance* is
+        called with the bytes done."""
         hashes = {name: hashlib.new(name) for name in ALGORITHMS}
         for chunk in chunks:
             self.size += len(chunk)
@@ -199,7 +200,8 @@ class ImageStore:
 
     @contextmanager
     def still(self) -> Iterator[None]:
-        """Block sweeps while content gets its final name and the document that names the content is written."""
+        """Block sweeps for the block, in which content gets its final name and the document that names the content is
+        written."""
         with self.locks.hold(*SWEEP):
             yield
 
@@ -213,7 +215,7 @@ class ImageStore:
         return path
 
     def sweep(self, keep: Callable[[], Iterable[Path]]) -> None:
-        """Remove all content except the paths from *keep*, and all parts without a writer."""
+        """Remove all content except the paths that *keep* returns, and all parts without a writer."""
         with self.still():
             kept_paths = set(keep())
             for folder in list(self.root.iterdir()) if self.root.is_dir() else []:
