@@ -42,7 +42,7 @@ def _doc(text: str, **more: Any) -> Any:
 
 
 def _check_address(text: str) -> str:
-    """Return the error in an address; empty if there is none."""
+    """Return the error in the IP address *text*; empty if there is none."""
     try:
         ipaddress.ip_address(text)
     except ValueError as error:

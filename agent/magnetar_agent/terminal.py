@@ -84,7 +84,7 @@ async def _opened(options: argparse.Namespace) -> ClientConnection:
 
 
 def _cloud(options: argparse.Namespace) -> dict[str, Any] | None:
-    """Return the cloud that the options name; ``None`` for this host."""
+    """Return the entry of clouds.yaml that the options name; ``None`` for this host."""
     name = options.cloud or os.environ.get("OS_CLOUD")
     return cloud_entry({"endpoint": options.socket if not options.cloud else None, "cloud": name,
                         "ca_cert": options.ca_cert, "validate_certs": not options.insecure}, _load)

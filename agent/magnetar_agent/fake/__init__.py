@@ -75,7 +75,7 @@ class FakeHypervisor(GuestAgent, Consoles, Mirrors, Devices, Statistics, Migrati
     cpu_models: Mapping[str, frozenset[str] | None] = {
         "qemu64": frozenset(("sse2", "pni")), "Nehalem": frozenset(("sse2", "pni", "ssse3", "vmx")),
         "Haswell": frozenset(("sse2", "pni", "ssse3", "vmx", "avx2")), "Icelake-Server": None}
-    #: What the host lacks to limit NICs.
+    #: Why the host cannot limit NICs; empty if it can.
     no_traffic_control = ""
     #: The result of ``numa_cells``: one cell without large pages.
     cells: Sequence[HostCell] = (HostCell(0, frozenset(), frozenset(range(16)), 65536),)

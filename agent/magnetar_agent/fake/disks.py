@@ -35,7 +35,7 @@ class Disks(Exports):
     injected: dict[Path, Injection]
     not_injected: Mapping[str, str] = {}
     unreadable = ""
-    #: What the host lacks for injection.
+    #: Why the host cannot inject; empty if it can.
     no_injection = ""
 
     def disk(self, path: Path, format: str | None = None) -> DiskSeen | None:

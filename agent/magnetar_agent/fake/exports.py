@@ -22,7 +22,7 @@ class Exports(State):
     """The methods of ``LocalHypervisor`` for disks served to other hosts."""
 
     _served: dict[str, tuple[Export, _Server]] | None = None
-    #: Stands for QEMU's connections, by socket path.
+    #: Connections to exports in place of QEMU's, by socket path.
     _joined: dict[Path, socket.socket] | None = None
 
     def serve(self, export: Export) -> None:

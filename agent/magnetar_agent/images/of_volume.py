@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from magnetar_agent.reconcile.documents import Document, Fields
     from magnetar_agent.reconcile.task import Task
 
-#: Formats of such an image, the default first.
+#: Formats of an image made from a volume, the default first.
 FORMATS = ("qcow2", "raw")
 
 

@@ -23,5 +23,5 @@ MOST_TAPS = 1 << 22
 
 
 def tap_addresses(number: int) -> tuple[str, str]:
-    """Return the IPv4 and IPv6 address of tap *number*."""
+    """Return the IPv4 and IPv6 address that stand for tap *number* in the metadata service."""
     return str(TAPS + number), str(TAPS6 + number)

@@ -148,7 +148,7 @@ class Guest:
 
     @property
     def local_ipv4(self) -> str:
-        """The first IPv4 address of the guest; "" if there is none."""
+        """Return the first IPv4 address of the guest; "" if there is none."""
         return next((nic.address.address for nic in self.nics if nic.address), "")
 
 
@@ -162,7 +162,7 @@ def guest_hostname(name: str) -> str:
 
 # The tree -----------------------------------------------------------------------------------------------------------
 def metadata_tree(guest: Guest, ec2: Sequence[str] = EC2_VERSIONS) -> dict[str, bytes]:
-    """Map each path to its content; of the EC2 format only the versions *ec2*."""
+    """Map each path of the guest's metadata to its content. *ec2*: the versions of the EC2 format to include."""
     return {**dict(_openstack(guest)), **dict(_of_ec2(guest, ec2))}
 
 
@@ -197,13 +197,13 @@ def _of_ec2(guest: Guest, versions: Sequence[str]) -> Iterator[tuple[str, bytes]
 
 
 def _places(guest: Guest) -> list[str]:
-    """Return the paths of injected files below the folder openstack, numbered as in Nova."""
+    """Return the paths of the injected files below the folder openstack, numbered as in Nova."""
     return [f"/content/{at:04}" for at in range(len(guest.injected))]
 
 
 # The documents ------------------------------------------------------------------------------------------------------
 def meta_data(guest: Guest, version: str = "latest") -> dict[str, Any]:
-    """Return meta_data.json of a *version*."""
+    """Return the content of meta_data.json in a *version* of the OpenStack format."""
     document: dict[str, Any] = {
         "uuid": guest.uuid,
         "name": guest.name,
@@ -235,7 +235,7 @@ def meta_data(guest: Guest, version: str = "latest") -> dict[str, Any]:
 
 
 def network_data(guest: Guest) -> dict[str, Any]:
-    """Return network_data.json: links, networks on them, and services."""
+    """Return the content of network_data.json: links, networks on them, and services."""
     links, networks, services = [], [], list[str]()
     for link, link_fields, nic in _links(guest):
         links.append({"id": link, "vif_id": nic.port or nic.mac, "mtu": nic.mtu or None, **link_fields})
@@ -292,7 +292,7 @@ def _dns(servers: Sequence[str]) -> list[dict[str, str]]:
 
 
 def ec2_meta_data(guest: Guest, version: str = "latest") -> dict[str, Any]:
-    """Return the document of a *version* in EC2's format; the keys of an object in it are further paths below."""
+    """Return the guest's metadata in a *version* of the EC2 format; the keys of an object in it are further paths."""
     host = guest.hostname
     document: dict[str, Any] = {
         "ami-id": _short("ami", guest.image) if guest.image else "None",
@@ -323,7 +323,7 @@ def ec2_meta_data(guest: Guest, version: str = "latest") -> dict[str, Any]:
 
 
 def _short(prefix: str, id: str) -> str:
-    """Return a uuid in EC2's format."""
+    """Return the uuid *id* as EC2 writes it: *prefix* and eight hexadecimal digits, such as ``i-1a2b3c4d``."""
     return f"{prefix}-{id.replace('-', '')[:8]}"
 
 

@@ -51,7 +51,7 @@ class GuestRequest:
 
 
 def parse_request_head(head: bytes) -> GuestRequest:
-    """Parse the head of a request, up to the empty line. Raises ``BadHead``."""
+    """Return the parts of a request's *head*, which ends with the empty line. Raises ``BadHead``."""
     lines = head.decode("latin-1").split("\r\n")
     words = lines[0].split(" ")
     if len(words) != 3 or words[2] not in ("HTTP/1.0", "HTTP/1.1") or not (

@@ -28,14 +28,14 @@ SOCKET_VARIABLE = "MAGNETAR_METADATA_SOCKET"
 UNIT = "magnetar-metadata.service"
 #: Seconds that the process may take to start, and to run a command.
 ANSWERS = 60.0
-#: Seconds that it may take to end.
+#: Seconds that the process may take to end.
 ENDS = 5.0
 #: Fields of SO_PEERCRED: pid, uid, gid.
 _PEER = struct.Struct("3i")
 
 
 def peer_is_root(end: socket.socket) -> bool:
-    """Return whether root, or this process's own user, is at the other end of a unix socket."""
+    """Return whether the process at the other end of the unix socket *end* runs as root, or as this process's user."""
     _pid, uid, _gid = _PEER.unpack(end.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size))
     return uid in (0, os.geteuid())
 
@@ -130,8 +130,8 @@ class UnitProcess(GuestProcess):
         super().__init__(commands)
 
     def _wait(self) -> None:
-        """Stop the unit; systemd kills it if it does not end. If systemctl fails, closing the connection must end the
-        process."""
+        """Stop the unit with systemctl; systemd kills the process if it does not end. If systemctl fails, only the
+        closed connection makes the process end."""
         with contextlib.suppress(OSError, subprocess.TimeoutExpired):
             subprocess.run(["systemctl", "stop", "--quiet", UNIT], check=False,  # noqa: S603, S607 (the host's)
                            stdin=subprocess.DEVNULL, capture_output=True, timeout=4 * ENDS)

@@ -13,7 +13,7 @@ import socket
 import struct
 from typing import Any
 
-#: Longest message in bytes: all data of a guest, in base64, is far below.
+#: Longest message in bytes; all data of a guest, in base64, takes far less.
 LONGEST = 64 << 20
 _LENGTH = struct.Struct("!I")
 
@@ -38,8 +38,8 @@ def send_message(end: socket.socket, message: Message, descriptor: int | None = 
 
 
 def receive_message(end: socket.socket) -> tuple[Message, int | None]:
-    """Return the next message and its descriptor, which the caller must close. Raises ``EOFError`` if the other side is
-    gone."""
+    """Return the next message, and its descriptor or ``None``; the caller must close the descriptor. Raises
+    ``EOFError`` if the other side is gone."""
     head, descriptor = _first(end)
     head += _exactly(end, _LENGTH.size - len(head))
     return json.loads(_exactly(end, message_length(head))), descriptor

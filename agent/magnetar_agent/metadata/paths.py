@@ -30,7 +30,8 @@ class PathContent:
 
 
 def path_parts(path: str) -> list[str]:
-    """Return the parts of a path in normal form; paths below no known folder are EC2's."""
+    """Return the parts of a *path* in normal form; a path outside the folders ``ec2`` and ``openstack`` is below
+    ``ec2``."""
     parts = posixpath.normpath("/" + path.lstrip("/")).split("/")[1:]
     if parts[0] in ("ec2", "openstack"):
         return parts
@@ -85,7 +86,7 @@ class GuestPaths:
         return PathContent(_shown(element))
 
     def _version(self, version: str) -> dict[str, Any]:
-        """Return EC2's documents of a version."""
+        """Return EC2's documents of a version: ``meta-data``, and ``user-data`` if the guest has any."""
         if version not in self._ec2:
             documents: dict[str, Any] = {"meta-data": json.loads(self._tree[f"ec2/{version}/meta-data.json"])}
             user_data = self._tree.get(f"ec2/{version}/user-data")

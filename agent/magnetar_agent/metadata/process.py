@@ -102,7 +102,8 @@ class Questions:
             self._asked.pop(server, None)
 
     async def find(self, guest: str) -> GuestPaths | None:
-        """Return the data that *guest* may read; simultaneous requests share one question to the agent."""
+        """Return the data for the guest with the tap address *guest*; ``None`` if there is none. Simultaneous requests
+        share one question to the agent."""
         server = self.guests.get(guest)
         if server is None:
             return None

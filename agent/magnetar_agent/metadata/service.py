@@ -138,7 +138,7 @@ class MetadataService:
         self._end()
 
     def _keep(self, todo: set[tuple[str, str]]) -> None:
-        """Update devices, table and process for the tasks *todo*; without tasks check them."""
+        """Update devices, table and process for the tasks *todo*; without tasks check that all of them still work."""
         try:
             if not todo or any(task_kind != DATA for task_kind, _id in todo):
                 self._see(todo)
@@ -158,7 +158,7 @@ class MetadataService:
             self.reason = self.reason or "The process that speaks with guests has ended; it is started again."
 
     def _forget(self, changed: set[str]) -> None:
-        """Tell the process to drop the data of *changed* servers."""
+        """Make the process drop its cached data of the servers *changed*."""
         if changed and self._process is not None:
             self._process.tell("forget", servers=sorted(changed))
 
@@ -286,7 +286,8 @@ class MetadataService:
                 send({"number": question["number"], "status": 503, "why": "Try again later."})
 
     def _told(self, id: str) -> Message:
-        """Return the data that the guest of server *id* may read, for the process; equal contents are sent once."""
+        """Return metadata and password of the guest of server *id*, as sent to the process; empty for a server that is
+        missing or being deleted. Equal contents are included once."""
         document = self.host.documents.get("server", id)
         if document is None or document.deleting:
             return {}

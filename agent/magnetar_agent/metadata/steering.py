@@ -176,7 +176,7 @@ def switched_rules(names: Steering, taps: Sequence[SteeredTap], seal: str) -> st
 
 
 def _without(family: str, table: str) -> str:
-    """Return the ``nft`` commands that remove a table, which may be missing."""
+    """Return the ``nft`` commands that remove a table, even if it does not exist."""
     return f"add table {family} {table}\ndelete table {family} {table}\n"
 
 

@@ -72,7 +72,7 @@ class Document:
 
 
 class Index:
-    """An index: the uuids of documents by the keys that the function *keys* returns for each."""
+    """An index of documents: their uuids, by each of the keys that the function *keys* returns for a document."""
 
     def __init__(self, keys: Callable[[Document], Iterable[str]]) -> None:
         self._keys = keys
@@ -132,24 +132,24 @@ class Documents:
                     path.unlink()
 
     def get(self, kind: str, id: str) -> Document | None:
-        """Return a copy of the document with this uuid."""
+        """Return a copy of the document with this uuid; ``None`` if there is none."""
         with self._lock:
             document = self._found[kind].get(id)
             return document.copy() if document else None
 
     def look(self, kind: str, id: str) -> Document | None:
-        """Return the document with this uuid, not a copy: read it immediately, never change it."""
+        """Return the document with this uuid, not a copy, or ``None``: read it immediately, never change it."""
         with self._lock:
             return self._found[kind].get(id)
 
     def find(self, kind: str, key: str) -> Document | None:
-        """Return a copy of the document with *key* as its uuid or otherwise its name. Raises ``Ambiguous`` naming the
-        uuids."""
+        """Return a copy of the document with the uuid or else the name *key*; ``None`` if there is none. Raises
+        ``Ambiguous``, which names the uuids."""
         document = self.look_for(kind, key)
         return document.copy() if document else None
 
     def look_for(self, kind: str, key: str) -> Document | None:
-        """Return the document that ``find`` would copy: read it immediately, never change it."""
+        """Return the document of which ``find`` returns a copy: read it immediately, never change it."""
         with self._lock:
             by_id = self._found[kind].get(key.lower())
             if by_id:
@@ -164,13 +164,13 @@ class Documents:
         return named[0] if named else None
 
     def standing(self, kind: str, key: str) -> Document | None:
-        """Return what ``find`` returns, but ``None`` for a resource that is being deleted: no new reference to it may
-        be made."""
+        """Return a copy of the document, as ``find`` does; ``None`` also for a resource that is being deleted, which
+        must get no new references."""
         document = self.find(kind, key)
         return None if document is None or document.deleting else document
 
     def list(self, kind: str) -> list[Document]:
-        """Return copies of all documents of *kind*, by name and then uuid."""
+        """Return copies of all documents of *kind*, sorted by name and then uuid."""
         with self._lock:
             return sorted((d.copy() for d in self._found[kind].values()), key=lambda d: (d.name, d.id))
 
@@ -244,7 +244,7 @@ class Documents:
         sync_folder(path.parent)
 
     def _note(self, path: str, text: str) -> None:
-        """Write *text* as the note of the existing file at *path*."""
+        """Write *text*, a newer document, as the note next to the existing file at *path*."""
         content = f'{{"boot": {json.dumps(self._boot)}, "over": {_version(path)}, "document": {text}}}\n'
         write_atomically(f"{path}.note", content.encode(), durable=False)
         self._notes.add(f"{path}.note")
@@ -263,7 +263,7 @@ class Documents:
         return document
 
     def _drop_note(self, path: str) -> None:
-        """Remove the note of the file at *path*, which is newer than the note."""
+        """Remove the note of the file at *path*, since the file is newer."""
         note = f"{path}.note"
         if note in self._notes:
             with suppress(FileNotFoundError):
@@ -300,8 +300,8 @@ def write_atomically(path: Path | str, content: bytes, mode: int = 0o600, durabl
 
 
 def _version(path: Path | str) -> list[int]:
-    """Return the identity of the file at *path* among files of that name: its inode and its time of writing, as an
-    editor may keep the inode, and a file system may reuse it."""
+    """Return the identity of the file at *path* among files of that name: its inode and its time of writing. An editor
+    may keep the inode, and a file system may reuse it."""
     file_stat = os.stat(path)  # noqa: PTH116
     return [file_stat.st_ino, file_stat.st_mtime_ns]
 

@@ -96,8 +96,9 @@ class _Journal:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
 
     def ended(self, request_id: str, entry: dict[str, Any], again: bool) -> dict[str, Any] | None:
-        """Return the answer of this request; ``None`` if it must be done. Raises ``Conflict`` if its outcome is unknown
-        and it may not be done *again*, or if the id belongs to another request."""
+        """Return the recorded answer of the request; ``None`` if its event must be done. Raises ``Conflict`` if the
+        event was begun, its outcome is unknown and it may not be done *again*, or if the id belongs to another event.
+        """
         try:
             recorded: dict[str, Any] = json.loads((self.folder / request_id).read_text())
         except OSError:
@@ -112,7 +113,7 @@ class _Journal:
         return dict(recorded.get("answer") or {})
 
     def begin(self, request_id: str, entry: dict[str, Any]) -> None:
-        """Write the id before anything is done."""
+        """Record the request on disk, before anything is done."""
         write_atomically(self.folder / request_id, json.dumps(entry).encode())
         if not hash(request_id) % 100:
             self._trim()
@@ -123,7 +124,7 @@ class _Journal:
         write_atomically(self.folder / request_id, json.dumps(content).encode())
 
     def drop(self, request_id: str) -> None:
-        """Forget the id: the event was refused."""
+        """Remove the record of the request: its event was refused."""
         (self.folder / request_id).unlink(missing_ok=True)
 
     def _trim(self) -> None:

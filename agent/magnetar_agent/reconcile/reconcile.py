@@ -51,7 +51,7 @@ class _Changed(Exception):
 def ensure_resource(drivers: Drivers, kind: type[Kind], key: str, want: Fields | None, permissions: Mapping[str, Any],
                     dry_run: bool, operation: Operation) -> Result:
     """Make the resource *key* (uuid or name) of *kind* match *want*; ``None`` removes it. *permissions* is a checked
-    ``core.ensure.Permissions``. Blocks until done. Raises the errors of the core."""
+    ``core.ensure.Permissions``. Return the result once all is done. Raises the errors of the core."""
     driver = drivers.of(kind)
     if isinstance(driver, SubresourceDriver):
         return driver.ensure(drivers.host, key, want, permissions, dry_run, operation)
@@ -78,8 +78,8 @@ def without_fields_of_clouds(kind: type[Kind], want: Fields) -> Fields:
 
 def revise_resource(drivers: Drivers, kind: type[Kind], id: str, revised: Callable[[Document], Fields], dry_run: bool,
                     operation: Operation) -> Result:
-    """Ensure the fields that *revised* returns for the current document; both under the resource's lock. Raises
-    ``NotFound``."""
+    """Change the resource *id* to the fields that *revised* returns for its current document, both under the resource's
+    lock. Return the result. Raises ``NotFound``."""
     with _claim(drivers, kind, id, operation, dry_run) as document:
         if document is None:
             raise NotFound(f"The {kind.noun} {id} was removed meanwhile.", kind=kind.noun, key=id)
@@ -91,7 +91,8 @@ def revise_resource(drivers: Drivers, kind: type[Kind], id: str, revised: Callab
 @contextmanager
 def _claim(drivers: Drivers, kind: type[Kind], key: str, operation: Operation,
            dry_run: bool) -> Iterator[Document | None]:
-    """Hold the lock of *key*, even if there is no such resource yet; yield the document or ``None``."""
+    """Hold the lock of the resource *key* for the block, even if it does not exist yet; yield its document or ``None``.
+    """
     noun = kind.noun
     while True:
         document = drivers.host.documents.find(noun, key)
@@ -106,7 +107,8 @@ def _claim(drivers: Drivers, kind: type[Kind], key: str, operation: Operation,
 
 
 def _removed(drivers: Drivers, kind: type[Kind], document: Document, operation: Operation) -> Document | None:
-    """Finish a deletion that a crash cut short. Return the document if the resource stays after all."""
+    """Finish the removal of *document*, which a crash interrupted. Return ``None``, or the document if the driver
+    refuses the removal and the resource stays."""
     try:
         _remove(drivers.host, drivers.of(kind), document, False, operation)
     except NotRemovable:
@@ -116,8 +118,8 @@ def _removed(drivers: Drivers, kind: type[Kind], document: Document, operation: 
 
 def change_resource(drivers: Drivers, kind: type[Kind], document: Document, want: Fields,
                     permissions: Mapping[str, Any], operation: Operation) -> Result:
-    """Ensure *want* as ``ensure_resource``, for a *document* whose lock the caller holds. The key ``rebuild`` in
-    *permissions*, with the id of the request, makes the change a rebuild, even if no fixed field differs."""
+    """Do as ``ensure_resource`` for a *document* whose lock the caller holds. The key ``rebuild`` in *permissions*,
+    with the id of the request, makes the change a rebuild, even if no fixed field differs."""
     requested = checked_request(kind, document.id, want)
     return _Change(drivers.host, drivers.of(kind), document.id, requested, permissions, False, operation).run(document)
 
@@ -200,7 +202,8 @@ class _Change(Change):
         return self.result(steps, changes, self._shown(predicted))
 
     def _policy(self, document: Document, want: Fields, have: Fields | None) -> str:
-        """Return the policy for fixed fields that differ (``Change.on_immutable``)."""
+        """Return what to do if fixed fields differ: fail, ignore or recreate (``Change.on_immutable``). Raises an error
+        if a recreation would fail."""
         if REPLACEMENT in document.state:  # a crash cut it short after the decision
             return "recreate"
         status = self.driver.show(self.host, document, have).get("status") if self.kind.unfilled else None
@@ -215,8 +218,8 @@ class _Change(Change):
         return list(self.driver.plan(None, have)) or [forget_step(self.kind, document.name)]
 
     def _noted(self, document: Document, rebuild: bool) -> Fields:
-        """Note the permissions that the driver's plan needs in *document*, and return them. A change that a crash
-        interrupts is then finished with the same permissions."""
+        """Note in *document* the permissions that the driver's plan needs, and return them. If a crash interrupts the
+        change, it is finished with the same permissions."""
         state = document.state
         state.update(self.allowed(rebuild))
         return {name: state[name] for name in NOTES if name in state}
@@ -277,9 +280,9 @@ class _Change(Change):
             raise
 
     def _clear(self, task: Task, new: Document, old: list[Step], begun: list[str]) -> list[Step]:
-        """Remove the resource that *new* replaces by the steps *old*; return the steps that create *new*. The lock
-        ``CHOICES`` is free during the removal, which may take long and takes other locks; so *new* is completed again
-        after it."""
+        """Remove the resource that *new* replaces by the steps *old*; return the steps that create *new*. The removal
+        may take long and takes other locks, so the lock ``CHOICES`` is released first, and *new* is completed again
+        after the removal."""
         task.document.state.update({REPLACEMENT: new.want, "unfinished": True})
         task.keep()
         self.choosing.close()
@@ -294,7 +297,7 @@ class _Change(Change):
 
 
 def _finished(task: Task) -> None:
-    """Record that the change is done. If the record cannot be written, the document stays unfinished."""
+    """Record in the document that its change is done. Raises ``NoSpace``: the document then stays unfinished."""
     document, unfinished = task.document, dict(task.document.state)
     for note in ("unfinished", "making", "fault", *NOTES):
         document.state.pop(note, None)

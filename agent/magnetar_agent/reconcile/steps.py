@@ -37,9 +37,9 @@ TIDY = frozenset({"fetch", "plug"})
 
 
 def pass_with_power(former: Document | None, steps: Sequence[Step]) -> bool:
-    """Return whether *steps* need no flush: after a loss of power the document *former* is right again, since the guest
-    is off and no caller has been told that the steps were done. False if a guest is restored from a saved memory, which
-    the restore removes."""
+    """Return whether *steps* need no flush: a loss of power also stops the guest, and no caller was told that the steps
+    are done, so the document *former* is right again. False if a guest is restored from its saved memory, which the
+    restore removes."""
     return former is not None and former.want.get("power") in (OFF, RUNNING, PAUSED) and PASSING.issuperset(
         step.verb for step in steps)
 
@@ -74,7 +74,7 @@ def _do(driver: Driver, task: Task, step: Step) -> None:
 
 
 def _is_back(task: Task) -> bool:
-    """Wait until libvirt answers again. Return False if it does not."""
+    """Wait until libvirt answers again, at most ``RETURN_TIMEOUT`` seconds. Return whether it does."""
     deadline = time.monotonic() + RETURN_TIMEOUT
     with task.operation.waiting():
         while not (back := task.host.hypervisor.connected()) and time.monotonic() < deadline:
@@ -123,7 +123,7 @@ def undo_creation(driver: Driver, task: Task) -> None:
 
 def cancelled_change(driver: Driver, former: Document, task: Task, begun: list[str]) -> Cancelled:
     """Return the error of a cancelled change. If no data is lost yet, restore the resource as it was before; otherwise
-    the next call continues the change. The error's message says which."""
+    leave the change to be continued by the next call. The error's message says which."""
     label = f"{former.kind} {former.name!r}"
     if set(begun) <= TWO_WAY:
         return _back(driver, former, task, begun, label)
@@ -135,8 +135,9 @@ def cancelled_change(driver: Driver, former: Document, task: Task, begun: list[s
 
 
 def _back(driver: Driver, former: Document, task: Task, begun: list[str], label: str) -> Cancelled:
-    """Restore the resource as it was before a cancelled change; return the error that reports the result. The document
-    is written first, so that after a crash the agent does not continue the cancelled change."""
+    """Restore the resource as it was before a cancelled change; return the error for the caller, which says whether
+    that succeeded. The document is written first, so that after a crash the agent does not continue the cancelled
+    change."""
     back = former.copy()
     if begun:  # the verbs' notes so far are true
         note_names = (REPLACEMENT, "unfinished", "fault", *NOTES)

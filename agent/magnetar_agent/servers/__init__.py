@@ -31,13 +31,13 @@ def server_folder(host: LocalHost, id: str) -> Path:
 
 @lru_cache(maxsize=256)
 def _folder(path: str) -> Path:
-    """Return *path* as a ``Path``, cached because each step of a server needs it."""
+    """Return the text *path* as a cached ``Path``: each step of a server needs it."""
     return Path(path)
 
 
 def server_path(host: LocalHost, id: str, *names: str) -> str:
-    """Return ``server_folder``, or a path in it, as text. Lists and batches need the paths of all servers, and a
-    ``Path`` takes ten times as long to make."""
+    """Return the path of the server's folder, or a path in it, as text. Lists and batches need the paths of all
+    servers, and a ``Path`` takes ten times as long to make."""
     return os.path.join(host.settings.state_dir, "servers", id, *names)  # noqa: PTH118
 
 

@@ -55,7 +55,7 @@ class EventCall:
 
     @property
     def host(self) -> LocalHost:
-        """The host of the server."""
+        """Return the host of the server."""
         return self.drivers.host
 
     def state(self) -> str:
@@ -220,7 +220,8 @@ def detach_share_folder(call: EventCall) -> Fields:
 
 
 def _change_shares(call: EventCall, share: str | None) -> None:
-    """Write the document, then define the domain and write the config drive from it. Repeating all of it is safe."""
+    """Note in the document the new *share* (``None``: detach) of the call. If the server is off, define its domain and
+    write its config drive again. Repeating all of it is safe."""
     host, document, state = call.host, call.document, call.state()
     shares.note_share(document, state, call.args["tag"], share, call.args.get("share_id"))
     host.documents.write(document)
@@ -260,8 +261,8 @@ class ChangeMachineArgs(Kind):
 
 
 def change_machine(call: EventCall) -> Fields:
-    """Set another machine type for a server that is off, though it is a fixed field; the caller has checked it. The
-    disks stay."""
+    """Set another machine type for a server that is off, though the machine type is a fixed field; the caller has
+    checked it. The disks stay."""
     reconcile.change_resource(call.drivers, Server, call.document, call.args,
                               {"on_immutable": "fail", "merge": [], "force": ["machine"]}, call.operation)
     return {}

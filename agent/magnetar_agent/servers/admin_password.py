@@ -39,8 +39,8 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 NOTE = "admin_pass"
-#: Kind of the locks of servers whose guest agent is setting a password: of two, the later password counts. It is taken
-#: before the server's own lock: no holder of that one waits for a guest.
+#: Kind of the lock of a server, held while its guest agent sets a password: if two are set, the later one counts. It is
+#: taken before the server's own lock, so that no holder of the server's own lock waits for a guest.
 SETTING = "password"
 #: Key of a note whose password must not be set now.
 ASIDE = "aside"
@@ -112,8 +112,8 @@ def override_admin_password(host: LocalHost, id: str, user_name: str | None) -> 
 
 
 def _decided(host: LocalHost, id: str, note: Fields | None, *, set_instead: bool) -> None:
-    """Forget the *note* that was aside if another password was *set instead*; otherwise make it count again. The note
-    of a server that moves stays aside."""
+    """Decide about a *note* that was aside: drop it if another password was *set_instead*, otherwise let it count
+    again. The note of a server that moves stays aside."""
     with _locked(host, id) as document:
         if note and document.state.get(NOTE) == note and not migration_of_server(host, document):
             if set_instead:
@@ -135,7 +135,8 @@ def _locked(host: LocalHost, id: str) -> Iterator[Document]:
 
 @dataclass
 class _Pending:
-    """A server with a note: when it is *due*, and when it was last *looked* at. *until* and *aside* as in the note."""
+    """A server with a note: *due*: time of the next attempt; *looked*: time of the last one; *until* and *aside* as in
+    the note."""
 
     until: float
     due: float
@@ -288,8 +289,8 @@ class AdminPasswords:
         return ""
 
     def _settle(self, id: str, note: Fields, why: str) -> None:
-        """Record the result of the guest agent for the *note*; *why* it failed, "" on success. A server that is locked
-        just now is tried again."""
+        """Record the result of the guest agent for the *note*. *why* it failed; "" on success. If the server is locked
+        now, try again later."""
         with self.host.locks.hold_if_free("server", id) as free:
             document = self._noted(id) if free else None
             if document is None or document.state[NOTE] != note:

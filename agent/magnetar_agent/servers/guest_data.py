@@ -160,8 +160,8 @@ def _address6(ipv6: Fields) -> NicAddress6:
 
 
 def _devices(host: LocalHost, document: Document, disks: tuple[Disk, ...]) -> Iterator[Device]:
-    """Yield shares, and tagged NICs and disks with libvirt's bus and address: of the running domain, otherwise of the
-    defined one."""
+    """Yield shares, and tagged NICs and disks with bus and address as libvirt reports them: of the running domain,
+    otherwise of the defined one."""
     for share in document.state.get("shares", ()):
         yield Device("share", "none", (share["tag"],), share_id=share.get("share_id") or share["share"])
     nics = [nic for nic in document.want["networks"] if nic.get("tag")]
@@ -180,7 +180,7 @@ def _devices(host: LocalHost, document: Document, disks: tuple[Disk, ...]) -> It
 
 
 def _places(domain: Domain | None) -> dict[str, tuple[str, str]]:
-    """Return bus and address of the domain's devices, by MAC and target."""
+    """Return bus and address of the domain's devices: of NICs by MAC, of disks by device name."""
     if domain is None:
         return {}
     return {**{nic.mac: nic.place for nic in domain.nics if nic.place},

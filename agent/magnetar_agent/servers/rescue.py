@@ -122,9 +122,9 @@ def _rescue_image_name(document: Document, recorded: Fields) -> str | None:
 
 
 def observe_rescue(host: LocalHost, document: Document, domain: Domain | None) -> Fields:
-    """Return the facts for ``observe``: *rescue*, the disk that is made; *rescue_left*, whether a rescue is noted;
-    *rescue_drive*, whether its config drive must still be written; *rescued*, whether the domain boots from the rescue
-    disk, or will when it is missing and defined again."""
+    """Return the facts for ``observe``: *rescue*, the image and device of a rescue disk that exists, or ``None``;
+    *rescue_left*, whether a rescue is noted; *rescue_drive*, whether its config drive must still be written; *rescued*,
+    whether the domain boots from the rescue disk, or will do so once a missing domain is defined again."""
     made = document.state.get("rescue")
     whole = made is not None and (server_folder(host, document.id) / (PREFIX + "base" if made["iso"]
                                                                       else DISK)).exists()
@@ -171,7 +171,7 @@ def _drop(task: Task) -> None:
 
 
 def rescue_disks(state: Fields, place: Path, root: Disk, key: DiskKey | None = None) -> list[Disk]:
-    """Return the rescue disk, encrypted with the *key*, then *root*; for a CD, *root* first."""
+    """Return the rescue disk, encrypted with the *key*, then *root*. If the rescue disk is a CD, *root* comes first."""
     made = state["rescue"]
     if made["iso"]:
         return [root, Disk(place / (PREFIX + "base"), "sda", "raw", "cdrom", "sata", True)]
@@ -195,8 +195,8 @@ def stable_rescue_disk(state: Fields, place: Path, key: DiskKey | None) -> Disk:
 
 
 def _target(host: LocalHost, document: Document, bus: str) -> str:
-    """Return a device name after the names of all disks on its bus: libvirt sorts disks by name, and guests count them
-    in that order. Raises ``Conflict`` if IDE has no name left."""
+    """Return a device name for the rescue disk, after the names of all disks on its bus: libvirt sorts disks by name,
+    and guests count them in that order. Raises ``Conflict`` if IDE has no name left."""
     if bus == "fdc":
         return "fda"
     if bus == "ide":
@@ -213,7 +213,7 @@ def _target(host: LocalHost, document: Document, bus: str) -> str:
 
 
 def _defined(host: LocalHost, document: Document) -> Sequence[Disk]:
-    """Return the disks that the server is defined with."""
+    """Return the disks in the definition of the server's domain; empty without a domain."""
     domain = host.hypervisor.domain(document.id)
     return domain.disks if domain else ()
 
@@ -236,5 +236,5 @@ def _backing(made: Fields, place: Path) -> Backing:
 
 
 def rescue_boot(state: Fields) -> tuple[str, dict[str, Any]]:
-    """Return the prefix of kernel and ramdisk, and the boot parameters of the rescue."""
+    """Return the prefix of the rescue's kernel and ramdisk files, and its boot parameters; empty without a kernel."""
     return PREFIX, state["rescue"]["boot"] or {}

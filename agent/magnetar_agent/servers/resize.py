@@ -24,7 +24,7 @@ def recorded_sizes(document: Document) -> Fields:
 
 
 def sizes_of(want: Fields, state: Fields) -> dict[str, int]:
-    """Return the *sizes* of ``recorded_sizes`` from the parts of a document."""
+    """Return *sizes* of ``recorded_sizes``, the bytes of disks by file, from *want* and *state* of a document."""
     made = state.get("made", [])
     # A server of an agent that did not note sizes has those of its document: they could not change.
     return {**{name: size for name, size in disk_sizes(want).items() if name in made},

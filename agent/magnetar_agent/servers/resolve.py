@@ -86,7 +86,7 @@ def _uuid_is_free(host: LocalHost, id: str) -> None:
 
 
 def _flavor(host: LocalHost, requested: Any, old: Fields | None) -> Fields:
-    """Return the sizes of a flavor, and its name if it has one."""
+    """Return the sizes of the *requested* flavor (its name, or sizes), and its name if it has one."""
     if isinstance(requested, dict):
         if old and requested.items() <= old.items():
             return old
@@ -117,7 +117,8 @@ def _image(host: LocalHost, reference: str | None, document: Document | None) ->
 
 
 def _removed_image(document: Document) -> Document:
-    """Return a stand-in for an image that was removed after the server was made: only its uuid is needed."""
+    """Return a stand-in for the document of an image that was removed after the server was made: only its uuid is used.
+    """
     image = document.copy()
     image.id = document.want["image"]
     return image
@@ -199,7 +200,8 @@ def _plain(nic: Fields) -> Fields:
 
 def _matched(host: LocalHost, requested: list[Fields], old: list[Fields]) -> Iterator[tuple[str, Fields,
                                                                                             Fields | None]]:
-    """Yield for each requested NIC its field's name, the request, and the existing NIC (``None`` for a new one)."""
+    """Yield for each requested NIC the name of its field, the NIC itself, and the existing NIC (``None`` for a new
+    one)."""
     keeping = list(old)
     for at, nic in enumerate(requested):
         field = f"networks[{at}]"
@@ -236,7 +238,8 @@ def port_owner(host: LocalHost, port: str | None, document: Document | None = No
 
 def _check_port(host: LocalHost, nic: Fields, field: str, checked_nics: list[Fields],
                 document: Document | None) -> None:
-    """Raise unless the port has only this NIC, and filtering is left to OVN."""
+    """Raise ``InvalidField`` or ``Conflict`` if another NIC has the port, or if *nic* has filter fields, which are
+    OVN's."""
     if not is_uuid_key(nic["port"]):
         raise InvalidField(f"{field}.port", "must be the uuid by which OVN knows the port; names of ports are for a "
                                             "cloud", nic["port"])

@@ -22,7 +22,7 @@ log = logging.getLogger(__name__)
 
 #: The field of a server; in the document's state, the value from its image.
 FIELD = "shutdown_timeout"
-#: Seconds between looks at a domain that is waited for, in case an event is missed.
+#: Seconds between two checks of a domain during a wait, in case an event is missed.
 LOOK = 1.0
 #: The clock, in seconds.
 clock = time.monotonic

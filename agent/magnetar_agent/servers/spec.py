@@ -56,7 +56,7 @@ ROOT = 1
 
 
 def required_files(want: Fields) -> list[str]:
-    """Return the names of the files that the server must have."""
+    """Return the names of the files that the server's folder must have: of its own disks and of its config drive."""
     names = [] if root_block_device(want) else [ROOT_FILE]
     return names + [disk.file for disk in blank_disks_of_server(want)] + ([FILE] if want["config_drive"] else [])
 
@@ -156,7 +156,8 @@ def own_disk_set(host: LocalHost, document: Document, rescued: bool) -> list[Dis
 
 
 def _named(disks: list[Disk], volume_devices: set[str], tags: Mapping[str, str]) -> Iterator[Disk]:
-    """Yield local disks with their tags. A disk whose device name a volume took before gets the next free one."""
+    """Yield *disks* with their *tags*. A local disk whose device name is among *volume_devices* gets the next free one.
+    """
     taken = volume_devices | {disk.target for disk in disks} | {disk_layout.LAST}
     for disk in disks:
         clash = disk.target in volume_devices and disk.serial is None
@@ -263,7 +264,7 @@ def _disks(host: LocalHost, document: Document, place: Path, root: Disk) -> list
 
 
 def fields_of_domain(host: LocalHost, document: Document, domain: Domain) -> Fields:
-    """Return the fields of the server as the domain has them."""
+    """Return the fields of the server, with the values that its domain has in libvirt."""
     nics_by_mac, functions = {n["mac"]: n for n in document.want["networks"]}, pci.bare_devices_of_nics(document.want)
     return {
         "name": domain.title,

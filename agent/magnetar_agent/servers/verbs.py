@@ -74,7 +74,7 @@ def _hold(task: Task, place: Path) -> None:
 
 
 def _holds(document: Document, base: Fields, place: Path) -> bool:
-    """Return whether the note of the server's image matches the files in its folder."""
+    """Return whether the server's folder has the files of its image that the note *base* describes."""
     if base.get("image", document.want["image"]) != document.want["image"]:
         return False
     copied = document.want["root_format"] != "qcow2" or base.get("encrypted")
@@ -177,7 +177,8 @@ def prepare_for_start(host: LocalHost, document: Document, keep: Callable[[], No
 
 
 def _choose(host: LocalHost, document: Document, keep: Callable[[], None]) -> None:
-    """Choose CPUs, devices and memory of the host (``placement``, ``pci``, ``mdevs``, ``pmem``)."""
+    """Prepare CPUs, devices and memory of the host for the server's start (``placement``, ``pci``, ``mdevs``,
+    ``pmem``)."""
     changes = pci.BEFORE in document.want
     placement.prepare_placement(host, document, keep, pci.preferred_device_cells(host, document.want, document.id))
     pci.prepare_pci_devices(host, document, keep)

@@ -37,7 +37,7 @@ _CURRENT: ContextVar[ServedHost] = ContextVar("simulated_host")
 
 @contextmanager
 def use_host(host: ServedHost) -> Iterator[None]:
-    """Make *host* the current one of this task or thread for the block."""
+    """Make *host* the current host of this task or thread for the block."""
     token = _CURRENT.set(host)
     try:
         yield

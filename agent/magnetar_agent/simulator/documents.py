@@ -17,10 +17,10 @@ class MemoryDocuments(Documents):
     """The documents of a simulated host. They end with the process."""
 
     def _load(self, root: Path) -> None:
-        """Load nothing: a simulated host starts without documents."""
+        """Override ``Documents._load``: load nothing, since a simulated host starts without documents."""
 
     def _store(self, document: Document, text: str, durable: bool) -> None:
-        """Write nothing: ``Documents`` itself has the document in memory."""
+        """Override ``Documents._store``: write nothing to disk; the document stays in memory."""
 
     def _discard(self, document: Document) -> None:
-        """Remove nothing from disk: ``Documents`` itself forgets the document."""
+        """Override ``Documents._discard``: remove nothing from disk."""

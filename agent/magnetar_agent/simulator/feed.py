@@ -60,12 +60,12 @@ class SimulatedFeed(Feed):
     def __init__(self, host: LocalHost, lane: EventLane, pulse: Pulse) -> None:
         super().__init__(host, lane)
         self._pulse = pulse
-        #: Whether the host answers at all.
+        #: Whether the host sends heartbeats.
         self.answers = True
         #: The host's usage as JSON, empty after a change; and the number of changes.
         self._usage, self._changes = "", 0
         self._last = ""
-        #: Stands for the boot of the machine.
+        #: The ``boot_id`` that watchers get.
         self.boot = ""
         host.documents.listen(lambda _document, _removed: self.forget_usage())
         host.hypervisor.on_event(lambda _event: self.forget_usage())
@@ -103,7 +103,8 @@ class SimulatedFeed(Feed):
             self._present.discard(watcher)
 
     def _beat_to(self, watcher: Watcher, transport: asyncio.Transport) -> bool:
-        """Send a heartbeat to *watcher* as a chunk of its answer. Return whether it gets more of them."""
+        """Send a heartbeat to *watcher* as a chunk of its HTTP response. Return ``False`` if its connection has ended.
+        """
         if watcher.over or transport.is_closing():
             return False
         if not self._usage:

@@ -91,7 +91,7 @@ class SimulatedHost(ManagedHost):
         self.feed = SimulatedFeed(host, parts.lane, parts.pulse)
         self.feed.boot = str(uuid.uuid4())
         self.condition, self.delay = UP, 0.0
-        #: Open connections, and what answers wait for while the host is silent.
+        #: Open connections, and the event that answers wait for while the host is silent.
         self.transports: WeakSet[asyncio.BaseTransport] = WeakSet()
         self._answers = asyncio.Event()
         self._answers.set()
@@ -118,7 +118,7 @@ class SimulatedHost(ManagedHost):
         self.feed.cut()
 
     async def wait_to_answer(self) -> None:
-        """Wait as the condition demands before a part of an answer is sent."""
+        """Wait before an answer is sent: *delay* seconds if the host is slow, and as long as it is silent."""
         if self.condition == SLOW:
             await asyncio.sleep(self.delay)
         await self._answers.wait()

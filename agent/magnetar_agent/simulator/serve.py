@@ -123,7 +123,7 @@ async def serve_simulation(options: SimulationOptions, settings: AgentSettings, 
 
 
 def name_hosts(options: SimulationOptions) -> dict[str, str]:
-    """Return the addresses of the hosts, by name."""
+    """Map the name of each host to its loopback address."""
     digits = max(4, len(str(options.hosts)))
     return {f"{options.prefix}{number + 1:0{digits}}": loopback_address(number) for number in range(options.hosts)}
 

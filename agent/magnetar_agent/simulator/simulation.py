@@ -72,8 +72,8 @@ class Simulation:
         return [name for name, host in self._hosts.items() if host in hosts]
 
     def rename_hosts(self, names: Mapping[str, str]) -> None:
-        """Let hosts answer under new names, by the names that they had at the start. Raises ``InvalidField`` for a
-        name of another host."""
+        """Let hosts answer under new names. *names*: the new names by the names that the hosts had at the start. Raises
+        ``InvalidField`` for a name that another host has."""
         hosts = {self.host(name): new_name for name, new_name in names.items()}
         other_names = {host.host.name for host in self._hosts.values() if host not in hosts} | (
             self.addresses.keys() - self._hosts.keys())
@@ -153,7 +153,7 @@ class SimulatedApplication(AgentApplication):
 
 
 def _patient(host: SimulatedHost, send: Send) -> Send:
-    """Return a *send* that waits as long as *host* is silent."""
+    """Return *send* wrapped so that it waits while *host* is silent."""
 
     async def send_when_allowed(message: Message) -> None:
         if host.condition == SILENT:

@@ -91,7 +91,7 @@ def complete_device_mapping(host: LocalHost, desired: Fields, document: Document
 
 
 def _cd_names(host: LocalHost, desired: Fields, parts: Fields) -> set[str]:
-    """Return the device names of the CD that a new server boots from, if any, and of its config drive."""
+    """Return the device names of a new server's config drive and, if it boots from a CD, of the CD."""
     image = host.documents.get("image", desired["image"]) if desired.get("image") else None
     has_cd = image is not None and image.state.get("disk_format") == "iso"
     drive = disk_layout.config_drive_layout(desired, disk_layout.drive_format(host, desired), has_cd)["target"]
@@ -147,7 +147,7 @@ def _complete_block_device(host: LocalHost, desired: Fields, requested: Fields, 
 
 
 def _volume(host: LocalHost, made: Fields, field: str, id: str | None) -> None:
-    """Resolve the item's volume or source, and draw the uuid of a new volume."""
+    """Complete the item *made* of a volume: resolve the volume or its source, and draw the uuid of a new volume."""
     source = made["source_type"]
     if made.get("guest_format"):
         raise InvalidField(f"{field}.guest_format", "is for blank local disks only (BDM-13)")
@@ -174,7 +174,8 @@ def _volume(host: LocalHost, made: Fields, field: str, id: str | None) -> None:
 
 
 def _existing(host: LocalHost, made: Fields, volume: Document, field: str, id: str | None) -> None:
-    """Complete an item for an existing volume: take the volume's size and pool, and check that the volume is free."""
+    """Complete the item *made* for an existing volume. Raises an error if it requests a size or a pool, or if the
+    volume is not free."""
     for name in ("volume_size", "volume_type"):
         if name in made:
             raise InvalidField(f"{field}.{name}", "is for volumes that are made; this one has its size and pool")
@@ -184,8 +185,8 @@ def _existing(host: LocalHost, made: Fields, volume: Document, field: str, id: s
 
 
 def _draw(host: LocalHost, made: Fields, field: str, id: str | None) -> None:
-    """Draw the uuid of a new volume, in a pool that exists. For an existing server this is called only for an item that
-    differs from the recorded one, so it is another volume."""
+    """Draw the uuid of the item's new volume, after a check of its pool. For an existing server this is called only for
+    an item that differs from the recorded one, so the volume is another one, too."""
     pools.find_pool(host, made.get("volume_type", pools.DEFAULT), f"{field}.volume_type").check_usable()
     if id is not None:
         made.pop("volume", None)
@@ -206,7 +207,8 @@ def _check_volume_free(host: LocalHost, volume: Document, server: str | None) ->
 
 
 def _check_whole(desired: Fields, made: list[Fields]) -> None:
-    """Check the rules that apply to all items together."""
+    """Raise ``InvalidField`` if the items *made* break a rule for all of them together, such as a volume that is named
+    twice."""
     turns = sorted(block_device["boot_index"] for block_device in made if block_device.get("boot_index") is not None)
     has_own_image = desired.get("image") is not None and not any(
         block_device["source_type"] == "image" and block_device["destination_type"] == "local" for block_device in made)
@@ -286,7 +288,7 @@ def volumes(task: Task) -> None:
 
 
 def _redraw(host: LocalHost, document: Document) -> None:
-    """Draw new uuids for volumes of a recreated server that still exist."""
+    """Draw new uuids for new volumes of a recreated server if volumes with the old uuids still exist."""
     for item in volume_block_devices(document.want):
         if item["source_type"] != "volume" and host.documents.get("volume", item["volume"]):
             item["volume"] = str(uuid.uuid4())

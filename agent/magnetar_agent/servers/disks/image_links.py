@@ -64,7 +64,8 @@ def is_complete(host: LocalHost, id: str) -> bool:
 
 
 def _parts(host: LocalHost, image: Document, field: str = "image") -> Iterator[tuple[str, Document]]:
-    """Yield kernel and ramdisk of the image, if it has them. Raises ``InvalidField`` if one of them has no content."""
+    """Yield the names and documents of the image's kernel and ramdisk, if it has them. Raises ``InvalidField`` naming
+    *field* if one of them has no content."""
     for name in ("kernel", "ramdisk"):
         if reference := image.want.get(name):
             part = host.documents.find("image", reference)

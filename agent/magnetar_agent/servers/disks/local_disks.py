@@ -27,7 +27,8 @@ def local_disk_files(mapping: Iterable[Mapping[str, Any]]) -> list[tuple[Mapping
 
 
 def check_item(host: LocalHost, desired: Fields, made: Fields, field: str) -> None:
-    """Raise ``InvalidField`` for an item that is invalid regardless of the other items. Resolve its image."""
+    """Resolve the image of the item *made*. Raises ``InvalidField`` if the item is invalid regardless of the other
+    items."""
     for name, allowed, why in REFUSED:
         if name in made and made[name] not in allowed:
             raise InvalidField(f"{field}.{name}", why, made[name])

@@ -46,7 +46,7 @@ def room(host: LocalHost) -> tuple[int, int]:
 
 
 def lvm_pool_of_server(host: LocalHost, document: Document) -> StoragePool:
-    """Return the pool of the server's disks (``root_pool.root_pool_of_server``)."""
+    """Return the pool of the server's disks; see ``root_pool.root_pool_of_server``."""
     return root_pool.root_pool_of_server(host, document, LVM)
 
 
@@ -85,14 +85,15 @@ def allot_logical_volume(host: LocalHost, document: Document, file: str, size: i
 
 
 def _noted_disk(host: LocalHost, document: Document, file: str) -> Disk:
-    """Return the disk, and note in the document whether it is a block device."""
+    """Return the logical volume of the disk *file*, and note in the document whether it is a block device."""
     disk = _disk(host, document, file)
     document.state[NOTE]["block"] = disk.block
     return disk
 
 
 def link_logical_volume(host: LocalHost, document: Document, file: str, name: str | None = None) -> None:
-    """Make the link *name* (*file* by default) point to the disk, in one step."""
+    """Make the link *name* (*file* by default) in the server's folder point to the logical volume of *file*,
+    atomically."""
     _link(host, document, file, _disk(host, document, file), name or file)
 
 
@@ -110,7 +111,7 @@ def grow(host: LocalHost, document: Document, file: str, size: int) -> None:
 
 
 def remove(host: LocalHost, document: Document, files: Iterable[str]) -> None:
-    """Remove disks, cleared as the settings say, and then their links. Missing disks are ignored."""
+    """Remove the disks *files*, cleared as the settings say, and then their links. Missing disks are ignored."""
     if NOTE not in document.state:  # none was made
         return
     pool, place = lvm_pool_of_server(host, document), server_folder(host, document.id)
@@ -120,7 +121,7 @@ def remove(host: LocalHost, document: Document, files: Iterable[str]) -> None:
 
 
 def tidy(host: LocalHost, document: Document, needed_files: Iterable[str]) -> None:
-    """Remove disks that are not *needed_files* any more, whose links a killed agent has left."""
+    """Remove disks that are not among *needed_files*; a killed agent has left their links."""
     place = server_folder(host, document.id)
     if stale_files := {symlink.name for symlink in os.scandir(place) if symlink.is_symlink()}.difference(needed_files):
         remove(host, document, sorted(stale_files))

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 class _InPool(Protocol):
-    """The functions of a module for disks in the ``root_pool``: ``logical_volumes`` or ``rbd_images``."""
+    """The functions of a module for disks in the ``root_pool``, which ``logical_volumes`` and ``rbd_images`` have."""
 
     def make(self, task: Task, file: str, size: int, label: str | None, /) -> None: ...
     def fill(self, task: Task, file: str, size: int, source: Disk, progress: Progress, /) -> None: ...
@@ -42,7 +42,7 @@ _IN_POOL: Mapping[str, _InPool] = {LVM: logical_volumes, RBD: rbd_images}
 
 
 def _in_pool(want: Mapping[str, Any]) -> _InPool | None:
-    """Return the module for a server's own disks; ``None`` if they are files."""
+    """Return the module for a server's own disks in the ``root_pool``; ``None`` if they are files."""
     return _IN_POOL.get(want.get("root_format", ""))
 
 
@@ -54,17 +54,19 @@ def own_disk_format(want: Mapping[str, Any], file: str) -> str:
 
 
 def are_shared(want: Mapping[str, Any]) -> bool:
-    """Return whether other hosts reach the server's own disks, so that they are not copied when it moves."""
+    """Return whether other hosts can reach the server's own disks, so that a move does not copy the disks."""
     return rbd_images.uses_rbd_images(want)
 
 
 def check_disk_ownership(host: LocalHost, document: Document) -> None:
-    """Check the owner of shared disks (``rbd_images.check_rbd_ownership``); other disks are this host's alone."""
+    """Raise ``Conflict`` if shared disks of the server may belong to another host (``rbd_images.check_rbd_ownership``).
+    """
     rbd_images.check_rbd_ownership(host, document)
 
 
 def describe_shared_disks(host: LocalHost, document: Document, files: Iterable[str]) -> dict[str, Any] | None:
-    """Return ``rbd_images.describe_rbd_images``; ``None`` for disks that are not shared."""
+    """Return the facts that another host needs about the server's shared disks (``rbd_images.describe_rbd_images``);
+    ``None`` if they are not shared."""
     return rbd_images.describe_rbd_images(host, document, files) if are_shared(document.want) else None
 
 
@@ -135,7 +137,7 @@ def remove_server_files(host: LocalHost, document: Document, names: Iterable[str
 
 
 def remove_stale_disks(host: LocalHost, document: Document, needed_files: Iterable[str]) -> None:
-    """Remove disks that are not *needed_files* any more, which a killed agent has left in a pool."""
+    """Remove disks in a pool that are not among *needed_files*; a killed agent has left them."""
     if pooled := _in_pool(document.want):
         pooled.tidy(host, document, needed_files)
 

@@ -39,8 +39,8 @@ def host_pmem_namespaces(host: LocalHost) -> list[Namespace]:
 
 
 def held_pmem_names(host: LocalHost, without: str = "") -> set[str]:
-    """Return the names of namespaces of servers on this host, and of servers that move to it, without the server
-    *without*.
+    """Return the names of namespaces that servers hold: those on this host, and those that move to it; but not the
+    server *without*.
     """
     return {namespace["name"] for want in placement.fields_of_holders(host, without)
             for field in (FIELD, BEFORE) for namespace in want.get(field) or ()}

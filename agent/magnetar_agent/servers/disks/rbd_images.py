@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from magnetar_agent.reconcile.task import Task
 
 BASE = "magnetar-base-"
-#: Ends the name of the file of a disk that is being removed.
+#: Suffix of the file of a disk that is being removed.
 GOING = ".link"
 #: Files that mark a disk as complete, or as being removed.
 _FILE = re.compile(r"disk(?:\.swap|\.ephemeral[0-9]*)?(?:\.link)?")
@@ -52,7 +52,7 @@ def uses_rbd_images(want: Mapping[str, Any]) -> bool:
 
 
 def room(host: LocalHost) -> tuple[int, int]:
-    """Return the total bytes of the pool for new disks, which all hosts share, and its free bytes."""
+    """Return the total and the free bytes of the pool for new disks, which all hosts share."""
     return host.hypervisor.rbd_room(root_pool.configured_root_pool(host, RBD).pool)
 
 
@@ -78,12 +78,12 @@ def check_rbd_ownership(host: LocalHost, document: Document) -> None:
 
 
 def rbd_disk_size(host: LocalHost, document: Document, file: str) -> int | None:
-    """Return the bytes of the disk *file*; ``None`` if it is gone."""
+    """Return the size of the disk *file* in bytes; ``None`` if it is gone."""
     return rbd_pool_of_server(host, document).size(_name(document, file)) if NOTE in document.state else None
 
 
 def _begin(task: Task, base: str | None = None) -> RbdPool:
-    """Note in the document the pool of the disks, and the content under the root disk, before either is made. Return
+    """Note in the document, before they are made, the pool of the disks and the content *base* of the root disk. Return
     the pool."""
     state = task.document.state
     note = dict(state.get(NOTE) or {"name": root_pool.configured_root_pool(task.host, RBD).name,
@@ -112,7 +112,7 @@ def make(task: Task, file: str, bytes: int, label: str | None = None) -> None:
 
 
 def fill(task: Task, file: str, bytes: int, image: Disk, progress: Progress) -> None:
-    """Make a clone of an image's content, grown to so many *bytes*."""
+    """Make the disk *file* as a clone of the image's content, grown to the size *bytes*."""
     host, document = task.host, task.document
     digest = document.state["base"]["digest"]
     pool, name, base = _begin(task, digest), _name(document, file), BASE + digest
@@ -143,8 +143,8 @@ def _copy(host: LocalHost, pool: RbdPool, image: Disk, name: str, progress: Prog
 
 
 def _anew(pool: RbdPool, name: str, work: Callable[[], None]) -> None:
-    """Call *work*, which creates the image *name*. If a failed attempt has left one, remove that and call *work*
-    again."""
+    """Call *work*, which creates the RBD image *name*. If a failed attempt has left an image of that name, remove it
+    and call *work* again."""
     try:
         work()
     except Conflict:
@@ -159,12 +159,13 @@ def _complete(host: LocalHost, document: Document, file: str) -> None:
 
 
 def grow(host: LocalHost, document: Document, file: str, bytes: int) -> None:
-    """Grow the disk *file* of a server that is off to so many *bytes*."""
+    """Grow the disk *file* of a server that is off to the size *bytes*."""
     rbd_pool_of_server(host, document).grow(_name(document, file), bytes)
 
 
 def remove(host: LocalHost, document: Document, files: Iterable[str]) -> None:
-    """Remove disks. Missing disks are ignored. A disk loses its mark of completeness before its image is removed."""
+    """Remove the disks *files*. Missing disks are ignored. A disk loses its mark of completeness before its image is
+    removed."""
     place = server_folder(host, document.id)
     for file in files:
         with suppress(FileNotFoundError):
@@ -176,7 +177,7 @@ def remove(host: LocalHost, document: Document, files: Iterable[str]) -> None:
 
 
 def tidy(host: LocalHost, document: Document, needed_files: Iterable[str]) -> None:
-    """Remove disks that are not *needed_files* any more, whose files a killed agent has left."""
+    """Remove disks that are not among *needed_files*; a killed agent has left their files."""
     present_files = {path.name.removesuffix(GOING) for path in server_folder(host, document.id).iterdir()
                      if _FILE.fullmatch(path.name)}
     if stale_files := present_files.difference(needed_files):
@@ -221,7 +222,8 @@ def _digests(host: LocalHost) -> set[str]:
 
 # Other hosts ------------------------------------------------------------------------------------------------------
 def describe_rbd_images(host: LocalHost, document: Document, files: Iterable[str]) -> Fields:
-    """Return the facts that another host needs about the disks of a server that moves there."""
+    """Return ``{"pool", "images"}``, with the names of the disks' RBD images, for the host to which the server moves.
+    """
     place = server_folder(host, document.id)
     note = document.state.get(NOTE) or {}
     return {"pool": note.get("name"), "images": [_name(document, file) for file in files if (place / file).exists()]}
@@ -245,7 +247,8 @@ def check_rbd_target(host: LocalHost, described: Fields) -> None:
 
 
 def unclaimed_rbd_images(host: LocalHost, servers: Iterable[tuple[str, Fields, Fields]]) -> list[str]:
-    """Return images in the pool that belong to none of these *servers* (uuid, want, state of each)."""
+    """Return the names of RBD images in the pool for new disks that belong to none of *servers*; empty if the pool
+    cannot be used. Each server is a triple (uuid, ``want``, ``state``)."""
     known_marks = {f"{id}_{state[NOTE]['mark']}" for id, want, state in servers if uses_rbd_images(want)
                    and NOTE in state}
     with suppress(MagnetarError):  # a stopped pool lists nothing

@@ -25,7 +25,7 @@ NOTE = "pool"
 
 
 def type_of(host: LocalHost, name: str | None) -> str | None:
-    """Return the type of a pool in the settings; ``None`` if there is none."""
+    """Return the type of the pool *name* in the settings; ``None`` if they do not have the pool."""
     return host.settings.pools.get(name or "", {}).get("type")
 
 
@@ -50,7 +50,8 @@ def root_pool_of_server(host: LocalHost, document: Document, format: str) -> Sto
 
 
 def find_root_pool(host: LocalHost, name: str | None, owner: str, format: str) -> StoragePool:
-    """Return the pool *name*, with the disks of *owner*. Raises ``Conflict``."""
+    """Return the pool *name*, which has the disks of *owner*. Raises ``Conflict`` if the settings have no such pool for
+    the root *format*."""
     with suppress(InvalidField):
         pool = pools.find_pool(host, name) if name else None
         if isinstance(pool, StoragePool) and type_of(host, name) == format:

@@ -87,7 +87,7 @@ def _answer(image: Document) -> Fields:
 
 
 def _state(host: LocalHost, document: Document) -> str:
-    """Return the domain's state. Raises ``Conflict`` if its root disk cannot be copied."""
+    """Return the state of the server's domain. Raises ``Conflict`` if its root disk cannot be copied now."""
     domain, name = host.hypervisor.domain(document.id), document.name
     state = domain.state if domain else MISSING
     if document.want.get("rescue"):
@@ -114,7 +114,8 @@ def _size(host: LocalHost, document: Document) -> int:
 
 
 def _root(host: LocalHost, document: Document, secret: str | None) -> Disk:
-    """Return the root disk, which may be a volume, also of another host. *secret*: see ``actions.HostCreateImageArgs``.
+    """Return the root disk to copy: a disk of the server, or a volume, perhaps of another host. Raises ``Conflict`` if
+    no image can be made of it. *secret*: see ``actions.HostCreateImageArgs``.
     """
     item = root_block_device(document.want)
     root = spec.arranged_disks(host, document, rescued=False)[0]

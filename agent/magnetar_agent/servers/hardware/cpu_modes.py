@@ -44,7 +44,8 @@ def _mode(settings: AgentSettings, virt_type: str) -> str | None:
 
 
 def _model(host: LocalHost, required_traits: Collection[str], virt_type: str) -> str:
-    """Return the first model of the settings that this host can provide and that has the *required_traits*."""
+    """Return the first model of the settings that this host can provide and that has the *required_traits*. Raises
+    ``Conflict`` if there is none."""
     settings = host.settings
     models = _usable(settings, host.hypervisor, virt_type)
     if not models:
@@ -69,7 +70,7 @@ def _usable(settings: AgentSettings, hypervisor: LocalHypervisor, virt_type: str
 
 
 def is_other(host: LocalHost, domain: Domain) -> bool:
-    """Return whether the *domain* was defined with another CPU mode than the settings say now."""
+    """Return whether the *domain* was defined with a CPU mode that differs from the settings now."""
     try:
         cpu_mode = guest_cpu_mode(host, domain.hardware, domain.virt_type)
     except MagnetarError:

@@ -72,7 +72,8 @@ def complete_hardware(host: LocalHost, desired: Fields, old: Fields, image: Docu
 
 
 def _emulate(host: LocalHost, desired: Fields, virt_type: str) -> None:
-    """Set emulation for a guest of another architecture than the host's."""
+    """Set ``virt_type`` of *desired* to qemu for a guest of another architecture than the host's. Raises
+    ``InvalidField`` if the request says kvm."""
     architecture = architectures.FIELD in desired["hardware"] and architectures.emulated_architecture(
         desired["hardware"], host.hypervisor.host())
     if not architecture:

@@ -49,7 +49,7 @@ def _taken(host: LocalHost, parent: MdevParent, without: str = "") -> int:
 
 
 def _uuid(server: str) -> str:
-    """Return the uuid of a server's part. It follows from the server's, so it is not stored."""
+    """Return the uuid of the server's part of a device. It is computed from the server's uuid, so it is not stored."""
     return str(uuid.uuid5(uuid.UUID(server), "mdev")) if server else ""
 
 
@@ -80,7 +80,7 @@ def mdev_providers(host: LocalHost, mdev_devices: Sequence[MdevParent],
 
 
 def mdev_totals(host: LocalHost) -> dict[str, Any]:
-    """Return ``mdevs`` of ``kinds.Host`` as if no server had any."""
+    """Return ``mdevs`` of ``kinds.Host``, with all parts counted as free."""
     return {"mdevs": [{**mdev, "free": mdev["total"]} for mdev in mdev_facts(host, divisible_devices(host))["mdevs"]]}
 
 

@@ -104,8 +104,8 @@ def are_by_name(want: Mapping[str, Any]) -> bool:
 
 
 def _holders(want: Mapping[str, Any]) -> list[tuple[str, str, int]]:
-    """Return the holders of devices, with the name of the devices that each requests, and their number. A holder is an
-    alias, or a NIC (by its MAC)."""
+    """Return triples: the holder of devices (an alias, or the MAC of a NIC), the name of the devices that it requests,
+    and their number."""
     return [*((alias, alias, count) for alias, count in sorted(requested_aliases(want).items())),
             *sorted((nic["mac"], nic_devices_name(nic), 1) for nic in device_nics(want))]
 
@@ -193,7 +193,7 @@ def pci_providers(host: LocalHost, pci_devices: Sequence[PciDevice], above: Mapp
 
 
 def pci_device_totals(host: LocalHost) -> dict[str, dict[str, Any]]:
-    """Return ``pci_devices`` of ``kinds.Host`` as if no server had any."""
+    """Return ``pci_devices`` of ``kinds.Host``, with all devices counted as free."""
     return {name: {**counted, "free": counted["total"]} for name,
             counted in pci_facts(host, assignable_devices(host))["pci_devices"].items()}
 
@@ -245,8 +245,8 @@ def choose_pci_devices(host: LocalHost, want: Mapping[str, Any], id: str, had: M
 
 
 def _keep_candidates(units: Sequence[Sequence[str]], of: Sequence[str], had: Mapping[str, str]) -> list[list[str]]:
-    """Return candidates for each of *units*; *of* has the holder of each unit. A unit keeps a device that its holder
-    *had* (holders by address), and the other units choose from the rest."""
+    """Return the candidate devices for each of *units*, whose holders are in *of*. A unit keeps a device that its
+    holder *had* (holders by address); the other units choose from the rest."""
     kept_by_holder: dict[str, list[str]] = {}
     for candidates, holder in zip(units, of, strict=True):
         kept_by_holder.setdefault(holder, [address for address in candidates if had.get(address) == holder])
@@ -317,7 +317,7 @@ def choose_target_pci(host: LocalHost, want: Fields, id: str) -> None:
 
 
 def _choice_inputs(want: Mapping[str, Any]) -> tuple[Any, ...]:
-    """Return the fields that the choice of devices depends on."""
+    """Return the fields of *want* that the choice of PCI devices depends on."""
     return _holders(want), placement.on_cells(want), (want.get("hardware") or {}).get("pci_numa_affinity")
 
 
@@ -389,7 +389,7 @@ def _assigned_devices(host: LocalHost, want: Mapping[str, Any]) -> list[tuple[st
 
 
 def bare_devices_of_nics(want: Mapping[str, Any]) -> dict[str, PciDevice]:
-    """Return ``devices_of_nics`` with addresses only, without reading the host."""
+    """Map each MAC to the device of the NIC, with its address only; the host is not read."""
     return {holder: PciDevice(address, "", "", -1) for address, holder in (want.get(FIELD) or {}).items()}
 
 

@@ -61,7 +61,8 @@ def check_address(host: LocalHost, nic: Fields, field: str) -> None:
 
 
 def _check_unused(host: LocalHost, nics: list[Fields], at: int, document: Document | None) -> None:
-    """Raise if another NIC has the address, or another server's guest has a lease for the address."""
+    """Raise ``InvalidField`` or ``Conflict`` if another NIC has the address of the NIC with the index *at*, or DHCP has
+    leased it to another server."""
     nic, field = nics[at], f"networks[{at}].address"
     plug, address = _plug(host, nic), bare_address(nic)
     if any(bare_address(other_nic) == address and _plug(host, other_nic) == plug for other_nic in nics[:at]):
@@ -95,7 +96,7 @@ def bare_address(nic: Fields) -> str | None:
 
 
 def managed_network(host: LocalHost, nic: Fields) -> Document | None:
-    """Return the NIC's network if the agent makes it; otherwise ``None``."""
+    """Return the document of the NIC's network if the agent makes that network; otherwise ``None``."""
     network = host.documents.look_for("network", nic["network"]) if nic.get("network") else None
     return None if network is None or network.want["mode"] == "bridge" else network
 
@@ -170,7 +171,7 @@ def release(task: Task) -> None:
 
 
 def _each(host: LocalHost, network: str, act: Any) -> None:
-    """Call *act* with libvirt's name of the network, if the agent serves its DHCP."""
+    """Call *act* with libvirt's name of *network*, if it is a network for which the agent serves DHCP."""
     managed = managed_network(host, {"network": network})
     if managed is not None and managed.want["dhcp"]:
         act(managed.name)

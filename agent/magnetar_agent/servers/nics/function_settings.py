@@ -35,7 +35,7 @@ log = logging.getLogger(__name__)
 FOLDER = "set_functions"
 #: Lock for setting functions. No choice waits for it: setting one runs programs, which may wait for a card.
 SETTING = ("", "functions")
-#: The word of a function whose representor is a port of OVN.
+#: The setting of a function whose representor is a port of OVN.
 PORT = "port"
 #: The defaults of every function: by the words of ip-link(8), and ``PORT``.
 USUAL: Mapping[str, str] = {PORT: "", "trust": "off", "max_tx_rate": "0", "min_tx_rate": "0"}
@@ -147,7 +147,8 @@ def _set_function(host: LocalHost, address: str, settings: Mapping[str, str], ni
 
 
 def _plug(host: LocalHost, address: str, nic: Mapping[str, Any], server: str) -> None:
-    """Make the representor of a virtual function the OVN port of *nic*, or of no NIC if *nic* is empty."""
+    """Make the representor of the virtual function at *address* the OVN port of *nic*; remove it from OVN if *nic* is
+    empty. Raises ``Conflict`` if the function has no representor."""
     representor = representor_of(host.settings.sysfs, address)
     if representor:
         host.hypervisor.plug_representor(representor, RepresentorPort(

@@ -93,8 +93,8 @@ def forget_pulled(task: Task) -> None:
 
 
 def plug(task: Task, networks: list[Fields]) -> None:
-    """Plug and unplug NICs until the guest has the document's NICs. If the guest does not release a NIC, the document
-    gets its former *networks* back."""
+    """Plug and unplug NICs until the guest has the document's NICs. If that fails, as when the guest does not release a
+    NIC, the document gets its former *networks* back."""
     host, id = task.host, task.document.id
     running = host.hypervisor.running(id)
     if running is None:
@@ -132,7 +132,8 @@ def _missing(task: Task) -> list[Nic]:
 
 
 def _replug_nics(task: Task, former: Domain) -> set[str]:
-    """Plug again the NICs that were unplugged. Return the addresses of devices that are NICs of the guest."""
+    """Plug NICs of the *former* domain that are missing in the guest. Return the addresses of the devices that are NICs
+    of the guest."""
     now = task.host.hypervisor.running(task.document.id)
     plugged_macs = {nic.mac for nic in now.nics} if now else set()
     for nic in former.nics:

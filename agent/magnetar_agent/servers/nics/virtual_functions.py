@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from magnetar_agent.host.host import LocalHost
     from magnetar_agent.reconcile.documents import Fields
 
-#: The most that a virtual function sends, and the least that it is guaranteed.
+#: Fields of a virtual function's highest send rate, and of its guaranteed one.
 RATES = ("max_tx_rate", "min_tx_rate")
 
 
