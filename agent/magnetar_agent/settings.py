@@ -303,7 +303,7 @@ class AgentSettings:
 
     @property
     def address(self) -> tuple[str, int] | None:
-        """Return host and port of *listen*."""
+        """Return host and port of *listen*; ``None`` if it is not set."""
         match = _LISTEN.match(self.listen) if self.listen else None
         return (match["six"] or match["host"], int(match["port"])) if match else None
 

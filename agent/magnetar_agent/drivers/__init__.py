@@ -34,12 +34,12 @@ class Driver(Protocol):
         """Map the name of each verb to ``function(task, **step.args)``. Every verb is idempotent."""
 
     def locate(self, host: LocalHost, key: str) -> str:
-        """Return the uuid or name that *key* of a request stands for: *key* itself, except for kinds whose key names
-        other resources."""
+        """Return the uuid or name of the resource that a request names by *key*: *key* itself, except for kinds whose
+        key names other resources."""
 
     def complete(self, host: LocalHost, want: Fields, document: Document | None) -> Fields:
-        """Turn *want* (checked, merged, defaults filled in) into the fields to store: resolve references to uuids, draw
-        random values, and refuse what this host cannot do. Changes nothing."""
+        """Return the fields to store for *want* (checked, merged, defaults filled in): resolve references to uuids,
+        draw random values, and refuse what this host cannot do. Changes nothing."""
 
     def check_replacement(self, host: LocalHost, want: Fields, requested: Fields, document: Document) -> None:
         """Raise an error if *document* could be removed, but not be replaced by *want* (complete), as ``on_immutable:
@@ -76,8 +76,8 @@ class SubresourceDriver(Protocol):
 
     def ensure(self, host: LocalHost, key: str, want: Fields | None, permissions: Mapping[str, Any], dry_run: bool,
                operation: Operation) -> Result:
-        """Do what ``reconcile.ensure_resource`` does, by changing the document that contains the resource with
-        ``LocalHost.revise``."""
+        """Do as ``reconcile.ensure_resource``, by a change of the document that contains the resource
+        (``LocalHost.revise``). Return the result."""
 
     def one(self, host: LocalHost, key: str) -> Fields:
         """Return the resource *key* as API responses show it. Raises ``NotFound``."""

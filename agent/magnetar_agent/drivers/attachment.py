@@ -67,7 +67,8 @@ class AttachmentDriver(DocumentDriver):
         return attaching.attachment_id(*pairs[0])
 
     def complete(self, host: LocalHost, want: Fields, document: Document | None) -> Fields:
-        """Resolve server and volume, choose the device name, and refuse a volume that cannot be attached."""
+        """Return *want* with the uuids of server and volume, and a device name. Raises ``InvalidField`` or ``Conflict``
+        for a volume that cannot be attached."""
         server = _named(host, "server", want["server"], document)
         refuse_while_it_moves(host, host.documents.get("server", server.id))
         volume = _remote_volume(host, want, document) if want.get("origin") else \

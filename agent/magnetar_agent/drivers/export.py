@@ -37,7 +37,8 @@ class ExportDriver(DocumentDriver):
         return attaching.attachment_id(server, volume_document.id if volume_document else volume) if colon else key
 
     def complete(self, host: LocalHost, want: Fields, document: Document | None) -> Fields:
-        """Resolve the volume, and refuse a volume that another server uses."""
+        """Return *want* with the volume's uuid. Raises ``InvalidField`` or ``Conflict``, as for a volume that another
+        server uses."""
         current_volume = document.want["volume"] if document else None
         volume = host.documents.find("volume", want["volume"]) if current_volume else \
             host.documents.standing("volume", want["volume"])
@@ -59,7 +60,7 @@ class ExportDriver(DocumentDriver):
         return None
 
     def observe(self, host: LocalHost, document: Document, snapshot: Any = None) -> Fields | None:
-        """Return the document, and whether the volume is served."""
+        """Return the document's fields, and ``open``: whether the volume is served."""
         return {**document.want, "open": exports.is_open(host, document)}
 
     def plan(self, want: Fields | None, have: Fields | None) -> Iterator[Step]:
@@ -67,7 +68,7 @@ class ExportDriver(DocumentDriver):
         return plan_export(want, have)
 
     def show(self, host: LocalHost, document: Document, have: Fields | None, snapshot: Any = None) -> Fields:
-        """Return the document with the facts of the volume that the other host needs."""
+        """Return the document, with the facts of the volume that the server's host needs."""
         volume = host.documents.get("volume", document.want["volume"])
         values = {**document.want, "id": document.id, "name": document.name, "fault": document.state.get("fault"),
                   "volume_name": volume.name if volume else "",
@@ -103,7 +104,7 @@ def _check_new(host: LocalHost, completed: Fields, volume: Document) -> None:
 
 
 def _open(task: Task) -> None:
-    """Serve the volume."""
+    """Serve the volume to the other host."""
     with task.host.locks.hold("volume", task.document.want["volume"]):
         exports.start_export(task.host, task.document)
 

@@ -20,14 +20,14 @@ VERSIONS = {"IPv4": 4, "IPv6": 6}
 
 
 class GroupFilterDriver(DocumentDriver):
-    """Security groups of a cloud. Data older than the host's changes nothing: two conductors may send the
-    same group."""
+    """The driver of a cloud's security groups. A request with an older revision than the document's changes nothing:
+    two conductors may send the same group."""
 
     def __init__(self) -> None:
         super().__init__(GroupFilter)
 
     def complete(self, host: LocalHost, want: Fields, document: Document | None) -> Fields:
-        """Check the rules for the kernel, and write addresses in normal form. Raises ``InvalidField``."""
+        """Return *want* with its rules checked and its addresses in normal form. Raises ``InvalidField``."""
         if document is not None and want["revision"] < document.want["revision"]:
             return {**document.want, "name": want["name"]}
         rules = [_checked(rule, f"rules[{at}]") for at, rule in enumerate(want["rules"])]

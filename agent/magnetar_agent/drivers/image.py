@@ -51,7 +51,7 @@ class ImageDriver(DocumentDriver):
         self.verbs: Mapping[str, Verb] = {"fetch": _fetch, "drop": _drop}
 
     def complete(self, host: LocalHost, want: Fields, document: Document | None) -> Fields:
-        """Check the source if it is a local file, and resolve kernel and ramdisk to uuids."""
+        """Return *want* with its source checked, and with the uuids of kernel and ramdisk."""
         want = dict(want)
         stored, requested_source = document and importing.content_is_stored(document), want.get("source")
         source = ceph.ceph_source(host, want) if requested_source and requested_source.get(

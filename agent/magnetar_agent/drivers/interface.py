@@ -47,7 +47,7 @@ class InterfaceDriver(DocumentDriver):
 
     def ensure(self, host: LocalHost, key: str, want: Fields | None, permissions: Mapping[str, Any], dry_run: bool,
                operation: Operation) -> Result:
-        """Add the NIC to the server, change it, or remove it."""
+        """Add the NIC to the server, change it or, without *want*, remove it. Return the result."""
         if want is None:
             return self._remove(host, key, dry_run, operation)
         requested: Fields = self.kind.check(want)

@@ -45,7 +45,7 @@ class KeypairDriver(DocumentDriver):
         super().__init__(Keypair)
 
     def complete(self, host: LocalHost, want: Fields, document: Document | None) -> Fields:
-        """Check the key and write it in normal form."""
+        """Return *want* with the public key checked and in normal form."""
         return {**want, "public_key": normalize_public_key(want["public_key"])}
 
     def show(self, host: LocalHost, document: Document, have: Fields | None, snapshot: Any = None) -> Fields:

@@ -66,7 +66,8 @@ class MigrationDriver:
         return key
 
     def complete(self, host: LocalHost, want: Fields, document: Document | None) -> Fields:
-        """Refuse a migration that cannot succeed, before it begins. Phases never go back."""
+        """Return *want*, on the source with the server's manifest; never with an earlier phase than before. Refuse a
+        migration that cannot succeed, before it begins."""
         if document is None or (want["side"] == "source" and not document.state.get("claimed")
                                 and not document.state.get("moved")):
             host.links.required()
@@ -108,7 +109,7 @@ class MigrationDriver:
         return []
 
     def observe(self, host: LocalHost, document: Document, snapshot: Any = None) -> Fields | None:
-        """Return the phases that have been reached."""
+        """Return the document's fields, and ``done``: the phases that have been reached."""
         done = tuple(mark for _phase, mark, _verb in PHASE_VERBS[document.want["side"]] if document.state.get(mark))
         return {**document.want, "done": done}
 

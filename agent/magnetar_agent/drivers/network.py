@@ -48,7 +48,7 @@ class NetworkDriver(DocumentDriver):
         self.verbs: Mapping[str, Verb] = {"make": _make, "remove": _remove}
 
     def complete(self, host: LocalHost, want: Fields, document: Document | None) -> Fields:
-        """Fill in addresses, choose the name of the bridge, and refuse a network that cannot work on this host."""
+        """Return *want* with addresses and the name of the bridge. Refuse a network that cannot work on this host."""
         want = _renewed(want, document.want) if document else dict(want)
         if want["mode"] == "ovn":
             raise InvalidField("mode", "must be bridge, nat or isolated: ovn is over all hosts of a cloud, which makes "
@@ -143,7 +143,8 @@ def _check_name(name: str, networks: Mapping[str, NetworkSeen]) -> None:
 
 
 def _existing(host: LocalHost, want: Fields) -> Fields:
-    """Complete a network of mode bridge: the bridge must exist, and the agent does not change its addresses."""
+    """Return *want*, a network of mode bridge, completed: the bridge must exist, and the agent does not change its
+    addresses."""
     if not want.get("bridge"):
         raise InvalidField("bridge", "is required with mode bridge")
     for name in ("cidr", "dhcp", "dhcp_start", "dhcp_end", "domain", "mtu"):
@@ -157,7 +158,7 @@ def _existing(host: LocalHost, want: Fields) -> Fields:
 
 
 def _check_free(host: LocalHost, want: Fields, net: IPv4Network, document: Document | None) -> None:
-    """Refuse addresses that another network of the agent or of libvirt has, and addresses that the host itself has or
+    """Raise an error for addresses that another network of the agent or of libvirt has, or that the host itself has or
     has a route to: the host's traffic for such addresses would go to the guests."""
     for other in host.documents.list("network"):
         cidr = other.want.get("cidr")

@@ -53,7 +53,7 @@ class VolumeDriver(DocumentDriver):
         self.verbs: Mapping[str, Verb] = {"make": _make, "reimage": _reimage, "grow": _grow, "drop": _drop}
 
     def complete(self, host: LocalHost, want: Fields, document: Document | None) -> Fields:
-        """Resolve the source, and choose format and size."""
+        """Return *want* with the uuid of its source, and with format, size and sealed key."""
         completed = dict(want)
         pool = pools.find_pool(host, completed["pool"])
         hidden = _origin_is_encrypted(host, completed) if document is None else False
@@ -105,8 +105,8 @@ class VolumeDriver(DocumentDriver):
         return holders_by_volume
 
     def observe(self, host: LocalHost, document: Document, snapshot: Any = None) -> Fields | None:
-        """Return the document's fields, and of the content: whether it is complete (``made``) and exists (``there``),
-        and its ``bytes``."""
+        """Return the document's fields; of the content, whether it is complete (``made``), whether it exists
+        (``there``), and its ``bytes``; and ``reimaged``."""
         return {**document.want, **_content(host, document, document.want["pool"]),
                 "reimaged": document.state.get("reimaged")}
 
@@ -142,7 +142,7 @@ class SnapshotDriver(DocumentDriver):
         self.verbs: Mapping[str, Verb] = {"make": _take, "drop": _drop}
 
     def complete(self, host: LocalHost, want: Fields, document: Document | None) -> Fields:
-        """Resolve the volume."""
+        """Return *want* with the volume's uuid. Raises ``InvalidField`` if the volume is missing or not complete."""
         completed, old = dict(want), document.want.get("volume") if document else None
         if old and completed["volume"] in (old, document.state.get("volume_name") if document else None):
             return {**completed, "volume": old}
@@ -155,7 +155,8 @@ class SnapshotDriver(DocumentDriver):
         return {**completed, "volume": volume.id if volume else completed["volume"]}
 
     def observe(self, host: LocalHost, document: Document, snapshot: Any = None) -> Fields | None:
-        """Return the document and the facts of the content, as for a volume."""
+        """Return the document's fields, and the facts of the content (``made``, ``there``, ``bytes``), as for a volume.
+        """
         return {**document.want, **_content(host, document, document.state.get("pool"))}
 
     def plan(self, want: Fields | None, have: Fields | None) -> Iterator[Step]:

@@ -39,7 +39,7 @@ class Disks(Exports):
     no_injection = ""
 
     def disk(self, path: Path, format: str | None = None) -> DiskSeen | None:
-        """Return the facts of a disk file. Tests may leave *format* out."""
+        """Return the facts of a disk file; ``None`` if it is missing. Tests may leave *format* out."""
         with self._call("disk", needs_libvirt=False):
             return read_fake_disk(path, format)
 
@@ -152,8 +152,7 @@ def write_fake_disk(path: Path, disk: DiskSeen) -> None:
 
 
 def read_fake_disk(path: Path, format: str | None = None) -> DiskSeen | None:
-    """Return the facts of a disk file, ``None`` if it is missing. A *format* that is known to be raw is not detected
-    from content."""
+    """Return the facts of a disk file; ``None`` if it is missing. If *format* is raw, the content is not examined."""
     if not path.exists():
         return None
     with path.open("rb") as file:

@@ -111,8 +111,9 @@ class State:
 
     def _call(self, method: str, changed: str = "",
               needs_libvirt: bool = True) -> AbstractContextManager[list[str]]:
-        """Run a call of a ``LocalHypervisor`` method: connection, planned failures, delay, lock, state file, events.
-        *changed*: the name of the object that the call may change; see ``_change``."""
+        """Begin a call of a ``LocalHypervisor`` method: wait *delay*, check the connection, raise a planned failure.
+        Return the context for its block. *changed*: the name of the object that the call may change; see ``_change``.
+        """
         if self.delay:
             time.sleep(self.delay)
         if needs_libvirt and not self._connected:

@@ -19,8 +19,8 @@ class Firmware(NamedTuple):
 def guest_firmware(hardware: Mapping[str, Any], machine: str, host: Mapping[str, Any], place: Path) -> Firmware | None:
     """Return the firmware of a server with its folder at *place*; ``None`` for BIOS. *host*: fields of ``kinds.Host``.
 
-    Secure boot has a separate file of variables, which holds its keys: with the variables of a guest without secure
-    boot, it would be off."""
+    With secure boot the file of variables has another name: it holds the keys, without which secure boot would be off.
+    """
     if hardware.get("firmware") != "uefi":
         return None
     secure_boot = hardware.get("secure_boot")

@@ -25,7 +25,8 @@ class LaunchSecurity(NamedTuple):
 
 def launch_security(hardware: Mapping[str, Any], host_encryption: Mapping[str,
                                                                           Mapping[str, int]]) -> LaunchSecurity | None:
-    """Return the parameters for a server's domain. *host_encryption*: ``memory_encryption`` of ``kinds.Host``."""
+    """Return the parameters for a server's domain; ``None`` without encryption. *host_encryption*:
+    ``memory_encryption`` of ``kinds.Host``."""
     if not (name := memory_model(hardware)):
         return None
     parameters = host_encryption.get(name, {})

@@ -57,7 +57,8 @@ def _check_length(length: int | None, limit: int, field: str) -> None:
 
 
 def open_file(path: str, folders: tuple[Path, ...]) -> BufferedReader:
-    """Open the regular file *path* for reading, if it really lies in one of *folders*.
+    """Return the regular file *path*, open for reading. Raises ``InvalidField`` unless it really lies in one of
+    *folders*.
 
     The check covers the open file, by its path in /proc: no process can swap a link between check and use."""
     where = ", ".join(map(str, folders)) or "none"
@@ -117,7 +118,8 @@ class _Redirects(urllib.request.HTTPRedirectHandler):
 
 
 def open_url(url: str) -> http.client.HTTPResponse:
-    """Begin to load *url*. Raises ``InvalidField`` when the server has no such resource, ``Unreachable`` otherwise."""
+    """Return the open response for a GET of *url*. Raises ``InvalidField`` when the server refuses it (status below
+    500), ``Unreachable`` otherwise."""
     check_url(url)
     opener = urllib.request.OpenerDirector()  # by hand: build_opener would add file:, ftp: and data:
     for handler in (urllib.request.ProxyHandler(), urllib.request.HTTPHandler(), urllib.request.HTTPSHandler(),

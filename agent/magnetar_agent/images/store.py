@@ -206,8 +206,8 @@ class ImageStore:
             yield
 
     def commit(self, image: str, part: ContentPart) -> Path:
-        """Put a settled part in place permanently. The caller holds ``still``, and has noted the path in the document,
-        so that ``sweep`` keeps it."""
+        """Give a settled part its final name, durably, and return that path. The caller holds ``still``, and has noted
+        the path in the document, so that ``sweep`` keeps it."""
         path = self.path(image, part.digests["sha256"])
         part.path.rename(path)
         sync_folder(path.parent)

@@ -41,7 +41,8 @@ def peer_is_root(end: socket.socket) -> bool:
 
 
 def start_guest_process() -> GuestProcess:
-    """Start the process, and wait until it is ready. Raises ``HypervisorError`` if it does not start."""
+    """Return the process that speaks with guests, started and ready. Raises ``HypervisorError`` if it does not start.
+    """
     path = os.environ.get(SOCKET_VARIABLE)
     return UnitProcess(path) if path else ChildProcess()
 
@@ -64,8 +65,8 @@ class GuestProcess:
             raise HypervisorError(str(reply.get("failed")))
 
     def tell(self, do: str, **arguments: Any) -> tuple[Message, int | None]:
-        """Send the command *do* to the process and return its answer. Raises ``HypervisorError`` if the command failed,
-        or the process is gone."""
+        """Send the command *do* to the process. Return its answer, and a descriptor or ``None``. Raises
+        ``HypervisorError`` if the command failed, or the process is gone."""
         try:
             messages.send_message(self.commands, {"do": do, "with": arguments})
             answer, descriptor = messages.receive_message(self.commands)

@@ -179,7 +179,7 @@ class Namespaces:
             os._exit(0)
 
     def _make(self, name: str) -> tuple[Message, int]:
-        """Create a network namespace; its descriptor is sent to the agent."""
+        """Create a network namespace. Return an empty answer and the descriptor of the namespace, for the agent."""
         self._close(name)
         _checked(_libc.unshare(_NEW_NET))
         self._made[name] = os.open("/proc/thread-self/ns/net", os.O_RDONLY | os.O_CLOEXEC)

@@ -135,7 +135,7 @@ class _Change(Change):
         self.choosing = ExitStack()
 
     def run(self, document: Document | None) -> Result:
-        """Plan the change; then apply it, unless it is a dry run."""
+        """Plan the change; then apply it, unless it is a dry run. Return the result."""
         with ExitStack() as locks:
             fresh = document is None
             if document is None:
@@ -225,8 +225,8 @@ class _Change(Change):
         return {name: state[name] for name in NOTES if name in state}
 
     def _complete(self, desired: Fields, document: Document | None) -> Fields:
-        """Return *desired* as the driver completes it. If it will be recorded, the lock ``CHOICES`` is held: two
-        threads never draw the same values, and nothing refers to a resource that is being removed."""
+        """Return *desired* as the driver completes it. If the result will be recorded, the lock ``CHOICES`` is held
+        then: two threads never draw the same values, and no new reference to a removed resource is made."""
         with check_mode(self.dry_run, self.warnings):
             if document is not None or self.dry_run:
                 want = self.driver.complete(self.host, desired, document)

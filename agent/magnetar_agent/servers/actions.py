@@ -168,7 +168,7 @@ def rebuild_root_disk(call: EventCall) -> Fields:
 
 
 def image_root_disk(call: EventCall) -> Fields:
-    """Make an image of the root disk (``snapshot``)."""
+    """Make an image of the root disk (Nova's createImage; module ``snapshot``)."""
     return snapshot.create_snapshot_image(call.host, call.document, call.args, call.operation, call.request)
 
 
@@ -207,14 +207,15 @@ def clear_password(call: EventCall) -> Fields:
 
 
 def attach_share_folder(call: EventCall) -> Fields:
-    """Attach a share, as in Nova. The guest sees it from its next start on. Return its folder as ``path``."""
+    """Attach a share to a server that is off, as in Nova. The guest sees it from its next start on. Return the share's
+    folder as ``path``."""
     path = shares.check_attachable(call.host, call.args["share"])
     _change_shares(call, call.args["share"])
     return {"path": str(path)}
 
 
 def detach_share_folder(call: EventCall) -> Fields:
-    """Detach a share, as in Nova."""
+    """Detach a share from a server that is off, as in Nova."""
     _change_shares(call, None)
     return {}
 
@@ -244,7 +245,7 @@ class TellGuestArgs(Kind):
 
 
 def tell_guest(call: EventCall) -> Fields:
-    """Store a new name or new metadata from the cloud: the metadata service serves them from now on. Nothing else
+    """Store new metadata from the cloud, such as another name: the metadata service serves it from now on. Nothing else
     changes; the config drive is written again with the next build. An older revision changes nothing."""
     document = call.document
     if document.state.get("told_revision", -1) < call.args["revision"]:

@@ -39,8 +39,8 @@ DRIVE = PREFIX + "config.iso"
 
 
 def complete_rescue(host: LocalHost, want: Fields, document: Document | None) -> Fields | None:
-    """Return the requested rescue, with the uuid of its image; the server's own image by default. The server holds the
-    content of its rescue image, so that image may have been removed."""
+    """Return the requested rescue, with the uuid of its image (by default the server's own); ``None`` if none is
+    requested. The server holds the content of its rescue image, so that image may have been removed."""
     requested: Fields | None = want.get("rescue")
     recorded: Fields | None = document.want.get("rescue") if document else None
     if requested is None or requested == recorded:
@@ -116,7 +116,7 @@ def keeps_disks(document: Document) -> bool:
 
 
 def _rescue_image_name(document: Document, recorded: Fields) -> str | None:
-    """Return the name that the rescue image had when the rescue disk was made."""
+    """Return the name that the rescue image had when the rescue disk was made; ``None`` if none was made from it."""
     made = document.state.get("rescue")
     return made.get("name") if made and made["image"] == recorded["image"] else None
 

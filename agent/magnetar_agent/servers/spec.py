@@ -279,7 +279,8 @@ def fields_of_domain(host: LocalHost, document: Document, domain: Domain) -> Fie
 
 
 def _in_order(nics: Sequence[Nic], macs: Sequence[str]) -> Iterator[Nic]:
-    """Yield the domain's NICs in the order of *macs*, where whole cards have their place among the other NICs."""
+    """Yield the domain's NICs in the order of *macs*: whole cards by their MAC, the other NICs as the domain lists
+    them."""
     cards = {nic.mac: nic for nic in nics if nic.vnic_type == WHOLE}
     other_nics = iter([nic for nic in nics if nic.vnic_type != WHOLE])
     for mac in macs:

@@ -102,9 +102,8 @@ def _root(task: Task, place: Path, key: DiskKey | None) -> int:
 
 
 def drive(task: Task) -> None:
-    """Write the config drive. Its random parts are drawn once and kept before a guest reads them, so a second writing
-    has the same content. The domain is defined before: libvirt assigns the addresses of devices, which the drive
-    contains."""
+    """Write the config drive. The domain is defined before, since libvirt assigns the addresses of devices in it.
+    Random parts are drawn once and stored before a guest reads them, so a second writing has the same content."""
     host, document = task.host, task.document
     place = server_folder(host, document.id)
     make_state_folder(place)

@@ -25,7 +25,7 @@ class SimulatedLinks(Links):
         self.host_name, self._loop, self._find = name, loop, find
 
     def name(self) -> str | None:
-        """Return the name of the host, which stands for the common name of its certificate."""
+        """Return the name of the host, in place of the common name of its certificate."""
         return self.host_name
 
     def close(self) -> None:

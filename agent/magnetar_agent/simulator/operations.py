@@ -26,7 +26,7 @@ class HostOperations(Operations):
         super().__init__(parallel, KEPT, threads)
 
     def begin(self, operation: Operation, function: Callable[[Operation], Any], stream: bool = False) -> Operation:
-        """Run *function* for an existing *operation*."""
+        """Run *function* for an existing *operation*, with its host as the current one. Return the operation."""
 
         def run_for_host(running: Operation) -> Any:
             with use_host(self.host):

@@ -32,7 +32,7 @@ class SimulatedPowerSync(PowerSync):
         self.settled.set()
 
     def boot(self) -> None:
-        """Do what a real agent does at its start after a boot of its host."""
+        """Handle a boot of the simulated host, as a real agent does when it starts after a boot."""
         self._new_boot = True
         self.hold()
         self._put("connected")

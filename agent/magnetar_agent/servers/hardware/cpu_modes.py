@@ -39,7 +39,8 @@ def guest_cpu_mode(host: LocalHost, hardware: Mapping[str, Any], virt_type: str)
 
 
 def _mode(settings: AgentSettings, virt_type: str) -> str | None:
-    """Return the mode of guests of this type: under emulation the host's CPU cannot be passed through."""
+    """Return the CPU mode of the settings, ``None`` if they have none; under emulation ``NONE`` in place of
+    host-passthrough, which needs KVM."""
     return NONE if settings.cpu_mode == PASSTHROUGH and virt_type != "kvm" else settings.cpu_mode
 
 

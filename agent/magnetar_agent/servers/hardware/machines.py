@@ -24,9 +24,9 @@ log = logging.getLogger(__name__)
 
 
 def complete_machine(host: LocalHost, desired: Fields, old: Fields) -> None:
-    """Replace the ``machine`` of *desired*, which has its ``hardware``, by the version that it means on this host.
-    *old*: the former ``want``; a machine that means the same stays. Raises ``InvalidField`` for a machine type that
-    QEMU lacks."""
+    """Replace the ``machine`` of *desired*, which has its ``hardware``, by a version that this host's QEMU has. *old*:
+    the former ``want``; its machine stays if *desired* requests the same. Raises ``InvalidField`` for a machine type
+    that QEMU lacks."""
     if old and machines.is_same_machine(desired["machine"], old["machine"]):
         desired["machine"] = old["machine"]
         return

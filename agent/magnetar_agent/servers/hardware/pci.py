@@ -112,8 +112,8 @@ def _holders(want: Mapping[str, Any]) -> list[tuple[str, str, int]]:
 
 def check_pci_live(host: LocalHost, want: Mapping[str, Any], source_can: bool, pulls: bool) -> None:
     """Raise ``Conflict`` if a server with the devices of *want* cannot move to this host while its guest runs.
-    *source_can*: whether the source's agent replaces the devices by those of this host; *pulls*: whether it unplugs
-    NICs that are devices from the guest."""
+    *source_can*: whether the source's agent replaces the devices by those of this host; *pulls*: whether that agent
+    unplugs NICs that are devices from the guest."""
     if device_nics(want) and not pulls:
         macs = ", ".join(nic["mac"] for nic in device_nics(want))
         raise Conflict(f"The server has NICs that are devices of its host ({macs}), which cannot move while the guest "
@@ -322,8 +322,8 @@ def _choice_inputs(want: Mapping[str, Any]) -> tuple[Any, ...]:
 
 
 def prepare_pci_devices(host: LocalHost, document: Document, keep: Callable[[], None]) -> None:
-    """Prepare the server's devices before its domain is defined or started: release those from before a change, and
-    replace those that are gone. *keep* writes the document. Raises ``Conflict``."""
+    """Prepare the server's devices before its domain is defined or started: release former devices after a change, and
+    replace devices that are gone. *keep* writes the document. Raises ``Conflict``."""
     want = document.want
     if FIELD not in want and BEFORE not in want and not needed_pci_devices(want):
         return
@@ -402,8 +402,8 @@ def mac_in_guest(want: Mapping[str, Any], nic: Mapping[str, Any]) -> str:
 
 
 def nic_device_facts(want: Mapping[str, Any], look: Callable[[], Sequence[PciDevice]]) -> dict[str, dict[str, Any]]:
-    """Return ``devices`` of ``kinds.Server``. *look*: ``assignable_devices``, called only for a server that has such
-    NICs."""
+    """Return ``devices`` of ``kinds.Server``, the server's NICs that are devices, by MAC. *look*:
+    ``assignable_devices``, called only for a server that has such NICs."""
     by_address, macs = {device.address: device for device in look()} if device_nics(want) else {}, want.get(MACS) or {}
     return {mac: {"pci_slot": device.address, "pci_vendor_info": f"{device.vendor_id}:{device.product_id}",
                   "physical_network": device.physical_network,

@@ -132,7 +132,7 @@ def free_cells(host: LocalHost, without: str = "") -> list[HostCell]:
 
 
 def placement_needs(want: Mapping[str, Any]) -> Needs | None:
-    """Return the needs of a server with the fields *want*."""
+    """Return the needs of a server with the fields *want*; ``None`` if it may run on any cells."""
     return numa_needs(want.get("hardware") or {}, want["flavor"]["vcpus"], want["flavor"]["ram"])
 
 

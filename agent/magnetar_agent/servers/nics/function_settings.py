@@ -91,7 +91,7 @@ def reset_guest_functions(host: LocalHost, document: Document) -> None:
 
 def reset_free_functions(host: LocalHost, without: str = "") -> None:
     """Restore the defaults of virtual functions that no server has; the functions of the server *without* count as
-    free. A failure is only logged: the others do not wait."""
+    free. A failure is only logged, and does not stop the reset of other functions."""
     if not _notes(host):
         return
     with host.locks.hold(*SETTING):  # a server that gets one from now on sets it after this
