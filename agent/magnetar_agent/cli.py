@@ -146,7 +146,7 @@ def _host(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
 
 
 def run_host_check(options: argparse.Namespace) -> int:
-    """Run ``magnetar host check``."""
+    """Run ``magnetar host check`` and return its exit status."""
     return host_check.print_host_check(options.socket or SOCKET, options.need)
 
 
@@ -161,14 +161,14 @@ def _console(command: argparse.ArgumentParser) -> None:
 
 
 def run_console(options: argparse.Namespace) -> int:
-    """Run ``magnetar console``."""
+    """Run ``magnetar console`` and return its exit status."""
     from . import terminal
 
     return terminal.run_serial_terminal(options)
 
 
 def run_agent(options: argparse.Namespace) -> int:
-    """Run ``magnetar agent``."""
+    """Run ``magnetar agent`` and return its exit status."""
     settings = configuration.load_agent_settings(options.config, socket=options.socket and options.socket.absolute(),
                                                  state_dir=options.state_dir and options.state_dir.absolute(),
                                                  libvirt_uri=options.libvirt_uri)
@@ -223,7 +223,7 @@ def _end() -> None:
 
 
 def create_token(options: argparse.Namespace) -> int:
-    """Run ``magnetar token create``: the token goes to stdout, advice to stderr."""
+    """Run ``magnetar token create`` and return its exit status. The token goes to stdout, advice to stderr."""
     tokens = _tokens(options)
     print(tokens.create(options.name, options.scope))
     print(f"Keep it now; only its hash is kept in {tokens.path}. Send it as 'Authorization: Bearer …'.",
@@ -232,26 +232,26 @@ def create_token(options: argparse.Namespace) -> int:
 
 
 def revoke_token(options: argparse.Namespace) -> int:
-    """Run ``magnetar token revoke``."""
+    """Run ``magnetar token revoke`` and return its exit status."""
     _tokens(options).revoke(options.name)
     return 0
 
 
 def list_tokens(options: argparse.Namespace) -> int:
-    """Run ``magnetar token list``."""
+    """Run ``magnetar token list`` and return its exit status."""
     for token in _tokens(options).list():
         print(f"{token.name}\t{token.scope}\t{token.created_at}")
     return 0
 
 
 def run_completion(top: argparse.ArgumentParser, options: argparse.Namespace) -> int:
-    """Run ``magnetar completion``; the script covers all commands and options of the parser *top*."""
+    """Run ``magnetar completion`` and return its exit status. The script covers all commands and options of *top*."""
     print(completion_script(top, options.shell), end="")
     return 0
 
 
 def run_version(_given: argparse.Namespace) -> int:
-    """Run ``magnetar version``."""
+    """Run ``magnetar version`` and return its exit status."""
     from magnetar_core.version import installed_version
 
     print(installed_version())

@@ -36,7 +36,7 @@ SCHEMES = ("ws://", "wss://")
 
 
 def run_serial_terminal(options: argparse.Namespace) -> int:
-    """Run ``magnetar console``. Return when the console has ended, or with Ctrl-]."""
+    """Run ``magnetar console`` until the console ends or the user presses Ctrl-]. Return the exit status."""
     try:
         why = asyncio.run(_console(options))
     except TimeoutError:

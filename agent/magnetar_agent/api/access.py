@@ -103,8 +103,8 @@ def group_id(name: str) -> int | None:
 
 # TLS ------------------------------------------------------------------------------------------------------------
 def server_tls_context(settings: AgentSettings, tokens: BearerTokens) -> ssl.SSLContext | None:
-    """Return the TLS context of the TCP listener; ``None`` if the settings lack address or certificate, or name neither
-    a client CA nor tokens, which identify callers."""
+    """Return the TLS context of the TCP listener; ``None`` if the settings lack an address or a certificate, or if
+    callers could not identify themselves: without client CA and tokens."""
     if not settings.listen or not settings.tls_cert or not settings.tls_key:
         return None
     if not settings.tls_client_ca and not tokens.list():
@@ -125,7 +125,7 @@ def server_tls_context(settings: AgentSettings, tokens: BearerTokens) -> ssl.SSL
 
 def certificate_peer(tls_object: ssl.SSLObject, scopes: dict[str, str]) -> Peer:
     """Return the caller with the verified client certificate of *tls_object*; an anonymous peer if the client sent
-    none."""
+    none. *scopes*: scopes by the certificate's common name."""
     if not tls_object.getpeercert():
         return NOBODY
     name = common_name(tls_object)

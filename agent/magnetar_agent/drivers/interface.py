@@ -149,8 +149,8 @@ def _of(nic: Fields, addresses: dict[str, list[Fields]]) -> list[Fields]:
 
 
 def _matching(nics: list[Fields], requested_nic: Fields) -> list[Fields]:
-    """Return the NICs that *requested_nic* identifies: by its MAC, otherwise by network, bridge, port or physical
-    network."""
+    """Return those of *nics* that *requested_nic* identifies: by its MAC, otherwise by network, bridge, port or
+    physical network."""
     if "mac" in requested_nic:
         return [nic for nic in nics if nic["mac"] == requested_nic["mac"]]
     return [nic for nic in nics if all(nic.get(name) == requested_nic.get(name) for name in PLUGS)]

@@ -58,7 +58,7 @@ def guest_devices(hardware: Mapping[str, Any]) -> GuestDevices:
 
 
 def apply_nic_hardware(hardware: Mapping[str, Any], nic: Nic, vcpus: int) -> Nic:
-    """Return *nic* with the queues, ring, IOMMU and bandwidth that *hardware* requests."""
+    """Return *nic* with the queues (at most *vcpus*), ring, IOMMU and bandwidth that *hardware* requests."""
     if not hardware:
         return nic
     virtio = nic.model == "virtio"
@@ -75,8 +75,8 @@ def apply_disk_hardware(hardware: Mapping[str, Any], disk: Disk) -> Disk:
 
 
 def volume_bus(hardware: Mapping[str, Any]) -> str:
-    """Return the bus of volumes without a requested bus: the bus of the server's own disks; virtio if volumes cannot
-    use that one."""
+    """Return the bus of volumes without a requested bus: the bus of the server's own disks, or virtio if volumes cannot
+    use that bus."""
     bus = str(hardware.get("disk_bus", "virtio"))
     return bus if bus in BUSES else "virtio"
 

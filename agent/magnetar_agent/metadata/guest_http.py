@@ -31,7 +31,7 @@ Leave = Callable[[str, str], Awaitable[tuple[int, str]]]
 
 
 class BadHead(Exception):
-    """A malformed request: it is answered with this status, and its connection closed."""
+    """A malformed request. It gets a response with *status*, and its connection is closed."""
 
     def __init__(self, status: int, why: str) -> None:
         super().__init__(why)

@@ -83,7 +83,7 @@ class Questions:
         self.guests: dict[str, str] = {}
 
     async def run(self) -> None:
-        """Read answers until the agent ends."""
+        """Read the agent's answers until the agent ends."""
         reader, self._writer = await asyncio.open_connection(sock=self._end)
         while True:
             try:

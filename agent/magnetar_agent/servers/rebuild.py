@@ -24,7 +24,8 @@ if TYPE_CHECKING:
 
 
 def missing_image(host: LocalHost, document: Document) -> str | None:
-    """Return the uuid of the server's image if its root disk cannot be made from it again; otherwise ``None``."""
+    """Return the uuid of the server's image if the root disk cannot be made from that image again; otherwise ``None``.
+    """
     image, root = document.want["image"], root_block_device(document.want)
     if root is not None:
         return root["uuid"] if root["source_type"] == "image" and not image_links.is_complete(

@@ -133,8 +133,8 @@ def root_backing(want: Fields, state: Fields, place: Path) -> Backing | None:
 
 
 def own_disk_set(host: LocalHost, document: Document, rescued: bool) -> list[Disk]:
-    """Return the disks that are created and deleted with the server; *rescued*: the disks that it has while it is
-    rescued."""
+    """Return the server's root disk or root volume, then its ephemeral disks, swap disk and config drive. *rescued*:
+    return the disks of a rescued server."""
     want, state, place = document.want, document.state, server_folder(host, document.id)
     tags = block_devices.local_disk_tags(want)
     parts = server_hardware(want)
@@ -183,7 +183,8 @@ def current_disks(host: LocalHost, document: Document) -> tuple[Disk, ...]:
 
 
 def arranged_disks(host: LocalHost, document: Document, rescued: bool) -> tuple[Disk, ...]:
-    """Return the disks, the root disk first. If a volume also boots after it, each has its boot order."""
+    """Return all disks of the server, the root disk first. If a volume also boots after the root disk, each has its
+    boot order. *rescued*: return the disks of a rescued server."""
     disks, keeps = own_disk_set(host, document, rescued), rescued and rescue.keeps_disks(document)
     if not rescued or keeps:
         disks += [disk for disk in attaching.attached_disks(host, document.id) if disk.boot != ROOT]

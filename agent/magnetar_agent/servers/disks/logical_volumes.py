@@ -51,7 +51,7 @@ def lvm_pool_of_server(host: LocalHost, document: Document) -> StoragePool:
 
 
 def note_lvm_pool(host: LocalHost, document: Document, keep: Callable[[], None]) -> None:
-    """Note the pool of the disks in the document, before the first disk is made."""
+    """Note the pool of the disks in the document, before the first disk is made. *keep* writes the document."""
     if NOTE not in document.state:
         document.state[NOTE] = {"name": configured_lvm_pool(host).name, "block": True}
         keep()
@@ -63,7 +63,8 @@ def is_block(document: Document) -> bool:
 
 
 def make(task: Task, file: str, size: int, label: str | None = None) -> None:
-    """Make an empty disk, or with *label* one with only a file system or swap area (``HypervisorDisks.make_disk``)."""
+    """Make an empty disk of *size* bytes, or with *label* one with only a file system or swap area
+    (``HypervisorDisks.make_disk``)."""
     note_lvm_pool(task.host, task.document, task.keep)
     disk = allot_logical_volume(task.host, task.document, file, size)
     if label is not None:
@@ -72,7 +73,7 @@ def make(task: Task, file: str, size: int, label: str | None = None) -> None:
 
 
 def fill(task: Task, file: str, size: int, source: Disk, progress: Progress) -> None:
-    """Make a disk with a copy of *source*, grown to *size*."""
+    """Make the disk *file* with a copy of *source*, grown to *size* bytes."""
     note_lvm_pool(task.host, task.document, task.keep)
     lvm_pool_of_server(task.host, task.document).fill(_content(task.document, file), "raw", size, source, progress)
     _link(task.host, task.document, file, _noted_disk(task.host, task.document, file), file)

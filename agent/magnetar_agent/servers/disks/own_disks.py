@@ -91,8 +91,8 @@ def is_made_anew(document: Document) -> bool:
 
 
 def flush_noted(host: LocalHost) -> None:
-    """Flush the files of servers whose documents a killed agent left as notes (``Task.note``): documents that are
-    written from now on rely on the files."""
+    """Flush the files of servers whose documents a killed agent left as notes (``Task.note``). Documents that are
+    written from now on refer to these files."""
     for document in host.documents.noted:
         place = server_folder(host, document.id)
         if document.kind == "server" and place.is_dir():
@@ -104,7 +104,7 @@ def flush_noted(host: LocalHost) -> None:
 
 
 def copy_image(task: Task, base: Path, format: str, size: int, key: DiskKey | None = None) -> None:
-    """Make the root disk as a copy of an image's content, grown to *size*."""
+    """Make the root disk as a copy of the image's content *base*, grown to *size* bytes."""
     if pooled := _in_pool(task.document.want):
         pooled.fill(task, ROOT, size, Disk(base, "", format), task.operation.advance)
         return

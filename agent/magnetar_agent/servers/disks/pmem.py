@@ -39,7 +39,7 @@ def host_pmem_namespaces(host: LocalHost) -> list[Namespace]:
 
 
 def held_pmem_names(host: LocalHost, without: str = "") -> set[str]:
-    """Return the names of namespaces that servers hold: those on this host, and those that move to it; but not the
+    """Return the names of namespaces of servers on this host, and of servers that move to it, except those of the
     server *without*.
     """
     return {namespace["name"] for want in placement.fields_of_holders(host, without)

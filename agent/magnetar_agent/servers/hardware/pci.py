@@ -128,8 +128,8 @@ def check_pci_live(host: LocalHost, want: Mapping[str, Any], source_can: bool, p
 
 
 def held_pci_addresses(host: LocalHost, without: str = "") -> set[str]:
-    """Return the addresses of devices of servers on this host, and of servers that move to it, without the server
-    *without*.
+    """Return the addresses of devices of servers on this host, and of servers that move to it, except those of the
+    server *without*.
     """
     return {address for want in placement.fields_of_holders(host, without)
             for name in (FIELD, BEFORE) for address in want.get(name) or ()}

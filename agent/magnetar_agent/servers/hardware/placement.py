@@ -90,7 +90,7 @@ def shared_cpus(host: LocalHost) -> str:
 
 
 def held_placements(host: LocalHost, without: str = "") -> Iterator[Placement]:
-    """Yield the placements of servers on this host, and of servers that move to it, without the server *without*."""
+    """Yield the placements of servers on this host, and of servers that move to it, except the server *without*."""
     for want in fields_of_holders(host, without):
         yield from _parts(want)
 
