@@ -67,7 +67,7 @@ class ManagedHost:
 
 
 class Agent(ManagedHost):
-    """The host, the drivers and the threads that keep them up to date."""
+    """The host, its drivers, and the threads that keep the host and its documents up to date."""
 
     def __init__(self, settings: AgentSettings, hypervisor: LocalHypervisor) -> None:
         super().__init__(LocalHost(settings, hypervisor))

@@ -71,8 +71,8 @@ class ImageDriver(DocumentDriver):
         return want
 
     def check_replacement(self, host: LocalHost, want: Fields, requested: Fields, document: Document) -> None:
-        """Read the source completely if it is a local file. Uploads and downloads can be checked only when they
-        arrive."""
+        """Raise an error if the new source cannot be stored in place of *document*. A local file is read completely;
+        uploads and downloads can be checked only when they arrive."""
         source = want.get("source") or {}
         importing.check_image_room(host, requested.get("source") or {}, document.state.get("size") or 0)
         if "volume" in source:

@@ -65,8 +65,8 @@ class Exports(State):
         raise HypervisorError(f"The disk {remote} cannot be reached: nobody serves it.")
 
     def _unlocked(self, path: Path) -> None:
-        """Raise ``HypervisorError`` if an export locks the file at *path*, as qemu-nbd does. Exports of stand-ins lock
-        nothing."""
+        """Raise ``HypervisorError`` if an export locks the file at *path*, as qemu-nbd does. Exports of stand-ins and
+        of shareable disks lock nothing."""
         if any(export.disk.path == path and not export.stand_in and not export.disk.shareable
                for export, _server in (self._served or {}).values()):
             raise HypervisorError(f"qemu-img could not open {path}: another process uses it.")

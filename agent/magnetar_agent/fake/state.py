@@ -51,7 +51,7 @@ class FakeDomain:
 
 @dataclass
 class FakeNetwork:
-    """A stored network."""
+    """A stored network of the fake libvirt."""
 
     seen: NetworkSeen
     leases: list[Lease] = field(default_factory=list)

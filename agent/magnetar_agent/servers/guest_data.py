@@ -84,7 +84,7 @@ def write_drive(host: LocalHost, document: Document, name: str, flushed: bool = 
 
 
 def _cloud_fields(host: LocalHost, document: Document) -> dict[str, Any]:
-    """Return the fields that come from the cloud, or from the host if there is none."""
+    """Return the guest's fields that come from the cloud; without a cloud, from the host."""
     want, cloud_data = document.want, document.want.get("guest_data")
     vendor = want.get("vendor_data") or {}
     static = _vendor_data(host) if cloud_data is None else vendor.get("static") or {}

@@ -56,7 +56,7 @@ class SimulationControl:
         return Json({"hosts": changed, **self.simulation.summary()["conditions"]})
 
     async def names(self, request: Request) -> Json:
-        """Let hosts answer under other names: an object of names at the start and new names."""
+        """Let hosts answer under other names. The body maps names that hosts had at the start to new names."""
         _check_caller(request)
         body = await _read_object(request)
         for name, new_name in body.items():

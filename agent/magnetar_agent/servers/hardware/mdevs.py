@@ -41,15 +41,15 @@ def divisible_devices(host: LocalHost) -> list[MdevParent]:
 
 
 def _taken(host: LocalHost, parent: MdevParent, without: str = "") -> int:
-    """Return how many parts of *parent* are taken, by servers or by other programs. The part of the server *without*
-    does not count."""
+    """Return how many mediated devices of *parent* are taken, by servers or by other programs. The one of the server
+    *without* does not count."""
     part_ids = {part["uuid"] for want in placement.fields_of_holders(host, without) for name in (FIELD, BEFORE)
                 if (part := want.get(name)) and part["parent"] == parent.address}
     return len(part_ids | parent.made - {_uuid(without)})
 
 
 def _uuid(server: str) -> str:
-    """Return the uuid of the server's part of a device. It is computed from the server's uuid, so it is not stored."""
+    """Return the uuid of a server's mediated device. It is computed from the server's uuid, so it is not stored."""
     return str(uuid.uuid5(uuid.UUID(server), "mdev")) if server else ""
 
 
@@ -80,15 +80,15 @@ def mdev_providers(host: LocalHost, mdev_devices: Sequence[MdevParent],
 
 
 def mdev_totals(host: LocalHost) -> dict[str, Any]:
-    """Return ``mdevs`` of ``kinds.Host``, with all parts counted as free."""
+    """Return ``mdevs`` of ``kinds.Host``, with all mediated devices counted as free."""
     return {"mdevs": [{**mdev, "free": mdev["total"]} for mdev in mdev_facts(host, divisible_devices(host))["mdevs"]]}
 
 
 def choose_mdev(host: LocalHost, want: Mapping[str, Any], id: str, had: Mapping[str, str] | None = None) -> dict[str,
                                                                                                                  str]:
-    """Return the part for the server *id* with the fields *want*: of the device that it *had* a part of, or of the
-    first one with a free part, near its NUMA cells if possible. The caller holds the lock ``CHOICES`` until the
-    document is written. Raises ``Conflict``."""
+    """Return the mediated device for the server *id* with the fields *want*; empty if they request none. Its parent is
+    the one that the server *had*, or the first free one, near the server's NUMA cells if possible. The caller holds the
+    lock ``CHOICES`` until the document is written. Raises ``Conflict``."""
     if not requests_vgpu(want):
         return {}
     near = placement.on_cells(want)
@@ -122,8 +122,8 @@ def complete_mdev(host: LocalHost, desired: Fields, old: Fields, id: str) -> Non
 
 
 def choose_target_mdev(host: LocalHost, want: Fields, id: str) -> None:
-    """Choose a part for a server that comes from another host. The caller holds the lock ``CHOICES`` until the document
-    is written. Raises ``Conflict``."""
+    """Choose a mediated device for a server that comes from another host. The caller holds the lock ``CHOICES`` until
+    the document is written. Raises ``Conflict``."""
     want.pop(FIELD, None)
     want.pop(BEFORE, None)
     if made := choose_mdev(host, want, id):
@@ -131,8 +131,8 @@ def choose_target_mdev(host: LocalHost, want: Fields, id: str) -> None:
 
 
 def prepare_mdev(host: LocalHost, document: Document, keep: Callable[[], None]) -> None:
-    """Make the server's part, and remove any other, before its domain is defined or started. If the device is gone,
-    choose a part of another one. *keep* writes the document. Raises ``Conflict``."""
+    """Make the server's mediated device, and remove any other of its own, before its domain is defined or started. If
+    the parent device is gone, choose another parent. *keep* writes the document. Raises ``Conflict``."""
     want = document.want
     if FIELD not in want and BEFORE not in want and not requests_vgpu(want):
         return
@@ -164,6 +164,6 @@ def _replace_mdev(host: LocalHost, id: str, desired: Mdev | None) -> None:
 
 
 def remove_server_mdev(host: LocalHost, document: Document) -> None:
-    """Remove the part of a server that is deleted."""
+    """Remove the mediated device of a server that is deleted."""
     if FIELD in document.want or BEFORE in document.want:
         _replace_mdev(host, document.id, None)

@@ -44,8 +44,8 @@ NO_NIC: Mapping[str, Any] = MappingProxyType({})
 
 
 def apply_function_settings(host: LocalHost, document: Document) -> None:
-    """Set the virtual functions of a server before its guest gets its NICs, and restore the defaults of its other
-    devices. Raises ``Conflict`` if the card of a function has no network device."""
+    """Set the virtual functions of a server before its guest gets its NICs, and restore the defaults of functions
+    without a server. Raises ``Conflict`` if the card of a function has no network device."""
     devices = document.want.get(pci.FIELD)
     if not devices:
         return
@@ -71,15 +71,15 @@ def _words(nic: Mapping[str, Any]) -> dict[str, str]:
 
 
 def release_functions(host: LocalHost, document: Document) -> None:
-    """Restore the defaults of the functions of a server that is deleted."""
+    """Restore the defaults of the virtual functions of a server that is deleted."""
     if pci.FIELD in document.want or pci.BEFORE in document.want:
         reset_free_functions(host, document.id)
 
 
 def reset_guest_functions(host: LocalHost, document: Document) -> None:
-    """Restore the defaults of the functions of a server that goes to another host. Its guest does not run on this host
-    again. The defaults are restored before the guest starts on the other host, so that OVN never finds a port on both
-    hosts. Raises ``HypervisorError`` if that fails."""
+    """Restore the defaults of the virtual functions of a server whose guest moves to another host and does not run here
+    again. This is done before the guest starts there, so that OVN never finds a port on both hosts. Raises
+    ``HypervisorError`` if it fails."""
     mine = {*(document.want.get(pci.FIELD) or ()), *(document.want.get(pci.BEFORE) or ())}
     if not mine & _notes(host).keys():
         return
