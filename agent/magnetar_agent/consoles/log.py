@@ -31,7 +31,7 @@ class LogReader:
             os.lseek(self._log, max(0, log_size - size), os.SEEK_SET)
 
     def close(self) -> None:
-        """Stop reading."""
+        """Close the log that is being read."""
         self._follow(None)
 
     def read(self, most: int) -> bytes:

@@ -42,7 +42,7 @@ ASLEEP = ("The server is suspended to disk and would wake up to other disks than
 
 
 class AttachmentDriver(DocumentDriver):
-    """One attachment for each pair of server and volume; see ``volumes.attaching``."""
+    """The driver of attachments, one for each pair of server and volume; see ``volumes.attaching``."""
 
     unique_names = False
 
@@ -101,7 +101,8 @@ class AttachmentDriver(DocumentDriver):
         return host.documents.get(self.kind.noun, self.locate(host, f"{server.id}:{volume}"))
 
     def release(self, host: LocalHost, document: Document) -> None:
-        """Refuse to detach the root disk, volumes of a migrating server, and a volume that is being swapped."""
+        """Raise ``Conflict`` for a detachment of a root disk, of a volume of a migrating server, or of a volume that is
+        being swapped."""
         if document.state.get(attaching.REPLACED):
             return
         if any(swap.want["replaces"] == document.want["volume"]

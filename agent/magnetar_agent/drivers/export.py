@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class ExportDriver(DocumentDriver):
-    """One export for each pair of server and volume."""
+    """The driver of exports, one for each pair of server and volume."""
 
     unique_names = False
 

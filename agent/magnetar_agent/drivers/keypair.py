@@ -39,7 +39,7 @@ _PRIVATE = re.compile(r"PRIVATE KEY|PuTTY-User-Key-File|b3BlbnNzaC1rZXktdjE|Priv
 
 
 class KeypairDriver(DocumentDriver):
-    """Public keys, shown with their fingerprints."""
+    """The driver of public keys, which are shown with their fingerprints."""
 
     def __init__(self) -> None:
         super().__init__(Keypair)

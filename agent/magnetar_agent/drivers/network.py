@@ -41,7 +41,7 @@ class HostNetworks:
 
 
 class NetworkDriver(DocumentDriver):
-    """Bridges of the host, and libvirt networks."""
+    """The driver of networks: bridges of the host, and libvirt networks."""
 
     def __init__(self) -> None:
         super().__init__(Network)

@@ -48,15 +48,16 @@ class ServerDriver:
         return key
 
     def complete(self, host: LocalHost, want: Fields, document: Document | None) -> Fields:
-        """Resolve flavor, image, networks, key and kind of virtualisation; draw MACs."""
+        """Return *want* with its references (flavor, image, networks, keys) resolved, its kind of virtualisation chosen
+        and its MACs drawn."""
         refuse_while_it_moves(host, document)
         completed = resolve.complete_server(host, want, document)
         tpm.check_tpm_secret(completed, document)
         return completed
 
     def check_replacement(self, host: LocalHost, want: Fields, requested: Fields, document: Document) -> None:
-        """Refuse if this host lacks the image or block devices of the new server. The old server's own links to the
-        image's content do not count: they are removed with the old server."""
+        """Raise an error if this host lacks the image or block devices of the new server. The old server's own links to
+        the image's content do not count: they are removed with the old server."""
         for field, image, old in (("image", want["image"], document.want["image"]),
                                   ("rescue", _rescue_image(want), _rescue_image(document.want))):
             # A dry run may assume an image that is not here yet.
@@ -69,7 +70,7 @@ class ServerDriver:
         block_devices.check_replacement(host, want, document)
 
     def release(self, host: LocalHost, document: Document) -> None:
-        """Refuse while the server migrates to or from another host."""
+        """Raise ``Conflict`` for the removal of a server that migrates to or from another host."""
         refuse_while_it_moves(host, document)
         if migration := unsettled_migration(host, document.id):
             raise Conflict(f"Server {document.name!r} has arrived with migration {migration}, which has not ended. Run "

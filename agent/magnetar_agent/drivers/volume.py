@@ -77,7 +77,7 @@ class VolumeDriver(DocumentDriver):
         return completed
 
     def check_replacement(self, host: LocalHost, want: Fields, requested: Fields, document: Document) -> None:
-        """Refuse if pool or source of the new volume are not usable, or if its source is the volume that is
+        """Raise an error if pool or source of the new volume are not usable, or if its source is the volume that is
         replaced."""
         pools.find_pool(host, want["pool"]).check_usable()
         for field, kind in content.SOURCES.items():

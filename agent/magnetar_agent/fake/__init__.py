@@ -165,8 +165,8 @@ class FakeHypervisor(GuestAgent, Consoles, Mirrors, Devices, Statistics, Migrati
             self._networks[network].leases.append(lease)
 
     def host_reboots(self) -> None:
-        """Reboot the host: no guest runs afterwards, for an unknown reason. Managed saves and definitions remain,
-        mediated devices do not."""
+        """Reboot the host: no guest runs afterwards, and libvirt does not know why each stopped. Managed saves and
+        definitions remain, mediated devices do not."""
         self._mdevs.clear()
         self.functions.clear()
         with self._change(*(f"domain {uuid}" for uuid in self._domains)):

@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 
 
 class Firmware(NamedTuple):
-    """UEFI. *variables*: the file that stores its variables; libvirt makes a missing one from the firmware's template.
-    *secure*: with secure boot."""
+    """The UEFI firmware of a guest. *variables*: the file of its variables; libvirt creates a missing file from the
+    firmware's template. *secure*: whether it has secure boot."""
 
     variables: Path
     secure: bool

@@ -229,7 +229,7 @@ def representor_of(sysfs: Path, address: str) -> str:
 
 
 class FunctionOf(NamedTuple):
-    """The number of a virtual function on its *card* (a network device)."""
+    """A virtual function, by its *card* (a network device) and its *number* on that card."""
 
     card: str
     number: int

@@ -243,8 +243,8 @@ def _create(folder: Path) -> ContentPart:
 
 
 def _remove(path: Path) -> None:
-    """Remove a file, unless it is a part with a writer. A part stays locked until it is gone: a writer that has just
-    made it and waits for the lock then notices the removal."""
+    """Remove the file at *path*, unless it is a part with a writer. The part stays locked until it is gone: a writer
+    that has just made it and waits for the lock then notices the removal."""
     if path.suffix != ".part":
         path.unlink(missing_ok=True)
         return

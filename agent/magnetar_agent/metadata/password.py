@@ -37,6 +37,6 @@ def store_posted_password(host: LocalHost, id: str, password: str) -> tuple[int,
 
 
 def clear_posted_password(host: LocalHost, document: Document) -> None:
-    """Forget the password. The caller holds the server's lock."""
+    """Remove the password that the guest has posted from the document. The caller holds the server's lock."""
     if document.state.pop(PASSWORD, None):
         host.documents.write(document)

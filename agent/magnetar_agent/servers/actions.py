@@ -114,20 +114,20 @@ def _rebooted(host: LocalHost, document: Document, reboot_count: int, operation:
 
 
 class HostCreateImageArgs(CreateImageArgs):
-    """Arguments of an image of a server, with the fields that only a cloud sends."""
+    """Arguments of the action ``create_image``, with the fields that only a cloud sends."""
 
     secret_uuid = Field(Nullable(Uuid()), "What the server's own key is called in the cloud's key manager: an image of "
                         "its encrypted root disk is encrypted with that.", default=None)
 
 
 class HostRebootArgs(RebootArgs):
-    """Arguments of a reboot, with the fields that only a cloud sends."""
+    """Arguments of the action ``reboot``, with the fields that only a cloud sends."""
 
     tpm_secret = Field(Server.field("tpm_secret").value, "What its TPM is opened with.", secret=True)
 
 
 class HostRebuildArgs(RebuildArgs):
-    """Arguments of a rebuild, with new data for the guest, its hardware and its machine type."""
+    """Arguments of the action ``rebuild``, with new data for the guest, its hardware and its machine type."""
 
     personality = Field(Server.field("personality").value, "Files for the guest's first boot.", secret=True)
     guest_data = Field(Server.field("guest_data").value, Server.field("guest_data").doc, secret=True)
@@ -183,7 +183,7 @@ def inject_crash_dump(call: EventCall) -> Fields:
 
 
 class ChangePasswordArgs(Kind):
-    """Arguments of a new password."""
+    """Arguments of the action ``change_password``."""
 
     user = Field(Nullable(GUEST_USER), "Whose password it is; null: C(admin_user) of the hardware, else root.",
                  default=None)
@@ -235,7 +235,7 @@ def _change_shares(call: EventCall, share: str | None) -> None:
 
 
 class TellGuestArgs(Kind):
-    """Arguments of new metadata for a guest."""
+    """Arguments of the action ``tell_guest``."""
 
     revision = Field(Integer(0, 2**53), "Counts the changes: what is older than what is known changes nothing.",
                      required=True)
@@ -256,7 +256,7 @@ def tell_guest(call: EventCall) -> Fields:
 
 
 class ChangeMachineArgs(Kind):
-    """Arguments of another machine type."""
+    """Arguments of the action ``change_machine``."""
 
     machine = Field(Server.field("machine").value, "Machine type from now on.", required=True)
 

@@ -217,7 +217,7 @@ def _reach_volumes(task: Task) -> None:
 
 
 def _clear_reason(task: Task) -> None:
-    """Forget why the server stopped last."""
+    """Remove from the document the reason of the server's last stop."""
     if task.document.state.pop("reason", None) or task.document.state.pop("crashed", None):
         task.document.state.pop("crashed", None)
         task.keep()

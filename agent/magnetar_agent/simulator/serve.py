@@ -65,7 +65,8 @@ def loopback_address(number: int) -> str:
 
 
 def run_simulation(options: SimulationOptions, settings: AgentSettings) -> None:
-    """Serve the simulated hosts until a signal. SIGUSR1 lets a tenth of the hosts die, SIGUSR2 brings all back."""
+    """Serve the simulated hosts until a signal arrives. SIGUSR1 lets a tenth of the hosts die, SIGUSR2 brings all back.
+    """
     with _state_folder(options.state_dir) as state:
         asyncio.run(serve_simulation(options, settings, state, _handle_signals))
 

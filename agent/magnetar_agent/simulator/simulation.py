@@ -96,7 +96,7 @@ class Simulation:
             host.set_condition(UP)
 
     def close(self) -> None:
-        """End all hosts."""
+        """Close all simulated hosts."""
         for host in self._hosts.values():
             host.close()
 

@@ -120,8 +120,8 @@ def complete_pmem(host: LocalHost, desired: Fields, old: Fields, id: str) -> Non
 
 
 def choose_target_pmem(host: LocalHost, want: Fields, id: str) -> None:
-    """Choose namespaces for a server that comes from another host: other ones, which are empty. The caller holds the
-    lock ``CHOICES`` until the document is written. Raises ``Conflict``."""
+    """Choose empty namespaces for a server that comes from another host. The caller holds the lock ``CHOICES`` until
+    the document is written. Raises ``Conflict``."""
     want.pop(FIELD, None)
     want.pop(BEFORE, None)
     if made := choose_pmem(host, want, id):

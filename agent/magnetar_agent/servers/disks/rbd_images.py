@@ -209,8 +209,8 @@ def _forget_base(host: LocalHost, document: Document) -> None:
 
 
 def forget_rbd_base(host: LocalHost, digest: str) -> None:
-    """Remove the base of an image's content that is removed from this host. While servers use it, it stays until the
-    last of them is removed; it also stays if the pool cannot be used."""
+    """Remove the base of image content that is removed from this host, if the pool can be used. A base that servers use
+    stays until the last of these servers is removed."""
     if root_pool.type_of(host, host.settings.root_pool) == RBD:
         with suppress(MagnetarError):
             host.hypervisor.rbd_pool(root_pool.configured_root_pool(host, RBD).pool).remove_base(BASE + digest)

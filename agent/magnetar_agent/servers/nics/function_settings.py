@@ -131,9 +131,9 @@ def _note(host: LocalHost, address: str, words: Iterable[str]) -> None:
 
 def _set_function(host: LocalHost, address: str, settings: Mapping[str, str], nic: Mapping[str, Any] = NO_NIC,
                   server: str = "") -> None:
-    """Set a virtual function, for the *nic* of a *server*. A function that is missing, or whose card has no network
-    device, has its defaults already: its driver creates it again. Raises ``Conflict`` if such a function needs other
-    settings."""
+    """Apply *settings* to the virtual function at *address*, for the *nic* of a *server*. A function that is missing,
+    or whose card has no network device, has its defaults already: its driver creates it again. Raises ``Conflict`` if
+    such a function needs other settings."""
     card_settings = {option: value for option, value in settings.items() if option != PORT}
     if PORT in settings:
         _plug(host, address, nic if settings[PORT] else NO_NIC, server)
