@@ -52,7 +52,8 @@ def injection_status(host: LocalHost) -> dict[str, Any] | None:
 
 
 def image_cache_gb(host: LocalHost) -> int:
-    """Return the GiB of disk that stored images take, and that the scheduler must reserve."""
+    """Return the GiB of disk that stored images take and the scheduler must reserve; 0 if the settings disable this, or
+    put root disks into a pool."""
     if not host.settings.reserve_disk_resource_for_image_cache or host.settings.root_format in root_pool.WHAT:
         return 0  # content in a pool is not on the disk of the images
     return -(-sum(int(image.state.get("size") or 0) for image in host.documents.peek("image")

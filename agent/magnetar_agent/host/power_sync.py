@@ -325,8 +325,8 @@ class PowerSync:
 
     def _ensure(self, kind: type[Kind], document: Document, want: dict[str, object] | None,
                 operation: Operation) -> None:
-        """Apply the changes *want* to the documented resource; ``None``: remove the resource. A resource that was
-        removed meanwhile is skipped."""
+        """Apply the changes *want* to the resource of *document*, or remove the resource if *want* is ``None``. A
+        resource that was removed meanwhile is skipped. Other errors are logged and raised."""
         try:
             if want is None:
                 reconcile.ensure_resource(self.drivers, kind, document.id, None, Permissions.defaults(), False,

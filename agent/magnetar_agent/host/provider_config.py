@@ -169,8 +169,8 @@ def _custom(name: Any, where: str) -> None:
 
 
 def _object(content: Any, where: str, *keys: str, needed: tuple[str, ...] = ()) -> dict[str, Any]:
-    """Return *content*. Raise ``_Wrong`` unless it is a mapping with all *needed* keys and no others than *keys* (any
-    if none are given)."""
+    """Return the mapping *content*, the part *where* of a provider file. Raise ``_Wrong`` if it is not a mapping, lacks
+    one of the keys *needed*, or has a key that is not in *keys* (if *keys* are given)."""
     if not isinstance(content, dict):
         raise _Wrong(f"{where}: must be a mapping")
     if keys and (odd := next((key for key in content if key not in keys), None)) is not None:

@@ -18,10 +18,8 @@ if TYPE_CHECKING:
 def bind_unix_socket(path: Path, gid: int = -1) -> socket.socket:
     """Return a socket bound to *path*, mode 0660, of group *gid* (-1: the process's). Raises ``OSError``.
 
-    Only the owner may use the socket until the group is set: Linux takes the mode from the socket's own inode
-    (unix(7)). A changed umask would apply to all threads meanwhile, and of two threads that change it one might keep
-    the other's.
-    """
+    Until the group is set, only the owner may use the socket, because Linux takes the mode from the socket's own inode
+    (unix(7)). The umask is not changed for this: it applies to all threads of the process."""
     unix_socket = socket.socket(socket.AF_UNIX)
     try:
         os.fchmod(unix_socket.fileno(), 0o600)

@@ -130,7 +130,7 @@ class Links:
 
     def accept(self, transport: asyncio.BaseTransport, admitted: Callable[[], None]) -> None:
         """Take over the TLS connection of a client that asked for a link by ALPN. Must be called in the server's event
-        loop. *admitted* is called when the link is offered to this peer."""
+        loop. *admitted* is called when the client is connected to an endpoint of a link that is offered to it."""
         end = AcceptedEnd(common_name(transport.get_extra_info("ssl_object")), self._admit, admitted)
         transport.set_protocol(end)
         end.connection_made(transport)

@@ -59,8 +59,9 @@ def _size(manifest: Fields) -> int:
 
 
 def set_disk_location(server: Fields, earlier: Fields | None) -> None:
-    """Set in the document *server* where its disks are on this host, if an earlier attempt (the document *earlier*) has
-    placed them. The location of RBD images does not change."""
+    """Remove the location of the disks on the source from the server's document *server*, which the source sent. Set
+    the location on this host instead, if an earlier attempt has created disks (the document *earlier*). The location of
+    RBD images stays."""
     if rbd_images.uses_rbd_images(server["want"]):
         return
     server["state"].pop(root_pool.NOTE, None)

@@ -28,7 +28,8 @@ EVENT = "discard"
 
 def discard_migration(host: LocalHost, key: str) -> None:
     """End migration *key* on this host. A server of this host stays and can be deleted; an incomplete copy is removed.
-    Repeating this is safe; the document of a completed migration stays as a record. Raises ``NotFound``."""
+    Repeating this is safe; the document of a completed migration stays as a record. Raises ``NotFound`` if this host
+    has no such migration."""
     migration = host.documents.find("migration", key)
     if migration is None:
         raise NotFound(f"There is no migration {key!r} on this host.", kind="migration", key=key)

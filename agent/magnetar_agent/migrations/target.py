@@ -156,7 +156,7 @@ def _on_their_way(host: LocalHost) -> list[Document]:
 
 
 def _missing(host: LocalHost, manifest: Fields) -> int:
-    """Return how many bytes of the server's disks have not arrived yet. *manifest*: the server's."""
+    """Return how many bytes of the disks of the server in *manifest* have not arrived yet."""
     bytes_present = 0
     with suppress(OSError):  # it has not begun, or ends just now
         bytes_present = sum(path.stat().st_blocks * 512 for path in server_folder(host, manifest["server"]).iterdir())
@@ -249,7 +249,8 @@ def _look(host: LocalHost, document: Document, _talk: Rpc, _line: Fields) -> Fie
 
 def _begin(host: LocalHost, document: Document, _talk: Rpc, line: Fields) -> Fields:
     """Answer the call ``begin``: remove the domain that an earlier attempt left, store the server's document in the
-    migration's, and prepare its disks. Return which bytes this host has, and its folders, NICs and domain XML."""
+    migration's, and prepare the server's disks. Return what the source needs to send the server: how many bytes of each
+    file are here already, and folders, NICs and domain XML on this host."""
     sent_server, id = line["document"], document.want["server"]
     _not_arrived(document)
     if sent_server["id"] != id:
@@ -414,7 +415,8 @@ def remove_copy(host: LocalHost, document: Document) -> None:
 
 
 def _discard(host: LocalHost, id: str) -> None:
-    """Remove the domain of a server that does not belong to this host: its guest has never run here."""
+    """Remove the domain of a server that has no document on this host, if the domain is Magnetar's. The server belongs
+    to the source, so its guest has never run here."""
     if host.documents.get("server", id) is None:
         domain = host.hypervisor.domain(id)
         if domain is not None and domain.owned:

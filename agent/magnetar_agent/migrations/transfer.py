@@ -107,7 +107,8 @@ def bytes_present(path: Path, state: str | None, linked: bool = False) -> int | 
 
 
 def _noted(note: Path) -> tuple[str | None, int]:
-    """Return the state of the received content, and how many of its bytes are flushed, from the file *note*."""
+    """Return the state of the received content, and how many of its bytes are flushed, from the file *note*; ``None``
+    and 0 if it cannot be read."""
     try:
         content = json.loads(note.read_bytes())
         return content["state"], int(content["sure"])

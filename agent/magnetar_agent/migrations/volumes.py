@@ -105,7 +105,7 @@ def serve_disks(host: LocalHost, server: str) -> None:
 
 def release_source_volumes(host: LocalHost, server: str, peer: str) -> None:
     """Give up this host's access to the volumes of a server that is on *peer* now, and remove the attachments. Raises
-    ``Unreachable``."""
+    ``Unreachable`` if the host of a volume does not answer."""
     for attachment in attaching.server_attachments(host, server, leaving=True):
         if attachment.want.get("origin"):
             with suppress(NotFound):  # we have said so before, and are not let in any more

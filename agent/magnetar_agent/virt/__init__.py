@@ -48,7 +48,7 @@ class LibvirtHypervisor(Capabilities, CpuModels, Backups, Mirrors, Exports, Gues
                         Migrations, LibvirtNetworks, NftPortFilter, Storage, Disks, Injections, Tpms, Mdevs, Pmem,
                         ProductData):
     """The ``LocalHypervisor`` of the libvirt at *uri*. It stores facts about the host in *state_dir*. A guest's QEMU
-    must answer within *patience* seconds."""
+    that has not answered for *patience* seconds counts as hanging."""
 
     def __init__(self, uri: str = "qemu:///system", state_dir: Path = Path("/var/lib/magnetar"),
                  templates: Path = FOLDER, patience: float = PATIENCE) -> None:

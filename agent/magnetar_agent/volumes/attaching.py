@@ -127,9 +127,9 @@ def attached_disk(host: LocalHost, attachment: Document) -> Disk | None:
 
 
 def attached_device(host: LocalHost, attachment: Document) -> str | None:
-    """Return the device name that an attachment's volume has in the running server; ``None`` if the server does not
-    run, or is rescued without the volume. The name may differ from the attachment's ``device``: a rescue moves the root
-    disk."""
+    """Return the device name that an attachment's volume has in the running server. Return ``None`` if the server does
+    not run, is rescued without the volume, or does not have the volume because of a swap. The name may differ from the
+    attachment's ``device``: a rescue moves the root disk."""
     runs = host.hypervisor.running(attachment.want["server"])
     if runs is None or not is_current(host, attachment):
         return None

@@ -74,7 +74,7 @@ def export_origin(host: LocalHost, volume: Document) -> Fields:
 def desired_export(host: LocalHost, document: Document) -> Export | None:
     """Return the export that qemu-nbd must serve; ``None`` for a volume in a shared pool, which the other host accesses
     directly. An encrypted volume is always exported: qemu-nbd decrypts it here, so the key stays on this host. Raises
-    ``Conflict``."""
+    ``Conflict`` if the volume is missing or is being reimaged."""
     volume = host.documents.get("volume", document.want["volume"])
     if volume is None:
         raise Conflict(f"The volume {document.want['volume']} of the export is gone from this host.")
@@ -135,7 +135,8 @@ def _try(host: LocalHost, document: Document) -> None:
 
 # The volume's host ------------------------------------------------------------------------------------------------
 def running_exports(host: LocalHost, volume: str) -> list[Export]:
-    """Return the exports of the volume that are served; no other process can open the volume's file meanwhile."""
+    """Return the exports of the volume that qemu-nbd serves, except stand-ins. While there are any, no other process
+    can open the volume's file."""
     exports = [host.hypervisor.serving(document.id) for document in host.documents.list("volume_export")
                if document.want["volume"] == volume]
     return [export for export in exports if export and not export.stand_in]
@@ -182,8 +183,8 @@ def _answer_requests(host: LocalHost, id: str, sock: socket.socket, peer: str) -
 
 
 def admit_peer(host: LocalHost, id: str, peer: str) -> Fields:
-    """Allow the agent *peer* to connect to the export *id*, in addition to others. Return the volume's ``origin`` as a
-    field."""
+    """Allow the agent *peer* to connect to the export *id*, in addition to others. Return ``{"origin": …}`` of the
+    volume for the peer's attachment."""
     document = _change(host, id, lambda peers: [*(other_peer for other_peer in peers if other_peer != peer), peer])
     volume = host.documents.get("volume", document.want["volume"])
     return {"origin": export_origin(host, volume) if volume else None}

@@ -24,8 +24,9 @@ if TYPE_CHECKING:
 
 
 def complete_reimage(host: LocalHost, desired: Fields, document: Document | None) -> int:
-    """Replace the name of the image in *desired* by its uuid. Return the bytes that the image needs, 0 without a new
-    request. Raises ``InvalidField``, or ``Conflict`` if a running guest has the volume."""
+    """Replace the name of the image in *desired* by its uuid, and return the bytes that the image needs. Without a new
+    request, keep the one of *document* and return 0. Raises ``InvalidField`` for an image that cannot be used, and
+    ``Conflict`` if a running guest has the volume."""
     requested, old = desired.get("reimage"), document.want.get("reimage") if document else None
     if requested is None or (old and old["request"] == requested["request"]):
         desired["reimage"] = old

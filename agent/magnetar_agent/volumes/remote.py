@@ -140,7 +140,8 @@ def release_remote_volume(host: LocalHost, attachment: Document) -> None:
 
 
 def end_sharing(host: LocalHost, attachment: Document) -> None:
-    """After a migration, make the volume's host admit only this host."""
+    """If the server's migration has ended, make the volume's host admit only this host, and not the other host of the
+    migration. Otherwise do nothing."""
     server = host.documents.get("server", attachment.want["server"])
     if attachment.state.get(LENT) and server and not migration_of_server(host, server):
         request_export(host, attachment, "keep", peer=host.links.required())
@@ -159,8 +160,8 @@ def reopen_sockets(host: LocalHost) -> None:
 
 
 def _is_local(host: LocalHost, attachment: Document) -> bool:
-    """Return whether the attachment's volume is on this host: its server was on another host, and has migrated to this
-    one."""
+    """Return whether the attachment's volume is on this host. This is so when the server had the volume on another
+    host, by an export, and has then migrated to this one."""
     return host.documents.get("volume_export", attachment.id) is not None
 
 

@@ -143,8 +143,8 @@ def _old_id(document: Document) -> str:
 
 
 def _hold_all(locks: ExitStack, task: Task) -> tuple[Document, Document]:
-    """Take the locks of a swap until *locks* is closed. Return the server and the old attachment. Raises ``Conflict``
-    if one of the two is gone."""
+    """Take the locks of a swap until *locks* is closed. Return the documents of the server and of the old attachment.
+    Raises ``Conflict`` if one of the two is missing or being deleted, or the server migrates."""
     host, want = task.host, task.document.want
     locks.enter_context(host.locks.hold("volume_attachment", _old_id(task.document)))
     locks.enter_context(attaching.hold_server_volume(host, want["server"], want["volume"]))

@@ -96,8 +96,8 @@ class Gates:
             self._changed.notify_all()
 
     def give_up(self, turn: Turn) -> None:
-        """Record that the caller of this *turn* has given up. Until its call returns, ``enter`` raises the error of a
-        hung owner in callers that must wait for the turn."""
+        """Record that the caller of this *turn* waits for its call no longer. As long as that call hangs on, ``enter``
+        refuses calls that must wait for the turn, with the error of a hung owner."""
         with self._changed:
             turn.given_up = True
             self._changed.notify_all()
@@ -110,7 +110,8 @@ class Gates:
             self._changed.notify_all()
 
     def _before(self, owner: str, kind: str) -> Turn | None:
-        """Return the call in flight that a new call of this *kind* must wait for; ``None`` if there is none."""
+        """Return the call to *owner* in flight that a new call of this *kind* must wait for; ``None`` if there is none.
+        """
         if kind == END:
             return self._turns.get((owner, END))
         turns = {other: turn for (name, other), turn in self._turns.items() if name == owner and other != END}

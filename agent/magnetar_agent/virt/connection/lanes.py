@@ -44,12 +44,12 @@ class CallPlace:
 
 
 class Lanes:
-    """The slots of all lanes, and the connections with one call each. A call that hangs frees its slot in the lane for
-    another call and keeps its connection.
+    """The slots of all lanes, and the connections, each for one call at a time. A call that hangs frees its slot in the
+    lane for another call and keeps its connection.
 
-    All guests together have a limit of calls, and so have all storage pools. While some of these calls hang, the last
-    slot is reserved: for guests that have answered since the first call hung, and for storage pools that have ever
-    answered."""
+    The calls to all guests together have a limit, and so have the calls to all storage pools. While calls of such a
+    group hang, the last slot of the group is reserved: for guests that have answered since the first call hung, or for
+    storage pools that have answered."""
 
     def __init__(self, limits: LibvirtLimits, connect: Callable[[], Connection]) -> None:
         self.limits = limits
@@ -87,7 +87,7 @@ class Lanes:
 
     def mark_hanging(self, place: CallPlace) -> None:
         """Free the lane's slot of this hanging call for another call. A call that ends a guest, or only reads, keeps
-        its slot while the guests' limit is used up."""
+        its slot if calls to guests have used up their limit, or all but one of it."""
         with self._changed:
             group = [other for other in self._taken if other.of_guests]
             if place.lane not in KEPT and len(group) >= self.limits.guests - 1:
@@ -138,8 +138,9 @@ class Lanes:
                 del self._answered[next(iter(self._answered))]
 
     def _kept(self, owner: str, group: list[CallPlace]) -> int:
-        """Return how many slots *owner* must leave free: 0 or 1. It is 1 while other calls hang, if *owner* is a guest
-        that has not answered since, or a storage pool (there are few) that has never answered."""
+        """Return how many of the slots of *group* (the calls to all guests, or to all storage pools) a call to *owner*
+        must leave free: 0 while no call of the group hangs, otherwise 1, except for guests that have answered since the
+        first call hung, and for storage pools that have answered."""
         began = min((place.began for place in group if place.hangs), default=None)
         if began is None:
             return 0

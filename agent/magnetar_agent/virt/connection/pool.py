@@ -212,8 +212,9 @@ class ConnectionPool:
             turn.gates.leave(turn)
 
     def _follow(self, call: _Call, look: _Age | MonitorWatch, limit: float) -> Any:
-        """Return the result of *call*. When *look* reports that the call has been unanswered for *limit* seconds, raise
-        the error of a hung guest or pool. An operation gives its own slot to other operations meanwhile."""
+        """Return the result of *call*. Raise the error of a hung guest or pool as soon as *look* reports that the call
+        has been unanswered for *limit* seconds. If an operation makes the call, other operations may run while it
+        waits."""
         if call.wait(FIRST_LOOK):
             return call.outcome()
         operation, turn = CURRENT.get(), call.turn

@@ -32,8 +32,9 @@ class Backups(Domains):
     """The part of ``LocalHypervisor`` that copies disks of active domains."""
 
     def begin_copy(self, uuid: str, target: str, path: Path, format: str = "qcow2", key: DiskKey | None = None) -> None:
-        """Begin a copy of the disk as it is now: QEMU first copies blocks that the guest is about to overwrite. An
-        encrypted copy is formatted in advance, since QEMU would stop the guest during the key derivation."""
+        """Call virDomainBackupBegin. The copy contains the disk as it is now, because QEMU copies each block before the
+        guest overwrites it. An encrypted copy is formatted in advance, since QEMU would stop the guest during the key
+        derivation."""
         part = path.with_name(path.name + PART)
         part.unlink(missing_ok=True)
         xml = fill_template("backup.xml.j2", {"target": target, "path": part, "format": format, "key": key},

@@ -39,7 +39,7 @@ class Disks:
     """The disk part of ``LocalHypervisor``. It works without libvirt."""
 
     def disk(self, path: Path, format: str) -> DiskSeen | None:
-        """Return the facts in a disk's header, also of a disk in use."""
+        """Return the facts in a disk's header, also of a disk in use; ``None`` if the file is missing."""
         return qemu_img.inspect_disk(path, format) if path.exists() else None
 
     def make_disk(self, path: Path, format: str, size: int, backing: Backing | None = None,

@@ -2,9 +2,8 @@
 """Disks served to other hosts: one ``qemu-nbd`` for each disk, watched by a thread, at a unix socket and not at a port.
 
 qemu-nbd runs as QEMU's user without any capability, so it has the rights of a guest. Root owns the folder of the socket
-and the names in it: qemu-nbd inherits the listening socket from the agent (socket activation as by systemd). It ends
-with the agent, as the agent's links do; QEMU's NBD clients connect again.
-"""
+and the names in it: qemu-nbd inherits the listening socket from the agent (socket activation as by systemd). When the
+agent ends, qemu-nbd and the links to other hosts end too; QEMU's NBD clients on these hosts connect again."""
 
 from __future__ import annotations
 

@@ -80,8 +80,8 @@ class Nodes:
         self._undo.close()
 
     def source(self, source: Path | NetworkSource, format: str, write: bool = False) -> str:
-        """Return qemu-img's argument for a source disk and its backing files. Raises ``HypervisorError`` when its
-        header names another backing file than the one it was made on."""
+        """Return qemu-img's argument for a source disk and its backing files. Raises ``HypervisorError`` if the header
+        of a qcow2 names a backing file that the agent did not create the disk on."""
         if isinstance(source, NetworkSource):
             return "json:" + json.dumps(_remote(source))
         descriptor = self._open(source, write)
@@ -143,8 +143,9 @@ class Nodes:
 
 
 def check_backing_files(disks: Iterable[Disk], user: tuple[int, int]) -> None:
-    """Raise ``HypervisorError`` for a qcow2 whose header names another backing file than the one it was made on. QEMU
-    and libvirt ignore the header, since domain definitions state the backing files; other tools may use the header."""
+    """Raise ``HypervisorError`` if the header of a qcow2 among *disks* names a backing file that the agent did not
+    create the disk on. QEMU and libvirt ignore the header, since domain definitions state the backing files; other
+    tools may use the header."""
     with Nodes(user) as nodes:
         for disk in disks:
             if disk.format == "qcow2" and disk.remote is None:

@@ -124,8 +124,8 @@ class RbdTools:
                     None)
 
     def _seen(self, name: str, *words: str) -> Any:
-        """Return the parsed output of the command ``rbd`` with the arguments *words* for the image *name*; ``None``
-        when there is no such image."""
+        """Run the command ``rbd`` with the arguments *words* for the image *name*, and return its parsed output;
+        ``None`` when there is no such image."""
         try:
             return self._look(name, *words)
         except HypervisorError as error:
@@ -180,7 +180,8 @@ class RoomSeen:
 
     @classmethod
     def look(cls, pool: str, tools: RbdTools) -> RoomSeen:
-        """Read size and free space of *pool* with *tools*, and return them, or the error, for the cache."""
+        """Read size and free space of *pool* with *tools*. Return a new ``RoomSeen`` with them, or with the error of
+        the read."""
         try:
             return cls(pool, time.monotonic(), tools.room())
         except HypervisorError as error:

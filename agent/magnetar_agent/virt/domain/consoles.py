@@ -40,8 +40,9 @@ class Consoles(Domains):
         return sockets[0]
 
     def open_serial(self, uuid: str) -> int:
-        """Return a descriptor of the guest's pseudo-terminal in raw mode. The path is read again after opening: while
-        QEMU has the terminal open, no other terminal can have that path."""
+        """Return a descriptor of the guest's pseudo-terminal in raw mode. Raises ``Conflict`` if libvirt reports
+        another path after the terminal was opened: then the guest was started again, and the terminal may be another
+        program's."""
         lines: list[int] = []
 
         def take(domain: Any) -> None:

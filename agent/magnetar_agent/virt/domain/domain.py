@@ -112,8 +112,8 @@ def owner_note(root: ET.Element, noun: str) -> ET.Element | None:
 
 
 def _below(element: ET.Element | None, *names: str) -> ET.Element | None:
-    """Return the element at a path of *names*, each the first of its name; ``None`` if missing. ``find`` takes ten
-    times as long for a path as for a name."""
+    """Return the descendant of *element* at the path *names* (the first child of each name); ``None`` if missing.
+    ``ElementTree.find`` with a path takes ten times as long as with one name."""
     for name in names:
         element = None if element is None else element.find(name)
     return element
@@ -190,8 +190,8 @@ def _nic(nic: ET.Element, tags: dict[str, str | None]) -> Nic:
 
 
 def _noted(device: ET.Element) -> tuple[str, str | None]:
-    """Return the MAC, and the address on the host, of a NIC that is a device of the host, from ``Nic.alias``; "" and
-    ``None`` for another device."""
+    """Return MAC and host address of a NIC that is a device of the host. Both are read from the alias in the XML
+    (``Nic.alias``). Return "" and ``None`` for another device."""
     alias = device.find("alias")
     parts = ("" if alias is None else alias.get("name", "")).split("-")
     if parts[:2] != ["ua", "nic"] or len(parts) != NOTED:

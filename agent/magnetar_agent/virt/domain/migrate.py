@@ -2,8 +2,9 @@
 """Live migration: peer to peer through unix sockets, with local disks. The guest is paused at the target until the
 agents agree that it may run. With post-copy, libvirt starts the guest at the target itself.
 
-The pause prevents that the guest runs on both hosts. libvirt's source runs the guest again when the target's last
-answer gets lost, and "there is a small chance" (libvirt's own words) that the guest already runs at the target then."""
+Without the pause, the guest could run on both hosts. If the target's last answer gets lost, the source's libvirt
+resumes the guest, and "there is a small chance" (libvirt's own words) that the guest already runs at the target then.
+"""
 
 from __future__ import annotations
 
@@ -168,12 +169,12 @@ def _emulated(domain: Any) -> bool:
 
 @contextmanager
 def _stopped(conn: Any, domain: Any, disks: bool, pause: Callable[[], None]) -> Iterator[None]:
-    """Pause a guest without KVM before its memory is copied. With *disks* to copy first, call *pause* when the copy of
-    the memory begins.
+    """Keep a guest without KVM paused while its memory is copied. Without *disks* the guest is paused now. Otherwise
+    *pause* is called when the disks are copied and the copy of the memory begins.
 
     QEMU's emulator does not always notice that a page was written to again after it was sent: seen with 7.2 in one
-    migration out of ten, as panics of guests at the target, with libvirt alone too. Afterwards, the agent of the host
-    that has the guest resumes it."""
+    migration out of ten, as panics of guests at the target, with libvirt alone too. After the migration, the agent of
+    the host that has the guest resumes it."""
     begun, over = threading.Event(), threading.Event()
 
     def iteration(_conn: Any, _domain: Any, _number: int, _opaque: Any) -> None:

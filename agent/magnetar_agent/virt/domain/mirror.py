@@ -40,8 +40,8 @@ class Mirrors(Domains, Devices):
         return sizes[0]
 
     def begin_mirror(self, uuid: str, target: str, disk: Disk) -> None:
-        """Call virDomainBlockCopy. QEMU copies only between disks of the same size: so of a larger raw *disk* it gets a
-        slice."""
+        """Call virDomainBlockCopy. QEMU copies only between disks of the same size, so it gets only the first part of a
+        larger raw *disk* (a slice)."""
         qemu_img.check_backing_files([disk], self.qemu_user())
 
         def begin(domain: Any) -> None:
@@ -58,7 +58,8 @@ class Mirrors(Domains, Devices):
         self._with(f"copy the disk {target} of", uuid, begin, lane=Lane.LONG)
 
     def mirror(self, uuid: str, target: str) -> Mirror | None:
-        """Return the state of the copy, from the XML of the active domain and virDomainGetBlockJobInfo."""
+        """Return the state of the copy, from the XML of the active domain and virDomainGetBlockJobInfo; ``None`` if
+        there is no copy."""
         mirrors: list[Mirror | None] = []
         self._with(f"look at the copy of the disk {target} of", uuid,
                    lambda domain: mirrors.append(_mirror(domain, target)), missing_is_fine=True)
@@ -70,7 +71,8 @@ class Mirrors(Domains, Devices):
                    lane=Lane.LONG)
 
     def end_mirror(self, uuid: str, target: str, path: Path) -> None:
-        """Call virDomainBlockJobAbort, if the job copies to the disk *path*."""
+        """Call virDomainBlockJobAbort if the job copies to the disk *path*, and wait until the job has ended. Raises
+        ``HypervisorError`` if it does not end."""
         end = time.monotonic() + END
         while (current_copy := self.mirror(uuid, target)) is not None and current_copy.path == path:
             with contextlib.suppress(HypervisorError):  # it may end by itself meanwhile

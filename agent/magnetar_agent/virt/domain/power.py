@@ -216,8 +216,8 @@ class Domains:
 
     def _with(self, purpose: str, uuid: str, act: Callable[[Any], None], missing_is_fine: bool = False,
               lane: Lane = Lane.GUEST, kind: str = "") -> None:
-        """Call *act* with the domain. Raises ``Conflict`` if the domain is not Magnetar's. If the domain is missing, do
-        nothing with *missing_is_fine*, and otherwise raise ``Conflict``. *lane*, *kind*: see ``ConnectionPool.ask``."""
+        """Call *act* with the domain. Raises ``Conflict`` if the domain is not Magnetar's. If the domain is missing,
+        raises ``Conflict`` too, or does nothing with *missing_is_fine*. *lane*, *kind*: see ``ConnectionPool.ask``."""
         self._with_seen(purpose, uuid, lambda domain, _seen: act(domain), missing_is_fine, _INACTIVE, lane, kind)
 
     def _with_seen(self, purpose: str, uuid: str, act: Callable[[Any, DomainSeen], None], missing_is_fine: bool = False,

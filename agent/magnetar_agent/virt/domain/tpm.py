@@ -38,8 +38,8 @@ class Tpms:
             _save(uuid, path)
 
     def load_tpm(self, uuid: str, path: Path) -> None:
-        """Replace the domain's TPM files by those in the archive, after all have been written. libvirt makes swtpm's
-        user their owner when the domain starts."""
+        """Replace the domain's TPM files by the files in the archive *path*; do nothing if it is missing. All new files
+        are written before the old ones are removed. libvirt makes swtpm's user their owner when the domain starts."""
         if path.exists():
             with _told(uuid):
                 _load(uuid, path)
@@ -109,7 +109,7 @@ def _load(uuid: str, path: Path) -> None:
 
 @contextmanager
 def _told(uuid: str) -> Iterator[None]:
-    """Raise ``HypervisorError``, about the TPM of this domain, in place of an ``OSError`` inside the context."""
+    """Convert an ``OSError`` inside the context to a ``HypervisorError`` about the TPM of this domain."""
     try:
         yield
     except OSError as error:

@@ -57,7 +57,7 @@ class LibvirtNetworks:
 
     def plug_representor(self, netdev: str, desired: RepresentorPort | None) -> None:
         """Add the port of *netdev* with ovs-vsctl(8), with the values that libvirt sets for taps, and enable the device
-        with ip-link(8); ``None``: remove the port."""
+        with ip-link(8). If *desired* is ``None``, remove the port."""
         purpose = f"plug {netdev} into Open vSwitch, or pull it out"
         if desired is None:
             run_program(["ovs-vsctl", "--timeout=30", "--if-exists", "del-port", netdev], purpose)
@@ -114,8 +114,8 @@ class LibvirtNetworks:
     def _hosts_file(self, spec: NetworkSpec) -> Path | None:
         """Write the file with the DHCP reservations of the network, and return its path.
 
-        Return ``None`` without DHCP, and if the agent may not write the file (its systemd unit is of an earlier
-        release)."""
+        Return ``None`` for a network without DHCP, or if the agent may not write the file, because its systemd unit is
+        of an earlier release."""
         if not spec.dhcp_start:
             return None
         try:
@@ -206,8 +206,9 @@ class LibvirtNetworks:
         return self.connection.call(f"read the leases of the network {network}", leases, Lane.HOST)
 
     def taps(self, uuid: str | None = None) -> list[Tap]:
-        """Return the taps of active domains. The live XML of each domain is read before and after the kernel's numbers
-        of its devices: a device that is in both belonged to the domain when its number was read."""
+        """Return the taps of active domains. A tap's name may pass to another domain while the kernel's number of the
+        device is read. So the live XML of the domain is read before and after, and taps that are not in both are left
+        out."""
         def taps(conn: Any) -> list[Tap]:
             stable_taps = []
             for domain in conn.listAllDomains(libvirt.VIR_CONNECT_LIST_DOMAINS_ACTIVE) if uuid is None else \

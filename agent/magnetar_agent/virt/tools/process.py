@@ -133,8 +133,9 @@ def _start(arguments: Sequence[str], purpose: str, user: User, files: Sequence[i
 
 def _finish(process: subprocess.Popen[bytes], program: str, purpose: str, deadline: float | None,
             progress: Callable[[float], None] | None) -> str:
-    """Return what the program writes to standard output. Wait for its end, until *deadline*; it has ended afterwards,
-    also after an exception. Raises ``HypervisorError`` if it fails. *progress* is called as in ``follow_program``."""
+    """Wait until the program ends, and return its standard output. Raises ``HypervisorError`` if the program fails or
+    reaches the *deadline*. After any exception the program is ended too. *progress* is called as in ``follow_program``.
+    """
     read: dict[int, bytearray] = {pipe.fileno(): bytearray() for pipe in (process.stdout, process.stderr) if pipe}
     out, err = list(read)
     watch, open_pipes, percent = select.poll(), 2, 0.0  # select() takes no descriptor above 1,023
