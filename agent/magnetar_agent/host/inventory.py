@@ -37,8 +37,8 @@ def host_resource(drivers: Drivers) -> dict[str, Any]:
 
 
 def host_usage(host: LocalHost) -> dict[str, Any]:
-    """Return ``host_resource`` without its slow part, ``host_orphans``: with few calls to libvirt, and no scan of the
-    disks."""
+    """Return the fields of ``host_resource`` except ``orphans``, which take long to find. This needs few calls to
+    libvirt and no scan of the disks. Without libvirt ``connected`` is ``False``."""
     documents = host.documents.peek("server")
     room, persistent = own_disks.own_disk_room(host), pmem.pmem_facts(host)
     fields: dict[str, Any] = {

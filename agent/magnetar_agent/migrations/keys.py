@@ -1,11 +1,10 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Keys of a server that migrates: of its encrypted disks, and the secret of its TPM if its host stores that.
+"""Keys of a server that migrates: of its encrypted disks, and the secret of its TPM, if the host stores the secret.
+They are sent over the link, and the target seals them with its own key.
 
-They are sent over the link, and the target seals them with its own key. In a live migration the target's libvirt opens
-disks and TPM at the request of the source's libvirt: so it has the keys in its memory, from when the files have come
-until the source has finished. The keys belong to one connection of the source: when an old connection ends late, the
-keys of a later one stay.
-"""
+In a live migration the target's libvirt opens disks and TPM at the request of the source's libvirt. So the target's
+libvirt has the keys in its memory, from when the files have come until the source has finished. The keys belong to one
+connection of the source: when an old connection ends late, the keys of a later one stay."""
 
 from __future__ import annotations
 

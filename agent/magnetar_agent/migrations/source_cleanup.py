@@ -74,8 +74,8 @@ def clean_up_source(task: Task) -> None:
 
 
 def recover_source(task: Task) -> None:
-    """Abort the migration on the source: the server stays on this host. Raises ``NotRemovable`` if it has moved
-    already."""
+    """Abort the migration on the source: the server stays on this host. Raises ``NotRemovable`` if the server has moved
+    or may have, and ``Unreachable`` if the target must tell whether it has, and does not answer."""
     document = task.document
     if document.state.get("moved"):
         raise NotRemovable("The server has gone already; it cannot be taken back. Run the migration again to settle "
@@ -122,7 +122,8 @@ def _start(host: LocalHost, server: Document) -> None:
 
 
 def restore_server(task: Task) -> None:
-    """End the migration on this host: unmark the server, and start or resume a guest that was stopped or paused."""
+    """End the migration on this host: unmark the server, and start or resume its guest if the migration stopped or
+    paused it."""
     host, document = task.host, task.document
     with contextlib.suppress(MagnetarError):
         host.hypervisor.stray(document.want["server"])

@@ -87,8 +87,9 @@ def data_pieces(descriptor: int, offset: int) -> Iterator[tuple[int, bytes]]:
 
 # Receiving ------------------------------------------------------------------------------------------------------
 def bytes_present(path: Path, state: str | None, linked: bool = False) -> int | None:
-    """Return how many bytes of the file *path* are flushed to disk on the receiver; ``None`` if the file is complete.
-    Bytes of another or unknown *state* are removed. *linked*: the path is a link to a logical volume, which stays."""
+    """Return how many bytes of the file *path* are flushed to disk on the receiver: 0 if none, ``None`` if the file is
+    complete. A file with another or unknown *state* is removed and counts as 0. *linked*: the path is a link to a
+    logical volume; only the link is removed."""
     part, note = (path.with_name(path.name + end) for end in (PART, NOTE))
     of, sure = _noted(note)
     if state is not None and of == state:

@@ -45,8 +45,8 @@ def attachment_id(server: str, volume: str) -> str:
 
 
 def server_attachments(host: LocalHost, id: str, leaving: bool = False) -> list[Document]:
-    """Return the attachments of a server, sorted by device. With *leaving*, include those that are being detached or
-    swapped."""
+    """Return the attachments of the volumes that a server has now, sorted by device. With *leaving*, include those that
+    are being detached or swapped."""
     attachments = [attachment.copy() for attachment in host.documents.peek("volume_attachment")
                    if attachment.want["server"] == id and (leaving or (not attachment.deleting
                                                                        and is_current(host, attachment)))]
@@ -157,7 +157,7 @@ def hold_server_volume(host: LocalHost, server: str, volume: str) -> Iterator[No
 
 def plug_device(host: LocalHost, server: str, device: Disk | Nic) -> bool:
     """Plug the device into the server's domain if it runs. Return whether the server has a domain; then the caller must
-    add the device to the persistent definition too."""
+    add the device to the persistent definition too. Raises ``Conflict`` for a SATA disk, which has no hot-plug."""
     domain = host.hypervisor.domain(server)
     if domain and domain.owned and domain.state in LIVE:
         if isinstance(device, Disk) and device.bus == "sata":

@@ -67,7 +67,8 @@ class Pool(Protocol):
         it."""
 
     def settle(self, id: str) -> None:
-        """Remove the reservation that ``claim`` made. The document already says that the content is complete."""
+        """Remove the reservation that ``claim`` made. Called when the document already says that the content is
+        complete."""
 
     def make(self, id: str, format: str, size: int, key: DiskKey | None = None) -> None:
         """Create empty content atomically. *key*: the key of content of the format luks, in this method and in others.

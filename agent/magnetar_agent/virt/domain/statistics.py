@@ -43,8 +43,8 @@ class Statistics:
         raise NotImplementedError
 
     def statistics(self, uuid: str) -> dict[str, Any] | None:
-        """Return the usage of a domain, with one call for all counters, and one for the live XML, which names the
-        devices that the counters belong to."""
+        """Return the usage of a domain; ``None`` when it is off. One call returns all counters, and one the live XML,
+        which names the devices that the counters belong to."""
         figures: list[dict[str, Any]] = []
 
         def look(domain: Any) -> None:

@@ -281,8 +281,8 @@ class NftPortFilter:
 
 
 def _end_connections(loaded: PortFilter | None, desired: PortFilter) -> None:
-    """Remove connections that *loaded* permitted and *desired* does not from the kernel's tracking: their answers would
-    still pass."""
+    """Remove from the kernel's tracking the connections that *loaded* permitted and *desired* does not. Otherwise their
+    answers would still pass."""
     if taps := group_filter.restricted_taps(loaded, desired):
         try:
             if over := list(group_filter.forbidden_flows(desired, taps, conntrack.list_flows())):
