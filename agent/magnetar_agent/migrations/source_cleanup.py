@@ -122,8 +122,8 @@ def _start(host: LocalHost, server: Document) -> None:
 
 
 def restore_server(task: Task) -> None:
-    """End the migration on this host: unmark the server, and start or resume its guest if the migration stopped or
-    paused it."""
+    """End the migration on the source: unmark the server. Start or resume its guest if the server's document says that
+    it runs."""
     host, document = task.host, task.document
     with contextlib.suppress(MagnetarError):
         host.hypervisor.stray(document.want["server"])

@@ -353,7 +353,8 @@ def _server(document: Document) -> Document:
 
 # The end ----------------------------------------------------------------------------------------------------------
 def _take_over(host: LocalHost, document: Document) -> None:
-    """Write the server's document and reconcile the server. Before that, resume a live guest that ran on the source."""
+    """Write the document of a server that has arrived, and reconcile the server. A live guest that ran on the source is
+    resumed before that."""
     server = _server(document)
     if host.documents.get("server", server.id) is None:
         volumes.adopt_attachments(host, document)

@@ -241,8 +241,8 @@ def _lost_file(path: Path) -> HypervisorError:
 
 
 def _frames(talk: Rpc, place: _Place, sure: Callable[[int], None], end: int) -> int:
-    """Receive and write all frames. Return the size of the file. *end*: the end of the data so far. *sure(end)* is
-    called after a flush."""
+    """Receive all frames of a file from *talk* and write them to *place*. Return the size of the file. *end*: the end
+    of the data so far. *sure(end)* is called whenever the data up to *end* is flushed to disk."""
     since = 0
     while True:
         start, length, digest = _FRAME.unpack(talk.read(_FRAME.size))

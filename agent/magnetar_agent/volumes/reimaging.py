@@ -45,8 +45,8 @@ def is_asked(want: Fields, have: Fields) -> bool:
 
 
 def begin_reimage(task: Task) -> None:
-    """Note that the former content is no longer valid. Raises ``Conflict`` if a server with the volume was started
-    since the last check; the content stays valid then."""
+    """Record in the document that the volume's former content is no longer valid. Raises ``Conflict`` if a server with
+    the volume was started since the last check; then the content stays valid and the request is dropped."""
     document, state = task.document, task.document.state
     if state.pop("made", None):
         state.update(renewed=True, begun=True)

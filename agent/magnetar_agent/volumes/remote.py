@@ -96,8 +96,8 @@ def request_export(host: LocalHost, attachment: Document, op: str, **more: Any) 
 
 
 def reconnect_disk(host: LocalHost, attachment: Document) -> None:
-    """Make QEMU connect to the attachment's disk again, so that the guest can use it immediately. Raises
-    ``Unreachable``."""
+    """Make QEMU connect to the attachment's disk again, so that the guest can use it immediately. If QEMU does not
+    connect in time, log that. Raises ``Unreachable`` if the volume's agent does not answer."""
     want = attachment.want
     if want["origin"]["pool"]:
         return

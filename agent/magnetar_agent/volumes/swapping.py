@@ -218,8 +218,8 @@ def _end(task: Task) -> None:
 
 
 def _settle(task: Task) -> None:
-    """Complete the swap: define the domain with the new volume, and remove the old attachment. The guest uses the new
-    volume."""
+    """Complete a swap whose guest uses the new volume: define the domain with this volume, and remove the old
+    attachment."""
     host, document = task.host, task.document
     uuid, target = document.want["server"], document.want["device"]
     document.state[SWAPPED] = True

@@ -131,11 +131,9 @@ class ConnectionPool:
             self._asks_limits.join(5)
 
     def call(self, purpose: str, function: Callable[[Any], T], lane: Lane = Lane.LOOK, guest: str = "") -> T:
-        """Return the result of *function*, called with a ``virConnect``.
-
-        *function* must not need an answer of a guest's QEMU. The only exception is *guest*, when this call is part of a
-        long call to that guest. *purpose* completes "libvirt could not …" in errors. If the connection breaks, a call
-        that only reads is repeated."""
+        """Return the result of *function*, called with a ``virConnect``. *function* must not need an answer of a
+        guest's QEMU, unless it is part of a long call to *guest*. *purpose* completes "libvirt could not …" in errors.
+        If the connection breaks, a call that only reads is repeated."""
         for last in (lane is not Lane.LOOK, True):
             self._wait_until_up()
             try:
@@ -156,9 +154,8 @@ class ConnectionPool:
 
     def ask_storage(self, purpose: str, pool: str, function: Callable[[Any], T], changes: bool = False,
                     wipes: bool = False) -> T:
-        """Return the result of *function*, which needs an answer of the storage of *pool*; see ``call``.
-
-        Each pool has one call in flight, and may have one more that *wipes*, which has no time limit. *changes*:
+        """Return the result of *function*, which needs an answer of the storage of *pool*; see ``call``. Each pool has
+        one call in flight. A call that *wipes* has no time limit, and one such call may run in addition. *changes*:
         whether the call may take long. Raises ``StorageSilent`` when the storage does not answer."""
         call = self._enter(self._storage_gates, purpose, pool, function, Lane.STORAGE, WIPES if wipes else "", wipes)
         limit = float("inf") if wipes else STORAGE_TIMEOUT if changes else self.patience

@@ -73,8 +73,9 @@ class Backups(Domains):
             raise
 
     def abort_copy(self, uuid: str, path: Path) -> None:
-        """Call virDomainAbortJob if the agent began the job, then remove the incomplete file. The job is the agent's if
-        the file *path* with the suffix ``.part`` exists; otherwise an operator may have begun it with other tools."""
+        """Call virDomainAbortJob if the agent began the job, then remove the copy at *path*, complete or not. The job
+        is the agent's if the file *path* with the suffix ``.part`` exists; otherwise an operator may have begun it with
+        other tools."""
         end = time.monotonic() + END
         while path.with_name(path.name + PART).exists() and self._copying(uuid):
             with contextlib.suppress(HypervisorError):  # it may end by itself meanwhile
