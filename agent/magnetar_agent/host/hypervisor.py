@@ -339,7 +339,7 @@ class LocalHypervisor(HypervisorNetworks, HypervisorDisks, HypervisorStorage, Pr
         that size at its next start at the latest. Raises ``Conflict`` when *target* is being copied to another disk."""
 
     def mirror(self, uuid: str, target: str) -> Mirror | None:
-        """Return the running copy of ``begin_mirror``; ``None`` when there is none, or it has ended."""
+        """Return the state of the copy that ``begin_mirror`` began; ``None`` when there is none, or it has ended."""
 
     def pivot(self, uuid: str, target: str) -> None:
         """Switch the domain, and its definition, from the disk *target* to its copy; device name and serial number

@@ -256,8 +256,8 @@ class HypervisorNetworks(Protocol):
         driver refuses."""
 
     def plug_representor(self, netdev: str, desired: RepresentorPort | None) -> None:
-        """Set the port of the network device *netdev* in Open vSwitch as *desired*; ``None``: remove the port. Raises
-        ``HypervisorError``."""
+        """Set the port of the network device *netdev* in Open vSwitch as *desired*; if that is ``None``, remove the
+        port. Raises ``HypervisorError`` if this fails."""
 
     def routes(self) -> Sequence[tuple[str, IPv4Network]]:
         """Return device ("" without one) and destination network of the host's IPv4 routes in all tables, also of those

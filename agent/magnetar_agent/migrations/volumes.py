@@ -115,8 +115,8 @@ def release_source_volumes(host: LocalHost, server: str, peer: str) -> None:
 
 
 def revoke_sharing(host: LocalHost, server: str) -> None:
-    """End the target's access to the volumes of a server that stays on this host. A volume's host that does not answer
-    now is told later."""
+    """End the target's access to the volumes of a server that stays on this host. If the agent of a volume's host does
+    not answer, log that; ``RemoteVolumes`` repeats the request."""
     for attachment in attaching.server_attachments(host, server):
         if attachment.want.get("origin"):
             try:

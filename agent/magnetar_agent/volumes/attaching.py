@@ -110,7 +110,8 @@ def keys_of(host: LocalHost, id: str) -> list[DiskKey]:
 
 
 def attached_disk(host: LocalHost, attachment: Document) -> Disk | None:
-    """Return the disk of an attachment for QEMU; ``None`` if its volume does not exist any more."""
+    """Return the disk of an attachment for QEMU; ``None`` if its volume was on this host and does not exist any more.
+    """
     want = attachment.want
     volume, origin = host.documents.get("volume", want["volume"]), want.get("origin")
     if origin:

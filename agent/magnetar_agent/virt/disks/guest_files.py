@@ -68,7 +68,7 @@ def _in_folder(job: dict[str, Any], folder: Path) -> dict[str, str]:
 
 def _serve(job: dict[str, Any], folder: Path, socket: Path) -> subprocess.Popen[bytes]:
     """Start qemu-nbd, which serves the job's disk at *socket* to one client and ends when this program ends. Return its
-    process. Raises ``NotWritable``."""
+    process. Raises ``NotWritable`` if qemu-nbd does not listen in time."""
     listens, output_file = folder / "pid", folder / "said"
     with output_file.open("wb") as words:
         server = subprocess.Popen(  # noqa: S603 (a list of the agent's; no shell)
@@ -110,7 +110,7 @@ def _with_appliance(job: dict[str, Any], folder: Path, socket: Path) -> dict[str
 
 def mount_file_systems(guest: Any, partition: int) -> None:
     """Mount the guest's file systems: *partition* -1: all of the operating system on the disk, 0: the whole disk, from
-    1: that partition. Raises ``NotWritable``."""
+    1: that partition. Raises ``NotWritable`` for -1 unless the disk has exactly one operating system, a Linux."""
     if partition >= 0:
         guest.mount(f"/dev/sda{partition or ''}", "/")
         return
@@ -178,7 +178,8 @@ def _password(guest: Any, hashed: str) -> None:
 
 
 def replace_root_password(text: bytes, hashed: bytes) -> bytes:
-    """Return *text*, the content of /etc/shadow, with the new password hash of root. Raises ``NotWritable``."""
+    """Return *text*, the content of /etc/shadow, with the password hash of root replaced by *hashed*. Raises
+    ``NotWritable`` if there is no user root."""
     lines = text.split(b"\n")
     for number, line in enumerate(lines):
         fields = line.split(b":")

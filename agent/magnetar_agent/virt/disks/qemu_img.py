@@ -155,7 +155,7 @@ def check_backing_files(disks: Iterable[Disk], user: tuple[int, int]) -> None:
 @contextmanager
 def _held(path: Path, how: int) -> Iterator[int]:
     """Yield an open descriptor of the file or block device at *path*. *how*: flags of open(2). Raises
-    ``HypervisorError``."""
+    ``HypervisorError`` if *path* is relative, of another type, or cannot be opened."""
     if not path.is_absolute():
         raise HypervisorError(f"The path {path} of a disk is not absolute.")
     try:
