@@ -43,8 +43,8 @@ def stored_image_ids(host: LocalHost) -> list[str]:
 
 
 def injection_status(host: LocalHost) -> dict[str, Any] | None:
-    """Return whether keys and files can be injected into servers' root disks, and why not; ``None`` when the settings
-    disable injection."""
+    """Return the partition for injected keys and files, and the reason why this host cannot inject ("" if it can);
+    ``None`` when the settings disable injection."""
     partition = host.settings.inject_partition
     if partition == NO_INJECTION:
         return None

@@ -66,8 +66,8 @@ def is_current(host: LocalHost, attachment: Document) -> bool:
 
 
 def is_swapped(host: LocalHost, attachment: Document) -> bool:
-    """Return whether the guest already uses the volume of an *attachment* that replaces another one. With the note
-    ``PIVOTING``, libvirt's definition decides."""
+    """Return whether the guest already uses the volume of an *attachment* that replaces another one. While the
+    attachment has the note ``PIVOTING``, only libvirt's definition of the domain tells which volume the guest uses."""
     if attachment.state.get(SWAPPED):
         return True
     place = attached_disk(host, attachment) if attachment.state.get(PIVOTING) else None
@@ -102,8 +102,8 @@ def attached_disks(host: LocalHost, id: str) -> list[Disk]:
 
 
 def keys_of(host: LocalHost, id: str) -> list[DiskKey]:
-    """Return the keys of encrypted disks that QEMU needs to start a server. Volumes at a socket need none: the other
-    side of the socket decrypts them."""
+    """Return the keys of the encrypted volumes of server *id*, which QEMU needs at the start. Volumes at a socket need
+    none: the other side of the socket decrypts them."""
     volumes = [host.documents.get("volume", attachment.want["volume"]) for attachment in server_attachments(host, id)
                if not attachment.want.get("origin")]
     return [key for volume in volumes if volume and (key := keys.document_key(host, volume))]

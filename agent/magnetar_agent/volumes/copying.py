@@ -46,7 +46,8 @@ def from_snapshot(task: Task, pool: Pool, size: int, format: str, snapshot: str)
 
 
 def from_volume(task: Task, pool: Pool, size: int, format: str, volume: str) -> None:
-    """Create the content of the task's volume or snapshot in *pool* from a volume as it is now, attached or not."""
+    """Create the content of the task's volume or snapshot in *pool* from a volume as it is now, attached or not. Raises
+    ``Conflict`` if a server of another host or several running servers have the volume, or it is being swapped."""
     host = task.host
     with ExitStack() as servers, ExitStack() as volume_lock:
         for server_id in sorted({a.want["server"] for a in attachments_of_volume(host, volume)}):

@@ -223,7 +223,8 @@ class RemoteVolumes:
                 self._try(lambda document=document: self._start(document), document)
 
     def _start(self, server: Document) -> None:
-        """Start a server that could not start without its volumes, if all of them can be reached now."""
+        """Start a server that could not start without its volumes. Raises ``Unreachable`` if one of them still cannot
+        be reached."""
         check_reachable(self.host, server)
         operation = Operation("settle", "server", server.id, caller="agent")
         self.host.revise(Server, server.id, lambda _document: {}, False, operation)
@@ -233,7 +234,8 @@ class RemoteVolumes:
         self.host.ensure(VolumeAttachment, attachment.id, None, operation)
 
     def _wake(self, server: str, attachments: list[Document]) -> None:
-        """Resume a guest that is paused for a disk, once all its volumes can be reached."""
+        """Resume a guest that is paused for a disk. Raises ``Unreachable`` if one of *attachments*, its volumes of
+        other hosts, still cannot be reached."""
         for attachment in attachments:
             reconnect_disk(self.host, attachment)
         with self.host.locks.hold_if_free("server", server) as is_free:  # otherwise the next round does it

@@ -96,7 +96,8 @@ class Migrations:
         self.connection.call(f"forget the keys of the domain {uuid}", take_back, Lane.HOST)
 
     def stray(self, uuid: str) -> None:
-        """Abort the domain's job, which an earlier process of the agent began, and wait for its end."""
+        """Abort the job of the domain, if it has one, and wait for its end. Called when only an earlier process of the
+        agent can have begun the job."""
         def end(conn: Any) -> None:
             domain = conn.lookupByUUIDString(uuid)
             deadline = time.monotonic() + STRAY
