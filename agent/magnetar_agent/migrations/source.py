@@ -411,7 +411,8 @@ class _Move:
 def force_live_migration(host: LocalHost, key: str) -> None:
     """Switch migration *key* to post-copy if that is allowed and the memory is being copied; otherwise pause the guest.
     A paused guest is resumed by the target, or by the source if the migration fails. Repeating this is safe. Raises
-    ``NotFound``, and ``Conflict`` if this host is not the source of such a running migration."""
+    ``NotFound`` if there is no such migration, and ``Conflict`` if it is not a running live migration from this host.
+    """
     document = host.documents.find("migration", key)
     if document is None:
         raise NotFound(f"There is no migration {key!r} on this host.", kind="migration", key=key)

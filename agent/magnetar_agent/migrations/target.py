@@ -377,7 +377,8 @@ def _take_over(host: LocalHost, document: Document) -> None:
 
 
 def clean_up_target(task: Task) -> None:
-    """Close the link and remove all that only the migration needed. The source must have finished."""
+    """Write the document of the server if that is missing, close the link, and remove all that only the migration
+    needed. Raises ``Conflict`` if the server has not arrived."""
     host, document = task.host, task.document
     if not document.state.get("arrived"):
         raise Conflict("The server has not arrived here yet. Move it first: phase moved on the source.")

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 def target_manifest(manifest: Fields) -> Fields:
-    """Return the *manifest* with the flavor, hardware and cards that the server gets on the target."""
+    """Return a copy of *manifest* with the vCPUs, RAM, hardware and cards that the server gets on the target."""
     becomes = manifest.get("becomes") or {}
     flavor = becomes.get("flavor") or {}
     return {**manifest, **{name: flavor[name] for name in ("vcpus", "ram") if name in flavor},
