@@ -137,9 +137,9 @@ def why_not_image(states: HostStates, name: str, spec: RequestSpec) -> str:
 
 
 def _lack_text(host_filter: Filter, hosts: list[HostState], spec: RequestSpec) -> str:
-    """Return what the best of the *hosts* that a filter refused lacks. The best host has the most of the filter's
-    resource, or of dedicated CPUs for the filter of NUMA cells. For other filters it is the host that lacks the fewest
-    traits, the first by name."""
+    """Return a text about what the best of *hosts*, which the filter refused, lacks; empty if the filter has no
+    ``lacks``. The best host has the most of the filter's resource, or of dedicated CPUs for the filter of NUMA cells.
+    For other filters it is the host that lacks the fewest traits, the first by name."""
     if host_filter.lacks is None:
         return ""
     if host_filter.sight == CELLS or (host_filter.sight == ROOM and host_filter.bound is not None):
@@ -214,8 +214,8 @@ def _special(states: HostStates, spec: RequestSpec) -> set[Block]:
 
 def _sift(block: Block, spec: RequestSpec, needs: list[Bound], special: set[Block],
           passing_blocks: list[Block]) -> None:
-    """Add blocks of the hosts of *block* that pass to *passing_blocks*: the block itself if all of its hosts pass,
-    otherwise its passing parts. *needs*: the bounds that a host's numbers must meet. *special*: see ``_special``."""
+    """Append the passing hosts of *block* to *passing_blocks*: the block itself if all of its hosts pass, otherwise
+    blocks of its passing parts. *needs*: the bounds that a host's numbers must meet. *special*: see ``_special``."""
     low, high, whole = block.low, block.high, block not in special
     for at, least, most in needs:
         if least > high[at] or most < low[at]:
@@ -258,8 +258,8 @@ def _heaviest(parts: list[Block], spec: RequestSpec, rules: Rules,
     number, chance = counted(step=-1), random.random if random else float
 
     def push(them: Iterator[_Weighed], turn: float, whole: Sum) -> None:
-        """Push the next element of the iterator *them*, which yields heaviest first. The heap's order is by weight,
-        then *turn*; of equals, the last pushed comes first: so a host comes before a block that has none better."""
+        """Push the next element of the iterator *them*, which yields the heaviest first. The heap is ordered by weight,
+        then *turn*. Of equals the last pushed comes first, so a host comes before a block with the same bound."""
         if (first := next(them, None)) is not None:
             heappush(heap, (-first[0], turn, next(number), first[1], them, whole))
 

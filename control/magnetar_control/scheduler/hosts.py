@@ -239,8 +239,8 @@ class HostStates:
                     self._touch(host)
 
     def _weight(self, metrics: Mapping[str, float]) -> float:
-        """Return the metrics of a host as one number: the sum of each metric times its ratio in the settings; the
-        setting for unavailable metrics if one is missing."""
+        """Return the metrics of a host as one number: the sum of each metric times its ratio in the settings; if one of
+        these metrics is missing, the setting for unavailable metrics."""
         options = self.rules.options
         if options.metrics.keys() <= metrics.keys():
             return sum(float(metrics[name]) * ratio for name, ratio in options.metrics.items())
@@ -299,7 +299,7 @@ class HostStates:
             self._changes += 1
 
     def _block(self, profile: Profile) -> Block:
-        """Return the block that takes a further host of *profile*; create one if there is none with room."""
+        """Return the block for a further host of *profile*; create a block if the last one is full."""
         block = self._open.get(profile)
         if block is None or len(block.hosts) >= BLOCK:
             whole = block.whole if block else None

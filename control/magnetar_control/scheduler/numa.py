@@ -22,7 +22,8 @@ LATE = 15.0
 
 
 class _Free:
-    """A set of free NUMA cells, with cached answers of ``lacks``. *why*: what the cells lack for every server."""
+    """A set of free NUMA cells, with cached answers of ``lacks``. *why*: what the cells lack for any server; an empty
+    text if nothing."""
 
     __slots__ = ("_known", "cells", "why")
 

@@ -33,7 +33,8 @@ def load_own_function(group: str, name: str) -> Function | None:
 
 
 def guard_own_function(name: str, function: Function, otherwise: Any) -> Function:
-    """Wrap the function *name*: if it raises an error for a host, log the error and return *otherwise*."""
+    """Return a function that calls *function*. If that raises an error for a host, the returned function logs the error
+    with *name*, and returns *otherwise*."""
     def call(host: HostState, spec: RequestSpec) -> Any:
         try:
             return function(host, spec)

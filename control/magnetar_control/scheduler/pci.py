@@ -104,8 +104,9 @@ class HostPci:
         return self._lacks_near(requested, policy, numa, needs)
 
     def _lacks_near(self, requested: Mapping[str, int], policy: str, numa: HostNuma, needs: Needs) -> list[str]:
-        """Return a text about what the host lacks of *requested* near the NUMA cells that its agent would choose, in a
-        list; empty if nothing. The agent prefers cells with such devices."""
+        """Return a list with a text about the *requested* devices that the host lacks near the NUMA cells that its
+        agent would choose; empty if it lacks none, or if the server fits no cells. The agent prefers cells with such
+        devices."""
         cells = numa.chosen(needs, preferred_cells(((pool.aliases, pool.node, pool.free) for pool in self.pools),
                                                    requested))
         if not cells:

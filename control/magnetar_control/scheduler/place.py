@@ -33,11 +33,12 @@ MANY = 100
 
 def place_server(database: Database, states: HostStates, spec: RequestSpec, *, map_cell: bool = True,
                  random: Random | None = None) -> Candidate:
-    """Choose a host and claim it for the spec's server; with *map_cell*, also map the server to the host's cell.
+    """Choose a host, claim it for the spec's server, and return it; with *map_cell*, also map the server to the host's
+    cell.
 
-    A host whose claim is refused is read and weighed again. Before this raises ``NoValidHost``, it reads all hosts
-    again, because one may have been enabled or put into a zone a moment ago; nothing is claimed then. If an earlier
-    attempt may have claimed a host, call ``allocations.fetch_server_claims`` first."""
+    A host whose claim is refused is read and weighed again. Raises ``NoValidHost``, with nothing claimed, only after
+    all hosts were read again, because one may have been enabled or put into a zone a moment ago. If an earlier attempt
+    may have claimed a host, call ``allocations.fetch_server_claims`` first."""
     refused: Counter[str] = Counter()
     looked = False
     while True:

@@ -162,8 +162,8 @@ def flavor_disk_sizes(flavor: FlavorOfServer) -> dict[str, int]:
 
 
 def devices_of(flavor: FlavorOfServer, nics: Iterable[ServerNic | PortRequest] = ()) -> dict[str, int]:
-    """Return the number of PCI devices by alias, with virtual GPUs, of a server of *flavor*, and of devices by physical
-    network (``pci.network_devices_name``) for its *nics*. Only flavors and ports can request devices."""
+    """Return the number of PCI devices that a server requests, by name: for *flavor* by alias, including virtual GPUs;
+    for *nics* by physical network (``pci.network_devices_name``). Only flavors and ports can request devices."""
     specs = flavor.get("extra_specs")
     devices = Counter(asked_devices(parse_hardware_specs(specs, BY_SPEC)) if specs else {})
     for nic in nics:
@@ -288,7 +288,8 @@ class RequestSpec:
 
 
 def hint_texts(hints: Mapping[str, Any], name: str) -> list[str]:
-    """Return the hint *name* as a list, whether its value is one text or a list of texts; empty without it."""
+    """Return the values of the hint *name* as a list: of a single text, or of all texts of a list; empty without the
+    hint."""
     value = hints.get(name) or []
     return [str(text) for text in value] if isinstance(value, (list, tuple)) else [str(value)]
 

@@ -35,8 +35,8 @@ def lacking_classes(host: HostState, spec: RequestSpec) -> str:
 
 
 def lacking_functions(host: HostState, spec: RequestSpec) -> str:
-    """Return a text about the free virtual functions that the host lacks, of cards with enough bandwidth left; empty if
-    none."""
+    """Return a text that the host lacks free virtual functions on the cards with enough bandwidth left for the ports;
+    empty if it does not lack them."""
     offer = spec.offers.get(host.name, {})
     mine = nic_bandwidth.requests_on_cards(spec.nics, offer)
     if not mine or host.name in spec.has_devices:

@@ -97,7 +97,8 @@ def _numbers(setting: str, numbers_by_name: Mapping[str, object]) -> dict[str, f
 
 
 def _own_weighers(settings: Settings) -> tuple[OwnWeigher, ...]:
-    """Return those weighers for image locality and of other packages whose multiplier is not 0."""
+    """Return the weighers for image locality and of other packages, without those whose multiplier is 0. Raises
+    ``InvalidSettings``."""
     weighers = [OwnWeigher("image_locality", image_locality, settings.image_locality_weight_multiplier)]
     for name, multiplier in _numbers("weighers", settings.weighers).items():
         try:

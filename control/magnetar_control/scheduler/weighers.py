@@ -81,7 +81,8 @@ class Term(NamedTuple):
 
 
 class Sum(NamedTuple):
-    """The formula for the weights of hosts of one profile: *base*, plus the terms of their numbers."""
+    """The formula for the weights of hosts of one profile: *base*, plus the contributions of the weighers in
+    *terms*."""
 
     base: float
     terms: Sequence[Term]

@@ -97,8 +97,8 @@ def scatter_query(cells: Sequence[tuple[CellMapping, Database]], prepare: Callab
 
 
 def _send(database: Database, query: PreparedQuery, parameters: Mapping[str, Any]) -> tuple[int, Sent | None]:
-    """Send the query over a connection that is open; return its socket, and a generator that receives the answer.
-    Return ``None`` in place of the generator if a thread must send the query: no connection is open, or the database
+    """Send the query over an open connection; return the connection's socket, and a generator that receives the answer.
+    Return ``(-1, None)`` if a thread must send the query: to SQLite, or because no connection is open or the database
     hangs."""
     hangs = database.kind == "sqlite" or database.breaker.hangs
     connection = None if hangs else database.take_open_connection()
@@ -114,8 +114,8 @@ def _send(database: Database, query: PreparedQuery, parameters: Mapping[str, Any
 
 def _sent_query(database: Database, connection: Connection, query: PreparedQuery,
                 parameters: Mapping[str, Any]) -> Sent:
-    """Send the query, yield once until the answer arrives, and return its rows. End without a yield if the query cannot
-    be sent. If the caller drops the generator before the answer, the connection is closed."""
+    """Send the query, yield once so that the caller can wait for the answer, and return its rows. End without a yield
+    if the query cannot be sent. If the caller drops the generator before the answer, the connection is closed."""
     rows: list[Any] = []
     with database.breaker:
         try:

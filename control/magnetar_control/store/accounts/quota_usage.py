@@ -136,7 +136,7 @@ def repair_quota_usage(connection: Connection, project: str) -> list[UsageCompar
 
 
 def remove_empty_usage(connection: Connection, project: str) -> None:
-    """Remove the counters of *project* that are all zero."""
+    """Remove the rows of *project* in ``quota_usage`` whose counters are all zero."""
     connection.execute(delete(quota_usage).where(
         quota_usage.c.project_id == project, *(quota_usage.c[name] == 0 for name in COUNTED)))
 

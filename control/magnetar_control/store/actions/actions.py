@@ -53,9 +53,10 @@ Limits = Mapping[str, int]
 class HostShare:
     """The limits on the actions that one holder may lease for each host, and the actions that it has leased already.
 
-    *most*: returns the limit of a host. *held*: by host, the number of leased actions of its servers and of actions in
-    *others*. *others*: by host, the number of leased actions that wait for this host, but whose server is on another
-    one. They may use only half of a limit: actions that wait for a silent host must not block their servers' hosts.
+    *most*: returns the limit of a host. *held*: by host, the number of leased actions of its servers, plus its number
+    in *others*. *others*: by host, the number of leased actions that wait for this host, but whose server is on another
+    one. Only half of a limit is open to *others*: actions that wait for a silent host must not block their servers'
+    hosts.
     """
 
     most: Callable[[str], int] = lambda _host: sys.maxsize
@@ -134,8 +135,9 @@ def lease_next_actions(database: Database, holder: str, count: int, limits: Limi
     """Lease up to *count* actions for *holder* and return them. Projects and hosts take turns, even if many actions of
     one of them wait.
 
-    *limits*: how many actions of a kind (build, live) may run on a host at the same time. *share*: how many actions of
-    a host *holder* may have. *likely*: the last call returned *more*, so skip the first check for waiting actions.
+    *limits*: how many actions of a kind (build, live) may run on a host at the same time. *share*: the limits on the
+    actions of *holder* for each host. *likely*: the last call returned *more*, so skip the first check for waiting
+    actions.
     """
     statements = _statements(database.kind)
     moment, until = _own(database, "clock"), _own(database, "until", LEASE)
@@ -269,8 +271,8 @@ def _idle_condition(table: Any, clock: Any) -> ColumnElement[bool]:
 
 
 def _with_room() -> Iterator[ColumnElement[bool]]:
-    """Yield SQL conditions for actions whose hosts have reached neither their limits nor the holder's share. Parameters
-    of the statement name the full hosts."""
+    """Yield SQL conditions for actions whose hosts have reached neither the limit of the action's kind nor the holder's
+    share. Parameters of the statement contain the full hosts."""
     full: Any = bindparam("full", expanding=True)
     hosts_beyond_share: Any = bindparam("beyond_share", expanding=True)
     hosts_beyond_others: Any = bindparam("beyond_others", expanding=True)
@@ -323,8 +325,8 @@ def _fair(waiting: Sequence[QueuedAction], running: Sequence[RunningActions], co
 def renew_action_leases(database: Database, holder: str, numbers: Collection[int] | None = None) -> set[int]:
     """Renew the leases of *holder*; return the ids of its actions that were cancelled.
 
-    *numbers*: the ids of the actions that *holder* knows of; renew only their leases (default: all). So a lease expires
-    when its reply to *holder* was lost, and another conductor takes the action over.
+    *numbers*: the ids of the actions that *holder* knows of; renew only their leases (default: all). If *holder* never
+    got the reply to a lease, the lease expires, and another conductor takes the action over.
     """
     mine = [is_open_action(), actions.c.holder == holder, actions.c.state == "running"]
     if numbers is not None:
@@ -382,7 +384,7 @@ def requeue_held_actions(database: Database, holder: str) -> None:
 
 
 def insert_event_row(connection: Connection, number: int, event: str, host: str | None) -> int:
-    """Insert an event of an action that starts now; return the event's id."""
+    """Insert an event that starts now into an action; return the event's id."""
     inserted = connection.execute(_HAPPENED, {"action_id": number, "event": event, "start_time": utc_now(),
                                               "host": host})
     return int(inserted.inserted_primary_key[0])  # type: ignore[index]
@@ -450,8 +452,8 @@ def strip_password_argument(args: str) -> str | None:
 
 
 def clear_action_delays(connection: Connection, server_id: str) -> None:
-    """Make the delayed actions of a server leasable immediately, when an evacuation is queued after them: then they
-    fail if the host does not answer, instead of waiting longer."""
+    """Make the delayed actions of a server leasable immediately. For an evacuation, which is queued after them: on a
+    host that does not answer the delayed actions then fail, instead of waiting longer."""
     connection.execute(update(actions).where(actions.c.server_id == server_id, actions.c.state == "queued").values(
         not_before=None))
 

@@ -28,7 +28,7 @@ Found = Any
 
 
 class Outbox(NamedTuple):
-    """The two outbox tables of one kind of database."""
+    """The two tables of an outbox: of the API database, or of cell databases."""
 
     waiting: Table
     receivers: Table

@@ -215,7 +215,7 @@ def set_claimed_resources(connection: Connection, consumer_id: str, host_id: str
 
 
 def _texts(settled: SettledResources, placed: bool = True) -> dict[str, str]:
-    """Return the columns of ``allocations`` for *settled*; with *placed*, also the places of NICs."""
+    """Return *settled* as columns of ``allocations``, by name; without *placed*, leave out the column ``places``."""
     texts = {name: inventories.canonical_json(document) for name, document in settled._asdict().items()}
     return texts if placed else {name: text for name, text in texts.items() if name != "places"}
 
@@ -234,7 +234,7 @@ class Claim(NamedTuple):
 def claim_for_servers(connection: Connection, claims: Sequence[Claim]) -> bool:
     """Claim as ``claim_host_resources`` with a cell does, for several servers. The servers must hold nothing yet, be in
     no group, and need no further resource classes; their hosts must accept new servers. Return ``False`` when one
-    server does not fit: roll the transaction back then."""
+    server does not fit: the caller must then roll the transaction back."""
     kind, moment = connection.dialect.name, utc_now()
     inserted = connection.execute(_HOLD[kind], [{
         "consumer_id": claim.server_id, "host_id": claim.host_id, "server_id": claim.server_id, "created_at": moment,
@@ -364,9 +364,9 @@ def _differing(resources: Mapping[str, int], had: Mapping[str, int]) -> dict[str
 
 def _take(connection: Connection, host_id: str, more: Amounts, servers: int, other: Mapping[str, tuple[int, int]],
           anyway: bool = True) -> bool:
-    """Raise the host's counters by *more* (which may be negative) and *servers*. *other*: by resource class, the
-    consumer's new amount and the increase. Return ``False``, with nothing changed, when the host has too little left.
-    """
+    """Raise the host's counters: the claimed amounts by *more* (may be negative), the number of servers by *servers*,
+    and the inventories in *other*: by class, the consumer's new amount and the increase. Return ``False``, with nothing
+    changed, when too little is left or, unless *anyway*, when the host is disabled or forced down."""
     if (servers or any(more)) and not _raise(connection, host_id, more, servers, anyway):
         return False
     done: list[tuple[str, int]] = []

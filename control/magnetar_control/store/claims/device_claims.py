@@ -50,7 +50,7 @@ def devices_suffice(room: DeviceRoom, requested: Counts) -> bool:
 
 
 def claimed_devices_suffice(connection: Connection, host_id: str, claimed: Counts) -> bool:
-    """Return whether the host has enough devices for the claims in *claimed*, by server, which are already in the
-    database. Locks the host's row."""
+    """Return whether the host has enough devices for the claims *claimed* (by server), which are already in the
+    database. Locks the host's row until the transaction ends."""
     room = lock_device_room(connection, host_id, tuple(claimed))
     return room is not None and devices_suffice(room, claimed)

@@ -135,8 +135,8 @@ def _cards(names: Iterable[str]) -> dict[str, list[str]]:
 
 def apply_bandwidth_places(desired: WantedResources, places: Mapping[str, str]) -> tuple[dict[str, int],
                                                                                          dict[str, int]]:
-    """Return the resources and devices of *desired*, with bandwidth and virtual functions of the cards in *places* (by
-    port) instead of networks."""
+    """Return the resources and devices of *desired*: for NICs whose place in *places* (by port) is a card, the
+    bandwidth and virtual functions of this card instead of its network's."""
     resources, devices = dict(desired.resources), dict(desired.devices)
     for nic in desired.nics:
         place = places.get(nic.id, nic.network)
@@ -157,7 +157,7 @@ def _shift(amounts: dict[str, int], old: str, new: str, n: int) -> None:
 def resolve_claim_resources(connection: Connection, consumer_id: str, server_id: str, host_id: str,
                             desired: WantedResources) -> SettledResources | None:
     """Return the resources that a consumer will hold on a host; ``None`` when the host has too few devices, or no card
-    with enough bandwidth. NICs of the server keep the places that they have on the host. Lock the host's row when
+    with enough bandwidth. NICs of the server keep the places that they have on the host. Locks the host's row when
     devices are requested."""
     whole = SettledResources(desired.resources, desired.devices, {nic.id: nic.network for nic in desired.nics})
     if not desired.devices:

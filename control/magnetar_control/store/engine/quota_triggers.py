@@ -2,9 +2,9 @@
 """The triggers that keep the table ``quota_usage``: every change of a server's row changes the usage of its project and
 user in the same transaction, for any kind of statement.
 
-On SQLite a project's user has one row. On PostgreSQL it has as many rows as transactions have changed its usage at the
-same time: a transaction takes a row that no other one has locked, or adds one (``slot``: its number). So transactions
-never wait for each other here, and cannot deadlock.
+On SQLite each user of a project has one row. On PostgreSQL there may be several: a transaction takes a row that no
+other one has locked, or adds one (``slot``: the transaction's id). So transactions never wait for each other here, and
+cannot deadlock.
 """
 
 from __future__ import annotations
@@ -85,8 +85,8 @@ END $$"""  # noqa: S608 - our own words
 
 
 def _postgresql_triggers() -> list[str]:
-    """Return the statements that create PostgreSQL's triggers. Inserts and deletions are counted once for a statement,
-    updates only where the amounts change: PostgreSQL looks at ``WHEN`` before it calls the function."""
+    """Return the statements that create PostgreSQL's triggers. Inserts and deletions call a function once for each
+    statement; updates only for rows whose amounts change, because PostgreSQL tests ``WHEN`` before the call."""
     def amounts(row: str, sign: str) -> str:
         return ", ".join(sign + flavor_amount("postgresql", row, name) for name in ("vcpus", "ram"))
 

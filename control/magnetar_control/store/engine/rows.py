@@ -84,7 +84,7 @@ class StoredRow:
         return cls(SimpleNamespace(**values))
 
     def undecoded(self) -> Self:
-        """Return a copy without decoded documents, which stay in memory as long as their row. For loops over all
+        """Return a copy without decoded documents: a row keeps these in memory as long as it exists. For loops over all
         servers of a cloud."""
         return type(self)(self.stored)
 
@@ -93,7 +93,8 @@ class StoredRow:
         return {**self.stored._mapping}  # noqa: SLF001 - SQLAlchemy's name
 
     def changed_columns(self, **values: Any) -> Self:
-        """Return a copy with other values of some columns; documents as JSON text."""
+        """Return a copy with *values* in place of the old values of these columns; documents are passed as JSON
+        text."""
         return self.of_values({**self.column_values(), **values})
 
 
@@ -133,7 +134,8 @@ class SelectedRow(StoredRow):
         return cls(values.get(name, cls.defaults.get(name)) for name in cls.columns)
 
     def changed_columns(self, **values: Any) -> Self:
-        """Return a copy with other values of some columns; documents as JSON text."""
+        """Return a copy with *values* in place of the old values of these columns; documents are passed as JSON
+        text."""
         return type(self)(self.stored._replace(**values))
 
     def column_values(self) -> dict[str, Any]:

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Heartbeats of hosts, and leases that make one conductor at a time watch a host: for all hosts of a conductor in a few
-statements.
+"""Heartbeats of hosts, and leases that make one conductor at a time watch a host. Each function handles all hosts of a
+conductor in a few statements.
 
-A host counts as up from a heartbeat. An evacuation begins only at a host that is not up (``services.is_host_heard``),
-so a heartbeat is written in one transaction with the check for evacuations that have begun."""
+A heartbeat makes a host count as up. An evacuation begins only at a host that is not up (``services.is_host_heard``),
+so the transaction that writes a heartbeat also checks for evacuations that have begun."""
 
 from __future__ import annotations
 
@@ -128,6 +128,7 @@ def renew_host_leases(database: Database, holder: str, heard: Mapping[str, Colle
 
 
 def _unhandled_evacuations(connection: Connection, heard: Mapping[str, Collection[str]]) -> frozenset[str]:
-    """Return the hosts in *heard* that may still have evacuated servers: evacuations of them are not in *heard*."""
+    """Return the hosts in *heard* that may still have evacuated servers: at least one evacuation from the host is
+    missing in *heard*, which has the evacuations whose servers are removed (see ``renew_host_leases``)."""
     return frozenset(host for host, evacuation in connection.execute(_EVACUATIONS)
                      if host in heard and evacuation not in heard[host])

@@ -81,8 +81,8 @@ class DiskHost(SelectedRow):
 
 
 class HostSummary(NamedTuple):
-    """Name and id of a host, and columns that show whether the host or its cell has changed: changes of all other
-    columns set ``updated_at``."""
+    """Name and id of a host, and columns that show whether the host or its cell has changed. Changes of columns that
+    are not here set ``updated_at``."""
 
     name: str
     id: str
@@ -121,7 +121,7 @@ class ResourceSums(NamedTuple):
 
 class HostRow(HealthHost):
     """A row of the table ``hosts``, and whether its cell is disabled. The scheduler keeps the rows of all hosts in
-    memory, so each use of a document decodes it."""
+    memory, so decoded documents are not kept: each use decodes again."""
 
     defaults = {**column_defaults(hosts), "cell_disabled": False}
 
@@ -168,11 +168,11 @@ class HostRow(HealthHost):
         return Amounts._make(_RESERVED(self.stored))
 
     def own_ratio(self, name: str) -> float | None:
-        """Return the allocation ratio of a resource that an operator has set for this host, or ``None``."""
+        """Return the allocation ratio that an operator has set for a resource of this host; ``None`` without one."""
         ratio: float | None = getattr(self.stored, f"{name}_ratio", None)  # dedicated CPUs have none
         return ratio
 
     def own_reserved(self, name: str) -> int | None:
-        """Return the reserved amount of a resource that an operator has set for this host, or ``None``."""
+        """Return the reserved amount that an operator has set for a resource of this host; ``None`` without one."""
         reserved: int | None = getattr(self.stored, f"{name}_own_reserved")
         return reserved

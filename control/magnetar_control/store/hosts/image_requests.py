@@ -26,7 +26,7 @@ _ANY = select(image_requests.c.host).limit(1)
 
 
 def upsert_image_requests(connection: Connection, hosts: Collection[str], images: Collection[str]) -> None:
-    """Request that *hosts* cache *images*. A repeated request starts without failed attempts."""
+    """Request that *hosts* cache *images*. Repeating a request resets its age and its count of failed attempts."""
     rows = [{"host": host, "image_id": image, "created_at": utc_now()} for host in hosts for image in images]
     if rows:
         new = INSERT[connection.dialect.name](image_requests)
@@ -40,7 +40,7 @@ def has_image_requests(connection: Connection) -> bool:
 
 
 def fetch_image_requests(connection: Connection, hosts: Collection[str], limit: int) -> list[ImageRequest]:
-    """Return the requests of these hosts in the order of their attempts, at most *limit*."""
+    """Return at most *limit* image requests of these hosts, those with the fewest failed attempts first."""
     query = ImageRequest.selection(image_requests).where(image_requests.c.host.in_(hosts)).order_by(
         *image_requests.c["attempts", "created_at", "image_id", "host"]).limit(limit)
     return ImageRequest.several(connection.execute(query))

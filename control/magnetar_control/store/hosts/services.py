@@ -92,7 +92,8 @@ def _hosts_last_seen(database: Database, silence: float, names: Sequence[str]) -
 
 def _last_seen_of(rows: Sequence[Row[Any, Any, Any]], late: str,
                   working: Mapping[str, tuple[str | None, bool]]) -> LastSeen:
-    """Return the last-seen times from the *rows* of ``_SEEN`` and the conductors *working*. A refused host is down."""
+    """Return the last-seen times of a cell. *rows*: rows of ``_SEEN``; a host is down if it was last seen before the
+    time *late*, or if it is refused. *working*: the conductors."""
     refused = {row.host: row.problem for row in rows if (row.problem or "").startswith(REFUSED)}
     return LastSeen({row.host: (row.seen_at, (row.seen_at or "") > late and row.host not in refused) for row in rows},
                     working, refused)
@@ -173,7 +174,7 @@ def fetch_servers_on_hosts(store: Store, names: Iterable[str]) -> dict[str, list
 
 def fetch_host_workloads(store: Store, names: Iterable[str]) -> dict[str, tuple[int, int]]:
     """Return the number of servers, and of servers with a task_state, for each of these hosts. A server that moves to
-    another cell counts only when it has arrived."""
+    another cell counts only in the target cell, after its rows have arrived."""
     question = select(servers.c.host, func.count().label("all"), func.count(servers.c.task_state).label("busy")).where(
         servers.c.host.in_(list(names)), servers.c.leaving.is_(None), servers.c.deleted_at.is_(None)
     ).group_by(servers.c.host)
@@ -186,7 +187,7 @@ def fetch_host_workloads(store: Store, names: Iterable[str]) -> dict[str, tuple[
 
 def count_busy_servers(store: Store) -> dict[str, int]:
     """Return the number of servers with a task_state on each host that has any; servers without a host count under
-    ``""``. A server that moves to another cell counts only when it has arrived."""
+    ``""``. A server that moves to another cell counts only in the target cell, after its rows have arrived."""
     busy: Counter[str] = Counter()
     for host, count in _rows(rows_of_cells(store, _BUSY)):
         busy[host] += count

@@ -34,8 +34,8 @@ def fetch_audit_mark(connection: Connection) -> AuditMark | None:
 
 
 def first_audit_mark(connection: Connection) -> AuditMark:
-    """Return the progress at the start of the first audit: its slow pass begins, and covers the servers of all actions
-    so far."""
+    """Return the progress at the start of the first audit: the beginning of the slow pass, and the newest action. The
+    slow pass also covers the servers of all earlier actions."""
     return AuditMark("", connection.execute(_NEWEST).scalar() or 0)
 
 

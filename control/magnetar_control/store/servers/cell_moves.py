@@ -45,7 +45,7 @@ class LeavingRows(NamedTuple):
 
 
 def fetch_moving_rows(connection: Connection, id: str) -> LeavingRows:
-    """Return all rows of a server that leaves the cell."""
+    """Return the rows of a server that leaves the cell, and of its actions, events and migrations."""
     server = connection.execute(select(servers).where(servers.c.id == id)).one()
     server_actions = ActionRow.selection(actions).where(actions.c.server_id == id).order_by(actions.c.id)
     events = ActionEvent.selection(action_events).join_from(action_events, actions).where(
@@ -56,9 +56,9 @@ def fetch_moving_rows(connection: Connection, id: str) -> LeavingRows:
 
 
 def insert_moving_rows(connection: Connection, source_rows: LeavingRows) -> bool:
-    """Insert the rows of a server from another cell; queue its running actions in this one. Rows that an earlier move
-    from this cell left behind are replaced. Return ``False``, with nothing changed, when the server's rows have already
-    arrived."""
+    """Insert the rows of a server from another cell, with its running actions as queued ones. Rows that the server left
+    in this cell in an earlier move are replaced. Return ``False``, with nothing changed, when the server's rows have
+    already arrived."""
     id, server = source_rows.server.id, source_rows.server.column_values()
     target_moves = connection.execute(select(servers.c.cell_moves).where(servers.c.id == id).with_for_update()).scalar()
     if target_moves is not None:
@@ -91,8 +91,8 @@ def _without_id(row: StoredRow) -> dict[str, Any]:
 
 
 def _queued(row: ActionRow, host: str | None) -> dict[str, Any]:
-    """Return the columns of an action for the target cell. A running action counts as one attempt, whose open events
-    end when the action is leased again."""
+    """Return the columns of an action for the target cell, with *host* as the host of a queued action. A running action
+    is queued again with one attempt, so that its open events end when it is leased."""
     values = _without_id(row)
     if row.state == "running":
         values.update(state="queued", holder=None, lease_until=None, not_before=None, attempts=1)

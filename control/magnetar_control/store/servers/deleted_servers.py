@@ -81,9 +81,9 @@ def deleted_servers(store: Store, ids: Iterable[str], silent: set[str] | None = 
     """Return the deleted servers among *ids*, and the cell of each server that has a mapping and was found neither
     deleted nor live.
 
-    *ids*: servers of which the caller found no live row. A server is deleted when its row in its cell says so or, if
-    the cell answers, its mapping. *silent*: ids of cells to skip; this function adds the cells that do not answer.
-    Without *silent*, it raises the error of a cell that does not answer.
+    *ids*: servers of which the caller found no live row. A server is deleted when its row in its cell says so. It is
+    also deleted when its mapping says so, if the mapping's cell answers. *silent*: ids of cells to skip; this function
+    adds the cells that do not answer. Without *silent*, it raises the error of a cell that does not answer.
     """
     some, rows = list(ids), []
     with store.api.read() as connection:

@@ -42,8 +42,9 @@ LIVE, GONE = servers.c.deleted_at.is_(None), servers.c.deleted_at.is_not(None)
 
 
 def candidate_conditions(connection: Connection, request: ServerListRequest, gone: bool) -> list[Condition]:
-    """Return a condition that limits a list to the servers that one indexed filter of *request* accepts; an empty list
-    if no filter has an index, or it accepts more than ``MOST``. *gone*: list deleted servers instead of live ones."""
+    """Return a list with one condition that limits the result to the servers that an indexed filter of *request*
+    accepts; an empty list if no filter has an index, or if the filter accepts more than ``MOST`` servers. *gone*: for a
+    list of deleted servers instead of live ones."""
     kind = connection.dialect.name
     query = _address_query(kind, request)
     if query is None and kind == "sqlite":

@@ -228,8 +228,8 @@ def update_server_row(connection: Connection, id: str, **values: Any) -> None:
 
 
 def end_consoles(connection: Connection, id: str, vm_state: str | None) -> None:
-    """Remove the console tokens of a server that changes to a *vm_state* without consoles: a token for this run must
-    not open a console of the next one."""
+    """Remove the console tokens of a server that changes to a *vm_state* without consoles, so that no token of this run
+    of the guest opens a console of the next run."""
     if vm_state is not None and vm_state not in ACTIONS["remote_console"].states:
         consoles.remove_console_tokens(connection, id)
 
@@ -303,7 +303,7 @@ def request_server_action(connection: Connection, server: ServerRow, key: str, r
     """Queue the action *key* and update the server's row (task_state and *values*) in the same transaction.
 
     *message*: a warning to store with the action. *stopped* is called with the started actions that this one overtakes.
-    Return ``False`` when the server's state does not allow the action any more: roll the transaction back then. Raises
+    Return ``False`` when the server's state does not allow the action any more: the caller must then roll back. Raises
     ``Moved``.
     """
     action = ACTIONS[key]
@@ -430,8 +430,8 @@ def insert_scheduled_servers(connection: Connection, leaving: Sequence[tuple[Lea
 
 
 def _entered(connection: Connection, new: Sequence[Mapping[str, Any]]) -> dict[str, ServerRow]:
-    """Insert servers into a cell; return their rows by uuid. After a crash a single server may be in the cell already:
-    then return no row."""
+    """Insert servers into a cell; return their rows by uuid. The result is empty if a single server is given that is in
+    the cell already, as may happen after a crash."""
     if len(new) == 1:
         row = insert_if_absent_returning(connection, servers, **new[0])
         return {} if row is None else {row.id: ServerRow(row)}
@@ -439,8 +439,8 @@ def _entered(connection: Connection, new: Sequence[Mapping[str, Any]]) -> dict[s
 
 
 def insert_late_actions(connection: Connection, leaving_server: LeavingServer) -> None:
-    """Copy actions to the server's cell that were requested in cell0 after the server's row was copied: a crash had
-    left the server in both databases."""
+    """Insert actions into the server's cell that were requested in cell0 after the server's row was copied. This is
+    needed when a crash has left the server in both databases."""
     for action in leaving_server.actions:
         values = {name: value for name, value in action.items() if name != "id"}
         if action["action"] != "create" and insert_if_absent(connection, actions, **values) and ACTIONS[
