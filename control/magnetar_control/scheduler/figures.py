@@ -15,7 +15,7 @@ from .host_state import HostState
 
 
 def host_stats(host: HostState) -> dict[str, int]:
-    """Return Nova's ``stats``, such as ``capabilities:stats:num_instances``."""
+    """Return the properties of a host that Nova calls ``stats``, such as ``capabilities:stats:num_instances``."""
     return {"num_instances": host.servers, "io_workload": host.io_ops, "failed_builds": host.failed_builds}
 
 
@@ -35,8 +35,8 @@ def host_allocation_ratio(host: HostState, name: str) -> float | None:
 
 
 def host_figure(host: HostState, path: Sequence[str]) -> Any:
-    """Return the value at *path*, the parts of a name between colons. Only ``stats``, ``limits`` and ``metrics`` have
-    more than one level."""
+    """Return the host's value at *path*: the parts of a name between colons, the first from ``FIGURES``. Only
+    ``stats``, ``limits`` and ``metrics`` have a second level; the value of a missing name there is ``None``."""
     figure: Any = FIGURES[path[0]](host)
     for name in path[1:]:
         figure = figure.get(name) if isinstance(figure, dict) else None

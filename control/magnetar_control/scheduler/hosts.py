@@ -177,7 +177,7 @@ class HostStates:
                 self.refused_hosts.discard(name)
 
     def seen(self, name: str, look: CellLook) -> None:
-        """Update the host *name* from *look*, the state of its cell's hosts that was read from the database."""
+        """Update the host *name* from *look*: the state of all hosts of its cell, as read from the database."""
         with self.lock:
             heartbeat = look.up.get(name)
             self.up(name, heartbeat is not None)
@@ -215,7 +215,8 @@ class HostStates:
                 self._touch(host)
 
     def refused(self, name: str) -> None:
-        """Count a host's PCI devices as its agent reports them again, because the database refused a claim."""
+        """Stop counting all PCI devices of a host as free, because the database refused a claim: its agent's report
+        counts again."""
         with self.lock:
             if host := self.hosts.get(name):
                 host.pci.refused()

@@ -56,7 +56,7 @@ class HostPci:
         self._coming, self._freed = Counter(), monotonic()
 
     def refused(self) -> None:
-        """Count devices as the agent reports them again: a claim was refused, so not all devices are free yet."""
+        """Stop counting all devices as free, because the database refused a claim: the agent's report counts again."""
         self._freed = -LATE
 
     def placed(self, devices: Mapping[str, int]) -> None:

@@ -35,8 +35,8 @@ def lacking_classes(host: HostState, spec: RequestSpec) -> str:
 
 
 def lacking_functions(host: HostState, spec: RequestSpec) -> str:
-    """Return a text that the host lacks free virtual functions on the cards with enough bandwidth left for the ports;
-    empty if it does not lack them."""
+    """Return a text if the host has no free virtual functions on those cards that have enough bandwidth left for the
+    ports; otherwise an empty text."""
     offer = spec.offers.get(host.name, {})
     mine = nic_bandwidth.requests_on_cards(spec.nics, offer)
     if not mine or host.name in spec.has_devices:

@@ -39,8 +39,8 @@ Sent = Generator[None, None, list[Any]]
 
 def scatter_gather(store: Store, question: Callable[[Database], T], timeout: float | None = None, *,
                    cell0: bool = False) -> dict[str, T | None]:
-    """Call *question* with the database of every cell in parallel, including disabled cells (which only get no new
-    servers), and cell0 only with *cell0*.
+    """Call *question* with the databases of all cells in parallel, also of disabled ones, which only get no new
+    servers; with cell0 only if *cell0* is true.
 
     Return the answers by cell id: ``None`` for a cell that fails or takes longer than *timeout* seconds (default: the
     limit of ``statement_timeout``).

@@ -57,7 +57,7 @@ class Store:
 
     def where(self, server_id: str) -> Database | None:
         """Return the cell database that had the server at its last lookup; ``None`` if not known. The server may have
-        changed its cell since: this costs only one more query."""
+        changed its cell since: the caller then needs one more query."""
         return self._where.get(server_id)
 
     def found(self, server_id: str, database: Database) -> None:
@@ -125,8 +125,8 @@ class Store:
             return self._open[cell.id]
 
     def add_cell(self, name: str, database_url: str, id: str | None = None) -> CellMapping:
-        """Add a cell to the list, or change the database URL of the existing cell *name*; return the cell.
-        ``schema.upgrade_schema`` creates the tables."""
+        """Add a cell to the list, or change the database URL of the existing cell *name*; return the cell. Does not
+        create the tables: see ``schema.upgrade_schema``."""
         id = id or str(uuid.uuid4())
         if any((cell.name, cell.database_url) == (name, database_url) for cell in self.cells(fresh=True)):
             return self.named(name)  # avoids a write, for which the disk may have no room

@@ -410,7 +410,7 @@ def join_migration_claims(connection: Connection, server_id: str, migration_id: 
     """Add the migration's claims on the host to the server's claims there.
 
     The sum does not change, so this succeeds even when the host's limits were lowered since, and so does a smaller
-    claim afterwards. PCI devices in both claims are the same devices.
+    claim afterwards. PCI devices that both claims contain count once.
     """
     query = select(allocations).where(allocations.c.host_id == host_id, allocations.c.consumer_id.in_(
         (server_id, migration_id))).order_by(allocations.c.consumer_id).with_for_update()

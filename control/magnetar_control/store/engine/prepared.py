@@ -18,8 +18,8 @@ Processor = Callable[[Any], Any] | None
 
 
 class PreparedQuery:
-    """A query whose result is read as a whole. Its parameters are single values: no expanding list. *values*:
-    parameters of a query that is only executed with these; they may be lists.
+    """A query whose result is read as a whole. Its parameters are single values: no expanding list. *values*: constant
+    parameters of the query, which may be lists.
 
     Rows are named tuples with the same values as SQLAlchemy's rows, and errors are SQLAlchemy's. If an engine has
     listeners, SQLAlchemy executes the statement.
@@ -92,7 +92,8 @@ class _Compiled:
         return list(map(self.make, map(self._converted, rows) if self._processors else rows))
 
     def send(self, connection: Connection, parameters: Mapping[str, Any]) -> Callable[[], list[Any]]:
-        """Send the query to PostgreSQL; return a function that waits for the answer and returns all rows."""
+        """Send the query to PostgreSQL; return a function that waits for the answer and returns all rows. Both raise
+        the errors of ``Connection.execute``."""
         raw: Any = connection.connection.dbapi_connection
         values = self._values(parameters)
         with self._errors_of(connection, values):
@@ -116,7 +117,8 @@ class _Compiled:
 
     @contextlib.contextmanager
     def _errors_of(self, connection: Connection, values: Any) -> Iterator[None]:
-        """Convert errors of the driver in the block as ``Connection.execute`` does."""
+        """Convert errors that the driver raises in the ``with`` block to SQLAlchemy's, as ``Connection.execute``
+        does."""
         try:
             yield
         except self._errors as error:

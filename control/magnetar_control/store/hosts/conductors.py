@@ -17,7 +17,8 @@ FORGOTTEN = 60.0
 
 
 def write_conductor_heartbeat(database: Database, holder: str, name: str) -> None:
-    """Write a heartbeat, and remove the rows of dead conductors with the same name."""
+    """Write a heartbeat of the conductor *holder* called *name*, and remove the rows of dead conductors of that
+    name."""
     with database.write() as connection:
         query = INSERT[database.kind](conductors).values(
             holder=holder, name=name, started_at=database.clock(), seen_at=database.clock())

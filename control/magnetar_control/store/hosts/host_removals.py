@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Objects of the cloud on hosts, which hosts must remove after the objects' deletion: networks, exports of volumes.
+"""Objects on hosts (networks, exports of volumes) that the hosts must remove after the objects are deleted in the
+cloud.
 
 A row is inserted before the object is created on the host. The transaction that deletes the object sets ``due``; a
 conductor then removes it from the host (``conductor.hosts.host_removals``), as soon as the host is up.
@@ -37,7 +38,7 @@ def fetch_removal_hosts(connection: Connection) -> list[str]:
 
 
 def fetch_due_removals(connection: Connection, host: str) -> Sequence[tuple[str, str]]:
-    """Return noun and key of the first objects that *host* must remove."""
+    """Return noun and key of the objects that *host* must remove, at most ``AT_ONCE``."""
     return [(row.noun, row.key) for row in connection.execute(select(table.c.noun, table.c.key).where(
         table.c.host == host, table.c.due).order_by(table.c.noun, table.c.key).limit(AT_ONCE))]
 

@@ -104,7 +104,7 @@ def _page(columns: tuple[str, ...], continued: bool, column: str | None) -> Sele
 
 
 def sum_host_resources(connection: Connection) -> ResourceSums:
-    """Return the number of the hosts that are not disabled, and sums of their columns."""
+    """Return the number of hosts that are not disabled, and the sums of their resources."""
     return ResourceSums._make(connection.execute(_SUMS).one())
 
 

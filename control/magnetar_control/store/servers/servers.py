@@ -113,7 +113,7 @@ def json_text(document: Any) -> str:
 
 def find_server_row(store: Store, id: str, *, deleted: bool = False,
                     columns: frozenset[str] | None = None) -> tuple[Database, ServerRow] | None:
-    """Return the server, as a whole row or only *columns*, and its database; ``None`` when there is none.
+    """Return the server's database and its row, whole or with only *columns*; ``None`` when there is no such server.
 
     *deleted*: also find a deleted server. Uses one query when the server was found in its cell before, otherwise two.
     While a server moves to another cell, its row in the old cell is only used when the target cell has none.
@@ -279,7 +279,7 @@ def _progress(id: str, own_states: tuple[str, ...], values: Mapping[str, Any]) -
 
 
 def overtaking_action_waits(connection: Connection, id: str) -> bool:
-    """Return whether an action that overtakes other actions of the server is queued. Lock the server's row, so that no
+    """Return whether an action that overtakes other actions of the server is queued. Locks the server's row, so that no
     such action is added before the transaction ends."""
     fetch_server_row(connection, id, lock=True)
     return connection.execute(_NEXT, {"at": id}).first() is not None
@@ -480,8 +480,8 @@ def addresses_of_nics(nics: Sequence[Mapping[str, Any]],
 
 
 def server_tpm_security(server: ServerRow) -> str:
-    """Return the owner of the TPM secret of a server (``merge.tpm_secret_owner``). Most servers have no TPM: for these,
-    do not decode flavor and image."""
+    """Return the owner of a server's TPM secret (``merge.tpm_secret_owner``); "" without a TPM. Flavor and image are
+    only decoded if one of them requests a TPM, because most do not."""
     if "tpm_version" not in server.stored.flavor and "tpm_version" not in server.stored.image:
         return ""
     return merge.tpm_secret_owner(server.flavor, server.image)
