@@ -86,8 +86,8 @@ class HostStates:
 
     def refresh(self, rows: Iterable[HostRow], aggregates: Iterable[Aggregate] | None = None,
                 names: Collection[str] | None = None) -> None:
-        """Replace all hosts by *rows*, and all aggregates if given. *names*: the names of all hosts, if *rows* has only
-        changed hosts."""
+        """Update hosts from *rows*, remove the hosts that are missing in *names* (default: in *rows*), and replace all
+        aggregates if given."""
         with self.lock:
             if aggregates is not None and (every := list(aggregates)) != self._all_aggregates:
                 self._grouped(every)
@@ -392,8 +392,8 @@ def _arranged(profile: Profile, hosts: list[tuple[Row, HostState]]) -> Block:
 
 
 def _halved(hosts: list[tuple[Row, HostState]], parts: int) -> Iterator[list[tuple[Row, HostState]]]:
-    """Yield groups of hosts, halved by the number with the greatest relative spread, until there are *parts* groups or
-    each fits a block without parts."""
+    """Yield groups of similar hosts. Halves *hosts*, and then each half, by the number with the greatest relative
+    spread, until there are *parts* groups or each fits a block without parts."""
     if len(hosts) <= BLOCK or parts == 1:
         yield hosts
         return

@@ -253,8 +253,8 @@ def fetch_hosts_of_servers(connection: Connection, project_id: str, server_ids: 
 
 
 def fetch_scheduling_group(connection: Connection, server_id: str, id: str | None = None) -> Group | None:
-    """Return the server group *id* (default: the server's group) with the hosts of its members except the server
-    itself; ``None`` when there is none."""
+    """Return the server group *id* (default: the server's group) with the number of its members on each host, not
+    counting the server itself; ``None`` when there is no such group."""
     which = server_groups.c.id == id if id is not None else server_groups.c.id.in_(
         select(server_group_members.c.group_id).where(server_group_members.c.server_id == server_id))
     row = ServerGroupRow.optional(connection.execute(select(server_groups).where(which)).first())

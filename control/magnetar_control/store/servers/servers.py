@@ -165,8 +165,8 @@ def find_servers_named(store: Store, project_id: str, name: str) -> list[tuple[D
 
 
 def find_server_rows(store: Store, ids: Collection[str]) -> dict[str, tuple[Database, ServerRow | None]]:
-    """Return the databases and rows of the existing servers among *ids*; the row is ``None`` when the database does not
-    answer. Uses one query for each cell that has some of the servers."""
+    """Return database and row of each existing server among *ids*, by uuid; the row is ``None`` when the database does
+    not answer. Uses one query for each cell that has some of the servers."""
     with store.api.read() as connection:
         cells = dict(connection.execute(select(server_mappings.c.server_id, server_mappings.c.cell_id).where(
             server_mappings.c.server_id.in_(ids), ~server_mappings.c.deleted)).all())
