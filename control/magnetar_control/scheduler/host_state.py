@@ -64,7 +64,7 @@ class HostState:
         self.numbers = self.counted()
 
     def counted(self) -> Row:
-        """Return the numbers of the host as they are now. Free amounts are negative after ratios were lowered.
+        """Return the numbers of the host as they are now. Free amounts may be negative after ratios were lowered.
 
         One server never gets more than the host really has, at any ratio (Placement's max_unit), so the amount that
         fits is the lesser of free and total."""
@@ -115,7 +115,7 @@ class Block:
             block.stale, block = True, block.whole
 
     def fresh(self) -> Block:
-        """Bring the rows and bounds of the block and its parts up to date; return the block. It must have hosts."""
+        """Bring the rows and bounds of the block and its parts up to date; return the block, which must have hosts."""
         if self.stale:
             if self.parts:
                 parts = [part.fresh() for part in self.parts]

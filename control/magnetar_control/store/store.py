@@ -61,7 +61,7 @@ class Store:
         return self._where.get(server_id)
 
     def found(self, server_id: str, database: Database) -> None:
-        """Remember for ``where`` which database has a server; not for cell0, which servers leave soon."""
+        """Remember for ``where`` that *database* has the server, unless it is cell0, which servers leave soon."""
         if database is not self.cell0:
             if len(self._where) >= REMEMBERED:
                 self._where.clear()

@@ -206,9 +206,9 @@ class Statements(NamedTuple):
     """The statements of ``lease_next_actions``, ``free_action_slots`` and ``insert_running_actions``.
 
     *any*: find any action that no conductor works on. *waiting*: the actions that can be leased, each row with the
-    number of all actions that no conductor works on. *each*: a few actions of each project, host and kind, without full
-    hosts. *running*: the running actions. *hold*: lease actions and return their rows. *at_hosts*: count running
-    actions by host. *begun*: insert running actions. *due_at*: when the first delay ends, and the present time.
+    number of all actions that no conductor works on. *each*: a few actions of each project, host and kind, except those
+    of full hosts. *running*: the running actions. *hold*: lease actions and return their rows. *at_hosts*: count
+    running actions by host. *begun*: insert running actions. *due_at*: when the first delay ends, and the present time.
     """
 
     any: PreparedQuery

@@ -53,7 +53,8 @@ class LimitedConnection(psycopg.Connection[Any]):
 
     def is_closing(self) -> bool:
         """Return whether the server has closed the idle connection. A server that stops or restarts sends the reason,
-        or just closes its connections. Polling the socket for that takes a few microseconds, a query a hundred."""
+        or just closes its connections. This polls the socket, which takes a few microseconds; a query takes a
+        hundred."""
         return bool(self._poll.poll(0))
 
     def is_stale(self) -> bool:

@@ -398,8 +398,8 @@ def insert_scheduled_servers(connection: Connection, leaving: Sequence[tuple[Lea
     """Insert servers that leave cell0 into their cell, each with its host, and return them. Skip servers that are
     already there.
 
-    The create action is queued again, or started by *begin* (takes the values, returns the rows) with the task_state
-    ``build_task_state``.
+    The create actions are queued again. With *begin*, which inserts actions as running ones and returns their rows,
+    they are started, and the servers get the task_state of ``build_task_state``.
     """
     new, creations, other_actions = [], [], []
     for leaving_server, host in leaving:
