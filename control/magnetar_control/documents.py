@@ -19,7 +19,9 @@ if TYPE_CHECKING:
 class FlavorOfServer(TypedDict):
     """The flavor of a server at its creation or last resize: MiB of ``ram`` and ``swap``, GiB of the disks.
 
-    ``grown``: sizes of disks that a reverted resize left larger than the flavor's, by names of these fields."""
+    ``grown``: disk fields (such as ``ephemeral``) with sizes larger than the flavor's, which a reverted resize has
+    left.
+    """
 
     id: ReadOnly[str]
     name: ReadOnly[str]
@@ -145,7 +147,7 @@ class VolumeOfServer(TypedDict):
 
 
 def attachment_ids(attachment: VolumeOfServer) -> list[str]:
-    """Return the id of the attachment, and the id of the attachment that is about to replace it."""
+    """Return the id of the attachment and, if another attachment is about to replace it, that one's id."""
     attachments: tuple[Mapping[str, Any], ...] = (attachment, attachment.get("swap") or {})
     return [id for id in (each.get("attachment_id") for each in attachments) if id]
 

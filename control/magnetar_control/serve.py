@@ -282,7 +282,7 @@ class Parts:
 @contextlib.contextmanager
 def _unless_full(subject: str) -> Iterator[None]:
     """Log and ignore a failure of the block because the disk is full: the start continues, and existing data can be
-    read."""
+    read. *subject*: what the block would have changed, for the log."""
     try:
         yield
     except (DBAPIError, OSError) as error:

@@ -126,15 +126,15 @@ def run_nic_detachment(work: Work) -> None:
 
 
 def _tell_guest(work: Work) -> None:
-    """Mark the guest's metadata as due when the action ends, if the server has floating IPs, which the port may have
-    changed. A later attempt always marks it, since the floating IPs before the action are unknown."""
+    """Queue new metadata for the guest, at the end of the action, if the server has floating IPs: detaching its port
+    may remove them. Attempts after the first always queue it, since the first may have removed them already."""
     if work.action.attempts > 1 or work.conductor.services.network.floating([work.id]):
         work.end_writes.append(partial(servers.mark_guest_due, server_id=work.id))
 
 
 def _release(work: Work, port_id: str, *, asks: bool, delete: bool = False) -> None:
-    """Free the port *port_id*, or delete it (*delete*). *asks*: whether it needed resources of the host; release them
-    too."""
+    """Free the port *port_id*, or delete it if *delete* is true. *asks*: whether the port needed resources of the host,
+    which are then released too."""
     work.conductor.services.network.release(work.id, port_id, work.confirm_lease, delete=delete)
     if asks:
         _hold_port_resources(work)
@@ -148,7 +148,7 @@ def _unplug(work: Work, mac: str, port_id: str) -> None:
 
 
 def _save_nics(work: Work, addresses: Document, change: Callable[[list[Any]], list[Any]]) -> None:
-    """Save the server's list of NICs as the function *change* returns it, and the server's addresses, which follow from
-    the new list and from the *addresses* that the agent reports."""
+    """Replace the server's list of NICs by what *change* returns for it. Also save the server's addresses, which are
+    made from the new list and from *addresses*, as the agent reports them."""
     work.revise("interfaces", change, lambda saved_nics: {"addresses": servers.json_text(addresses_of_nics(saved_nics,
                                                                                                            addresses))})

@@ -39,7 +39,8 @@ def run_resize_confirmation(work: Work) -> None:
 
 
 def confirm_expired(conductor: Conductor) -> int:
-    """Confirm resizes that have waited longer than ``resize_confirm_window``; return how many."""
+    """Queue ``confirmResize`` for servers whose resize has waited longer than ``resize_confirm_window``; return how
+    many."""
     window, count = conductor.settings.resize_confirm_window, 0
     if window <= 0:
         return 0

@@ -64,8 +64,9 @@ def run_server_build(work: Work) -> None:
 
 
 def make_server(work: Work, host: str, ports: Sequence[ServerNic], power: str | None = None) -> dict[str, Any]:
-    """Create the server with the NICs *ports* on *host*, also a server that was on a host before. Return the server as
-    its agent reports it. *power*: the final power state of the server, by default ``power_of``."""
+    """Create the server on *host* with the NICs *ports*. The server may have been on another host before (shelved,
+    evacuated). Return the server as its agent reports it. *power*: the final power state of the server, by default
+    ``power_of``."""
     power, secret = power or power_of(work), keys.tpm_secret_field(work)
     with work.client(host) as client:
         nics.make_nic_networks(work, client, host, ports)
@@ -165,8 +166,8 @@ class Tries(NamedTuple):
 
 
 def _search_again(work: Work, host: str | None) -> None:
-    """Search for a host for a build without claims, as ``_try_another_host`` does. *host*: where the build was
-    interrupted, if it was; this host counts as tried."""
+    """Search for a host, as ``_try_another_host`` does, for a server that has no claims. *host*: the host where its
+    build was interrupted, which counts as tried; ``None`` if there is none."""
     why = work.args.get("why") or ["The build was interrupted."]
     interrupted = [host] if host else []
     _try_another_host(work, Tries([*work.args.get("tried", []), *interrupted], work.args.get("broken", [])),
@@ -175,7 +176,7 @@ def _search_again(work: Work, host: str | None) -> None:
 
 def _try_another_host(work: Work, tries: Tries, error: MagnetarError) -> None:
     """Claim a host that was not tried, otherwise a broken host that is up again, and queue the build there. If there is
-    neither, search again later while a silent host may come back; otherwise the server goes to error."""
+    no such host, search again later while a silent host may come back; when none can, the server goes to error."""
     none: NoValidHost | None = None
     for ignored in dict.fromkeys((frozenset(tries.tried), frozenset(tries.tried) - frozenset(tries.broken))):
         spec = spec_of(work, ignored=ignored, cell_id=work.conductor.cell.id)

@@ -75,7 +75,7 @@ def _fail_image(work: Work, why: str) -> bool:
 
 
 def image_of_server(work: Work, id: str) -> Document | None:
-    """Return an image of the server; ``None`` if it does not exist."""
+    """Return the image *id* as the server's user sees it; ``None`` if it does not exist."""
     return work.conductor.services.image.show(work.context(), id)
 
 

@@ -6,8 +6,9 @@ host, has decided that this host has lost the server; ``done`` when the server i
 keeps the claims on the old host until the old guest is removed there (``host_return``), and then is ``completed``.
 docs/explanation/evacuation.md has the rules.
 
-A failed build is saved with its host before anything on that host is removed. If the host cannot be told to remove the
-server, it gets a migration of its own that is ``done``: when the host returns, the server is removed there."""
+When a build fails, its host is saved before anything there is removed. If that host cannot be told to remove the
+server, another migration with this host as source is saved as ``done``: the server is removed when the host returns.
+"""
 
 from __future__ import annotations
 

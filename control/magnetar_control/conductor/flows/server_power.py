@@ -16,7 +16,8 @@ from magnetar_core.power import LIVE, SUSPENDED, power_number
 
 
 def stop_guest(work: Work, host: str) -> None:
-    """Power the guest off if *host* has the server. A server that is being moved is off already."""
+    """Power the guest off if it runs on *host*. Do nothing if *host* does not have the server: it is being moved, and
+    is off already."""
     work.confirm_lease()
     with work.client(host) as client:
         try:

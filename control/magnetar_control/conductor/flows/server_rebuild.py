@@ -29,8 +29,9 @@ from .server_create import note_agent_warnings
 def run_rebuild(work: Work) -> None:
     """Rebuild the root disk from the image. A stopped server stays off, as in Nova.
 
-    If the scheduler refuses the new image for its host, the server gets its previous image back, in the transaction
-    that ends the action. Otherwise the next rebuild with that image would not be checked."""
+    If the scheduler refuses the new image for the server's host, the transaction that ends the action restores the
+    previous image in the server's row. Otherwise the next rebuild with the refused image would not be checked.
+    """
     asked = False
 
     def do() -> dict[str, Any]:

@@ -139,8 +139,8 @@ def _move_to_target(move: MigrationTask, where: Mapping[str, Any]) -> dict[str, 
 
 
 def _check_with_source(move: MigrationTask) -> None:
-    """Before anything is changed, raise ``Conflict`` if the new flavor has smaller ephemeral disks, or the error with
-    which the source's agent refuses its disks. All other checks concern only the target."""
+    """Check a resize before anything is changed; other migrations need no check on the source. Raises ``Conflict`` if
+    the new flavor has smaller ephemeral disks, or the error with which the source's agent refuses the new disks."""
     if move.row.type == migrations.RESIZE:
         had = ephemeral_gib(move.work.flavor, move.work.request.get("blocks") or ())
         if had > move.flavor["ephemeral"]:

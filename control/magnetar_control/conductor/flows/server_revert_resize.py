@@ -108,8 +108,8 @@ def _source_accepts(move: MigrationTask, flavor: Flavor) -> bool:
 
 
 def _claim(move: MigrationTask, consumer: str, host: str, *flavors: Flavor) -> bool:
-    """Claim on *host*, for *consumer*, the largest amount of each resource that one of the *flavors* needs. Return
-    whether the host has room."""
+    """Claim on *host*, for *consumer*, enough for each of the *flavors*: of each resource the largest amount that one
+    of them needs. Return ``False``, without a claim, if the host has no room."""
     specs = [spec_of_flavor(move, flavor) for flavor in flavors]
     amounts = Amounts(*map(max, zip(*(spec.amounts for spec in specs), strict=True)))
     devices, resources = (_most([getattr(spec, kind) for spec in specs]) for kind in ("devices", "resources"))

@@ -166,6 +166,6 @@ def delete_image(work: Work, id: str | None) -> None:
 
 
 def offload_expired(conductor: Conductor) -> int:
-    """Offload servers that have been shelved for ``shelved_offload_time``; return how many."""
+    """Queue ``shelveOffload`` for servers that have been shelved for ``shelved_offload_time``; return how many."""
     return ask_for_expired(conductor, conductor.settings.shelved_offload_time,
                            partial(waiting_since, SHELVED, "shelved_at"), "shelveOffload")

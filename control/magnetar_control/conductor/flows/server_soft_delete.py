@@ -58,7 +58,7 @@ def run_restore(work: Work, client: Client) -> dict[str, Any]:
 
 
 def reclaim_expired(conductor: Conductor) -> int:
-    """Delete servers that have been soft-deleted for ``reclaim_instance_interval``; return how many."""
+    """Queue ``delete`` for servers that have been soft-deleted for ``reclaim_instance_interval``; return how many."""
     return ask_for_expired(conductor, conductor.settings.reclaim_instance_interval,
                            partial(waiting_since, SOFT_DELETED, "soft_deleted_at"), "delete", _still)
 

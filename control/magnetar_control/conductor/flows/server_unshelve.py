@@ -2,8 +2,9 @@
 """The flow of ``unshelve``: start a server that is still on its host; build an offloaded one again, on any host of its
 cell, from the image of its root disk.
 
-A build that fails is tried on other hosts. When none is left, the server stays offloaded as it was: its image is
-deleted only when it runs."""
+A build that fails is tried on other hosts. When no host is left, the server stays offloaded, as it was: the image is
+deleted only after the server has started.
+"""
 
 from __future__ import annotations
 

@@ -124,7 +124,7 @@ class AgentConnection(asyncio.Protocol):
             self._client.answer_document(status, bytes(self._content))
 
     def close(self) -> None:
-        """Close the connection. May be called again."""
+        """Close the connection; do nothing if it is closed already."""
         self._on_event = lambda _event, _document: None
         if self._transport is not None:
             self._transport.abort()
@@ -136,7 +136,7 @@ class AgentConnection(asyncio.Protocol):
             self._ended.exception()  # nobody may wait for it any longer
 
     def pause(self) -> None:
-        """Stop reading events until ``resume``. May be called again."""
+        """Stop reading events until ``resume``; repeated calls change nothing."""
         if self._transport is not None and not self._transport.is_closing():
             self._transport.pause_reading()
 

@@ -2,8 +2,9 @@
 """News for running guests: a new name and new metadata of their servers.
 
 A change of a server marks its row as due (``store.servers.servers.update_server_row``). A server with an action in hand
-gets its news after the action. Repeating a message does no harm, and a host ignores anything older than its own state,
-so two conductors may send it at the same time."""
+gets its news after the action. Two conductors may send the same message at the same time: repeating one does no harm,
+and a host ignores messages older than its own state.
+"""
 
 from __future__ import annotations
 

@@ -2,9 +2,10 @@
 """The watch over the agents of a cell's hosts: heartbeats, inventory, power states. Each host has one watcher, by
 lease. One thread follows all hosts (``watch_loop``).
 
-A host that returns is up after the servers that were evacuated from it are removed there (``host_return``). When a
-guest powers off by itself, or its QEMU dies, the watch saves the new state of its server. A guest whose server was
-deleted while the host was away is removed from the host; unknown guests are left alone and logged."""
+A host that returns counts as up only after the servers that were evacuated from it are removed there (``host_return``).
+When a guest powers off by itself, or its QEMU dies, the watch saves the new state of its server. A guest whose server
+was deleted while the host was away is removed from the host; unknown guests are left alone and logged.
+"""
 
 from __future__ import annotations
 
@@ -209,8 +210,9 @@ class HostWatch:
                 server_passwords.save_password_column(connection, name, row.id, passwords[row.id])
 
     def recheck(self, name: str, document: Mapping[str, Any]) -> None:
-        """Read a server again from the host *name*, after an action that left it in another state than *document*, a
-        report that came during the action. If the host does not answer, the audit corrects the server later."""
+        """Read a server again from the host *name* after an action. *document*: a report that came during the action,
+        and differs from the state in which the action left the server. If the host does not answer, the audit corrects
+        the server later."""
         try:
             with self.conductor.client(name) as client:
                 self._recheck(name, client, document)

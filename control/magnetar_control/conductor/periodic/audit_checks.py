@@ -110,14 +110,14 @@ def _claim_text(claimed: tuple[Sequence[int], Mapping[str, int], Mapping[str, in
 
 
 def find_orphan_ports(state: AuditState) -> Findings:
-    """Yield findings about ports of servers that are gone, or whose row does not have them."""
+    """Yield findings about ports whose server is gone, or does not have them in its row."""
     return _find_unused("port", state, state.ports, "nics",
                         lambda row: [nic["port_id"] for nic in row.undecoded().nics])
 
 
 def find_orphan_attachments(state: AuditState) -> Findings:
-    """Yield findings about attachments of servers that are gone, or whose row does not have them; and rows with an
-    attachment that the volume service does not have."""
+    """Yield findings about attachments whose server is gone, or does not have them in its row; also about attachments
+    in a server's row that the volume service does not have for it."""
     yield from _find_unused("attachment", state, state.attachments, "volumes", _attachment_ids)
     for server, row in state.servers.items():
         for id in [] if row.busy else _attachment_ids(row):
@@ -128,9 +128,9 @@ def find_orphan_attachments(state: AuditState) -> Findings:
 
 def _find_unused(kind: str, state: AuditState, servers_by_id: Mapping[str, str], of: str,
                  had: Callable[[Any], list[str]]) -> Findings:
-    """Yield findings about ports or attachments (*kind*) of servers that are gone, or whose rows do not have them.
-    *servers_by_id*: the server of each port or attachment. *had*: returns the ids in a row. If a guest has volumes or
-    NICs (*of*) that its row lacks, the finding is ``kept``, which is never repaired."""
+    """Yield findings about ports or attachments (*kind*) whose server is gone, or does not have them in its row.
+    *servers_by_id*: the server of each port or attachment. *had*: returns the ids in a row. If the server's guest has
+    volumes or NICs (*of*) that the row lacks, the finding is of kind ``kept``, which is never repaired."""
     for id, server in servers_by_id.items():
         row = state.servers.get(server)
         if row is None and server in state.deleted:
@@ -188,8 +188,8 @@ def find_leftover_migrations(state: AuditState) -> Findings:
 
 
 def _is_failed_build(state: AuditState, row: AuditedServer, host: str) -> bool:
-    """Return whether a failed build left the server's guest on *host*: the server has no host, or has a guest on its
-    own host; and none of its claims and migrations names *host*."""
+    """Return whether the server's guest on *host* is left from a failed build: no claim and no migration of the server
+    names *host*, and the server has either no host or a guest on its own host."""
     claimed = any(claim.host == host for claim in state.claims.get(row.id, ()))
     is_surplus = row.host is None or (row.vm_state != ERROR and row.id in state.there.get(row.host, ()))
     return is_surplus and not claimed and not any_migration_at(state.moves.get(row.id, ()), host)

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """The order in which the audit reads a cell, or a whole cloud: pages of at most a thousand rows of one table.
 
-Each server with a host is read with its host, so most pages of the other sources are empty: they only look for rows
-without a host that is read. The position after each page is a string, from which another process can continue."""
+Each server with a host is read with its host. The other sources skip these servers, so most of their pages are empty.
+The position after each page is a string, from which another process can continue.
+"""
 
 from __future__ import annotations
 
@@ -66,8 +67,8 @@ def audit_sources(reader: AuditReader) -> list[AuditSource]:
 
 
 def audit_pages(reader: AuditReader, position: str = "") -> Iterator[tuple[AuditSubjects, str]]:
-    """Yield the subjects of each page from *position* to the end of the pass, with the position after it: empty at the
-    end. A page may have no subjects."""
+    """Yield the subjects of each page from *position* to the end of the pass, each with the position after the page; an
+    empty string after the last. A page may have no subjects."""
     sources = audit_sources(reader)
     name, _space, begin = position.partition(" ")
     first = next((number for number, source in enumerate(sources) if source.name == name), None)
@@ -104,7 +105,7 @@ def stuck_servers(reader: AuditReader) -> AuditSubjects:
 
 
 def _read_rows(reader: AuditReader, cell: CellMapping, database: Database, after: str) -> Page:
-    """Return the next servers of a cell, except servers on hosts that are read as a whole."""
+    """Return the next servers of a cell, except servers on audited hosts, which ``_read_hosts`` reads."""
     rows = reader.ask_cell(cell, database, _ROWS, after=after, most=PAGE)
     reader.servers_seen += len(rows)
     ids = frozenset(row.id for row in rows if row.host not in reader.hosts or not reader.audits_cell(
@@ -146,7 +147,7 @@ def _read_users(reader: AuditReader, service: Any, after: str) -> Page:
 
 
 def _read_hosts(reader: AuditReader, after: str) -> Page:
-    """Return the next hosts: as many as have a page of servers together, but at least one."""
+    """Return the next hosts: at least one, and together at most a page of servers."""
     names = sorted(host.name for host in reader.hosts.values() if host.name > after and reader.audits_cell(
         host.cell_id))
     count = 0

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Reading a page of the audit: everything that databases, services and agents have about some servers and hosts.
 
-Guests are read before claims; claims, ports and attachments are read before servers. Otherwise those of a new server
-would look orphaned. Nothing is locked."""
+Guests are read before claims; claims, ports and attachments are read before servers. Otherwise the claims, ports and
+attachments of a server that is created meanwhile would look orphaned. Nothing is locked.
+"""
 
 from __future__ import annotations
 
@@ -200,7 +201,7 @@ class AuditReader:
                     state.moves.setdefault(move.server_id, []).append(move)
 
     def _read_other_guests(self, state: AuditState) -> None:
-        """Ask further hosts that may have guests of the page's servers."""
+        """Read the guests of the page's servers from further hosts that their rows or claims name."""
         ids_by_host: dict[str, set[str]] = {}
         for id in state.ids:
             for name in state.places(id) - state.there.keys():

@@ -57,7 +57,7 @@ class AuditSubjects:
 @dataclass(frozen=True)
 class Finding:
     """One finding. *kind*: name of the check. *id*: of the server, claim, port … *place*: cell or host. *text*: for
-    operators. *server*: id of the server, where *id* is of something else."""
+    operators. *server*: id of the server concerned, if *id* is the id of something else."""
 
     kind: str
     id: str
@@ -120,7 +120,7 @@ class AuditState:
         return all(present <= noted for noted, present in volumes_or_nics)
 
     def subjects_of(self, finding: Finding) -> AuditSubjects:
-        """Return the subjects of a page that shows the finding again, if it lasts."""
+        """Return the subjects to read again, to see whether the finding lasts."""
         if finding.kind in ("engine", "usage"):
             return AuditSubjects(engine=finding.kind == "engine", usage=finding.kind == "usage")
         server = finding.server or finding.id

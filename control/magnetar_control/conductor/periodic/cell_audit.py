@@ -62,8 +62,8 @@ class CellAudit:
         return list(turn.lasting)
 
     def _load_mark(self) -> AuditMark:
-        """Return the audit's progress: the stored one if another conductor has changed it, a new one if none is stored.
-        """
+        """Return the audit's progress: the stored one if another conductor has changed it, a new one if none is stored,
+        otherwise this conductor's own."""
         with self.conductor.database.read() as connection:
             stored = audit_marks.fetch_audit_mark(connection)
             if self._mark is None or stored != self._stored:

@@ -36,7 +36,7 @@ class NotificationSender:
         self.__name__ = f"notify {receiver.name}"  # of the thread
 
     def __call__(self) -> None:
-        """Send until the conductor ends."""
+        """Send notifications until the conductor ends."""
         while not self.conductor.over.wait(LOOK):
             for database, box in self.places:
                 try:
@@ -48,7 +48,7 @@ class NotificationSender:
                     log.exception("notifications for %s: they are sent later", self.receiver.name)
 
     def send(self, database: Database, box: Outbox) -> bool:
-        """Send a batch from a database. Return whether more may be waiting."""
+        """Send a batch of notifications from the outbox *box* of a database. Return whether more may be waiting."""
         name, holder = self.receiver.name, self.conductor.holder
         with database.read() as connection:
             if not outbox.has_due_notifications(database, connection, box, name, holder):

@@ -130,8 +130,8 @@ class Periodic:
         return self._is_first
 
     def first(self) -> bool:
-        """Return whether this conductor runs the tasks of its cell: it has the first holder name of the conductors that
-        are up."""
+        """Return whether this conductor runs the tasks of its cell: of the conductors that are up, its holder name
+        sorts first."""
         database = self.conductor.database
         with database.read() as connection:
             name = connection.execute(select(func.min(conductors.c.holder)).where(

@@ -117,8 +117,8 @@ def _unclaimed(watch: HostWatch, state: AuditState, finding: Finding) -> None:
 
 
 def _nics_with_cards(watch: HostWatch, row: ServerRow, nics: Sequence[Asking]) -> list[Asking]:
-    """Return *nics*, which request bandwidth, with the network and the card that the guest uses, by its host, as
-    ``place``."""
+    """Return *nics* (requests of bandwidth) with ``place`` set to the network and, if the guest uses a virtual
+    function, its card as the host reports it. If no NIC needs a virtual function, return them unchanged."""
     if not any(nic.devices for nic in nics):
         return [*nics]
     with watch.conductor.client(row.host) as client:
@@ -177,7 +177,8 @@ def _remove(watch: HostWatch, finding: Finding) -> None:
 
 
 def _discard_migrations(watch: HostWatch, state: AuditState, finding: Finding) -> None:
-    """Discard the parts of ended migrations on a host that does not have the server. New migrations have other ids."""
+    """Discard the parts of ended migrations on a host that does not have the server. Newer migrations have other ids,
+    and stay."""
     if not _quiet(watch, state, finding.id):
         raise Conflict(f"Something is done to server {finding.id} again.")
     with watch.conductor.client(finding.place) as client:

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Volumes of servers at create, delete, shelve and unshelve. ``flows.volume_attach`` attaches and detaches others.
 
-The column ``servers.volumes`` is the source of truth for the volumes of a server. A build draws the uuids of volumes
-and attachments and saves them there first: after a crash the same volumes are made, reserved and attached."""
+The column ``servers.volumes`` is the source of truth for the volumes of a server. A build saves the uuids of volumes
+and attachments there before it makes them: after a crash the same volumes are made, reserved and attached.
+"""
 
 from __future__ import annotations
 
@@ -107,7 +108,8 @@ def _prepare_again(work: Work, host: str) -> tuple[list[Document], list[str]]:
 
 
 def _device_name(attachment: VolumeOfServer) -> Document:
-    """Return the field with the device name of the volume; an empty document if the name does not fit the disk bus."""
+    """Return the agent's field ``device_name`` for the volume; an empty document if its name does not fit the disk
+    bus."""
     name, bus = (attachment["device"] or "").removeprefix("/dev/"), attachment.get("disk_bus")
     return {"device_name": name} if name.startswith("sd" if bus in BUSES and bus != "virtio" else "vd") else {}
 
@@ -119,7 +121,8 @@ def _wrong_host(attachment: VolumeOfServer, place: str) -> WrongHost:
 
 
 def boot_order(block_devices: Sequence[BlockDevice] | Sequence[VolumeOfServer]) -> list[int | None]:
-    """Return the boot index of each volume as agents count them: without gaps, and 0 for the root disk."""
+    """Return the boot index of each volume as agents count them: without gaps, 0 for the root disk, ``None`` for
+    volumes that are not booted from."""
     order = [0, *sorted(index for index in (block_device["boot_index"] for block_device in block_devices)
                         if index and index > 0)]
     return [order.index(block_device["boot_index"]) if block_device["boot_index"] in order else None

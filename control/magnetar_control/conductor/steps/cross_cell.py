@@ -3,9 +3,10 @@
 
 The agents move the server as within a cell. Then one transaction saves the new host and marks the server as leaving,
 which cannot be undone. ``relocate_rows`` copies the rows with the action, which waits in the queue of the other cell,
-switches the server's mapping, and removes the rows in this cell. Every action of a leaving server that is taken from
-the queue runs ``relocate_rows`` instead, so another conductor continues if this one dies at any step. It retries
-without limit while the database of a cell is away."""
+switches the server's mapping, and removes the rows in this cell. If this conductor dies before that is done, another
+one takes an action of the leaving server from the queue, and runs ``relocate_rows`` instead of the action's flow. While
+the database of a cell is away, ``relocate_rows`` is repeated without limit.
+"""
 
 from __future__ import annotations
 

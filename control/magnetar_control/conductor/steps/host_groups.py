@@ -3,8 +3,9 @@
 (``services.network.security.host_groups``).
 
 A host gets a group before its first NIC with that group (``bring_security_groups``); later changes come by
-``GroupNews``. A server with an action in hand gets them after the action. Repeating a message does no harm, and a host
-ignores anything older than its own state, so two conductors may send it at the same time."""
+``GroupNews``. A server with an action in hand gets them after the action. Two conductors may send the same message at
+the same time: repeating one does no harm, and a host ignores messages older than its own state.
+"""
 
 from __future__ import annotations
 

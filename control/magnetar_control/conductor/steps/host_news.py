@@ -80,8 +80,8 @@ class HostNews:
             self._over.wait(PAUSE)
 
     def each(self, acts: Iterable[Callable[[], object]]) -> None:
-        """Call all *acts*. Raises errors of the types ``away`` immediately, and other errors of the agent after the
-        last act."""
+        """Call all functions *acts*. Raises errors of the types ``away`` immediately. If calls raise other errors of
+        the agent, raises the last of these after all calls."""
         refused: MagnetarError | None = None
         for act in acts:
             try:

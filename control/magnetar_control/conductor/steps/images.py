@@ -15,8 +15,9 @@ def deliver_image(work: Work, client: Client, host: str, id: str) -> None:
     """Bring an image of the server to *host*. Its signature is verified first, if the settings or the server's trusted
     certificates require that.
 
-    Raises ``ImageRefused`` before anything is sent; no other host is tried then. The image of a shelved server is its
-    own disk and has no signature."""
+    Raises ``ImageRefused`` before anything is sent; no other host is tried then. The image of a shelved server has no
+    signature to verify: it is a copy of the server's own disk.
+    """
     conductor = work.conductor
     trusted = work.server.trusted_certs or ()
 

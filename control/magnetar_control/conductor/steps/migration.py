@@ -91,7 +91,7 @@ class MigrationTask:
     @classmethod
     def begin(cls, work: Work, type: str, status: str, flavor: FlavorOfServer) -> Self:
         """Return the migration of an action; create its row the first time. Set other open migrations of the server to
-        error: only an operator's reset-state can have allowed this one."""
+        error: their action has ended, since an operator's reset-state allowed this one."""
         drawn = work.args.get("migration")
         with work.database.write() as connection:
             work.confirm_lease(connection)
@@ -108,8 +108,8 @@ class MigrationTask:
         return task
 
     def _take_over_claims(self) -> None:
-        """Take over the claims of a migration that failed between two hosts: on the source this migration gets them,
-        elsewhere they are released."""
+        """Take over the claims of the server's earlier migrations that failed between two hosts: move claims on the
+        source to this migration, and release the others."""
         with self.api.read() as connection:
             if all(claim.consumer_id in (self.id, self.work.id)
                    for claim in allocations.fetch_server_claims(connection, self.work.id)):

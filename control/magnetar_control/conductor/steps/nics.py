@@ -49,12 +49,13 @@ def current_nics(work: Work) -> Sequence[ServerNic]:
 
 
 def ports_ready(work: Work, host: str, nics: Sequence[ServerNic]) -> bool:
-    """Return whether the server can be started on *host* now, because the network engine has prepared its ports there.
+    """Return whether the server can be started on *host* now. Usually ``False``: the host creates the server while the
+    network engine prepares its ports, and starts it after ``await_ports``.
 
-    Usually it can not: the host creates the server while the engine prepares the ports, and starts it after
-    ``await_ports``. At a second attempt, when the guest may run already, and when other actions need the worker, wait
-    for the ports here: the host then gets one request, not two. For a port of a SmartNIC the host must first report the
-    card."""
+    Wait for the ports here, and return ``True``, at a second attempt (the guest may run already) and when other actions
+    need the worker: the host then gets one request, not two. A SmartNIC's port is waited for only at a second attempt,
+    since the host must first report the card.
+    """
     if not any("port" in nic["on_host"] for nic in nics):
         return True
     if work.action.attempts > 1 or (work.conductor.places.others_wait() and not any_remote_managed(nics)):

@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """The flow of ``create`` in cell0: find a host for a new server, and move its row into the host's cell.
 
-Choose and claim in one transaction of the API database, which also maps the server to the cell. Then move the row: the
-cell commits before cell0 does. Each step can be repeated; the claim tells whether the first was done already. Servers
+One transaction of the API database chooses and claims a host, and maps the server to the host's cell. Then the row is
+moved: the cell commits before cell0 does. Both steps can be repeated; a claim shows that the first is done. Servers
 that were taken from the queue together are moved together.
 
 If the cell is this conductor's own and the host's limit allows one more build, this conductor holds the action in the
-cell from the start and continues it. Otherwise the action waits in the cell's queue."""
+cell from the start and continues it. Otherwise the action waits in the cell's queue.
+"""
 
 from __future__ import annotations
 
@@ -103,8 +104,9 @@ def run_scheduling(work: Work) -> None:
 def run_joint_scheduling(works: Sequence[Work]) -> list[Work]:
     """Schedule several new servers of cell0 together, at their first attempt; each step is one write for all.
 
-    Return the works for which nothing was done, and which ``run_scheduling`` must do. If an error is raised, any of the
-    steps may be done for the others."""
+    Return the works that were not scheduled, for ``run_scheduling``. If an error is raised, each server may or may not
+    have been claimed for and moved.
+    """
     began, conductor = utc_now(), works[0].conductor
 
     def sure() -> None:

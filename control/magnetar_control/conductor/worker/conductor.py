@@ -144,8 +144,9 @@ class Conductor:
         return bool(host and host.profile.up)
 
     def choosing(self, database: Database) -> AbstractContextManager[bool]:
-        """Hold the lock for choosing which actions of *database* begin. Yield ``False`` if no action may begin without
-        waiting in the queue."""
+        """Return a context manager that holds the lock for choosing which actions of *database* begin. It yields
+        ``False`` if all actions must wait in the queue: the lock is not free, or the database is not the one of this
+        cell."""
         return self.shares.choosing(BRIEFLY) if database is self.database else nullcontext(False)
 
     def room(self, database: Database, connection: Connection, places: Collection[str], kind: str) -> Counter[str]:
@@ -162,8 +163,9 @@ class Conductor:
             self._settling_since = time.monotonic()
 
     def settling(self) -> bool:
-        """Return whether hosts may look down only because this conductor has not had the time to hear them yet. "No
-        valid host" means nothing then. On a busy machine the first attempt comes long after the conductor's start."""
+        """Return whether hosts may look down only because this conductor has not had the time to hear them; an answer
+        "No valid host" means nothing then. On a busy machine the first attempt comes long after the conductor's
+        start."""
         if self._settling_since is None:
             return True
         young = time.monotonic() - self._settling_since < self.settings.host_down_after

@@ -29,7 +29,7 @@ def last_try(work: Work) -> bool:
 
 
 def _overtaken(work: Work) -> bool:
-    """Return whether an evacuation from the silent host waits, which ends this action."""
+    """Return whether an evacuation of the server from its silent host waits: then this action must end."""
     with work.database.read() as connection:
         return actions.evacuation_is_queued(connection, work.id)
 
@@ -54,9 +54,9 @@ def _deleted(work: Work) -> bool:
 
 
 def retry_forever(work: Work, _error: HostDown | None = None, free: Callable[[Work], None] | None = None) -> None:
-    """Repeat the action until the host answers: its guest may use a volume or NIC that no other server may get, or
-    something has begun that cannot be undone. *free*: called when the server is evacuated or deleted, which ends the
-    attempts."""
+    """Put the action back into the queue, without a limit of attempts: the guest may use a volume or NIC that no other
+    server may get, or something has begun that cannot be undone. If a deletion or evacuation of the server waits, call
+    *free* and end the action as failed instead."""
     if retry_later(work):
         return
     if (deleted := _deleted(work)) or _overtaken(work):
@@ -74,8 +74,9 @@ def attempt_action(work: Work, do: Callable[[], Mapping[str, Any] | None], fails
     returns.
 
     At the beginning the server gets the first of the action's further task_states, if it has some. A refusal is passed
-    to *fails*. A ``HostDown`` at the last attempt, or when a deletion or evacuation waits, is passed to *down*; by
-    default the action then fails."""
+    to *fails*. A ``HostDown`` puts the action back into the queue; at the last attempt, or when a deletion or
+    evacuation waits, it is passed to *down*, by default ``Work.failed``.
+    """
     try:
         with work.event(event, noted={"task_state": work.rule.steps[0]} if work.rule.steps else None):
             values = do() or {}
@@ -106,10 +107,11 @@ def flow_on_host(fails: Callable[[Work, MagnetarError], None],
 
 def detachment_failed(work: Work, description: str, has: Callable[[Mapping[str, Any]], bool], error: MagnetarError,
                       keep: Callable[[Work], None] = lambda _work: None) -> None:
-    """Handle a refused detachment: the server keeps its volume or NIC (*keep* saves that), and the action fails.
+    """Handle a refused detachment. If the guest still has the volume or NIC (*has* returns true for the server as its
+    host reports it), call *keep*, which saves that, and end the action as failed.
 
-    If the guest has lost the device already (*has* returns false for the host's server) or the host does not answer,
-    the detachment has begun, and is repeated until it is done."""
+    If the guest has lost the device already, or the host does not answer, repeat the detachment until it is done.
+    """
     try:
         with work.client() as client:
             still_attached = has(client.get("server", work.id))

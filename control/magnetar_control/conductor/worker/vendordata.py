@@ -77,8 +77,9 @@ class Vendordata:
             return {}
 
     def dynamic(self, server_facts: Mapping[str, Any], confirm: Callable[[], object]) -> dict[str, Any]:
-        """Return each target's answer to *server_facts*, by the target's name; ``{}`` when a target fails. Call
-        *confirm* before each. Raises ``VendordataFailed`` if a failure is fatal, and the errors of *confirm*."""
+        """Return each target's answer to *server_facts*, by the target's name; ``{}`` for a target that fails. Call
+        *confirm* before each request. Raises ``VendordataFailed`` if a failure is fatal, and the errors of
+        *confirm*."""
         answers: dict[str, Any] = {}
         for target in self.targets:
             confirm()

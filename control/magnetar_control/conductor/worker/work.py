@@ -231,7 +231,8 @@ class Work:
             yield
 
     def delete_on(self, host: str, noun: str = "server", key: str | None = None) -> None:
-        """Delete the server, or the object of *noun* and *key*, from the host if it is there."""
+        """Delete the server from *host*, or the object of the kind *noun* with the key *key*; do nothing if it is not
+        there."""
         with contextlib.suppress(NotFound), self.client(host, PATIENCE) as client:
             client.delete(noun, key or self.id)
 
@@ -433,7 +434,7 @@ class Work:
         self.database.retried(once)
 
     def put_back(self, seconds: float, **values: Any) -> None:
-        """Put the action back into the queue, and set columns *values* of its row. It can be taken again after
+        """Put the action back into the queue, and set columns *values* of the action's row. It can be taken again after
         *seconds*, when the other host that it uses, if any, has room too."""
         with self.write() as connection:
             actions.requeue_action_row(connection, self.action.id, self.conductor.holder, self.database.clock(seconds),
