@@ -78,7 +78,7 @@ class Metrics:
             (sample.name, sample.labels, sample.value) for sample in family.samples]) for family in self.own.collect()]
 
     def describe(self) -> list[Any]:
-        """Return nothing, for prometheus_client, which would otherwise call ``collect`` at registration."""
+        """Return an empty list for prometheus_client, which would otherwise call ``collect`` at registration."""
         return []
 
     def collect(self) -> Iterator[GaugeMetricFamily]:

@@ -95,8 +95,8 @@ def selection_events(who: Initiator, args: Mapping[str, Any], conductor: str, ke
 
 
 def failure_events(event: ServerEvent) -> list[ServerEvent]:
-    """Return the notified events of a failed action: *event*, with its ``fault``, as an error; for a rollback as start
-    and end."""
+    """Return the notified events of a failed action: *event* (with its ``fault``) in the phase error; for the rollback
+    of a live migration, in the phases start and end."""
     return [event._replace(phase=phase) for phase in ((START, END) if event.name == ROLLBACK else (ERROR,))]
 
 

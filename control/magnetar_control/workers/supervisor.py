@@ -93,7 +93,7 @@ class ApiWorkers:
         log.info("%d API processes serve on %s", len(self._sockets), self.settings.listen)
 
     def _begin(self, number: int) -> ApiWorker | None:
-        """Start the worker *number*, unless the service ends."""
+        """Start the worker *number* and return it; return ``None`` if the service ends."""
         with self._lock:
             if self._over.is_set():
                 return None
@@ -115,7 +115,8 @@ class ApiWorkers:
             self._begin(number)
 
     def reload(self, settings: Settings) -> None:
-        """Replace each worker by a new one with *settings*, which serves before the old one ends."""
+        """Replace each worker by a new one with *settings*, which serves before the old one ends. When a new worker
+        does not serve in time, stop: the remaining workers keep their settings."""
         if settings.listen != self.settings.listen:
             log.warning("listen takes effect when the service is started again")
         self.settings = settings
@@ -131,7 +132,7 @@ class ApiWorkers:
         log.info("the API processes have the new settings")
 
     def stop(self) -> None:
-        """End the workers when their requests are answered."""
+        """End the workers when their requests are answered; kill workers that do not end in time."""
         with self._lock:
             self._over.set()
         workers = [worker for worker in self._workers if worker is not None]

@@ -24,7 +24,8 @@ from magnetar_core.errors import MagnetarError
 
 
 def run_volume_attachment(work: Work) -> None:
-    """Attach the volume of ``args["attachment_id"]``; free it when that fails. Repeat until the hosts answer."""
+    """Attach the volume of ``args["attachment_id"]``; free the volume if that fails. Repeat while a host does not
+    answer."""
     attachment = _attachment_of_action(work)
     if attachment is None:  # an earlier try has failed
         work.done()
@@ -53,8 +54,8 @@ def _attach(work: Work, attachment: VolumeOfServer) -> None:
 
 
 def run_volume_detachment(work: Work) -> None:
-    """Detach the volume of ``args["attachment_id"]``; the server keeps it when the guest does not release it. Repeat
-    until the hosts answer, since the guest may have lost the volume already."""
+    """Detach the volume of ``args["attachment_id"]``; the server keeps it if its guest does not release it. Repeat
+    while a host does not answer, since the guest may have lost the volume already."""
     attachment = _attachment_of_action(work)
     if attachment is None:
         work.done()

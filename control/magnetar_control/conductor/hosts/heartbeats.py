@@ -35,7 +35,7 @@ class Heartbeats:
 
     def __init__(self, conductor: Conductor, written: Callable[[Renewal], None]) -> None:
         self.conductor, self._written = conductor, written
-        #: The first heartbeat after a pause is written immediately; this many seconds later the next ones.
+        #: Seconds between two transactions; the first heartbeat after a pause is written immediately.
         self._gap = min(GAP, conductor.settings.heartbeat / 4)
         self._changed = threading.Condition()
         self._closed = self._waits = False

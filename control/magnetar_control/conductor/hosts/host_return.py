@@ -29,11 +29,12 @@ log = logging.getLogger(__name__)
 
 
 def complete_evacuations(conductor: Conductor, client: Client, host: str, completed_ids: Collection[str]) -> set[str]:
-    """Handle all evacuations from the host, except *completed_ids* (uuids), which are handled already.
+    """Handle the evacuations from the host: all done ones, and the running ones except *completed_ids* (uuids).
 
-    Guests of running evacuations are stopped, and stay, since the evacuation may still fail. Guests that are on another
-    host now are removed, and their evacuations completed. Return the uuids of all handled evacuations, with
-    *completed_ids*. Raises ``MagnetarError`` if the host cannot stop or remove a guest now."""
+    Guests of running evacuations are stopped, and stay, since the evacuation may still fail. Done evacuations are
+    completed; their guests are removed if the server is deleted or on another host now. Return *completed_ids* with the
+    uuids of the handled evacuations. Raises ``MagnetarError`` if the host cannot stop or remove a guest now.
+    """
     with conductor.database.read() as connection:
         evacuations = [evacuation for evacuation in migrations.fetch_evacuation_rows(connection, host)
                        if evacuation.status == migrations.DONE or evacuation.uuid not in completed_ids]

@@ -33,8 +33,8 @@ def find_stuck_servers(state: AuditState) -> Findings:
 
 
 def find_server_copies(state: AuditState) -> Findings:
-    """Yield findings about servers with rows in two cells: left by a conductor that crashed while it moved them, or
-    without explanation."""
+    """Yield findings about servers with rows in two cells: copies that a conductor left when it crashed while it moved
+    them, and twins, which have no known cause."""
     for id, cell in state.copies.items():
         yield Finding("copy", id, cell, f"server {id} is in its cell, and still in "
                       f"{'cell0' if cell == CELL0 else f'cell {cell}'}, which it has left")

@@ -139,8 +139,8 @@ class Periodic:
         return name in (None, self.conductor.holder)
 
     def tell_news(self, news: HostNews) -> None:
-        """Start to send due *news*, if there is any and this conductor runs the tasks of its cell. Usually none is due,
-        and nothing else is queried."""
+        """Start to send due *news*, if there is any and this conductor runs the tasks of its cell. The second condition
+        is queried only if the first is true."""
         if news.is_due() and self._runs_alone():
             news.look()
 

@@ -12,7 +12,8 @@ from magnetar_control.store.engine.database import Database
 from magnetar_control.store.store import CELL0
 
 log = logging.getLogger(__name__)
-#: Seconds between two parts of the check, servers in a part, and the servers that take as long as one project more.
+#: Seconds between two parts of the check; size of a part in servers; number of servers that a project counts as, for
+#: its queries.
 LOOK, SERVERS, PROJECT = 60.0, 2000, 20
 
 

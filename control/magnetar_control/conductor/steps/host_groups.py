@@ -53,7 +53,8 @@ def _bring(conductor: Conductor, client: Client, host: str, id: str) -> None:
 
 
 def tell_security_group(conductor: Conductor, client: Client, host: str, id: str) -> None:
-    """Send *host* the group as it is now, and the groups in its rules; or that it is deleted."""
+    """Send *host* the security group *id* and the groups in its rules; if the group is deleted, delete it on the
+    host."""
     groups = conductor.services.network.host_groups
     document = groups.document(id)
     if document is None:
