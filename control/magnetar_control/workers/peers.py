@@ -63,7 +63,7 @@ class Peers:
                     yield place.stem, answer.status, answer.read()
 
     def repeated(self, request: Request, seconds: float) -> Iterator[tuple[int, bytes]]:
-        """Send the *request* to the other API processes too. Yield status and body of each answer within *seconds*. Do
+        """Send the *request* to the other API processes too. Yield status and body of each answer within *seconds*;
         nothing for a request that comes from one of these processes."""
         if MARK in request.headers:
             return

@@ -129,8 +129,9 @@ def _nics_with_cards(watch: HostWatch, row: ServerRow, nics: Sequence[Asking]) -
 
 
 def _free_unused(watch: HostWatch, state: AuditState, finding: Finding) -> None:
-    """Release a port or attachment. First ask the cell's hosts that the page did not ask: a guest may be on a host that
-    neither the row nor a claim names. Raises ``Conflict`` if such a guest has more NICs or volumes than the row."""
+    """Release a port or attachment. First ask the cell's hosts that the page did not ask, since a guest may be on a
+    host that neither the row nor a claim names. Raises ``Conflict`` if such a guest has NICs or volumes that the row
+    lacks."""
     services, row = watch.conductor.services, state.servers.get(finding.place)
     kind = "nics" if finding.kind == "port" else "volumes"
     if row:
@@ -164,8 +165,8 @@ def _move(watch: HostWatch, _state: AuditState, finding: Finding) -> None:
 
 
 def _remove_deleted_guest(watch: HostWatch, _state: AuditState, finding: Finding) -> None:
-    """Delete the guest, or parts of its migrations, from a host. First read again whether the server is deleted: a
-    guest cannot be brought back."""
+    """Delete the guest, or parts of its migrations, from a host. Raises ``Conflict`` if the server is not known as
+    deleted any more, since a guest cannot be brought back."""
     if finding.id not in deleted_servers(watch.conductor.store, [finding.id])[0]:
         raise Conflict(f"Nothing says any more that server {finding.id} was deleted.")
     _remove(watch, finding)
@@ -188,7 +189,8 @@ def _discard_migrations(watch: HostWatch, state: AuditState, finding: Finding) -
 
 
 def _remove_failed_build(watch: HostWatch, state: AuditState, finding: Finding) -> None:
-    """Delete the guest from its host. First read again that no row, claim or migration names this host."""
+    """Delete the guest of a failed build from its host. Raises ``Conflict`` if an action of the server waits or runs,
+    or if its row, a claim or a migration names this host now."""
     conductor = watch.conductor
     with conductor.store.cell(state.cells[finding.id]).read() as connection:
         row = rows.fetch_server_row(connection, finding.id)

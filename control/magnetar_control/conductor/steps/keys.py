@@ -2,13 +2,13 @@
 """Keys and secrets of a server that the key manager keeps: the keys of its encrypted disks, the secret of its TPM.
 
 Disks (``hw:ephemeral_encryption``): the first key of a server has the server's uuid in the key manager. Each rebuild
-makes another key, whose uuid is noted before that in the server's request under ``KEYS``. The older keys are deleted
+makes another key, after it has saved the key's uuid in the server's request under ``KEYS``. The older keys are deleted
 when the rebuild is done. New disks use the last key; existing disks keep their key, which their agent knows.
 
 TPM: ``hw:tpm_secret_security`` says who can get the secret. ``user``: only the server's user. ``host``: the host, which
 gets the secret once and keeps it. ``deployment``: any conductor. The uuid of a secret follows from the server's uuid.
-Before a secret is made, the server's request notes its future owner, and thus that it may exist. The secret stays with
-the server when its flavor changes, and never goes to other servers.
+Before a secret is made, its owner is saved in the server's request: a request with an owner means that the secret may
+exist. The secret stays with the server when its flavor changes, and never goes to other servers.
 """
 
 from __future__ import annotations

@@ -59,7 +59,7 @@ class HostShares:
                 self._choosing.release()
 
     def begin(self, key: Key, host: str | None, waits_for: str | None = None) -> bool:
-        """Count an action, by its database and number, for its server's host, and for the other host that it
+        """Count the action *key* (database and number) for its server's *host*, and for the other host that it
         *waits_for*. Return ``False`` if it was in hand already."""
         with self._lock:
             new = key not in self._hosts

@@ -29,8 +29,7 @@ class WorkerPlaces:
 
     def reserve_places(self, over: threading.Event) -> int:
         """Reserve all free places and return how many. When none is free, wait up to ``PATIENCE`` seconds for one, and
-        then briefly for more, unless the conductor is *over*: one query for several actions is cheaper than one for
-        each."""
+        then briefly for more (not when *over* is set): one query for several actions is cheaper than one for each."""
         count = 1 if self._free.acquire(blocking=False) else 0
         if not count:
             count = 1 if self._free.acquire(timeout=PATIENCE) else 0
