@@ -152,7 +152,7 @@ class Agents:
         client.close()
 
     def make(self, endpoint: str) -> AgentClient:
-        """Return a client outside of the pool. Its name tells the agents that the cloud is calling."""
+        """Return a client outside of the pool. It is named ``CLOUD``, by which agents recognize calls of the cloud."""
         tls = self.tls if endpoint.startswith("https") else {}
         return AgentClient(endpoint, context=self.shared_context, timeout=self.timeout, agent_name=CLOUD, **tls)
 

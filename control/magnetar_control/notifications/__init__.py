@@ -2,7 +2,7 @@
 """Notifications: events of servers and other resources, sent to the operator's receivers in the form of Nova's
 versioned notifications (docs/reference/notifications.md). Without a receiver nothing is built and nothing is queried.
 
-They are written in the transaction of their event (``store.actions.outbox``); conductors send them.
+Notifications are written in the transaction of their event (``store.actions.outbox``); conductors send them.
 """
 
 from __future__ import annotations

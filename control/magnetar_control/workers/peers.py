@@ -79,8 +79,8 @@ class Peers:
 
 
 class _PeerConnection(http.client.HTTPConnection):
-    """An HTTP connection over a unix socket. The server's certificate needs no check: only this user can open the
-    folder."""
+    """An HTTP connection over a unix socket. It does not check the server's certificate: only the user of these
+    processes can open the folder of the sockets."""
 
     def __init__(self, path: Path, seconds: float, tls: bool) -> None:
         super().__init__("localhost", timeout=seconds)

@@ -64,7 +64,7 @@ def run_server_build(work: Work) -> None:
 
 
 def make_server(work: Work, host: str, ports: Sequence[ServerNic], power: str | None = None) -> dict[str, Any]:
-    """Create the server on *host* with the NICs *ports*. The server may have been on another host before (shelved,
+    """Create the server on *host* with the NICs *ports*. The server may have been on a host before (shelved,
     evacuated). Return the server as its agent reports it. *power*: the final power state of the server, by default
     ``power_of``."""
     power, secret = power or power_of(work), keys.tpm_secret_field(work)

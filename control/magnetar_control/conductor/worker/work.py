@@ -380,8 +380,8 @@ class Work:
         self._end("done", None, values)
 
     def failed(self, error: BaseException, **values: Any) -> None:
-        """End the action as failed: save the fault and *values*. Users read the message without hosts and addresses
-        (for an unexpected failure only its class, as in Nova), and no details of faults from 500 on."""
+        """End the action as failed: save the fault and *values*. Users see no hosts and addresses in its message (of an
+        unexpected failure only the class, as in Nova), and its details only if its code is below 500."""
         code, message, details = 500, type(error).__name__, "".join(traceback.format_exception(error))[-4000:]
         if isinstance(error, MagnetarError):
             code, message = error.status, user_message(error)
