@@ -144,8 +144,8 @@ class AuditReader:
         self.silent_hosts.add(name)
 
     def _read_counters(self, state: AuditState, page_hosts: Collection[AuditedHost]) -> None:
-        """Add to *state* the hosts whose counters differ from their claims, also when read with the host's row locked.
-        """
+        """Add to *state* the hosts whose counters differ from their claims, and still differ when read with the host's
+        row locked."""
         ids = {host.name: host.id for host in page_hosts}
         with self.store.api.read() as connection:
             suspects = host_counters.audit_host_counters(connection, host_ids=ids.values(), lock=False)

@@ -104,8 +104,8 @@ def run_scheduling(work: Work) -> None:
 def run_joint_scheduling(works: Sequence[Work]) -> list[Work]:
     """Schedule several new servers of cell0 together, at their first attempt; each step is one write for all.
 
-    Return the works that were not scheduled, for ``run_scheduling``. If an error is raised, each server may or may not
-    have been claimed for and moved.
+    Return the works that were not scheduled, for ``run_scheduling``. If an error is raised, some servers may have a
+    claim, and some may be in their cell already.
     """
     began, conductor = utc_now(), works[0].conductor
 

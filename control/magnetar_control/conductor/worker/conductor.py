@@ -130,8 +130,8 @@ class Conductor:
         place.read_host(self.store.api, self.states, name)
 
     def current_states(self) -> HostStates:
-        """Return the scheduler's hosts. All are read again after a cell was disabled or enabled: the hosts of other
-        conductors' cells send no news here."""
+        """Return the scheduler's hosts. After a cell was disabled or enabled, read all hosts again first, since this
+        conductor gets no news of hosts in other cells."""
         disabled = {cell.id for cell in self.store.cells() if cell.disabled}
         if disabled != self._disabled_cells:
             self.read_hosts()

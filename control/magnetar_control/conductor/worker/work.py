@@ -292,8 +292,8 @@ class Work:
 
     @contextlib.contextmanager
     def write(self, values: dict[str, Any] | None = None) -> Iterator[Connection]:
-        """Open one transaction of the server's database, which includes the deferred writes. A caller that sets columns
-        itself passes them as *values*; the deferred columns are added to them."""
+        """Yield the connection of one transaction of the server's database, which includes the deferred writes. A
+        caller that sets columns itself passes them as *values*; the deferred columns are added to them."""
         deferred, columns = self._deferred[:], dict(self._deferred_columns)
         with self.database.write() as connection:
             for write in deferred:
