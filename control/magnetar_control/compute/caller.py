@@ -55,8 +55,8 @@ class Caller:
         return Caller(self.cloud, self.context, request_id)
 
     def allows(self, rule: str, target: Any = None) -> bool:
-        """Return whether the caller passes *rule* for *target*, a row with project_id and user_id; for its own
-        resources when left out."""
+        """Return whether the caller passes *rule* for *target*, a row with project_id and user_id (the caller's own
+        when left out)."""
         if target is None:
             return self.cloud.policy.allows(rule, self.context)
         return self.cloud.policy.allows(rule, self.context, target.project_id, target.user_id)

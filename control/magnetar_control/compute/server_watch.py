@@ -13,7 +13,7 @@ from magnetar_control.store.engine.database import Database
 from magnetar_control.store.engine.timeouts import statement_timeout
 from magnetar_control.store.servers import servers
 
-#: Seconds between two reads when no bell rings.
+#: Seconds between two reads when ``SERVERS_BELL`` does not ring.
 LOOK = 0.1
 #: The state of a server that ``servers.fetch_server_stamps`` returns.
 Stamp = tuple[Any, ...]

@@ -145,8 +145,8 @@ def notify_server(caller: Caller, target: Target, connection: Connection, name: 
 
 def notify_stopped_actions(caller: Caller, server_id: str, connection: Connection,
                            begun: Sequence[StoppedAction]) -> None:
-    """Send notifications that actions of a server have failed: *begun* actions that the transaction *connection* has
-    removed from the queue. The reason is the ``message`` of each."""
+    """Send notifications that *begun*, actions of a server, have failed, in the transaction *connection*, which has
+    removed these actions from the queue. The ``message`` of each action is the reason."""
     notifications = caller.cloud.notifications
     if not (notifications and begun) or (row := servers.fetch_server_row(connection, server_id, lock=True)) is None:
         return

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 
 from magnetar_core.errors import Unavailable
 
-#: The most requests that wait for a host, and of a project, and the seconds that the next one waits for its turn.
+#: Limits of waiting requests, for a host and for a project; seconds after which further requests are refused.
 OF_HOST, OF_PROJECT, TURN = 8, 16, 3.0
 #: Seconds for an agent's answer, and seconds that a request waits for the conductors.
 ANSWER, DONE = 8.0, 9.0
@@ -24,7 +24,7 @@ WAITED_FOR = {"host": "the server's host", "project": "hosts of servers of the p
 
 class Shares:
     """Limits of the requests that wait for a host, by host and by project. A request above a limit waits until another
-    one has ended; when the oldest one has waited for ``TURN`` seconds, the request is refused."""
+    one has ended. It is refused when the oldest request within the limit has waited for ``TURN`` seconds."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
@@ -32,8 +32,8 @@ class Shares:
 
     @contextlib.contextmanager
     def of(self, host: str, project: str) -> Iterator[None]:
-        """Count the caller as waiting for *host* while the context is open. Raises ``Unavailable`` when the limit of
-        the host or of the project is reached."""
+        """Wait until *host* and *project* are below their limits, and count the caller for both while the context is
+        open. Raises ``Unavailable`` when the caller must wait too long."""
         keys, began = {("host", host): OF_HOST, ("project", project): OF_PROJECT}, time.monotonic()
         with self._changed:
             while full := next((key for key, most in keys.items() if len(self._since.get(key, ())) >= most), None):

@@ -52,7 +52,7 @@ class Application:
         raise NotImplementedError
 
     def admit(self, request: Request) -> Answer | None:
-        """Return a refusal of the request, whose body is not read yet, or ``None`` when its body may be read. Never
+        """Return an answer that refuses the request before its body is read; ``None`` when the body may be read. Never
         raises."""
         return None
 

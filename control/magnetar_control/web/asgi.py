@@ -31,7 +31,7 @@ access = logging.getLogger("magnetar.access")
 QUERY_LIMIT = 1 << 14
 #: Bytes of content in one send: few, to notice early whether the client reads.
 PIECE = 1 << 17
-#: Threads that read content to send. Threads for uploads beyond the users': for services, and for refusals.
+#: Threads for downloads. Threads for uploads of services and for refused uploads, in addition to those for users.
 STREAMS, MORE = 32, 32
 #: Statuses of a refused upload that close its connection, so that the client sends no more content.
 ENDING = (408, 429, 503)
@@ -89,8 +89,8 @@ class AsgiServer:
             place.free()
 
     def _place(self, scope: dict[str, Any]) -> ConnectionPlace:
-        """Return the place of a connection. It is counted for the client's address if a trusted proxy reports that
-        address; other connections are counted already (``Admitting``)."""
+        """Return the place of a connection among the open ones. If a trusted proxy reports the client's address, the
+        connection is counted for that address; ``Admitting`` has already counted all others."""
         headers = _headers(scope) if self.trusted else {}
         return self.connections.take(self._address(scope, headers) if "x-forwarded-for" in headers else "")
 
@@ -327,8 +327,8 @@ async def _sent(sending: Any, clock: Clock, size: int) -> None:
 
 
 def _incoming(receive: Any, loop: asyncio.AbstractEventLoop, pace: Pace) -> Callable[[], Iterator[bytes]]:
-    """Return a function for a handler's thread. It returns an iterator over the content, piece by piece, which raises
-    ``Fault`` 400 when the client disconnects, and ``TooSlow``."""
+    """Return a function that a handler calls in its thread for an iterator over the pieces of the content. The iterator
+    raises ``Fault`` 400 when the client disconnects, and ``TooSlow`` when it is slower than *pace*."""
 
     def chunks() -> Iterator[bytes]:
         clock = pace.clock()

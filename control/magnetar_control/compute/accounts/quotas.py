@@ -42,8 +42,8 @@ def _defaults(caller: Caller) -> Limits:
 
 
 def _merged_limits(caller: Caller, *holders: str) -> Limits:
-    """Return the limit of each resource. *holders*, in order of precedence, may have limits; the settings define the
-    rest."""
+    """Return the limit of each resource: the limit of the first of *holders* that has one, otherwise the limit of the
+    settings."""
     return caller.fetch(quotas.fetch_effective_limits, _defaults(caller), *holders)
 
 
@@ -59,10 +59,10 @@ def server_quota_usage(caller: Caller, project: str | None = None, user: str | N
                        connection: Connection | None = None) -> Limits:
     """Return the usage of the servers of a project, or of *user* in it: instances, cores, ram.
 
-    As in Nova, soft-deleted servers are not counted until they are being restored, and servers of a cell that does not
-    answer are not counted. One query for each cell. *connection*: a transaction of cell0, in which cell0 is queried
-    before the cells. A server that moves from cell0 to its cell meanwhile is then counted twice, and never missed; a
-    server that moves between other cells is counted once.
+    As in Nova, soft-deleted servers are counted only after their restoration has begun, and servers of a cell that does
+    not answer are not counted. *connection*: a transaction of cell0, in which cell0 is queried before the other cells.
+    A server that moves from cell0 to its cell in between is then counted twice, and never missed; a server that moves
+    between other cells is counted once. Each cell is queried once, and again when such a server has arrived there.
     """
     total = dict.fromkeys(COUNTED, 0)
     project = project or caller.project
@@ -82,8 +82,9 @@ def server_quota_usage(caller: Caller, project: str | None = None, user: str | N
 
 def _count_once(caller: Caller, of_cells: Mapping[str, Sequence[UsageRow] | None],
                 counted: Callable[[Database], Sequence[UsageRow]]) -> list[UsageRow]:
-    """Return the usage rows of all cells; a server that moves between cells is counted once. *of_cells*: the rows by
-    cell. *counted*: queries a cell again if such a server has arrived there, because its first rows may be older."""
+    """Return the usage rows of all cells, each server once. *of_cells*: the rows by cell, ``None`` for no answer.
+    *counted*: reads the rows of a cell; called for each cell in which a moving server has arrived, as its rows may be
+    outdated."""
     rows_by_cell = {id: list(rows or ()) for id, rows in of_cells.items()}
     leaving = [row for rows in rows_by_cell.values() for row in rows if row.id]
     arrived = cell_moves.servers_in_target_cell(caller.cloud.store, leaving) if leaving else set()
@@ -104,9 +105,10 @@ def configured_limits(caller: Caller, owner: Owner = Owner()) -> Given:  # noqa:
 
 
 def binding_limits(caller: Caller, owner: Owner = Owner(), configured: Given | None = None) -> Bounds:  # noqa: B008
-    """Return the limits on the servers of *owner* as pairs (limits, user): the project's with ``None``, and the user's
-    in it if some are set. Pairs in which all limits are unlimited are left out: they need no count of servers.
-    *configured*: the result of ``configured_limits``, when the caller has it already."""
+    """Return the limits on the servers of *owner* as pairs (limits, user): the project's limits with ``None``, and the
+    user's limits in the project, if any are set, with the user's id. A pair without a finite limit is left out: no
+    servers need to be counted for it. *configured*: the result of ``configured_limits``, when the caller has it
+    already."""
     binding: list[tuple[Limits, str | None]] = []
     project, user = owner.project_id or caller.project, owner.user_id or caller.context.user_id
     configured = configured_limits(caller, owner) if configured is None else configured
@@ -272,7 +274,7 @@ def check_quota_update(caller: Caller, project: str, want: Mapping[str, int]) ->
 
 def has_own_limits(caller: Caller, project: str, names: Iterable[str]) -> bool:
     """Return whether *project* has a limit of its own for any of *names*. Raises ``Forbidden`` when the caller may not
-    remove such limits."""
+    remove limits of the project."""
     caller.check_policy(f"{RULE}delete", Owner(project))
     return not caller.fetch(quotas.fetch_quota_limits, [project]).get(project, {}).keys().isdisjoint(names)
 

@@ -74,8 +74,8 @@ class Period:
 
 @use_case(f"{RULE}list")
 def list_project_usage(caller: Caller, period: Period) -> list[ProjectUsage]:
-    """Return the usage of each project that had servers in the period. A project continues on the next page when not
-    all of its servers fit. Raises ``InvalidRequest``."""
+    """Return the usage of each project that had servers in the period. When not all servers of a project fit on a page,
+    the next page has the others. Raises ``InvalidRequest``."""
     return _usage_of_period(caller, period, None)
 
 
@@ -100,8 +100,8 @@ def _usage_of_period(caller: Caller, period: Period, project: str | None) -> lis
 
 
 def _marker_keys(caller: Caller, id: str, project: str | None) -> usage.After:
-    """Return (project id, id) of the marker, the server *id*, which may have been deleted since the previous page.
-    Raises ``InvalidRequest`` when there is no such server."""
+    """Return (project id, id) of the server *id*, the marker of a page, which may be deleted by now. Raises
+    ``InvalidRequest`` when no server has the id, or when the server is not of *project* (``None``: any project)."""
     located_server = servers.find_server_row(caller.cloud.store, id, deleted=True) if len(id) == 36 else None
     if located_server is None or project not in (None, located_server[1].project_id):
         raise InvalidRequest(f"Marker {id[:80]} could not be found.")

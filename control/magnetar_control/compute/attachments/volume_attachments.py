@@ -51,9 +51,9 @@ def attach_server_volume(caller: Caller, target: Target, volume_id: str, device:
                          tag: str | None = None, *,
                          delete_on_termination: bool = False, multiattach: bool = True,
                          shelved: bool = True) -> Document:
-    """Reserve the volume, name its device, and return the attachment. The volume is attached afterwards, or when an
-    offloaded server is on a host again. *device*: the preferred name. *multiattach*: a volume for several servers may
-    be named. *shelved*: the server may be shelved."""
+    """Reserve the volume, choose a device name, queue the attachment, and return it. An offloaded server gets the
+    volume when it is on a host again. *device*: the preferred name. *multiattach*: allow a volume for several servers.
+    *shelved*: allow a shelved server."""
     _check_shelved(target, "attach_volume", shelved=shelved)
     if tag and target.row.vm_state == OFFLOADED:
         raise InvalidRequest("Attaching volumes with a tag is not supported for a server that is shelved and "
@@ -106,7 +106,7 @@ def _reserve_and_queue(caller: Caller, target: Target, key: str, args: Document,
 
 
 def _check_shelved(target: Target, key: str, *, shelved: bool) -> None:
-    """Raise ``Conflict`` for a shelved server unless *shelved*."""
+    """Raise ``Conflict`` for a shelved server unless *shelved* allows one. *key*: the action, for the message."""
     state = target.row.vm_state
     if state in (SHELVED, OFFLOADED) and not shelved:
         raise Conflict(f"Cannot '{key}' instance {target.row.id} while it is in vm_state {state}")
@@ -160,8 +160,9 @@ def _free_device(server: ServerRow, attachments: list[Document], wished: str | N
 @server_use_case("update", f"{RULE}update")
 def update_volume_attachment(caller: Caller, target: Target, volume_id: str, *, same: Mapping[str, Any] | None = None,
                              delete_on_termination: bool | None = None) -> None:
-    """Set whether the volume is deleted with the server. *same*: device, tag, serverId and id (the volume's) from the
-    request, which must equal the current ones. Raises ``Conflict`` when the server is locked."""
+    """Set whether the volume is deleted with the server; ``None`` changes nothing. Raises ``InvalidRequest`` when a
+    value in *same* (device, tag, serverId, or id: the volume's) differs from the current one, ``NotFound``, and
+    ``Conflict`` when the server is locked."""
     check_unlocked(caller, target.row)
     entry = _find_attachment(target, volume_id)
     fixed = {"device": entry["device"], "tag": entry["tag"], "serverId": target.row.id, "id": volume_id}
@@ -204,10 +205,9 @@ def check_volume_swap(caller: Caller, target: Target, volume_id: str, new_volume
     """Return the attachment of a volume, after checking that the new volume may replace it. Raises ``NotFound``,
     ``InvalidRequest``.
 
-    Nova's ``API.swap_volume`` checks sizes, states and, for multiattach, whether more than one server writes. It checks
-    neither for the root disk nor for read-only guests. Both are refused here, the latter by the agent
-    (``agent/magnetar_agent/volumes/swapping.py``): a server's root volume is part of its document, which moves,
-    rebuilds and shelving use.
+    As in Nova, the new volume must be available and at least as large. Root disks, multiattach volumes and encrypted
+    volumes are refused here, unlike in Nova: a root volume is part of the server's document, which moves, rebuilds and
+    shelving use. The agent refuses read-only disks (``agent/magnetar_agent/volumes/swapping.py``).
     """
     entry, show = _find_attachment(target, volume_id), caller.cloud.services.volume.show
     old, new = show(caller.context, entry["volume_id"]), show(caller.context, new_volume_id)
@@ -240,7 +240,7 @@ def _check_idle(target: Target, entry: VolumeOfServer) -> None:
 
 @server_use_case("detach_volume")
 def detach_server_volume(caller: Caller, target: Target, volume_id: str, *, shelved: bool = True) -> None:
-    """Queue the detachment of the volume from the guest. *shelved*: the server may be shelved. Raises ``NotFound``,
+    """Queue the detachment of the volume from the guest. *shelved*: allow a shelved server. Raises ``NotFound``,
     ``InvalidRequest``, ``Conflict``."""
     _check_shelved(target, "detach_volume", shelved=shelved)
     entry = _find_attachment(target, volume_id)

@@ -109,8 +109,8 @@ def delete_flavor(caller: Caller, id: str) -> None:
 
 
 def check_flavor_memory(flavor: FlavorOfServer, image: str, least: Any) -> None:
-    """Raise ``InvalidRequest`` when *flavor* has less memory than the *image*, a uuid, needs: *least* MiB, if that is
-    known."""
+    """Raise ``InvalidRequest`` when *flavor* has less memory than *least*, the MiB that an image needs; nothing is
+    checked if *least* is no number. *image*: the image's uuid, for the message."""
     need = int(least) if str(least).isdecimal() else 0
     if flavor["ram"] < need:
         raise InvalidRequest("Flavor's memory is too small for requested image. Flavor "

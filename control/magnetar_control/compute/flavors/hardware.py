@@ -44,12 +44,13 @@ def root_name(flavor: FlavorOfServer, image: Mapping[str, Any]) -> str:
 
 def check_server_specs(caller: Caller, flavor: FlavorOfServer | None, image: Mapping[str, Any] | None,
                        had: Mapping[str, Any] | None = None, stands: Mapping[str, Any] | None = None) -> str | None:
-    """Raise ``InvalidRequest`` for extra specs of *flavor* and properties of *image* that would have no effect, or
-    contradict each other. Return and raise as ``refuse_without_effect`` for those without effect.
+    """Raise ``InvalidRequest`` for extra specs of *flavor* and properties of *image* that are malformed or contradict
+    each other, and, as ``refuse_without_effect``, for those without effect. Return a warning about those that are
+    accepted and ignored; ``None`` if there are none.
 
-    *flavor* and *image* are results of ``find_flavor`` and ``find_image``; one of them is ``None`` when the request
-    does not change it: *had* is then the existing server's. *stands*: properties of the server's current image; they
-    are accepted.
+    *flavor* and *image* are results of ``find_flavor`` and ``find_image``. When the request changes only one of them,
+    the other is ``None``, and *had* is the server's current one. *stands*: properties of the server's current image;
+    they are accepted.
     """
     of_image = image or (had if flavor and had else None) or {}
     try:
@@ -82,9 +83,9 @@ def check_server_specs(caller: Caller, flavor: FlavorOfServer | None, image: Map
 
 
 def refuse_without_effect(caller: Caller, subject: str, ineffective: Sequence[str], remedy: str) -> str | None:
-    """Raise ``InvalidRequest`` for *ineffective*, the parts of *subject* that have no effect. When the setting
-    ``specs_without_effect`` is ``warn``, return a warning instead; ``None`` without such parts. *remedy*: the advice in
-    the error, followed by that setting."""
+    """Raise ``InvalidRequest`` for *ineffective*, the parts of *subject* that have no effect; when the setting
+    ``specs_without_effect`` is ``warn``, return a warning instead. Return ``None`` if *ineffective* is empty. *remedy*:
+    the advice in the error, followed by that setting."""
     if not ineffective:
         return None
     message = f"{subject} would do nothing here: {'; '.join(ineffective)}."
@@ -150,8 +151,8 @@ def _check_aliases(caller: Caller, flavor: FlavorOfServer, specs: Mapping[str, A
 
 
 def check_nics(flavor: FlavorOfServer, image: Mapping[str, Any], nics: Iterable[ServerNic | PortRequest]) -> None:
-    """Raise ``InvalidRequest`` for *nics* that are devices of the host when the server's memory is encrypted (the
-    devices cannot read such memory), or when the flavor limits NICs (the host cannot limit devices)."""
+    """Raise ``InvalidRequest`` when any of *nics* is a device of the host, and either the server's memory is encrypted,
+    which devices cannot read, or the flavor limits NICs, which the host cannot do for devices."""
     if not any(nic.get("devices") for nic in nics):
         return
     if limit := next((name for name in flavor.get("extra_specs") or {} if name.startswith("quota:vif_")), None):
@@ -188,8 +189,8 @@ def check_placement_unchanged(flavor: FlavorOfServer, old: Mapping[str, Any] | N
 
 
 def check_encryption_unchanged(server: ServerRow, desired: tuple[Mapping[str, Any], Mapping[str, Any]]) -> None:
-    """Raise ``InvalidRequest`` when the *desired* flavor and image would change whether the local disks of *server* are
-    encrypted, or would pass its TPM secret to or from the deployment. A secret from an earlier flavor counts."""
+    """Raise ``InvalidRequest`` when the *desired* (flavor, image) would change whether the local disks of *server* are
+    encrypted, or whether its TPM secret belongs to the deployment. A secret from an earlier flavor counts."""
     had = server.flavor, server.image
     words = [tpm_secret_owner(*had) or servers.tpm_drawn(server), tpm_secret_owner(*desired)]
     if all(words) and words[0] != words[1] and DEPLOYMENT in words:
@@ -210,8 +211,8 @@ def host_bound_hardware(server: ServerRow, live: bool) -> str:
     """Return the hardware that prevents a suspension, or with *live* a live migration, of the server, as a text with
     advice for the user; "" when there is none.
 
-    PCI devices prevent only a suspension: whether they can migrate, the target host decides. NICs that are devices
-    prevent neither: the guest releases them meanwhile.
+    PCI devices prevent a suspension only; the target host decides whether they can migrate live. NICs that are devices
+    of the host prevent neither: the guest releases them meanwhile.
     """
     flavor = server.flavor
     devices = devices_of(flavor, server.nics)

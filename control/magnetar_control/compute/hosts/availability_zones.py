@@ -29,8 +29,8 @@ class Zone(NamedTuple):
 
 @use_case(f"{RULE}list")
 def list_availability_zones(caller: Caller) -> list[Zone]:
-    """Return all zones of hosts by name, available ones first. A zone is available when one of its hosts is not
-    disabled."""
+    """Return all zones that have hosts: first the available ones, then the others, each by name. A zone is available
+    when at least one of its hosts is not disabled."""
     hosts = caller.cloud.hosts.all().values()
     good = {host.zone for host in hosts if not host.disabled}
     bad = {host.zone for host in hosts} - good
@@ -39,7 +39,8 @@ def list_availability_zones(caller: Caller) -> list[Zone]:
 
 @use_case(f"{RULE}detail")
 def list_zone_details(caller: Caller) -> list[Zone]:
-    """Return all zones, the conductors' first. Available zones have their services, without disabled hosts."""
+    """Return all zones: the conductors' zone, then other available zones by name, then unavailable ones. Available
+    zones have their services, except disabled hosts; unavailable ones have none."""
     zones: dict[str, list[Service]] = {}
     for service in services.read_services(caller):
         zones.setdefault(service.zone, []).append(service)

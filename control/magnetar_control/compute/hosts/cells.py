@@ -55,7 +55,7 @@ def _make_tables(url: str) -> None:
 
 
 def update_cell(caller: Caller, name: str, *, database_url: str | None = None, disabled: bool | None = None) -> None:
-    """Point the cell to another database, without copying any data, and disable or enable it. ``None`` changes nothing.
+    """Set the URL of the cell's database (no data is copied), and disable or enable the cell. ``None`` changes nothing.
     Raises ``Conflict`` when the database does not answer."""
     _check(caller)
     if database_url is not None:

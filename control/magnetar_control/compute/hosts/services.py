@@ -103,8 +103,8 @@ def _set_host_columns(caller: Caller, name: str, status: str | None, reason: str
 
 
 def _check_evacuated(caller: Caller, name: str) -> None:
-    """Raise ``InvalidRequest`` while a forced-down host still has evacuated servers to remove, or a server is being
-    evacuated from it."""
+    """Raise ``InvalidRequest`` when the host *name* is forced down and an evacuation from it is unfinished: a server is
+    being evacuated, or the host still has remains of an evacuated server."""
     row = caller.fetch(hosts.fetch_host_row, name)
     if row is not None and row.forced_down and services.host_has_evacuations(
             caller.cloud.store.cell(row.cell_id), name):

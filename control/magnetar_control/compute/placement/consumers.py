@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Allocations that clients replace through Placement's API, for all types of consumers.
 
-Allocations of a server or its migration that then differ from its flavor are found and corrected by ``magnetar audit``.
+When a client's allocations of a server or migration differ from its flavor, ``magnetar audit`` finds and corrects them.
 A consumer that is no server holds its allocations until their creator removes them. Devices are claimed through the
-aliases that flavors name: here they can be kept or released, and no others claimed. An agent chooses the share of a
-server in NUMA cells: here it stays as it is, or is released together with everything held of the host.
+aliases that flavors name: a client can keep or release them, but claim no others. An agent chooses a server's share of
+NUMA cells: a client must repeat this share, or release everything that the server holds of the host.
 """
 
 from __future__ import annotations
@@ -122,9 +122,10 @@ _Devices = Mapping[str, Mapping[str, int]]
 
 def _split_wish(wish: Wish, rows: Sequence[ClaimRow], roots: Mapping[str, Provider],
                 below: Mapping[str, ChildProvider]) -> tuple[Wish, _Devices]:
-    """Return *wish* with bandwidth as amounts of the hosts, and the numbers of devices that the consumer keeps on each
-    host. *rows*: the consumer's allocations. *below*: the providers below the hosts, by uuid. Raises ``InvalidRequest``
-    when *wish* has more devices than the consumer holds, or other amounts of NUMA cells."""
+    """Return *wish* with amounts of hosts only (bandwidth becomes an amount of its host), and the numbers of devices
+    that the consumer keeps, by host and alias. *rows*: the consumer's allocations. *below*: the providers below the
+    hosts, by uuid. Raises ``InvalidRequest`` when *wish* has devices that the consumer does not hold, or changes its
+    NUMA cells."""
     places = {id: str(below[id].told["place"]) for id in wish.held  # providers of bandwidth
               if id in below and "place" in below[id].told}
     _check_cells(wish, rows, roots, below)
@@ -232,8 +233,8 @@ def _check_generation(id: str, rows: Sequence[ClaimRow], wish: Wish) -> None:
 
 def _consumer_owner(id: str, rows: Sequence[ClaimRow], wish: Wish, is_server: bool) -> tuple[str,
                                                                                              dict[str, str] | None]:
-    """Return (server, ``None``) for a server or its migration, otherwise (*id*, owner of the consumer). Raises
-    ``InvalidRequest`` when the wish names another type for a server."""
+    """Return (server id, ``None``) for a server or its migration, otherwise (*id*, owner of the consumer). Raises
+    ``InvalidRequest`` when *wish* names a wrong type for a server or migration."""
     first = rows[0] if rows else None
     if is_server if first is None else first.owner is None:
         server = id if first is None else first.server_id

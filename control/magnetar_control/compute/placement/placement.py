@@ -65,7 +65,7 @@ class Placement:
             return self.read_roots(connection, ids)
 
     def roots_of_tree(self, id: str) -> list[Provider]:
-        """Return the host of that uuid; all hosts when *id* may be a provider below one of them."""
+        """Return the host with the uuid *id*; if there is none, all hosts, because *id* may be a provider below one."""
         return self.roots({id}) or self.roots()
 
     def roots_of_name(self, name: str) -> list[Provider]:

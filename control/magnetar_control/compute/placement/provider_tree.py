@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Resource providers: hosts, and the providers below them.
 
-Parts of a host that its agent reports (``providers`` of ``kinds.Host``), such as PCI devices, are providers below it.
-The ``devices`` of the allocations are the claims on them. ``core.hardware.pci.assign_held_devices`` computes which
-devices these are; there is no other record. The bandwidth of each physical network of a host, and of cards there
-(``core.bandwidth``), is also a provider, and is claimed like custom classes. So are its NUMA cells
-(``core.hardware.numa_providers``): agents choose the cells of servers, and their reports are the only record.
+Providers below a host are parts that its agent reports (``providers`` of ``kinds.Host``), such as PCI devices. The
+``devices`` of allocations say how many devices are claimed; which ones, no record says:
+``core.hardware.pci.assign_held_devices`` computes it. The bandwidth of each physical network of a host, and of its
+cards (``core.bandwidth``), is also a provider, and is claimed like custom classes. The NUMA cells of a host
+(``core.hardware.numa_providers``) are providers too: agents choose the cells of servers, and only their reports record
+the choice.
 """
 
 from __future__ import annotations

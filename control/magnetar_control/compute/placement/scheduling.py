@@ -41,9 +41,9 @@ def predicted_host(caller: Caller, row: Mapping[str, Any], freed: FlavorOfServer
     """Return the name of the host that the scheduler would now choose for a new server. Raises ``NoSpace``; its message
     has the reason for administrators.
 
-    *row*: the columns of the server, which need not be stored. *freed*, *freed_image*: flavor and image of the server
-    that it replaces, whose amounts and devices count as free on every host. If that server uses NUMA cells, all cells
-    count as free. Failed builds are not considered: only conductors know of them.
+    *row*: the columns of the server, which need not be stored. *freed*, *freed_image*: flavor and image of a server
+    that the new one replaces; the amounts and devices of the old server count as free on every host, and so do all NUMA
+    cells if it uses some. Failed builds are not considered: only conductors know of them.
     """
     cloud = caller.cloud
     spec = spec_of_server(cloud.store.api, cloud.services.volume, caller.context, ServerRow.of_values(row))

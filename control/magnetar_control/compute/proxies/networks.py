@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Networks and floating IPs that Nova forwards (until 2.35; floating IPs of servers until 2.43). Floating IPs exist
-when the network service has an engine; the addresses of a server's ports stay as they are."""
+"""Networks and floating IPs that Nova forwards to the network service (until 2.35; floating IPs of servers until 2.43),
+and fixed IPs of servers. Only a network service with an engine has floating IPs."""
 
 from __future__ import annotations
 

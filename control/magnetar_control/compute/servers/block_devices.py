@@ -91,8 +91,8 @@ def complete_block_device_mapping(caller: Caller, request: BlockDeviceRequest) -
 
 def root_image_properties(caller: Caller, image: Mapping[str, Any] | None,
                           block_devices: Sequence[BlockDevice]) -> Mapping[str, Any]:
-    """Return the properties of the image that the root disk is made from, also when a volume was made from it.
-    *block_devices*: the result of ``complete_block_device_mapping``."""
+    """Return the properties of the image of the root disk, or of the image from which its volume or snapshot was made;
+    {} without one. *block_devices*: the result of ``complete_block_device_mapping``."""
     root = next((block_device for block_device in block_devices if block_device["boot_index"] == 0),
                 None) if image is None else None
     properties: Mapping[str, Any] | None = (image or {}).get("properties")
@@ -162,8 +162,8 @@ def _property_of(image: Mapping[str, Any]) -> str:
 def _check_local_image(image: Mapping[str, Any] | None, block_devices: Sequence[BlockDevice]) -> None:
     """Raise ``InvalidRequest`` for a local image that is not the root disk of the request's image.
 
-    A volume with boot_index 0 is the root disk even when the request has an image, as in Nova. The image then gives its
-    properties.
+    A volume with boot_index 0 is the root disk even when the request also names an image, as in Nova. Of that image,
+    only the properties are then used.
     """
     for block_device in block_devices:
         if (block_device["source_type"], block_device["destination_type"]) == ("image", "local") and (
@@ -219,8 +219,9 @@ def snapshot_block_devices(caller: Caller, server: ServerRow, image_id: str) -> 
 
 
 def _check_local(caller: Caller, request: BlockDeviceRequest, block_devices: Sequence[BlockDevice]) -> None:
-    """Raise ``InvalidRequest`` when ephemeral disks together, or the swap disk, are larger than in the flavor, or when
-    there are more local disks, with the root disk of an image, than the setting ``max_local_block_devices`` allows."""
+    """Raise ``InvalidRequest`` for more swap or more ephemeral disk (in sum) than the flavor has, a second swap disk, a
+    guest_format other than ext4, and more local disks (including a local root disk) than
+    ``max_local_block_devices``."""
     flavor, blank = request.flavor, [block_device for block_device in block_devices if is_blank(block_device)]
     swaps, ephemerals = list(filter(is_swap, blank)), [block_device for block_device in blank
                                                        if not is_swap(block_device)]
@@ -323,8 +324,8 @@ def _check_words(block_device: Mapping[str, Any], source: str, target: str, requ
 
 
 def _check_local_words(fields: Mapping[str, Any], source: str, request: BlockDeviceRequest, where: str) -> None:
-    """Raise ``InvalidField`` for keys of a local disk that have no effect. *fields*: its keys and values. The disk_bus
-    that the disk has anyway is accepted, because images that Nova makes of servers contain it."""
+    """Raise ``InvalidField`` for keys of a local disk that have no effect. *fields*: its keys and values. A disk_bus
+    equal to that of flavor or image is accepted, because images that Nova makes of servers contain it."""
     flavor = request.flavor
     for name, allowed, why in REFUSED:
         if name in fields and fields[name] not in (*allowed, *_DEFAULTS.get(name, ())) and not (

@@ -44,7 +44,7 @@ LACKS = {"xvpvnc": "that was a Java applet of XenServer: ask for the type novnc"
 _NOVNC_SETTINGS = "autoconnect=true&resize=scale&reconnect=true&reconnect_delay=1000"
 _PAGES = {NOVNC: f"vnc.html?{_NOVNC_SETTINGS}&", SERIAL: "serial.html?", SPICE: "spice.html?"}
 _TOKEN = re.compile(r"([0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})\.[A-Za-z0-9_-]{43}")
-#: Seconds in which the console of a moved server can be opened again. noVNC does it after one.
+#: Seconds in which the console of a moved server can be opened again. noVNC reconnects after one second.
 AGAIN = 30.0
 #: Further channels that a SPICE session may have, and seconds in which they can be opened. Clients open all of them as
 #: soon as they have the list (display, inputs, cursor; also for sound, and for ports).

@@ -78,8 +78,8 @@ def _accept_volume_event(_caller: Caller, target: Target, tag: str | None) -> in
 
 
 def _accept_power_event(_caller: Caller, target: Target, tag: str | None) -> int:
-    """Return ``TAKEN`` when *tag* is the power state that the host reports, ``IN_VAIN`` for another one, which is not
-    followed, and ``WRONG`` for an unknown one."""
+    """Return ``TAKEN`` when *tag* is the power state that the host reports, ``IN_VAIN`` when it is another one (the
+    server is not changed), and ``WRONG`` when it is no power state."""
     if tag not in POWER:
         return WRONG
     return TAKEN if target.row.power_state == POWERS[POWER[tag]].number else IN_VAIN

@@ -20,7 +20,7 @@ OWN = "os_compute_api:servers:migrations:"
 INDEX = f"{ALL}index"
 #: Rules for reading the names of hosts, in all migrations and in the migrations of a server.
 HOSTS_OF_ALL, HOSTS_OF_ONE = f"{INDEX}:host", f"{OWN}index:host"
-#: Statuses in which a live migration can be aborted. When queued ones cannot be, only the first.
+#: Statuses in which a live migration can be aborted; only the first one when queued migrations cannot be aborted.
 ABORTABLE = ("running", "queued", "preparing")
 
 
@@ -102,8 +102,8 @@ def _find_migration(target: Target, number: str) -> MigrationRow:
 
 @server_use_case(rule=f"{OWN}delete")
 def abort_live_migration(caller: Caller, target: Target, number: str, *, queued: bool = True) -> None:
-    """Abort a live migration; the server stays on its host. A queued migration ends immediately; without *queued* it is
-    refused."""
+    """Abort a live migration; the server stays on its host. *queued*: also abort a queued migration, which ends
+    immediately; otherwise refuse it with ``InvalidRequest``."""
     _check_migrating(caller, target, "abort live migration")
     _request_outcome(caller, target, number, migrations.ABORT, ABORTABLE if queued else ABORTABLE[:1])
 
@@ -129,8 +129,8 @@ KEYS = {migrations.ABORT: "live_migration_cancel", migrations.FORCE: "live_migra
 
 def _request_outcome(caller: Caller, target: Target, number: str, wish: str, states: tuple[str, ...]) -> None:
     """Record the request *wish*, to abort or to complete the migration, with its instance action. Raises
-    ``InvalidRequest`` unless the migration's status is in *states*; tries again when the status has changed
-    meanwhile."""
+    ``InvalidRequest`` unless the migration's status is in *states*. If the status changes meanwhile, the check and the
+    record are repeated."""
     server, done = target.row, False
     while not done:
         row = _find_migration(target, number)

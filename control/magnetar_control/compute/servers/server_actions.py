@@ -304,7 +304,7 @@ def unlock_server(caller: Caller, target: Target) -> None:
 
 @server_use_case("os-resetState")
 def reset_server_state(caller: Caller, target: Target, state: str) -> None:
-    """Set a server's state to *state*, ``active`` or ``error``, and stop its actions. A deletion in progress stays."""
+    """Set a server's state to *state*, ``active`` or ``error``, and stop its actions, except a deletion in progress."""
     with target.database.write() as connection:
         notify_stopped_actions(caller, target.row.id, connection,
                                stopped_actions.reset_server_actions(connection, target.row.id))

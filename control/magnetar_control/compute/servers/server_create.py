@@ -236,9 +236,9 @@ def prepare_servers(caller: Caller, new_servers: NewServers, instead_of: str | N
 
 
 def trusted_certificates(caller: Caller, ids: Sequence[str] | None, on_volume: bool, where: str = "") -> str | None:
-    """Return the value of a server's column ``trusted_certs``: the certificates *ids*, by default those of the
-    settings, ``None`` without any. *on_volume*: its root disk is a volume, whose signature is never verified. *where*:
-    the prefix of the field in errors. Raises ``InvalidField``."""
+    """Return the value of a server's column ``trusted_certs``: the certificates *ids*, otherwise those of the settings;
+    ``None`` without any, and with *on_volume* (a root disk that is a volume is never verified). Raises ``InvalidField``
+    for *ids* with *on_volume*. *where*: the prefix of the field in this error."""
     if ids and on_volume:
         raise InvalidField(f"{where}trusted_image_certificates",
                            "is not supported when booting from volume: no image is verified then. Leave it out")

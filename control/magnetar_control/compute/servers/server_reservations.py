@@ -106,8 +106,8 @@ def _withdraw_servers(caller: Caller, named: OfServers, reserved: set[str]) -> N
 
 def _free_reservations(caller: Caller, server_id: str, resources: NamedResources,
                        reserved: set[str] | None = None) -> None:
-    """Release the reservations of a server's ports, and of its volumes: all of them, or only the attachments
-    *reserved*."""
+    """Release the reservations of a server's ports and volumes. *reserved*: the volume attachments to release;
+    ``None``: all."""
     if resources.ports:
         caller.cloud.services.network.release(server_id)
     for attachment_id in (id_of_new(server_id, id) for id in resources.volumes):

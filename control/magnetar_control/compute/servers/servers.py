@@ -33,7 +33,7 @@ from . import soft_delete
 
 READ = "os_compute_api:servers:"
 INDEX, DETAIL, SHOW, ALL_FILTERS = f"{READ}index", f"{READ}detail", f"{READ}show", f"{READ}allow_all_filters"
-#: The rule for reading a server's host, and its name there.
+#: The rule for reading a server's host, and the name of the server on that host.
 EXTENDED = "os_compute_api:os-extended-server-attributes"
 #: Columns of short lists.
 BRIEF = (table.c.id, table.c.name)

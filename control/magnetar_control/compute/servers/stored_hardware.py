@@ -163,7 +163,8 @@ def _with_properties(image: Mapping[str, Any], properties: Mapping[str, str]) ->
 
 
 def _check_claims(server: ServerRow, new: Mapping[str, Any]) -> None:
-    """Raise ``InvalidField`` for properties that would need more of a host than the server has claimed."""
+    """Raise ``InvalidField`` when the image properties *new* would change the server's placement on its host (CPUs,
+    NUMA cells, pages), or its encryption."""
     flavor = server.flavor
     try:
         check_placement_unchanged(flavor, server.image, new)
