@@ -35,8 +35,8 @@ class HeldAction(NamedTuple):
     number: int
 
     def release(self) -> bool:
-        """Release the action to the conductors. Return ``False`` when the action is gone because the server is deleted;
-        ``True`` also when a conductor has already taken the action."""
+        """Release the action to the conductors, and return ``True``, also when a conductor has already taken it. Return
+        ``False`` when the action has failed, or is gone because the server is deleted."""
         with self.target.database.write() as connection:
             done = connection.execute(update(actions).where(
                 actions.c.id == self.number, actions.c.state == "queued").values(not_before=None)).rowcount

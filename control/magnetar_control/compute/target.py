@@ -163,9 +163,9 @@ def notify_stopped_actions(caller: Caller, server_id: str, connection: Connectio
 
 
 class ServerUseCase(Generic[P, R]):
-    """A function of caller, target and more arguments. A call first checks the policy *rule*; with *key*, it also
-    checks lock and states by that row of ``ACTIONS``. A server that moves to another cell meanwhile is looked up
-    again."""
+    """A function of caller, target and more arguments. A call first checks the policy *rule* and, with *key*, lock and
+    states by the row *key* of ``ACTIONS``. If the server moves to another cell meanwhile, the call looks it up and
+    begins again."""
 
     def __init__(self, function: Callable[Concatenate[Caller, Target, P], R], rule: str, key: str | None) -> None:
         self.function, self.rule, self.key = function, rule, key

@@ -27,8 +27,9 @@ ROLES: Mapping[str, frozenset[str]] = {"admin": frozenset(), "service": frozense
 class Guarded(Route):
     """A route with a guard.
 
-    *who*: the callers that may use it: ``anyone``, ``token`` (a valid token), ``service`` (the role, or ``admin``) or
-    ``admin``. *status*: of the answer, if the handler returns a document or nothing. *way*: where the handler runs.
+    *who*: the callers that may use it: ``anyone``, ``token`` (any valid token), ``service`` (the role ``service`` or
+    ``admin``) or ``admin``. *status*: of the answer, if the handler returns a document or nothing. *way*: where the
+    handler runs.
     """
 
     who: str = "token"
@@ -159,12 +160,10 @@ def unauthenticated_fault(where: str) -> Fault:
 def by_token(validate: Callable[[str], Any], catalogue: str = "/identity",
              scopes: Collection[str] = ("project", "")) -> Callable[[Request], None]:
     """Return a function ``authenticate`` for ``Routed``. It validates X-Auth-Token with *validate* (of
-    ``services.Identity``), and sets ``for_user`` in the context when X-Service-Token is a service's.
-
-    *catalogue*: where a client without a token gets one, a path of this server or a URL; the error 401 says so.
-    *scopes*: the accepted scopes of tokens, as in ``Context.scope``; other tokens get 403, as from policies whose
-    scope_types is project.
-    """
+    ``services.Identity``), and sets ``for_user`` in the context when X-Service-Token is the token of a service.
+    *catalogue*: the path on this server, or the URL, at which clients get tokens; the error 401 names it. *scopes*: the
+    accepted scopes of tokens, as in ``Context.scope``; other tokens get 403, as from policies whose scope_types is
+    project."""
 
     def authenticate(request: Request) -> None:
         token, beside = request.headers.get("x-auth-token"), request.headers.get("x-service-token")

@@ -15,8 +15,8 @@ from typing import Any, TextIO
 import orjson
 
 log = logging.getLogger(__name__)
-#: Loggers below WARNING whose lines wait for the next batch, and seconds between two batches. A write by the event loop
-#: gives other threads the interpreter, and the loop waits up to a millisecond until it gets it back.
+#: Loggers below WARNING whose lines wait for the next batch, and seconds between two batches. A write in the event loop
+#: releases the interpreter lock, which the loop may get back only after a millisecond.
 BATCHED, EVERY = ("magnetar.access",), 0.2
 #: Number of lines that may wait. Further lines are dropped and counted.
 MOST = 10_000

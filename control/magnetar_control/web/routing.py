@@ -74,8 +74,8 @@ def path_segments(path: str) -> list[str]:
 
 
 def _walk(node: dict[Any, Any], words: list[str], at: int, values: tuple[str, ...]) -> tuple[Any, tuple[str, ...]]:
-    """Return the routes at the end of *words* and the parameters, or ``None`` without routes. Fixed words take
-    precedence over parameters, which are tried when fixed words lead to no route."""
+    """Return the routes at the end of *words* (``None`` without routes), and the values of the parameters. Fixed words
+    take precedence; parameters are tried when no route follows a fixed word."""
     if at == len(words):
         return node.get(_END), values
     fixed = node.get(words[at])

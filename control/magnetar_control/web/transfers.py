@@ -76,7 +76,8 @@ class Clock:
         return max(0.001, self._pace.window - self._waited)
 
     def note(self, seconds: float, moved: int) -> None:
-        """Record a wait of *seconds* and the number of bytes *moved* meanwhile. Raises ``TooSlow``."""
+        """Record a wait of *seconds* and the number of bytes *moved* meanwhile. Raises ``TooSlow`` at the end of a
+        window in which the client was slower than the minimum."""
         self._waited += seconds
         self._moved += moved
         if self._waited >= self._pace.window:

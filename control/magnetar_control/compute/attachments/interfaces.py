@@ -138,9 +138,9 @@ def detach_nic(caller: Caller, target: Target, port_id: str) -> None:
 def delete_port(caller: Caller, id: str) -> None:
     """Delete a port. As in Neutron, a port of a server is detached first, even when the server is locked.
 
-    Return when the port is gone. If the host needs longer than ``DONE`` seconds, return; the port is then deleted
-    later. Raises ``Conflict`` when the server's state does not allow detaching, and when the guest does not release the
-    NIC; the port stays then.
+    Return when the port is gone, or after ``DONE`` seconds; a slow host detaches it later, and the port is then
+    deleted. Raises ``Conflict``, and keeps the port, when the server's state does not allow detaching, or the guest
+    does not release the NIC.
     """
     store = caller.cloud.services.network.resources["ports"]
     try:

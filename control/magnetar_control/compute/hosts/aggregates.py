@@ -193,8 +193,9 @@ def _take_host(caller: Caller, connection: Any, row: Aggregate, host: str) -> No
 
 
 def set_host_aggregates(caller: Caller, connection: Any, host: str, aggregate_ids: Collection[str]) -> None:
-    """Put *host* into the aggregates *aggregate_ids* (uuids), and remove it from all others, in a transaction that
-    holds the lock of all aggregates. Raises ``InvalidRequest`` for an unknown uuid, ``Forbidden``, ``Conflict``."""
+    """Put *host* into the aggregates *aggregate_ids* (uuids), and remove it from all others. *connection*: a
+    transaction that has locked all aggregates. Raises ``InvalidRequest`` for an unknown uuid, ``Forbidden``,
+    ``Conflict``."""
     aggregates_by_id = {aggregate.uuid: aggregate for aggregate in aggregates.fetch_aggregate_rows(connection)}
     if missing := sorted({*aggregate_ids} - aggregates_by_id.keys()):
         raise InvalidRequest(f"There is no host aggregate {missing[0][:80]}: make it first, with `openstack aggregate "

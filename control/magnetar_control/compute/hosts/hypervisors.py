@@ -178,8 +178,8 @@ def processor_info(vcpus: int, info: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def agent_address(endpoint: str) -> str | None:
-    """Return the IP address of an agent: this machine's for an agent on a socket, ``None`` when the name cannot be
-    resolved."""
+    """Return the IP address of an agent: this machine's when the agent listens on a Unix socket; ``None`` when the name
+    of *endpoint* cannot be resolved."""
     name = urlsplit(endpoint).hostname or "127.0.0.1"
     try:
         return str(ip_address(name))

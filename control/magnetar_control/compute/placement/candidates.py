@@ -166,8 +166,8 @@ def _candidates_of_tree(root: Provider, request: CandidateRequest) -> Iterator[A
 
 
 def _amounts_of_group(group: RequestGroup, several: Sequence[Provider]) -> list[tuple[Provider, str, int]]:
-    """Return (provider, resource class, amount) for each resource of *group*. *several*: the group's only provider, or
-    for the group without a suffix the provider of each resource class."""
+    """Return (provider, resource class, amount) for each resource of *group*. *several*: the only provider of a group
+    with a suffix; the provider of each resource class, in their order, for the group without one."""
     givers = several if not group.suffix else [*several] * len(group.resources)
     return [(provider, name, amount) for (name, amount), provider in zip(group.resources.items(), givers, strict=True)]
 

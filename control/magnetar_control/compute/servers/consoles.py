@@ -110,7 +110,7 @@ class ConsoleUrls:
         self.base = (settings.console_url or f"{root}/console").rstrip("/")
 
     def of(self, opened: OpenedConsole) -> str:
-        """Return the URL in the form of Nova: of the page of a graphical console, or of the WebSocket of a serial
+        """Return the URL that Nova would return: of the page of a graphical console, of the WebSocket of a serial
         console."""
         return self.socket(opened) if opened.type == SERIAL else self.page(opened)
 
@@ -140,7 +140,7 @@ class ConsoleGrant(NamedTuple):
 
     @property
     def further(self) -> bool:
-        """Whether the main channel of its SPICE session is open, so that the token admits a further channel."""
+        """Whether the main channel of the token's SPICE session is open, so that the token admits a further channel."""
         return self.token.channels is not None
 
 
@@ -189,7 +189,8 @@ class Whereabouts(NamedTuple):
 
 
 def console_whereabouts(cloud: Cloud, grant: ConsoleGrant) -> Whereabouts:
-    """Return the new host of the console's guest after a live migration, or whether one is in progress."""
+    """Return the host to which a live migration has moved the console's server, or that one is in progress. Both fields
+    are unset if neither is the case, or if the server cannot be migrated live."""
     located_server = servers.find_server_row(cloud.store, grant.server.id)
     if located_server is None or located_server[1].vm_state not in ACTIONS["os-migrateLive"].states:
         return Whereabouts()

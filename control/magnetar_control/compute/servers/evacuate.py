@@ -21,12 +21,10 @@ from magnetar_core.errors import Conflict, InvalidField, InvalidRequest, NotFoun
 def evacuate_server(caller: Caller, target: Target, host: str | None = None, *, force: bool = False,
                     stopped: bool = False,
                     on_shared_storage: bool = False, new_password: bool = False, admin_pass: str | None = None) -> None:
-    """Rebuild the server on another host: on *host* when it is named, with *force* without the scheduler.
-
-    *stopped*: do not start the server there. *on_shared_storage*: the root disk outlives the host. *admin_pass*: a
-    password for the guest; *new_password*: the caller has chosen it. Raises ``NotFound``, ``InvalidRequest``,
-    ``Conflict``.
-    """
+    """Rebuild the server on another host, *host* or one that the scheduler chooses. *force*: use *host* without the
+    scheduler. *stopped*: do not start the server there. *on_shared_storage*: the root disk outlives the host.
+    *admin_pass*: a password for the guest; *new_password*: the caller has chosen it. Raises ``NotFound``,
+    ``InvalidRequest``, ``Conflict``."""
     server = target.row
     _check_host(caller, target, host, force=force)
     if on_shared_storage and new_password:

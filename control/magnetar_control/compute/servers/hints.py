@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Scheduler hints of new servers. A filter that is on follows its hint. A hint of a filter that is off, or of Nova's
-cells, is refused. A name that Nova does not know passes with a warning, as Nova's schema is open."""
+"""Scheduler hints of new servers. An enabled filter follows its hint. A hint of a disabled filter, or of Nova's cells,
+is refused. A name that Nova does not know is accepted with a warning, as Nova's schema is open."""
 
 from __future__ import annotations
 

@@ -116,8 +116,8 @@ def migrate_server(caller: Caller, target: Target, host: str | None = None) -> N
 
 
 def _cells(caller: Caller, target: Target) -> dict[str, bool]:
-    """Return the argument that lets a resize or cold migration choose a host of another cell; {} when the caller may
-    not do that."""
+    """Return the action's argument that lets the scheduler move the server to another cell in a resize or cold
+    migration; {} when the caller may not request that."""
     return {"cross_cell": True} if caller.allows(CROSS_CELL, target.row) else {}
 
 
