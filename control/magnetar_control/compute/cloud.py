@@ -58,8 +58,8 @@ class HostView(NamedTuple):
 
 
 class Hosts:
-    """All hosts, cached for a second. A refresh takes two queries, and one for each cell. While one thread refreshes
-    them, the others get the previous state."""
+    """All hosts, cached for a second. A refresh sends two queries to the API database and one to each cell; meanwhile,
+    other threads get the previous state."""
 
     def __init__(self, store: Store, settings: Settings) -> None:
         self.store, self.settings = store, settings
@@ -85,7 +85,7 @@ class Hosts:
         return self.all().get(name) if name else None
 
     def zone(self, name: str | None) -> str | None:
-        """Return the availability zone of a host."""
+        """Return the availability zone of a host, ``None`` when the host does not exist."""
         host = self.get(name)
         return host.zone if host else None
 
@@ -109,8 +109,8 @@ class Hosts:
 
 
 def _read_heartbeats(database: Database, silence: float) -> dict[str, tuple[str, bool]]:
-    """Return, by host of a cell, the time of the last heartbeat, and whether the host is up: not refused, and the
-    heartbeat is at most *silence* seconds old by the clock of *database*."""
+    """Return (time of the last heartbeat, whether the host is up) by host of a cell. A host is up when its heartbeat is
+    at most *silence* seconds old by the clock of *database*, and was not refused (``NOT_REFUSED``)."""
     with database.read() as connection:
         late = and_(host_states.c.seen_at > database.clock(-silence), NOT_REFUSED)
         return {host: (at, bool(up)) for host, at, up in connection.execute(

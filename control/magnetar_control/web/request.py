@@ -23,8 +23,8 @@ VARIANTS = {f"{digit:x}": "89ab"[digit & 3] for digit in range(16)}
 
 
 class Request:
-    """Method, path, headers (lower case), query and content. ``path`` is below the mount, ``base`` is the client's URL
-    up to it (``https://cloud:8774/v2.1``)."""
+    """Method, path, headers (lower case), query and content. ``path`` is the path below the mount; ``base`` is the
+    mount's URL as the client uses it (``https://cloud:8774/v2.1``)."""
 
     __slots__ = ("_chunks", "_query", "address", "base", "content", "context", "extra", "headers", "id", "method",
                  "params", "path", "query_string", "root", "transfers")

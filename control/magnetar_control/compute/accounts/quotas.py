@@ -230,7 +230,7 @@ def _check_project(caller: Caller, project: str, action: str | None) -> None:
 
 @use_case(LIMITS)
 def show_quota_limits(caller: Caller, project: str | None = None) -> tuple[Limits, Limits]:
-    """Return the limits and the usage of the caller's project, or for administrators of *project*."""
+    """Return the limits and the usage of the caller's project. *project*: another project, for administrators."""
     if project is not None:
         caller.check_policy(f"{LIMITS}:other_project")
     return quota_limits(caller, project), _all_used(caller, project, None)

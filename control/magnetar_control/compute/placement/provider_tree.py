@@ -141,8 +141,8 @@ class Provider:
         return pci.assign_held_devices(self._pools, counted, assigned)
 
     def devices_of(self, row: ClaimRow) -> list[tuple[str, str, str]]:
-        """Return the devices of an allocation that exist on the host: alias, uuid of the provider, and resource
-        class."""
+        """Return the devices of an allocation that exist on the host, as (alias, uuid of the provider, resource
+        class)."""
         remaining = Counter(row.devices)
         devices = []
         for alias, at in self._spread.get(row.server_id, ()):

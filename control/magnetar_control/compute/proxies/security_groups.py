@@ -82,8 +82,8 @@ def _change_server_groups(caller: Caller, target: Target, name: str, *, add: boo
 # Groups and rules -------------------------------------------------------------------------------------------------
 @contextmanager
 def _as_nova_errors() -> Iterator[None]:
-    """Convert a ``Conflict`` that the body of the context raises as Nova does: to ``Forbidden`` over quota, otherwise
-    to ``InvalidRequest``."""
+    """Convert a ``Conflict`` from the body of the context to the error of Nova: ``Forbidden`` when over quota,
+    otherwise ``InvalidRequest``."""
     try:
         yield
     except Conflict as error:

@@ -91,9 +91,9 @@ def servers_without_machine_type(databases: Sequence[Database]) -> Iterator[str]
 
 def update_machine_type(store: Store, client_of: ClientOf, id: str, machine_type: str,
                         force: bool = False) -> tuple[str, str]:
-    """Set the machine type of a server and of its guest; return the previous and the new machine type. Without *force*
-    the new type must be a later version of the previous one. Raises ``NotFound``, ``NotOff``, ``UnknownName``, and
-    ``Conflict`` for a type that may not follow."""
+    """Set the machine type of a server and of its guest; return the previous and the new machine type. Raises
+    ``NotFound``, ``NotOff``, ``UnknownName``, and, unless *force*, ``Conflict`` when the new type is no later version
+    of the previous one. A server without a machine type may get any version."""
     if not machines.machine_family(machine_type):
         raise UnknownName("TYPE", machines.RULE, machine_type)
     database, server = find_stored_server(store, id)
