@@ -103,7 +103,8 @@ def check_image_unencrypted(image: Mapping[str, Any]) -> None:
 
 
 def _check_classes(caller: Caller, flavor: FlavorOfServer, image: Mapping[str, Any]) -> None:
-    """Raise ``InvalidRequest`` for custom resource classes that no host has."""
+    """Raise ``InvalidRequest`` for custom resource classes that no host has, or that count persistent memory
+    (``hw:pmem``)."""
     specs = flavor.get("extra_specs") or {}
     if odd := sorted(name for name in groups.custom_resources(specs) if name.startswith(pmem.CLASS)):
         raise InvalidRequest(f"Flavor {flavor['name']} asks for resources:{', resources:'.join(odd)}, which counts "

@@ -192,9 +192,8 @@ def _provider_options(tree: Sequence[Provider], group: RequestGroup) -> Iterator
 
 def _build_candidate(root: Provider, request: CandidateRequest, chosen: Sequence[Sequence[Provider]],
                      by_id: Mapping[str, Provider]) -> AllocationCandidate | None:
-    """Return the candidate in which the providers *chosen*, which have room for all amounts, serve the groups; ``None``
-    when ``same_subtree`` or ``nested`` of *request* forbids that. *by_id*: the tree's providers, for
-    ``same_subtree``."""
+    """Return the candidate in which the providers *chosen* serve the groups of *request*; ``None`` when ``together`` or
+    ``nested`` of the request forbids it. The caller has checked that all amounts fit. *by_id*: the tree's providers."""
     amounts_by_provider: dict[str, dict[str, int]] = {}
     for group, several in zip(request.groups, chosen, strict=True):
         for provider, name, amount in _amounts_of_group(group, several):
