@@ -21,7 +21,8 @@ class Hints(Value):
                                   "build_near_host_ip": Address(4), "cidr": Text(1, 64)}
 
     def check(self, value: Any, path: str, version: Any = None) -> Any:
-        """Return the hints with known ones in normal form; unknown hints stay unchanged. Raises ``InvalidField``."""
+        """Return the hints in the object *value*: known hints in normal form, unknown hints unchanged. Raises
+        ``InvalidField``."""
         if not isinstance(value, dict):
             raise InvalidField(path, "must be an object", value)
         return {name: self.KNOWN[name].check(item, f"{path}.{name}", version) if name in self.KNOWN else item

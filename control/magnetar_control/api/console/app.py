@@ -87,9 +87,9 @@ class ConsoleApplication(Application):
         return f"There is nothing at {path[:200]}. The URL of a console comes from `openstack console url show`."
 
     def _headers(self, root: str, path: str) -> dict[str, str]:
-        """Return the security and cache headers of the page or file *path*. *root*: the URL of the API. The page loads
-        nothing from other sites, only sites in the settings may frame the page, and its URL, with the token, is sent to
-        no site."""
+        """Return the security and cache headers of the page or file *path*. They forbid the page to load files of other
+        sites and to send its URL, which contains the token, to any site; only sites in the settings may frame the page.
+        *root*: the URL of the API."""
         host = urlsplit(root).netloc
         socket_sources = f" ws://{host} wss://{host}" if re.fullmatch(r"[A-Za-z0-9.:\[\]-]+", host) else ""
         sites = "".join(f" {site}" for site in self.settings.console_allowed_origins)

@@ -55,8 +55,9 @@ _FRAME_LOG = FrameLog()
 
 
 def framing_site(sites: ConsoleSites, headers: Mapping[str, str], root: str) -> str | None:
-    """Return the site whose page frames the console without permission, or ``None``. Over HTTPS and on loopback,
-    browsers say whether a page is framed; elsewhere the site may also be one that only links to the console."""
+    """Return the site whose page frames the console without permission; ``None`` if no site does. Browsers say whether
+    a page is framed only over HTTPS and on loopback. Otherwise the site is that of ``Referer``, which may only link to
+    the console."""
     site = site_of(headers.get("referer", ""))
     if tells_of_frames(headers):
         if headers["sec-fetch-dest"] not in FRAMES or headers.get("sec-fetch-site") in (None, "same-origin", "none"):
@@ -78,8 +79,9 @@ def tells_of_frames(headers: Mapping[str, str]) -> bool:
 
 
 def frame_refusal_page(site: str, *, sure: bool = True) -> Answer:
-    """Return the HTML page that replaces the console in a frame of *site*. *sure*: whether the page is certainly in a
-    frame; otherwise a script goes on to the console if it is not. The page does not contain the console's URL."""
+    """Return the HTML page that a browser gets instead of the console in a frame of *site*. The page does not contain
+    the console's URL. *sure*: whether the page is certainly in a frame; if not, a script in the page opens the console
+    when the page is in no frame."""
     _FRAME_LOG.add(site)
     origin = html.escape(site) if "://" in site else "https://dashboard.example"
     page = PAGE.format(site=html.escape(site), origin=origin, script="" if sure else f"<script>{SCRIPT}</script>")

@@ -152,7 +152,7 @@ class ConsoleProxy:
                 del self._open[project]
 
     async def _ask(self, function: Callable[..., T], *args: Any) -> T:
-        """Return the result of *function*, which queries the databases, from a thread."""
+        """Run *function*, which queries the databases, in a thread, and return its result."""
         def asked() -> T:
             with statement_timeout(self.cloud.settings.cell_timeout):
                 return function(*args)
@@ -225,7 +225,8 @@ class ConsoleProxy:
                 await self._ask(consoles.revoke_console_token, grant)
 
     async def _followed(self, grant: ConsoleGrant) -> HostView | None:
-        """Wait for the guest to appear on another host, and return that host; ``None`` if the guest has not moved."""
+        """Wait until the server is not being migrated, and return its host; ``None`` if that takes longer than
+        ``ARRIVES`` seconds or a database fails."""
         with contextlib.suppress(TimeoutError, DBAPIError):
             async with asyncio.timeout(ARRIVES):
                 while True:
@@ -237,8 +238,9 @@ class ConsoleProxy:
 
 
 async def _link(socket: WebSocket, *, main: bool) -> bytes | None:
-    """Receive the first message of a SPICE client, and return it if it opens the right kind of channel, otherwise
-    ``None``. *main*: the main channel of a new session, or else another channel of a session."""
+    """Receive the first message of a SPICE client, and return it if it opens the expected channel: with *main* the main
+    channel of a new session, otherwise another channel of an existing session. Return ``None`` for any other message,
+    and if none arrives within ``LINKS`` seconds."""
     try:
         async with asyncio.timeout(LINKS):
             message = await socket.receive()
@@ -251,8 +253,8 @@ async def _link(socket: WebSocket, *, main: bool) -> bytes | None:
 
 
 async def _relayed(socket: WebSocket, agent: ClientConnection, first: bytes | None = None) -> str:
-    """Relay messages in both directions until the agent closes its connection; return the reason that it gives. Each
-    side waits while the other reads slowly. *first*: a message that the client has already sent. Raises
+    """Relay messages in both directions until the agent closes its connection; return the reason that the agent gives.
+    A slow receiver delays reading from the other end. *first*: a message already received from the client. Raises
     ``ClientGone``."""
     from websockets.exceptions import ConnectionClosed
 

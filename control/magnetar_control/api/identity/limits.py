@@ -76,15 +76,15 @@ def unified_limit_routes(limits: UnifiedLimits) -> list[Guarded]:
 
 
 def _changed(limits: UnifiedLimits, request: Request, name: str, value: Record, field: str) -> int:
-    """Check the object *name* of the body with *value*, and return the number in its *field*. Raises
-    ``InvalidField``."""
+    """Check the object under the key *name* of the body with the type *value*, and return the number in its field
+    *field*. Raises ``InvalidField``."""
     change = value.check(request_object(request, name), name)
     limits.check_region(change.get("region_id"), f"{name}.region_id")
     return int(change[field])
 
 
 def _some(request: Request, limits: UnifiedLimits, documents: Sequence[Document]) -> Documents:
-    """Return the *documents* (limits) that match the query. A filter by the only region matches all limits."""
+    """Return those *documents* (limits) that match the query. A filter with the only ``region_id`` has no effect."""
     check_known(request, FILTERS, "limits are")
     query = [(name, value) for name, value in request.query if (name, value) != ("region_id", limits.only_region())]
     return [limit for limit in documents if all(limit.get(name) == value for name, value in query)]

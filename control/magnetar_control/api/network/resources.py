@@ -297,8 +297,8 @@ class ResourceRoutes:
         self.resources.delete(request.context, request.params["id"])
 
     def _place(self, request: Request) -> Document:
-        """Return the column that names the parent resource, with the parent's id, from the path. Raises ``NotFound``
-        for an unknown parent."""
+        """Return ``{column: id}`` of the parent resource in the path; an empty dict for a resource without a parent.
+        Raises ``NotFound`` for an unknown parent."""
         if self.above is None or self.form.above is None:
             return {}
         column = self.form.above[1]

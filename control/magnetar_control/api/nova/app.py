@@ -50,9 +50,9 @@ class ComputeApplication(Application):
         return bool(self.v1 and path.startswith("/v1/") and self.v1.streams(method, path))
 
     def way(self, request: Request) -> Way:
-        """Override ``Application.way``: return where the request is answered. GET requests that read only a little from
-        databases run in few threads or, on SQLite, in the event loop; requests that may wait for hosts run in separate
-        threads."""
+        """Override ``Application.way``: return how the request is run. With the embedded identity service, GET requests
+        that read only a little from databases run in few threads or, on SQLite without a query string, in the event
+        loop. Requests that may wait for hosts run in separate threads."""
         if request.method != "GET" or self.cloud.settings.keystone_url is not None or not (
                 self._quick.fullmatch(request.path)):
             return Way.WAIT if self._may_wait(request) else Way.THREAD
@@ -193,8 +193,8 @@ class ComputeApplication(Application):
         return answer if isinstance(answer, Answer) else Answer(answer, operation.success(call.version))
 
     def _away(self, call: Call, error: DBAPIError) -> Answer:
-        """Return the answer that the API database alone can give while the server's cell does not respond. Raises
-        *error* if the API database does not know enough, or if *error* has another cause."""
+        """Return the answer from the API database alone while the server's cell does not respond. Raises *error* if it
+        has another cause, if the operation has no such answer, or if the API database does not know the server."""
         if not is_database_unreachable(error):
             raise error
         mapping = servers.fetch_server_mapping(self.cloud.store, call.params["server_id"])

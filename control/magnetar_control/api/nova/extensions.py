@@ -17,7 +17,8 @@ OLD = "OS-EXT-VIF-NET"
 
 
 def _documents(call: Call, names_by_alias: Mapping[str, str]) -> list[dict[str, Any]]:
-    """Return the documents of the API's extensions, by alias; below ``/v2`` there is one more."""
+    """Return the documents of the extensions in *names_by_alias*. Only requests below ``/v2`` get the extension
+    ``OLD``."""
     return [{"alias": alias, "name": name, "description": re.sub(r"(?<=[a-z])(?=[A-Z])", " ", name), "links": [],
              "namespace": "http://docs.openstack.org/compute/ext/fake_xml", "updated": "2014-12-03T00:00:00Z"}
             for alias, name in names_by_alias.items() if call.legacy or alias != OLD]

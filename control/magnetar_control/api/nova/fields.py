@@ -59,7 +59,7 @@ class ApiField:
     * *when*: decides from the rest of the document and the row whether the field is shown; then *show* may return
       ``ABSENT`` too.
     * *reads*: the columns that *show* and *when* read, if they are not its own column.
-    * *rule*: the policy rule for callers who see it; a row with another *rule* and *when* may show it to others.
+    * *rule*: the policy rule for callers who see it; another row of the field may have another *rule* and *when*.
     * *filters*, *sorts*: its filter parameters and sort keys in lists.
     """
 
@@ -173,7 +173,8 @@ class Shape(NamedTuple):
 
 
 class Fields:
-    """The rows of one noun. *mapping*: columns are read as keys instead of attributes."""
+    """The ``ApiField`` rows of one noun. *mapping*: the objects of the noun are mappings, so columns are read as keys
+    instead of attributes."""
 
     def __init__(self, *rows: ApiField, mapping: bool = False) -> None:
         clash = [field.wire for at, field in enumerate(rows) for two in rows[at + 1:] if field.clashes(two)]
@@ -205,8 +206,8 @@ class Fields:
         return {names[name]: value for name, value in body.items() if name in names}
 
     def query(self) -> dict[str, Query]:
-        """Return the query parameters that filter, by name. Their types check values that all callers may use;
-        ``add_filter`` checks all others, when the caller's permission is known."""
+        """Return the query parameters that filter, by name. Their types check the values of filters that all callers
+        may use; ``add_filter`` checks the values of the others, when the caller's permission is known."""
         return {name: Query(value=list_filter.value if list_filter.everyone <= row.since else Value(), since=row.since)
                 for name, (row, list_filter) in self.filters.items()}
 
@@ -274,8 +275,8 @@ class View:
         return self.documents((row,))[0]
 
     def documents(self, rows: Sequence[Any]) -> list[dict[str, Any]]:
-        """Return the documents of *rows*, which have the same columns. Of a ``SelectedRow`` the stored columns are
-        read, in which JSON is text."""
+        """Return the documents of *rows*, all with the same columns. A ``SelectedRow`` is read in its stored form, in
+        which JSON columns are text."""
         names, plain, made, optional, documents = self.names, self.plain, self.made, self.optional, []
         if rows and isinstance(rows[0], SelectedRow):
             rows = [row.stored for row in rows]

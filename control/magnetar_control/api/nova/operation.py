@@ -37,8 +37,8 @@ class Query:
 
 def by_use_case(call: Call) -> Any:
     """Call the operation's use case with the server, the other parameters of the path, and the arguments from
-    ``given``. Return the answer that ``shown`` makes of the result; ``None`` without ``shown``. This is the default
-    handler."""
+    ``ApiOperation.given``. Return the answer that ``ApiOperation.shown`` makes of the result; ``None`` without
+    ``shown``. This is the default handler."""
     operation = call.operation
     words = [call.target if name == "server_id" else param for name, param in call.params.items()]
     use_case_result = operation.use(call, *words, **operation.given(call))
@@ -56,7 +56,7 @@ class ApiOperation(Route):
     * *target*: ``server`` looks up the server of ``{server_id}`` first; the answer may need only its *columns*.
     * *strict*: the first version that refuses unknown query parameters.
     * *quick*: whether it only reads a little from databases.
-    * *waits*: whether it waits for the server's host, together with the caller.
+    * *waits*: whether the request waits for the server's host.
     * *away*: (since, function): the function makes the answer while the server's cell does not respond, from the call
       and the server's mapping in the API database.
     * *status*: of success, or (since, status) rows, newest last.

@@ -22,7 +22,8 @@ NO_PORTS = (-1, -1)
 
 
 def _known(rule: Mapping[str, Any]) -> bool:
-    """Return whether Nova can show the rule: ingress rules from an existing group or from addresses."""
+    """Return whether Nova's form can express the rule: an ingress rule whose source is addresses or an existing
+    security group, not an address group."""
     return rule["direction"] == "ingress" and not rule["remote_address_group_id"] and (
         not rule["remote_group_id"] or bool(rule["remote_group"]))
 

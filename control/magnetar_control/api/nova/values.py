@@ -31,7 +31,7 @@ def body_object(fields: Mapping[str, ApiField | Value], *required: str) -> Body:
 
 
 def field_since(version: str, value: Value, until: str | None = None, required: bool = False) -> ApiField:
-    """Return a field of bodies that exists from *version* on, or only up to *until*."""
+    """Return a field of bodies that exists since *version*; with *until*, only up to that version. *value*: its type."""
     return ApiField("", value, since=int(version[2:]), until=int(until[2:]) if until else NEWEST,
                     required="create" if required else "")
 
@@ -43,7 +43,8 @@ class Gapped(Value):
         self.value, self.until, self.again = value, int(until[2:]), int(again[2:])
 
     def check(self, value: Any, path: str, version: Any = None) -> Any:
-        """Return *value* as its type returns it. Raises ``InvalidField``, also in versions that refuse the field."""
+        """Return *value* in the normal form of its type. Raises ``InvalidField``, also in versions that refuse the
+        field."""
         if version is not None and self.until < version.minor < self.again:
             raise InvalidField(path, "is not a known field in this version")
         return self.value.check(value, path, version)

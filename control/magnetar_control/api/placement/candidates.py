@@ -106,8 +106,8 @@ def _sorted(parameters: Iterable[tuple[str, str]], minor: int) -> tuple[Values, 
 
 
 def _together(values: Iterable[str], groups: Iterable[str]) -> list[frozenset[str]]:
-    """Return a set of group suffixes for each ``same_subtree``: the provider of one group must be an ancestor of the
-    others'. Raises ``InvalidRequest``."""
+    """Return the group suffixes in each of *values*, of the parameter ``same_subtree``: among the providers of these
+    groups, one must be an ancestor of all others. Raises ``InvalidRequest`` for a suffix that is not in *groups*."""
     subtrees = [frozenset(value.split(",")) for value in values]
     named: frozenset[str] = frozenset().union(*subtrees)
     if wrong := sorted(named.difference(groups) | (named & {""})):
@@ -135,8 +135,8 @@ def _allocation(candidate: AllocationCandidate, minor: int) -> Document:
 
 
 def _summary(provider: Provider, request: CandidateRequest, minor: int) -> Document:
-    """Return capacity and usage of the requested resource classes, since 1.27 of all; with traits since 1.17, with the
-    tree since 1.29."""
+    """Return the summary of *provider*: capacity and usage of the requested resource classes (since 1.27 of all its
+    classes), since 1.17 its traits, since 1.29 its place in the tree."""
     names = provider.inventories if minor >= 27 else [name for name in provider.inventories
                                                       if name in request.resources]
     summary: dict[str, Any] = {"resources": {

@@ -28,8 +28,8 @@ def parse_resources(value: str) -> dict[str, int]:
 
 
 def member_of(value: str, minor: int) -> Test:
-    """Return the test for *value*, ``UUID`` or ``in:UUID,UUID``: whether a provider is in one of these aggregates;
-    since 1.32 for a value with a ``!`` before it: whether the provider is in none of them."""
+    """Return the test for *value*, ``UUID`` or ``in:UUID,UUID``: whether a provider is in one of these aggregates.
+    Since 1.32, a ``!`` before the value negates the test: the provider is in none of them."""
     against = value.startswith("!")
     if against and minor < 32:
         raise InvalidRequest("member_of: ! is there from microversion 1.32 on.")

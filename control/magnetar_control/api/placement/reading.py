@@ -71,8 +71,8 @@ class PlacementRoutes:
         return {"resource_providers": list(map(_provider_view(minor), matching))}
 
     def _roots(self, parameters: Mapping[str, str]) -> list[Provider]:
-        """Return the hosts whose providers may match *parameters*; all hosts if ``required`` is among them, because a
-        trait is known if any host has it."""
+        """Return the hosts (root providers) whose trees may match *parameters*. With ``required``, return all hosts:
+        checking that a trait exists needs the traits of all hosts."""
         if "required" not in parameters and (tree := parameters.get("uuid") or parameters.get("in_tree")):
             return self.placement.roots_of_tree(query.parse_uuids("uuid", [tree])[0])
         if "required" not in parameters and (name := parameters.get("name")):

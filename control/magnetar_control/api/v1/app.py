@@ -159,8 +159,8 @@ class V1Application:
         return answer
 
     def _routes(self, depth: int, driver: CloudDriver, subpath: list[str]) -> dict[str, Callable[..., Answer]]:
-        """Return the handlers of a path by HTTP method; none for an unknown path. *depth*: the number of parts below
-        ``/v1``; *subpath*: the parts after kind and key."""
+        """Return the handlers of a path by HTTP method; an empty dict for an unknown path. *depth*: the number of parts
+        below ``/v1``; *subpath*: the parts after kind and key."""
         if depth == 1:
             return {"GET": self._list, "PUT": self._ensure_many}
         if depth == 2:
@@ -301,8 +301,8 @@ class V1Application:
         return Answer(operation.as_dict())
 
     def _operation_elsewhere(self, request: Request) -> Answer | None:
-        """Return the answer of the other process on the same port that has the operation; ``None`` if no process has
-        it."""
+        """Query the other processes on the same port for the operation in the path. Return the answer of the process
+        that has the operation; ``None`` if no process has it."""
         seconds = query_parameters(request, "wait").get("wait", 0.0) if request.query_string else 0.0
         waits = bool(seconds) and self._waiting.acquire(blocking=False)
         if seconds and not waits:

@@ -70,7 +70,8 @@ class CloudDriver:
         raise NotImplementedError
 
     def filtered(self, caller: Caller, filters: dict[str, Any]) -> list[Document]:
-        """Return the resources for a list with *filters*; remove the filters that the driver has applied itself."""
+        """Return the resources for a list with *filters*. A driver that applies a filter itself removes it from
+        *filters*."""
         return self.every(caller)
 
     def find(self, caller: Caller, key: str) -> Document | None:
@@ -118,8 +119,9 @@ class CloudDriver:
         return document
 
     def referred(self, caller: Caller, key: str, field: str, rule: str = "") -> Document | None:
-        """Return the resource *key*, to which *field* of another resource refers; ``None`` where a dry run may assume
-        it. Raises ``InvalidField``, with the text *rule* if that is set."""
+        """Return the resource with the uuid or name *key*, to which *field* of another resource refers. If there is
+        none, return ``None`` where a dry run may assume it; otherwise raise ``InvalidField``, with the text *rule* if
+        that is set."""
         resource, noun = self.find(caller, key), self.kind.noun
         if resource is None:
             rule = rule or f"there is no {noun} {key!r} in this cloud that you may use"

@@ -77,8 +77,8 @@ class CloudImages(CloudDriver):
             yield Step("drop", "remove the content")
 
     def complete(self, caller: Caller, want: Document, have: Document | None) -> Document:
-        """Return *want* without its source. Raises ``InvalidField`` for a source other than an upload. A sha512 digest
-        that equals Glance's own is replaced by the recorded checksum."""
+        """Return *want* without its source, with the size as ``_size``. Raises ``InvalidField`` for a source other than
+        an upload. A sha512 checksum that equals Glance's hash of the content is replaced by the recorded checksum."""
         for way in ("path", "url"):
             if way in (want.get("source") or {}):
                 raise InvalidField(f"source.{way}", "is for a single host: images of a cloud are uploaded (filename)")
@@ -190,9 +190,9 @@ class CloudImages(CloudDriver):
 
 
 def _mine(caller: Caller, image: Document, open: Collection[str]) -> bool:
-    """Return whether the caller can refer to the image. Callers who are not administrators can refer to all images that
-    they see; administrators, who see the images of all projects, only to those of their own project and those with a
-    visibility in *open*. A community image is found by its uuid only, because any project may give it any name."""
+    """Return whether the caller may use the image. Callers who are not administrators may use all images that they see.
+    Administrators see the images of all projects, and may use those of their own project and those with a visibility in
+    *open*. A community image is found by its uuid only, because any project may give it any name."""
     return image["_owner"] == caller.project or image["_visibility"] in open or not caller.context.is_admin
 
 

@@ -82,7 +82,8 @@ class ProjectOperation(Operation):
 
     @contextlib.contextmanager
     def waiting(self) -> Iterator[None]:
-        """Let other operations run while the context is open. Nested contexts have no further effect."""
+        """Mark the operation as waiting while the context is open, so that other operations may run. Nested contexts
+        have no further effect."""
         was_waiting, self._waits = self._waits, True
         try:
             with contextlib.nullcontext() if was_waiting else self.gives_way():

@@ -32,8 +32,8 @@ class CloudQuotas(CloudDriver):
         return [self._of(caller, caller.project)]
 
     def filtered(self, caller: Caller, filters: dict[str, Any]) -> list[Document]:
-        """Return a list with one quota, for GET /v1/quota?name=…: that of the project *name* (for administrators),
-        without ``name`` that of the caller's project."""
+        """Return a list with one quota, for GET /v1/quota: with the filter ``name``, for administrators, the quota of
+        that project; otherwise the quota of the caller's project."""
         name = filters.pop("name", None)
         return self.every(caller) if name is None else [self.find(caller, name)]
 

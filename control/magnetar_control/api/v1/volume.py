@@ -103,8 +103,8 @@ class Stored(CloudDriver):
                                f"{used} are used, and {more} more were asked for. Nothing was changed.")
 
     def source(self, caller: Caller, field: str, id: str, statuses: tuple[str, ...]) -> Document:
-        """Return the image, snapshot or volume with the uuid *id*, from which a volume is created. *field*: which of
-        the three. Raises ``InvalidField`` unless its status is in *statuses*."""
+        """Return the source of a new volume: the image, snapshot or volume with the uuid *id*, depending on *field*.
+        Raises ``InvalidField`` if there is none, or if its status is not in *statuses*."""
         services = caller.cloud.services
         show = {"image": services.image.show, "snapshot": services.volume.snapshot}.get(field, services.volume.show)
         source = show(caller.context, id)
@@ -115,8 +115,8 @@ class Stored(CloudDriver):
         return source
 
     def _statuses(self, caller: Caller, id: str, late: str = "") -> Iterator[str | None]:
-        """Yield the status of the resource *id* every ``LOOK`` seconds; ``None`` once it is gone. Raises ``TimedOut``,
-        with *late* in the message."""
+        """Yield the status of the resource *id* every ``LOOK`` seconds; ``None`` if there is no such resource. Raises
+        ``TimedOut`` after ``LIMIT`` seconds, with *late* in the message."""
         deadline = time.monotonic() + LIMIT
         while True:
             try:
@@ -150,7 +150,7 @@ class Stored(CloudDriver):
         return id
 
     def why(self, caller: Caller, id: str) -> str:
-        """Return the message of the resource's last fault in the volume service."""
+        """Return the message of the resource's last fault in the volume service; a default text without a fault."""
         messages = caller.cloud.services.volume.messages(caller.context)
         faults = [row["fault"] for _kind, row in messages if row["id"] == id]
         return str(faults[0]) if faults else "it does not say why; its log does."

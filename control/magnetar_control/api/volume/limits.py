@@ -89,8 +89,9 @@ class LimitRoutes:
                             "admin.")
 
     def set_quota(self, request: Request) -> Document:
-        """Set limits of a project, -1 for unlimited; for administrators. With ``skip_validation`` (in the body, or in
-        the query, where python-cinderclient puts it) or ``force`` false, a limit below the usage is refused."""
+        """Set limits of a project, -1 for unlimited, and return them; for administrators. A limit below the usage is
+        refused if ``skip_validation`` or ``force`` is false. ``skip_validation`` may be in the body, or in the query,
+        where python-cinderclient puts it."""
         check_admin(request.context)
         requested = {**checked_body(request, "quota_set", QUOTA_SET), **{
             name: TRUTH.check(value, name) for name, value in request.query if name == "skip_validation"}}

@@ -153,8 +153,8 @@ def _forced(call: Call) -> bool:
 
 
 def _given(name: str, key: str) -> dict[str, Any]:
-    """Return ``{"given": function}`` for an operation. The function passes the body's value of *key*, or ``None``, to
-    the use case as the argument *name*."""
+    """Return ``{"given": function}``, a keyword argument of an operation. The function returns the body's value of
+    *key*, or ``None``, as the argument *name* of the use case."""
     return {"given": lambda call: {name: (call.body or {}).get(key)}}
 
 

@@ -108,11 +108,9 @@ def _statuses(call: Call, words: Sequence[str]) -> list[str]:
 
 
 def _sort(call: Call, query: Mapping[str, Any]) -> list[tuple[str, bool]]:
-    """Return the sort columns, each with whether the order is descending.
-
-    A direction belongs to the key at the same position. Directions of keys without effect are ignored. Keys without a
-    direction use the first one.
-    """
+    """Return the sort columns, each with whether the order is descending. The nth direction belongs to the nth key.
+    Keys without effect are left out, with their directions. Keys without a direction, and the added created_at and id,
+    get the direction of the first key."""
     directions = [str(direction).strip() for direction in query.get("sort_dir") or ("desc",)]
     for direction in directions:
         if direction not in ("asc", "desc"):

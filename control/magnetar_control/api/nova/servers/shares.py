@@ -18,7 +18,7 @@ def _to_admins(name: str) -> Callable[[View, Mapping[str, Any]], Any]:
 
 
 def _known(_shown: Mapping[str, Any], entry: Mapping[str, Any]) -> bool:
-    """Return whether the location of the share *entry* is known, which it is when the host has attached the share."""
+    """Return whether the share *entry* has a location, which is known once the host has attached the share."""
     return entry["location"] is not None
 
 

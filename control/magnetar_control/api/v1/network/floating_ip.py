@@ -115,8 +115,8 @@ class FloatingIps(Networking):
 
     def _reached(self, caller: Caller, network: str, server: tuple[str, str], address: str | None) -> tuple[str, str]:
         """Return the first port of the server that a router connects with the external *network*, and the port's IPv4
-        address, which must be *address* unless ``None``. *server*: field and uuid. Raises ``InvalidField`` if there is
-        none."""
+        address: *address*, or any if that is ``None``. *server*: (field, uuid). Raises ``InvalidField`` for the field
+        if the server has no such port."""
         inside = {subnet for router in visible_rows(caller, "routers") for subnet in router["inside"]
                   if router["gateway"] and router["gateway"]["network_id"] == network}
         for port in visible_rows(caller, "ports", device_id=[server[1]]):

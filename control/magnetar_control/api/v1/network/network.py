@@ -120,8 +120,8 @@ class CloudNetworks(CloudDriver):
                                        "hosts route to all of them", want["cidr"])
 
     def predicted(self, caller: Caller, want: Document, have: Document | None) -> Document:
-        """Return the network after the change, for a dry run. The service determines the MTU of an ``ovn`` network,
-        without creating it."""
+        """Return the network after the change, for a dry run. The MTU of a new ``ovn`` network comes from a dry run of
+        the network service."""
         resource = super().predicted(caller, want, have)
         if have is None and want["mode"] == "ovn":
             (made,) = caller.cloud.services.network.resources["networks"].create(
@@ -183,14 +183,15 @@ def _check_names(want: Document) -> None:
 
 
 def _policy(want: Document) -> Document:
-    """Return the QoS policy of *want* as ``qos_policy_id``; an empty dict if *want* names none, or one that a dry run
-    assumes."""
+    """Return ``{"qos_policy_id": …}`` with the QoS policy of *want*; an empty dict if *want* has no field
+    ``qos_policy``, or names a policy that a dry run assumes."""
     id = want.get("qos_policy")
     return {"qos_policy_id": id} if "qos_policy" in want and (id is None or is_uuid_key(id)) else {}
 
 
 def _check_quota(caller: Caller, have: Document | None) -> None:
-    """Check that the quota has room for another network and subnet when *have* is removed. Raises ``Conflict``."""
+    """Check that the quota has room for another network and subnet, counting those of *have* as free. Raises
+    ``Conflict``."""
     for name in ("network", "subnet"):
         room = caller.cloud.services.network.room(caller.context, name)
         if room is not None and room + (have is not None) < 1:

@@ -47,12 +47,10 @@ def rows_by_key(caller: Caller, plural: str, key: str) -> list[Row]:
 
 def resolve_reference(caller: Caller, kind: type[Kind], plural: str, field_and_key: tuple[str, str],
                       usable: Any) -> str:
-    """Return the uuid of the row that *field_and_key*, (field, name or uuid), names among the *usable* rows; the key
-    itself where a dry run may assume the row.
-
-    A name means the project's own row first, then a row shared with all projects, then a row that another project
-    shares with this one: no project can take over a name of others. Raises ``InvalidField``.
-    """
+    """Return the uuid of the row of *plural* that *field_and_key*, (field, name or uuid), names among the *usable*
+    rows; the key itself where a dry run may assume the row. Of several rows with the name, the project's own comes
+    first, then one shared with all projects, then one that another project shares with this one: so no other project
+    can redirect the name. Raises ``InvalidField``, also for an ambiguous name."""
     field, key = field_and_key
     candidates = [row for row in rows_by_key(caller, plural, key) if usable(row)]
     candidates = [row for row in candidates if row["project_id"] == caller.project] or [
@@ -138,8 +136,8 @@ class Networking(CloudDriver):
         return {name: want[name] for name in names if name in want and name != self.held}
 
     def parts(self, want: Document, id: str | None) -> list[Any] | None:
-        """Return the parts of *want* (such as rules) in the service's form; ``None`` if they must not change. *id*: the
-        resource, ``None`` for a new one."""
+        """Return the parts of *want* (such as rules) in the service's form; ``None`` if *want* does not set them. *id*:
+        the uuid of the resource, ``None`` for a new one."""
         parts: list[Any] | None = want.get(self.held)
         return parts
 
@@ -206,8 +204,8 @@ class Networking(CloudDriver):
         return {name: value for name, value in resource.items() if name not in unknown}
 
     def drawn(self, want: Document, have: Document | None) -> set[str]:
-        """Return the names of the fields that the service chooses at creation, so that a dry run cannot predict their
-        values."""
+        """Return the names of the fields whose values the service chooses at creation, such as addresses: a dry run
+        cannot predict these values."""
         return set()
 
     # Changes

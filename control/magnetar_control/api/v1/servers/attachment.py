@@ -28,7 +28,7 @@ from .server_view import agent_timestamp, nic_id
 
 class Attached(CloudDriver):
     """The common part of the drivers of attachments. *other*: the field of the attached resource. *known_by*: the
-    fields of an attachment that the part of a key after the colon may equal."""
+    fields of an attachment with which the part of a key after the colon is compared."""
 
     other = ""
     known_by: tuple[str, ...] = ()
@@ -65,7 +65,8 @@ class Attached(CloudDriver):
             attachment[name] == (other_key.lower() if name == "mac" else other_key) for name in self.known_by)), None)
 
     def server(self, caller: Caller, name: str) -> str:
-        """Return the uuid of the server *name*, or *name* where a dry run may assume the server."""
+        """Return the uuid of the server with the uuid or name *name*; *name* itself where a dry run may assume the
+        server. Raises ``InvalidField``."""
         row = SERVERS.row(caller, name)
         if row is None:
             refuse_missing(InvalidField("server", f"there is no server {name!r} in your project"), "server", name)
@@ -126,8 +127,9 @@ class VolumeAttachments(Attached):
             yield from super().plan(want, have)
 
     def check_make(self, caller: Caller, want: Document, have: Document | None) -> None:
-        """Check that the volume is free, that *have*, which is detached first, is no root disk, and that the device
-        name is free: the Compute API would silently choose another name. Raises ``InvalidField``, ``Conflict``."""
+        """Check that the volume and the device name are free, and that *have*, which is detached first, is no root
+        disk; with ``replaces``, check that the volumes may be swapped. The Compute API would silently choose another
+        device name. Raises ``InvalidField``, ``Conflict``."""
         row = SERVERS.row(caller, want["server"])
         if row is None:
             return  # a dry run assumes the server

@@ -98,7 +98,7 @@ class CloudServers(CloudDriver):
         return row
 
     def seen(self, caller: Caller, row: ServerRow) -> Document:
-        """Return the server in the form that ``plan`` uses, with the names of its volumes."""
+        """Return the server of *row* in the form that ``plan`` uses, with the names of its volumes."""
         (server,) = _shown(caller, [row])
         for attachment in server["volumes_attached"]:
             volume = caller.cloud.services.volume.show(caller.context, attachment["id"])
@@ -137,8 +137,8 @@ class CloudServers(CloudDriver):
         return document if host is None else {**document, "host": Text(1, 255).check(host, "host")}
 
     def complete(self, caller: Caller, want: Document, have: Document | None) -> Document:
-        """Return *want* with its references resolved. A caller who may not read hosts may not request one for an
-        existing server either: the answer would reveal whether the server is on that host."""
+        """Return *want* with its references resolved. Refuses a host for an existing server if the caller may not read
+        hosts: the answer would reveal whether the server is on that host."""
         if want.get("host") and have is not None:
             caller.check_policy(compute.EXTENDED)
         if have is not None and machines.is_same_machine(want["machine"], have["machine"]):
@@ -157,7 +157,8 @@ class CloudServers(CloudDriver):
         return server_dry_run.predict_agent_steps(caller, list(server_plan.plan_actions(want, have)), want, have)
 
     def check_make(self, caller: Caller, want: Document, have: Document | None) -> None:
-        """Check that *want* can be created in place of *have*. A new server is checked when its host is predicted."""
+        """Check that *want* can be created in place of *have*. Without *have* nothing is checked here: ``predicted``
+        checks new servers."""
         if have is not None and not want["_assumed"]:
             freed = {nic[name] for nic in have["networks"] for name in ("address", "_port")}
             new_servers = new_server({**_recreated(want, have), "id": None}, freed)
@@ -302,8 +303,8 @@ def _check_place(caller: Caller, want: Document, have: Document, place: HostView
 
 def _row_to_be(caller: Caller, new_servers: NewServers,
                instead_of: ServerRow | None = None) -> tuple[dict[str, Any], str | None]:
-    """Return the row that ``server_create`` would write, and its warning about specs without effect, or ``None``. The
-    caller gets the warning too."""
+    """Return the row that ``server_create`` would write, and its warning about extra specs without effect, or ``None``;
+    the warning is also passed to the caller. *instead_of*: the row of the server that the new one replaces."""
     row, warning = server_create.preview_server_row(caller, new_servers, instead_of)
     if warning:
         warn_caller(warning)
@@ -316,8 +317,9 @@ class _ServerChange(CloudChange):
     driver: CloudServers
 
     def run(self, have: Document | None) -> Result:
-        """Create or change the server, and return the result. If this request, sent earlier, has already done so,
-        return the steps that it took."""
+        """Create or change the server, and return the result. If the same request, sent earlier, has made the change,
+        the result has the steps of that request. Raises an error, and removes the server, if the build by that request
+        failed."""
         if have is None:
             return super().run(None)
         keys = [] if self.dry_run else self._asked(have["id"])
@@ -332,8 +334,8 @@ class _ServerChange(CloudChange):
                            self._difference(None, self.wanted(None)) if made else [], result.resource)
 
     def _asked(self, id: str) -> list[str]:
-        """Return the keys of the server's actions that have this request's id: those that the same request, sent
-        earlier, has requested."""
+        """Return the keys of the server's actions with this request's id, which the same request, sent earlier, has
+        queued; an empty list if the server is gone."""
         located_server = locate_server(self.caller, id)
         if located_server is None:
             return []
@@ -342,8 +344,8 @@ class _ServerChange(CloudChange):
 
 
 def _recreated(want: Document, have: Document) -> Document:
-    """Return the request for the server that replaces *have*. NICs that stay keep their addresses but get new MAC
-    addresses."""
+    """Return the request for the server that replaces *have*. If *want* has the NICs of *have*, they keep their
+    addresses or existing ports; NICs without an existing port get new MAC addresses."""
     if want["networks"] is not have["networks"]:
         return want
     return {**want, "networks": [{name: nic[name] for name in ("network", "_id", "tag", "address") if nic.get(name)}

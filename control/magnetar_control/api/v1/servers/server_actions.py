@@ -71,7 +71,7 @@ def wait_until_idle(caller: Caller, id: str, operation: Operation,
 
 
 def why_failed(row: ServerRow) -> str:
-    """Return the message of the server's last fault."""
+    """Return the message of the server's last fault; a default text if the server has no fault."""
     return str(row.fault["message"]) if row.fault else "it is in error, and does not say why"
 
 
@@ -196,8 +196,8 @@ DO: Mapping[str, Callable[[ServerActions, Document], object]] = {
 
 def delete_and_wait(caller: Caller, id: str, operation: Operation,
                     use: Callable[..., object] = compute.delete_server) -> None:
-    """Delete the server by calling *use*, and wait until it is gone, or soft-deleted unless *use* is
-    ``force_delete_server``. Return also if there is no such server. Raises ``Failed``."""
+    """Delete the server with the use case *use*, and wait until the server is gone. A soft-deleted server counts as
+    gone, unless *use* is ``force_delete_server``. Do nothing if there is no such server. Raises ``Failed``."""
     for_good = use is compute.force_delete_server
     try:
         use(caller.under(f"req-{uuid.uuid4()}"), find_server_target(caller, id))

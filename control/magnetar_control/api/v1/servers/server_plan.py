@@ -102,8 +102,8 @@ def predict_actions(actions: Iterable[PlannedAction], want: Document,
 
 
 def _known(server: Document) -> Document:
-    """Return the fields of *server* that the plan of its agent depends on. NICs have actions of their own, and are left
-    out."""
+    """Return the fields of *server* that the plan of its agent depends on. ``networks`` is empty, because NICs have
+    actions of their own."""
     return {**{name: server[name] for name in ("name", "description", "config_drive", "power", "rescue")},
             "hardware": server.get("hardware") or {},
             "flavor": {**server["flavor"], **server.get("_disks", {})}, "networks": [],
@@ -116,8 +116,8 @@ def steps_of_actions(actions: Iterable[PlannedAction], want: Document, have: Doc
 
 
 def steps_before(keys: Sequence[str], have: Document) -> list[Step]:
-    """Return the steps of the actions *keys*, which have led to *have*. The state before them is reconstructed from
-    *keys*, as far as possible."""
+    """Return the predicted steps of the actions *keys*, which have changed the server into *have*. The state before
+    these actions is reconstructed from *keys*, as far as possible."""
     first = (desired_power(ACTIONS[key].states[0], 0) for key in keys if key in ACTIONS and ACTIONS[key].want)
     initial = {**have, "rescue": {} if "unrescue" in keys else None, "rebuild": {"preserve_ephemeral": False},
                "power": next(first, have["power"]),
@@ -145,7 +145,7 @@ def removal_steps(have: Document) -> Iterator[Step]:
 
 def plan_actions(want: Document, have: Document) -> Iterator[PlannedAction]:
     """Yield the actions from *have* to *want*. *have* also holds what the caller allows or requests: ``allow_reboot``,
-    ``rebuild``. Raises ``Conflict`` if every way loses data."""
+    ``rebuild``. Raises ``Conflict`` for a change that the server's state excludes, such as rescued or suspended."""
     rebuild, plugs = have.get("rebuild"), _plugs(want, have)
     if have["power"] == SHELVED == want["power"]:
         _check_shelved(want, have, bool(rebuild or plugs))
@@ -252,12 +252,9 @@ def check_disk_sizes(have: Document, want: Document) -> None:
 
 
 def nics_fit(wishes: list[Document], nics: list[Document]) -> tuple[list[Document], list[Document]]:
-    """Return the *nics* that match none of the requested NICs *wishes*, and the requested NICs that match none of
-    *nics*.
-
-    Networks are compared by id and number, and by requested addresses. Requested NICs that name a port are matched
-    first; others match NICs on existing ports last.
-    """
+    """Match the requested NICs *wishes* with the server's *nics*, by network, port and requested addresses. Return the
+    unmatched *nics*, and the unmatched *wishes*. Requested NICs that name a port are matched first. NICs on ports that
+    existed before their attachment are matched last."""
     unmatched_nics = sorted(nics, key=lambda nic: not nic.get("_made", True))
     more = []
     for wish in sorted(wishes, key=lambda nic: not nic.get("_port")):

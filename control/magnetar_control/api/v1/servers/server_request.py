@@ -44,9 +44,9 @@ SOURCES: Mapping[str, CloudDriver] = {"image": IMAGES, "volume": VOLUMES, "snaps
 def resolve_server_references(caller: Caller, want: Document, have: Document | None) -> Document:
     """Return *want*, a whole document, with its references resolved to the form of ``server_view``.
 
-    A reference that means the same as in *have*, in other words, keeps the value of *have*. Added keys: ``_flavor``,
-    the flavor's id; ``_specs``, the extra specs of a flavor that differs from the server's; ``_assumed``, whether a dry
-    run assumes that a missing resource is created before. Raises ``InvalidField``.
+    A reference that means the same as in *have*, but is written differently, is replaced by the value of *have*. Added
+    keys: ``_flavor``, the flavor's id; ``_specs``, the extra specs of a flavor that differs from the server's;
+    ``_assumed``, whether a dry run assumes that a missing resource is created before. Raises ``InvalidField``.
     """
     references = _References(caller, have)
     flavor, flavor_id = references.flavor(want["flavor"])
@@ -200,7 +200,8 @@ class _References:
         return str(named[0][1].id)
 
     def groups(self, requested: list[str] | None) -> tuple[list[str], list[str]]:
-        """Return the names and the keys of the requested security groups; the server's own if it has no NICs."""
+        """Return names and keys of the *requested* security groups; those of the server if *requested* is ``None`` or
+        means the same groups, or if the server has no NICs."""
         stored = (self.have["security_groups"], self.have["_groups"]) if self.have else ([], [])
         if requested is None or requested is stored[0] or (self.have and not self.have["networks"]):
             return stored
@@ -217,8 +218,8 @@ class _References:
         return stored if {*keys} == {*stored[1]} else (sorted({group["name"] for group in groups}), keys)
 
     def blocks(self, requested: list[Document]) -> list[Document]:
-        """Return the requested block devices with uuids in place of names; with the server's own values where these
-        mean the same."""
+        """Return the requested block devices with uuids in place of names. If they match the server's block devices,
+        the fields that the request lacks have the server's values."""
         blocks = []
         for at, block_device in enumerate(requested):
             driver = SOURCES.get(block_device["source_type"])
@@ -234,8 +235,8 @@ class _References:
         return [{**old, **new} for old, new in zip(stored, blocks, strict=True)]
 
     def rescue(self, requested: Document | None) -> Document | None:
-        """Return the rescue request with the uuid of its image. A server that is already rescued stays as it is, with
-        any rescue request."""
+        """Return the rescue request with the uuid of its image, or ``None``. For a server that is already rescued,
+        return its present rescue request instead. Raises ``InvalidField``."""
         for name in ("device", "bus"):
             if requested and requested.get(name):
                 raise InvalidField(f"rescue.{name}", f"follows from the image's property hw_rescue_{name} in a cloud")
@@ -258,7 +259,8 @@ def _listed(hints: Document) -> Document:
 
 
 def _fits(new: Document, old: Document) -> bool:
-    """Return whether the block device *new* is the same as *old*, except for the image of a root disk."""
+    """Return whether all fields of the requested block device *new* have the same values in the server's *old*; the
+    image of a root disk may differ."""
     from_image = old["source_type"] == new["source_type"] == "image" and old.get("boot_index") == 0
     return all(old.get(key) == value for key, value in new.items() if not (from_image and key == "uuid"))
 
@@ -294,7 +296,8 @@ def requested_network(nic: Mapping[str, Any], at: int, freed: Collection[str] = 
 
 
 def image_of(image: Mapping[str, Any] | None, blocks: Iterable[Mapping[str, Any]]) -> str | None:
-    """Return the uuid of the image of the root disk, which is a local disk or a volume; ``None`` if it has none."""
+    """Return the uuid of the image of the root disk: *image*, or the source of the boot device in *blocks*; ``None`` if
+    the root disk has no image."""
     if image:
         return str(image["id"]) if image["id"] else None
     return next((block_device.get("uuid") for block_device in blocks if block_device.get("boot_index") == 0
