@@ -225,8 +225,8 @@ class ConsoleProxy:
                 await self._ask(consoles.revoke_console_token, grant)
 
     async def _followed(self, grant: ConsoleGrant) -> HostView | None:
-        """Wait until the server is not being migrated, and return its host; ``None`` if that takes longer than
-        ``ARRIVES`` seconds or a database fails."""
+        """Wait for the end of the server's live migration, and return the new host. Return ``None`` if the server is
+        still on the host of *grant*, or if the wait takes longer than ``ARRIVES`` seconds or a database fails."""
         with contextlib.suppress(TimeoutError, DBAPIError):
             async with asyncio.timeout(ARRIVES):
                 while True:

@@ -31,7 +31,8 @@ def body_object(fields: Mapping[str, ApiField | Value], *required: str) -> Body:
 
 
 def field_since(version: str, value: Value, until: str | None = None, required: bool = False) -> ApiField:
-    """Return a field of bodies that exists since *version*; with *until*, only up to that version. *value*: its type."""
+    """Return a field of bodies with the type *value*, which exists since *version*; with *until*, only up to that
+    version."""
     return ApiField("", value, since=int(version[2:]), until=int(until[2:]) if until else NEWEST,
                     required="create" if required else "")
 

@@ -125,8 +125,8 @@ def _group(suffix: str, values: Values, minor: int) -> RequestGroup:
 
 
 def _allocation(candidate: AllocationCandidate, minor: int) -> Document:
-    """Return the allocations of a candidate: a list until 1.11, then by uuid; since 1.34 with each group's
-    providers."""
+    """Return the allocations of a candidate: a list until 1.11, since 1.12 by the provider's uuid; since 1.34 also the
+    providers of each group."""
     if minor < 12:
         return {"allocations": [{"resource_provider": {"uuid": id}, "resources": resources}
                                 for id, resources in candidate.held.items()]}

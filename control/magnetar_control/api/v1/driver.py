@@ -182,8 +182,8 @@ class CloudDriver:
         raise NotImplementedError
 
     def recreate(self, caller: Caller, have: Document, want: Document, operation: Operation) -> str | None:
-        """Remove the resource, create *want*, and return the uuid as ``make`` does. If the creation fails and the
-        resource is ``only_a_document``, create *have* again; raise the error in any case."""
+        """Remove the resource *have*, create *want*, and return the uuid as ``make`` does. If the creation fails, raise
+        the error; before that, create *have* again if the kind's resources are ``only_a_document``."""
         defaults = self.kind.defaults()
         self.remove(caller, have, operation)
         try:

@@ -202,8 +202,8 @@ def container_of(format: str | None) -> str:
 
 
 def read_image_head(pieces: Iterator[bytes]) -> bytes:
-    """Return the first bytes of the content in *pieces*, enough to detect the image's format (unless the content is
-    shorter)."""
+    """Read *pieces* until there are enough bytes to detect the image's format, and return these bytes; fewer if the
+    content is shorter."""
     head = bytearray()
     while len(head) < HEAD and (piece := next(pieces, b"")):
         head += piece

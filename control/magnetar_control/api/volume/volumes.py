@@ -196,8 +196,8 @@ class VolumeRoutes(NounRoutes):
 
 
 def _hints(outer: Document) -> Document:
-    """Return the scheduler hints for the new volume: the same host as other volumes, or a different one. An id without
-    a list counts as a list of one."""
+    """Return the scheduler hints in the body *outer* of a new volume, which request the host of other volumes, or a
+    different host. A single id is converted to a list."""
     hints: Document = {}
     for name in HINTS:
         requested = outer.get(name)

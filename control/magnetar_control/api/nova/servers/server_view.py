@@ -36,7 +36,8 @@ def host_id(project: str, host: str | None) -> str:
 
 @lru_cache(maxsize=2000)
 def _flavor(text: str, embedded: bool, specs: bool, root: str) -> Fragment:
-    """Return the flavor with which the server was created: as a link before 2.47, with its sizes since."""
+    """Return the flavor with which the server was created, from the row's JSON *text*: *embedded* (since 2.47) with its
+    sizes, *specs* also with its extra specs; otherwise as a link below *root*."""
     flavor = orjson.loads(text)
     if not embedded:
         return Fragment(orjson.dumps({"id": flavor["id"], "links": [

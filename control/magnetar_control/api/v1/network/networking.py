@@ -169,7 +169,8 @@ class Networking(CloudDriver):
         return row
 
     def update(self, caller: Caller, want: Document, have: Document, dry: bool) -> Row:
-        """Update the resource *have* in the service to *want*, or with *dry* only predict it."""
+        """Update the resource *have* in the service to *want*, or with *dry* only predict the update, and return the
+        row."""
         store: Any = caller.cloud.services.network.resources[self.plural]
         id, values = str(have["id"]), self.differing(want, have)
         row: Row

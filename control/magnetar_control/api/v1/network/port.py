@@ -45,8 +45,8 @@ class Ports(Networking):
         return {**want, "allowed_address_pairs": plain["allowed_address_pairs"]}
 
     def _addresses(self, caller: Caller, want: Document, have: Document | None) -> list[Document]:
-        """Return the fixed IPs of *want* with the uuids of their subnets; addresses that the port already has are
-        unchanged."""
+        """Return the fixed IPs of *want* with the uuids of their subnets. A fixed IP that matches one of the port's
+        (*have*) gets all values of that one."""
         unmatched, addresses = list(have["fixed_ips"] if have else ()), []
         for at, fixed_ip in enumerate(want["fixed_ips"]):
             wish = dict(fixed_ip)

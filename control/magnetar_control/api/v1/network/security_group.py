@@ -38,7 +38,8 @@ class SecurityGroups(Networking):
                                          for at in range(len(want["rules"])))}
 
     def _rule(self, caller: Caller, want: Document, have: Document | None, at: int) -> Document:
-        """Return the rule at index *at* in its normal form. A group may refer to itself, also before it exists."""
+        """Return the rule at index *at* of *want* in its normal form. A group may refer to itself, also before it
+        exists."""
         path = f"rules[{at}]"
         rule = {"direction": "ingress", "ethertype": "IPv4", **want["rules"][at]}
         group = rule.pop("remote_group", None)

@@ -229,8 +229,8 @@ class CloudServers(CloudDriver):
                 continue
 
     def make(self, caller: Caller, want: Document, operation: Operation) -> str:
-        """Create the server, wait until it is as requested, and return its uuid. Raises ``Taken``. A server whose build
-        fails is removed, and the error raised."""
+        """Create the server, wait until it is as requested, and return its uuid. Raises ``Taken`` if a concurrent
+        request has created a server with its name. If the build fails, remove the server and raise an error."""
         if want.get("id"):
             server_create.check_unused_uuid(caller, want["id"])
         new, warning = _row_to_be(caller, new_server(want))

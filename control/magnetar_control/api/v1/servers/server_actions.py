@@ -76,7 +76,7 @@ def why_failed(row: ServerRow) -> str:
 
 
 class ServerActions:
-    """The actions of one server that a request changes."""
+    """The server actions with which a request changes one server."""
 
     def __init__(self, caller: Caller, id: str, operation: Operation) -> None:
         self.caller, self.id, self.operation = caller, id, operation
@@ -115,7 +115,8 @@ class ServerActions:
         self.ended(request_id, key)
 
     def ended(self, request_id: str, key: str) -> None:
-        """Wait until the action has ended. Raises ``Failed``."""
+        """Wait until the action *key* of the request *request_id* has ended. Raises ``Failed``, and ``NotFound`` if the
+        server is gone."""
         state: list[str] = []
 
         def done(database: Any, _row: Any) -> bool:

@@ -48,7 +48,7 @@ def _planned(client: Client, actions: Sequence[PlannedAction], want: Document, h
     """Yield the steps of *actions*, one dry run of the agent for each action.
 
     A dry run changes nothing, so each document repeats the fields of the previous ones, and the agent's plan begins
-    with the steps already known. If a plan begins otherwise, the agent combines steps of several actions: then the
+    with the steps already known. A plan that does not begin with them combines steps of several actions; then the
     predicted steps are used, without further dry runs.
     """
     rebuild: Mapping[str, Any] = have.get("rebuild") or {}
