@@ -36,8 +36,8 @@ def _alike(row: Mapping[str, Any]) -> Document:
 
 
 class Stored(CloudDriver):
-    """The common part of the drivers of volumes and snapshots. *counted*: the name of the resource, which is also the
-    name of its quota, in the volume service, and the name of the limit in Cinder's API."""
+    """The common part of the drivers of volumes and snapshots. *counted*: the name of the resource and of its quota in
+    the volume service, and the name of the limit in Cinder's API."""
 
     counted = ("", "")
     of_all_projects = True

@@ -94,7 +94,8 @@ class Networking(CloudDriver):
     """The common part of the drivers for resources of the network service.
 
     *plural*: the service's plural of the kind; *body*: the attributes that the service accepts; *held*: the field that
-    lists all parts of a resource, if there is one; *references*: fields that hold uuids once they are resolved.
+    lists the parts of a resource (such as rules), empty if it has none; *references*: fields that hold uuids once they
+    are resolved.
     """
 
     plural = ""

@@ -235,8 +235,8 @@ class _References:
         return [{**old, **new} for old, new in zip(stored, blocks, strict=True)]
 
     def rescue(self, requested: Document | None) -> Document | None:
-        """Return the rescue request with the uuid of its image, or ``None``. For a server that is already rescued,
-        return its present rescue request instead. Raises ``InvalidField``."""
+        """Return the rescue request with the uuid of its image; ``None`` if *requested* is ``None``. A server that is
+        already rescued stays so: return its present rescue request instead. Raises ``InvalidField``."""
         for name in ("device", "bus"):
             if requested and requested.get(name):
                 raise InvalidField(f"rescue.{name}", f"follows from the image's property hw_rescue_{name} in a cloud")
