@@ -139,8 +139,8 @@ def connect_client(params):
 
 
 def secret_texts(module, params):
-    """Return the texts inside secret options that are lists or mappings. Ansible must not mask them in all of its
-    output, because many are common words.
+    """Return the texts inside secret options that are lists or mappings. Callers exempt them from Ansible's masking,
+    which would otherwise hide common words in all of its output.
     """
     return {text for name in module.masked if not isinstance(params.get(name), str)
             for text in _leaves(params.get(name))}

@@ -57,7 +57,7 @@ def card_of_place(place: str) -> str:
 
 
 def describe_bandwidth(resources: Mapping[str, int]) -> str:
-    """Return a text for users of *resources*: kbit/s by the names of ``bandwidth_resource``."""
+    """Return a text for users that describes *resources*: kbit/s by the names of ``bandwidth_resource``."""
     amounts = [(n, *split_resource(name)) for name, n in sorted(resources.items())]
     return " and ".join(f"{n} kbit/s {DIRECTIONS[kind]} on {place}" for n, kind, place in amounts)
 
@@ -75,7 +75,7 @@ def bandwidth_traits(place: str, divided: bool = False) -> frozenset[str]:
 
 
 def type_trait(vnic_type: str) -> str:
-    """Return the trait of the providers whose bandwidth is for ports of *vnic_type*."""
+    """Return the trait of resource providers whose bandwidth is for ports of *vnic_type*."""
     return f"CUSTOM_VNIC_TYPE_{vnic_type.upper().replace('-', '_')}"
 
 

@@ -37,7 +37,7 @@ def inspect_image(head: bytes, size: int, claimed: Optional[str] = None, encrypt
     """Return the format and virtual size of content of *size* bytes that begins with *head*. *head* has ``HEAD`` bytes,
     or all of the content. *claimed* is the format that the user states; it only decides whether a bare compressed file
     may be a ramdisk. *encrypted*: accept only a qcow2 that is encrypted with LUKS; without it, encrypted content is
-    refused. Raises ``ImageRefused`` with the reason, whatever the bytes are, and nothing else.
+    refused. Raises ``ImageRefused`` with the reason, and no other error, whatever the bytes are.
     """
     if not size:
         raise ImageRefused("The image is empty.")

@@ -93,7 +93,7 @@ class Operation:
         return self._cancelled.is_set()
 
     def waiting(self) -> AbstractContextManager[None]:
-        """Return a context in which the operation waits for other work and leaves its place to another operation. A
+        """Return a context in which the operation waits for other work and lets another operation run in its place. A
         nested context has no effect.
         """
         return nullcontext() if self._waits else self._waiting()
@@ -189,8 +189,8 @@ class Operations:
         """Start *function(operation)* in a thread, and return the new operation. *labels*: ``kind``, ``key``,
         ``request_id``, ``caller``.
 
-        The operation may wait for a free thread; until then its progress says ``waiting``. *stream*: its pace is that
-        of a client, so it gets a thread of another pool and delays no other work.
+        The operation may wait for a free thread; until then its progress says ``waiting``. *stream*: the function
+        receives content at the pace of a client, so it gets a thread of a separate pool and delays no other work.
         """
         return self.begin(Operation(name, **labels), function, stream)
 
@@ -215,7 +215,7 @@ class Operations:
         self._begin_next()
 
     def _begin_next(self, freed: int = 0) -> None:
-        """Add *freed* (may be negative) to the number of free places, and start queued operations in free places."""
+        """Add *freed* (may be negative) to the free places, and start queued operations while places are free."""
         with self._lock:
             self._places += freed
             while self._places > 0 and self._queue and not self._given_up:

@@ -53,7 +53,7 @@ def diff_documents(before: Any, after: Any, secrets: Collection[str] = (), path:
 
 
 class Result:
-    """The outcome of an ensure: ``changed``, ``steps``, ``diff`` and the resource as it is (or would be) afterwards."""
+    """The outcome of an ensure: ``changed``, ``steps``, ``diff`` and the resource after the steps, or as predicted."""
 
     __slots__ = ("diff", "resource", "steps", "warnings")
 

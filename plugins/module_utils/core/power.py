@@ -45,7 +45,7 @@ POWERS: Mapping[str, Power] = {
 
 class VmState(NamedTuple):
     """A vm_state. *status*: its status word. *powers*: the power states that match it, the desired one first; empty for
-    any. *tasks*: the status word of each task_state that changes it.
+    any. *tasks*: status words in place of *status*, by task_state.
     """
 
     status: str

@@ -117,7 +117,7 @@ PARAMETERS: Mapping[str, Callable[[str, str], Any]] = {
 
 
 def check_sort(parameter: str, keys: Sequence[Any]) -> None:
-    """Raise ``InvalidField`` where a list repeats a sort key, or has more than ``SORTS``."""
+    """Raise ``InvalidField`` naming *parameter* where the sort *keys* repeat, or are more than ``SORTS``."""
     if len(keys) > SORTS or len(set(keys)) < len(keys):
         raise InvalidField(parameter, "must name %d keys at most, and each of them once" % SORTS)
 

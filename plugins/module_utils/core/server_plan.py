@@ -59,8 +59,8 @@ def plan_server(want: Optional[Document], have: Optional[Document]) -> Iterator[
     * ``root_bytes``, ``sizes`` (bytes of the other local disks, by file),
     * ``rescue`` (the rescue disk that exists), ``rescued`` (the domain boots from it), ``rescue_drive`` (its config
       drive must be written), ``rescue_left`` (parts of a rescue remain),
-    * ``volumes_made``, ``attached`` (it has volumes),
-    * ``reserved`` (addresses that DHCP gives it: ``[[mac, network, address], ...]``), ``told`` (DHCP had some of it),
+    * ``volumes_made``, ``attached`` (it has volumes), ``volume_away`` (its root volume is on another host),
+    * ``reserved`` (addresses that DHCP gives it: ``[[mac, network, address], ...]``), ``told`` (DHCP may have some),
     * ``drive`` (``drive_digest`` of the config drive's content), ``pulled`` (the guest lacks its NICs that are devices
       of the host),
     * the caller's permissions and requests: ``allow_reboot``, ``rebuild``.
@@ -283,7 +283,7 @@ def drive_digest(want: Document) -> str:
 
 
 def _check_root_volume(want: Document, have: Document) -> None:
-    """Raise ``Conflict`` where a rebuild must make a new root volume and cannot."""
+    """Raise ``Conflict`` where a rebuild must recreate a root volume without an image, or of another host."""
     rebuild, root = have.get("rebuild"), root_block_device(want)
     if not rebuild or root is None or rebuild.get("keep_volume"):
         return

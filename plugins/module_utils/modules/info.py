@@ -67,8 +67,8 @@ class InfoModule(Module):
         return {"changed": False, self.kind.plural: self.passing(client, query, tests)}
 
     def filters(self, filters):
-        """Return *filters* as query parameters, where the API can apply them (one value, no pattern), and as tests of a
-        field, ``{field: function}``, for the others. Raises ``InvalidField``.
+        """Return *filters* in two parts: query parameters for the API (single values without a pattern), and for all
+        others tests that the module runs, ``{field: function}``. Raises ``InvalidField``.
         """
         readers = {f.name: filter_reader(f.value) for f in self.kind.fields if "list" in f.on
                    and filter_reader(f.value)}
@@ -97,7 +97,7 @@ class InfoModule(Module):
         return query, tests
 
     def _keys(self, filterable):
-        """Return the keys of ``_KEYS`` for this kind, with the field that each reads, except those in *filterable*."""
+        """Return the keys of ``_KEYS`` for this kind, except *filterable* ones, each with the field that it reads."""
         listed = [f.name for f in self.kind.fields if "list" in f.on]
         return {name: field for name, field in _KEYS.items() if field in listed and name not in filterable
                 and (self.kind is Server or name in _COMMON)}
@@ -134,8 +134,8 @@ def _has_pattern(values):
 
 
 def _matches(field, key, patterns, further, value):
-    """Return whether *value*, that of *field*, matches one of *patterns* of the filter *key*, and passes *further*,
-    another test or ``None``.
+    """Return whether *value* of *field* matches one of *patterns* of the filter *key*. *further*: another test that
+    *value* must pass, or ``None``.
     """
     shown = {field: value}
     is_match = matches_server_filters(shown, {key: patterns}) if key in KEYS or key.startswith(METADATA) else \
@@ -144,7 +144,7 @@ def _matches(field, key, patterns, further, value):
 
 
 def _like(pattern, further, value):
-    """Return whether the name *value* matches *pattern*, and passes *further*, another test or ``None``."""
+    """Return whether the name *value* matches *pattern*, and passes the test *further* (``None``: no such test)."""
     return fnmatch.fnmatchcase(value or "", pattern) and (further is None or further(value))
 
 

@@ -326,7 +326,7 @@ def _block_device_mapping(params, want):
 
 
 def _about_option(params, error):
-    """Return *error* with the option that the user set in place of the field of the request."""
+    """Return *error* with the name of the option that the user set, where *error* names a field of the request."""
     field = str(error.details.get("field"))
     match = re.match(r"(block_device_mapping|networks)\[(\d+)\]", field)
     if match is None:

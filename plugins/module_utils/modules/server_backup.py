@@ -68,8 +68,9 @@ def _check(params, absent):
 
 
 def _absent_server(params, check_mode):
-    """Return a document for the server in *params*, which does not exist: with its uuid to remove its backups, empty in
-    check mode, because an earlier task may create it. Raises ``NotFound``.
+    """Return a document in place of the server in *params*, which does not exist. To remove backups by the server's
+    uuid: its uuid. In check mode, to create one: empty, as an earlier task may create the server. Otherwise raises
+    ``NotFound``.
     """
     if params["state"] == ABSENT and looks_like_uuid(params["server"]):
         return {"id": params["server"].lower()}

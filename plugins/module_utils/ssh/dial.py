@@ -103,8 +103,8 @@ class SshDial:
         return connection
 
     def _refused(self, prohibited, timeout):
-        """Return the error when sshd could not connect to the socket. sshd gives no reason, so a command on the host
-        finds it.
+        """Return the error when sshd could not connect to the socket. *prohibited*: sshd's settings forbid it;
+        otherwise a command on the host finds the reason, which sshd does not give.
         """
         verdict, user = ("forbidden", "") if prohibited else self._look(timeout)
         values = {"path": self._endpoint.path, "user": user or self._login.user}

@@ -213,8 +213,8 @@ def abort_host_migration(source: Side, target: Side, server: str, dry_run: bool 
 
 
 def _is_with(migration: dict[str, Any], other: Side) -> bool:
-    """Return whether the other host of a *migration* document is *other*. A host that is down is recognized by its
-    address.
+    """Return whether the other host of a *migration* document is *other*. The address is compared before the link name,
+    which a host that is down cannot report.
     """
     host = str(migration["address"] or "").rpartition(":")[0].strip("[]")
     return bool(host and host == (other.address or other.client.host)) or migration["peer"] == other.link_name()

@@ -40,7 +40,7 @@ class Spec(NamedTuple):
     ignored: bool = False
 
     def asks_for_nothing(self, value: str) -> bool:
-        """Return whether *value* requests the default of every server."""
+        """Return whether *value* requests only what every server has by default."""
         return bool(self.usual) and re.fullmatch(self.usual, value) is not None
 
 
@@ -68,8 +68,8 @@ class Table:
         return bool(re.match(self._namespaces, name))
 
     def validate(self, name: str, value: str) -> None:
-        """Raise ``InvalidField`` for an unknown *name* in a reserved namespace, and for a *value* that its spec does
-        not accept.
+        """Raise ``InvalidField`` for a *value* that the spec *name* does not accept, and for an unknown *name* in a
+        reserved namespace.
         """
         row = self.find(name)
         if row is None and self.reserved(name):
@@ -88,15 +88,15 @@ class Table:
         return {name: str(value) for name, value, row in rows if row is not None and part in row.acts}
 
     def malformed(self, specs: Mapping[str, Any]) -> Iterator[str]:
-        """Yield a text for each of the *specs* whose value is malformed."""
+        """Yield an error text for each of the *specs* whose value is malformed."""
         for name, value in sorted(specs.items()):
             row = self.find(name)
             if row is not None and row.row is None and not re.fullmatch(row.value, str(value)):
                 yield "%s %s=%s: it must match %s" % (self.what, name, value, row.value)
 
     def without_effect(self, specs: Mapping[str, str], parts: Collection[str] = EVERYWHERE) -> Iterator[str]:
-        """Yield a text for each of the *specs* that none of the *parts* acts on, with the missing part. Names outside
-        the reserved namespaces are skipped: other software uses them.
+        """Yield a text for each of the *specs* that none of the *parts* acts on; the text names the missing part. Names
+        outside the reserved namespaces are skipped: other software uses them.
         """
         for name, value in sorted(specs.items()):
             row = self.find(name)

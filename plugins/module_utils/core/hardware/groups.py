@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Groups of requests in a flavor's extra specs: ``resources1:CUSTOM_X``, ``trait1:NAME``, ``group_policy``.
 
-One resource provider serves all requests of a group. The host itself has the custom resource classes, so it serves
-every group with them: their amounts add up, and the host must have the traits of all these groups. A GPU that is
-divided into virtual GPUs serves a group with ``VGPU``; the GPU must have the group's trait. Source: Nova's extra spec
-reference, Placement's *Granular resource request syntax*.
+One resource provider serves all requests of a group. Custom resource classes belong to the host itself. So the host
+serves every group that requests such a class: the amounts of these groups add up, and the host must have the traits of
+all of them. A GPU that is divided into virtual GPUs serves a group with ``VGPU``; the GPU must have the group's trait.
+Source: Nova's extra spec reference, Placement's *Granular resource request syntax*.
 """
 
 from __future__ import annotations
@@ -86,8 +86,8 @@ def check_request_groups(specs: Mapping[str, Any]) -> str:
 
 
 def _vgpu_problem(specs: Mapping[str, Any], of_host: set[str]) -> str:
-    """Return the error in the requests for virtual GPUs; empty when there is none. *of_host*: names of the groups with
-    custom resources, which only the host provides.
+    """Return the error in the requests for virtual GPUs; empty when there is none. *of_host*: names of the groups that
+    request custom resources, which only the host itself provides.
     """
     requested = requested_vgpus(specs)
     if requested.total > 1:

@@ -73,8 +73,8 @@ def shutdown_timeout(properties: Mapping[str, Any]) -> Optional[int]:
 
 def unsuited_properties(properties: Mapping[str, Any], host: Mapping[str, Any]) -> Iterator[str]:
     """Yield a text for each of an image's *properties* (architecture, hypervisor type, VM mode) that the *host* (fields
-    of ``kinds.Host``) does not match. A host that does not report its architecture suits any. The image may also have
-    an architecture that it names in ``hw_emulation_architecture`` and the host emulates.
+    of ``kinds.Host``) does not match. A host that does not report its architecture matches any. An architecture that
+    ``hw_emulation_architecture`` requests, and that the host emulates, matches too.
     """
     kinds = {str(virt_type).lower() for virt_type in (host.get("hypervisor_type") or "qemu",
                                                       *(host.get("virt_types") or ()))}

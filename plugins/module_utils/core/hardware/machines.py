@@ -58,7 +58,7 @@ def is_versioned(machine: str) -> bool:
 
 
 def is_same_machine(machine: str, recorded: str) -> bool:
-    """Return whether *machine*, a request, permits a server's *recorded* type: it is equal, its alias, or ``auto``."""
+    """Return whether *machine*, a request, permits the type *recorded*: equals it, is its alias, or is ``auto``."""
     return machine in (recorded, AUTO) or (machine in VERSIONED and machine_family(recorded) == machine)
 
 
@@ -101,7 +101,7 @@ def properties_with_machine(properties: Mapping[str, Any], machine: str) -> dict
 
 
 def describe_machines(names: Iterable[str]) -> str:
-    """Return a text of those of *names* that are known machine types, newest first, at most ten of each alias."""
+    """Return a text that lists the known machine types among *names*, newest first, at most ten of each alias."""
     recognized = sorted(filter(machine_family, names))
     shown = []
     for alias in VERSIONED:

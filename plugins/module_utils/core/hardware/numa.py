@@ -32,8 +32,8 @@ class GuestCell(NamedTuple):
 
 class Needs(NamedTuple):
     """The NUMA needs of a server. *page*: the page size, "" where none is requested. *emulator*: whether QEMU's own
-    threads get a dedicated CPU. *networks*: networks whose cards must be near the guest's cells, where the host reports
-    which cells those are.
+    threads get a dedicated CPU. *networks*: networks whose cards must be near the guest's cells, as far as the host
+    reports which cells its cards are near.
     """
 
     cells: tuple[GuestCell, ...]
@@ -200,9 +200,9 @@ class NoFit(Exception):
 def place_guest(cells: Sequence[HostCell], needs: Needs, worth: Mapping[int, int] = MappingProxyType({}),
                 pack: bool = True) -> Placement:
     """Return the placement of a server on the host's *cells*, with each guest cell on a host cell of its own. Host
-    cells with a higher *worth* (``pci.preferred_cells``) come first, then the fullest that suffice (*pack*) or the
-    emptiest. At least one cell is near each of the networks in *needs*; networks that are near no cell of the host do
-    not count. Raises ``NoFit``.
+    cells with a higher *worth* (``pci.preferred_cells``) are preferred; of equal ones the fullest that suffice
+    (*pack*), or the emptiest. At least one cell is near each of the networks in *needs*; networks that are near no cell
+    of the host do not count. Raises ``NoFit``.
     """
     if len(needs.cells) > len(cells):
         raise NoFit("it needs %d NUMA cells, and the host has %d" % (len(needs.cells), len(cells)))
@@ -397,7 +397,8 @@ def lost_placement(cells: Iterable[HostCell], placement: Mapping[str, Any], need
 
 
 def report_cells(cells: Iterable[HostCell], free: Iterable[HostCell]) -> Iterator[dict[str, Any]]:
-    """Yield a document of each cell for the field ``numa_cells`` of ``kinds.Host``. *free*: free parts of *cells*."""
+    """Yield a document of each cell for the field ``numa_cells`` of ``kinds.Host``. *free*: *cells* less what is used.
+    """
     for cell, free_cell in zip(cells, free):
         parts = [{"cpus_dedicated": cpu_text(source.dedicated), "memory_mb": source.memory_mb,
                   "pages": {str(kib): count for kib, count in sorted(source.pages.items())}}

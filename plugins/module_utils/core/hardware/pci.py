@@ -102,7 +102,7 @@ def network_of_devices(name: str) -> str:
 
 
 def nic_devices_name(nic: Mapping[str, Any]) -> str:
-    """Return the ``network_devices_name`` of the device that a server's *nic* (with ``physical_network``) needs."""
+    """Return the name (``network_devices_name``) of devices that fit *nic*, a NIC with ``physical_network``."""
     way = nic.get("vnic_type") or DIRECT
     name = network_devices_name(nic["physical_network"], way, bool(nic.get("trusted")) and way not in BY_OVN)
     return card_devices_name(name, nic.get("card", ""))
@@ -117,7 +117,7 @@ def card_devices_name(name: str, card: str) -> str:
 
 
 def describe_devices(name: str, single: bool = False) -> str:
-    """Return a text for users of *name* (of ``network_devices_name``), in the plural unless *single*."""
+    """Return a text for users that describes *name* (of ``network_devices_name``), in the plural unless *single*."""
     kind, _network, *trusted = name.split(":")
     network = network_of_devices(name).replace("/", ", card ")
     return "%s%s%s of %s" % (
@@ -164,7 +164,7 @@ def reported_devices(host: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
 
 
 def _names(part: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return the names of ``vgpu_device_name`` for which virtual GPUs in *part*, an item of ``mdevs``, are suitable."""
+    """Return the ``vgpu_device_name`` of each request that virtual GPUs of *part*, an item of ``mdevs``, fit."""
     return (VGPU, *map(vgpu_device_name, part.get("traits") or ()))
 
 
@@ -209,7 +209,7 @@ class Affinity(NamedTuple):
         return policy == LEGACY and node < 0
 
     def far(self, node: int) -> bool:
-        """Return whether *node* is none of the cells of a guest with NUMA cells; its devices are chosen last."""
+        """Return whether the guest has NUMA cells and *node* is none of them. Devices of such nodes are chosen last."""
         return bool(self.cells) and node not in self.cells
 
 
@@ -307,8 +307,8 @@ def assign_held_devices(pools: Sequence[DevicePool], counted: Mapping[str, Mappi
 def preferred_cells(free_devices: Iterable[tuple[Iterable[str], int, int]], requested: Mapping[str, int]) -> dict[int,
                                                                                                                   int]:
     """Return a weight for each NUMA cell of a host; a guest goes to cells with high weights first. *free_devices*:
-    (aliases, cell, count). Cells with *requested* devices weigh most; for a server that requests none, cells with
-    devices weigh least.
+    tuples (aliases, cell, count). Cells with *requested* devices weigh most; for a server that requests none, cells
+    with devices weigh least.
     """
     worth: dict[int, int] = {}
     for aliases, node, count in free_devices:

@@ -399,8 +399,8 @@ def parse_hardware_specs(specs: Mapping[str, Any], rows: Mapping[str, Row]) -> d
 
 
 def _parse_list(specs: Mapping[str, Any], start: str, row: Row) -> dict[str, list[Any]]:
-    """Return ``{name of the row: list}`` from the *specs* with the names *start* and a number; empty without such
-    specs. Items that no spec sets are ``None``.
+    """Return ``{name of the row: list}`` from those of *specs* whose names are *start* and a number, the index in the
+    list; empty without such specs. Items that no spec sets are ``None``.
     """
     items: dict[int, Any] = {}
     for name, text in specs.items():

@@ -133,7 +133,7 @@ class Client:
     def ensure_many(self, noun: str, items: Sequence[Document], dry_run: bool = False, wait: bool = True,
                     timeout: Optional[float] = None, request_id: Optional[str] = None,
                     progress: Progress = None) -> Document:
-        """Ensure *items*: ``{key, want}`` (``None``: absent) with permissions; return ``{"results": [...]}``."""
+        """Ensure *items*: each ``key``, ``want`` (``None``: absent) and permissions. Return ``{"results": [...]}``."""
         return self._change("PUT", _route(noun), {"dry_run": dry_run}, items, wait, timeout, request_id, progress)
 
     def delete(self, noun: str, key: str, dry_run: bool = False, wait: bool = True, timeout: Optional[float] = None,

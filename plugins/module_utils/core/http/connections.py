@@ -49,8 +49,8 @@ def raise_file_limit() -> int:
 
 
 class ConnectionPlace:
-    """One of the connections that a client address may have, taken until ``free``. *refused*: the error when the limit
-    is reached; *told*: whether the client gets the error as an answer.
+    """One unit of a client address's limit of connections, used by one connection until ``free``. *refused*: the error
+    when the limit is reached; *told*: whether the client gets the error as an answer.
     """
 
     def __init__(self, counted: Optional[Counter[str]], source: str, refused: Optional[TooManyRequests] = None,
@@ -61,20 +61,20 @@ class ConnectionPlace:
         self._end: Callable[[], object] = lambda: None
 
     def begin(self, unknown: dict[ConnectionPlace, Callable[[], object]], end: Callable[[], object]) -> None:
-        """Let a new connection of the address take the place, until ``keep``. *unknown*: the places of unauthenticated
-        clients of the address, oldest first, each with the function that closes its connection; *end*: that function of
-        this place.
+        """Let a new connection of the address replace this one, until ``keep``. *unknown*: the places of
+        unauthenticated clients of the address, oldest first, each with the function that closes its connection. *end*:
+        the function that closes this connection.
         """
         self._unknown, self._end = unknown, end
         self.lend()
 
     def lend(self) -> None:
-        """Let a new connection of the address take this place, because its client has not authenticated."""
+        """Let a new connection of the address replace this one, whose client has not authenticated."""
         if self._counted is not None:
             self._unknown.setdefault(self, self._end)
 
     def keep(self) -> None:
-        """Let no other connection take this place: its client has authenticated, or its request runs. May be repeated.
+        """Let no other connection replace this one: its client has authenticated, or its request runs. May be repeated.
         """
         self._unknown.pop(self, None)
 
@@ -211,8 +211,8 @@ class Admitting(asyncio.Protocol):
             self._securing = self.loop.create_task(self._secure(transport, self.tls))
 
     async def _secure(self, transport: Any, tls: ssl.SSLContext) -> None:
-        """Do the TLS handshake, then begin with HTTP. TLS first gets the bytes that the event loop has read before,
-        which ``connection_made`` cannot prevent.
+        """Do the TLS handshake, then begin with HTTP. The handshake first gets ``_early``, bytes that the event loop
+        read before ``start_tls``.
         """
         transport.pause_reading()
         early, self._early, secured = self._early, b"", None
@@ -252,7 +252,7 @@ class Admitting(asyncio.Protocol):
         _give(transport.get_protocol(), early)
 
     def data_received(self, data: bytes) -> None:
-        """Override asyncio's method; a refused client gets the error as an answer once its request arrives."""
+        """Override asyncio's method: pass *data* on, keep it during ``_secure``, or answer a refused client."""
         if self._begun:
             super().data_received(data)
         elif self._refusing is None:
@@ -268,7 +268,7 @@ class Admitting(asyncio.Protocol):
         self._follow(self.transport.get_protocol())
 
     def _follow(self, other: Any) -> None:
-        """Free the ``ConnectionPlace`` when the protocol *other*, which now handles the connection, loses it."""
+        """Free the ``ConnectionPlace`` at the end of the connection, which the protocol *other* handles now."""
         lost = other.connection_lost
 
         def ended(error: Optional[Exception]) -> None:
@@ -293,7 +293,7 @@ class Admitting(asyncio.Protocol):
 
 
 def _give(protocol: Any, data: bytes) -> None:
-    """Pass *data* to *protocol*, a ``Protocol`` or ``BufferedProtocol`` of asyncio, which had not read it itself."""
+    """Pass *data* to *protocol*, a ``Protocol`` or ``BufferedProtocol`` of asyncio, as its transport would."""
     while data and hasattr(protocol, "get_buffer"):
         space = protocol.get_buffer(len(data))
         size = min(len(space), len(data))

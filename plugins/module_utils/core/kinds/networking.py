@@ -61,7 +61,7 @@ class Subnet(Resource):
 
 
 class AddressScope(Resource):
-    """A scope of subnet pools whose prefixes do not overlap, so that routers need not translate their addresses."""
+    """A set of subnet pools whose prefixes are disjoint. Routers route between networks of one scope without NAT."""
 
     noun, plural = "address_scope", "address_scopes"
     sample_changes = {"description": ("", "known outside")}
