@@ -95,8 +95,8 @@ def _power(states: tuple[str, ...], task: str, power: str, label: str, rule: str
                   event=f"compute_{label}_instance", rule=rule, plain=True, notification=notification or label, **more)
 
 
-#: Notifications of single events of an action, in place of the action's own. They end with the event, the first one
-#: last.
+#: Notifications of single events of an action, in place of the action's own. They start in this order with the
+#: event, and end in reverse order with it.
 STEPS: Mapping[str, tuple[str, ...]] = {
     "compute_prep_resize": ("resize_prep",), "compute_resize_instance": ("resize",),
     "compute_finish_resize": ("resize_finish",), "compute_finish_revert_resize": (),

@@ -22,8 +22,8 @@ DIRECTIONS = {kind: way for way, kind in CLASSES.items()}
 #: The network between hosts, which carries tunnelled networks (Neutron's tunnelled_network_rp_name).
 TUNNELS = "rp_tunnelled"
 TUNNEL_TRAIT = "CUSTOM_NETWORK_TUNNEL_PROVIDER"
-#: Types of ports that a provider gives bandwidth, in the traits of Neutron's agents: ports of OVN, and virtual
-#: functions that bypass it, which cards serve.
+#: VNIC types in the traits of providers, as Neutron's agents name them: types whose bandwidth OVN provides, and
+#: types of virtual functions, whose bandwidth a card provides.
 TYPES, OF_CARDS = ("normal", "vdpa", "remote-managed"), ("direct", "macvtap")
 #: Placement's largest number.
 MOST = 2**31 - 1

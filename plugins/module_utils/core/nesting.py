@@ -9,7 +9,7 @@ from typing import Any
 
 from .errors import InvalidRequest
 
-#: Maximum depth of nested objects and lists. No document of the APIs has a tenth of it.
+#: Maximum depth of nested objects and lists, more than ten times that of any document of the APIs.
 DEEPEST = 100
 
 

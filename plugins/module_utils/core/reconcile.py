@@ -74,8 +74,9 @@ def forget_step(kind: type[Kind], name: str) -> Step:
 
 
 def merge_nics(old: list[Document], requested: list[Document]) -> list[Document]:
-    """Return the NICs of *old* in order, each replaced by the *requested* NIC that matches it, then the remaining
-    requested ones. A request matches by its MAC; without one, by its network, bridge, port or physical network.
+    """Return *requested* where it matches all NICs of *old*; otherwise *old* in order, each NIC replaced by the
+    *requested* one that matches it, then the remaining requested ones. A request matches by its MAC; without one, by
+    its network, bridge, port or physical network.
     """
     unmatched = sorted(requested, key=lambda nic: not nic.get("port"))
     merged = []
@@ -144,9 +145,9 @@ class Change:
 
     def on_immutable(self, name: str, old: Mapping[str, Any], want: Document, status: Optional[str] = None) -> str:
         """Return the policy for immutable fields of the resource *name* that differ between *old* and *want*:
-        ``ignore``, ``rebuild`` or ``recreate``; ``""`` when none differs, or while the content is missing by the
-        resource's *status*. ``ignore`` resets in *want* these fields, and fields that only describe how to make the
-        resource. Raises ``Immutable`` when the caller has set no policy that fits.
+        ``ignore``, ``rebuild`` or ``recreate``; ``""`` when none differs, or while the resource has no content yet
+        according to its *status*. For ``ignore``, these fields of *want*, and those that only describe how to make the
+        resource, are reset to *old*. Raises ``Immutable`` when the caller has set no policy that fits.
         """
         names = [] if status in self.kind.unfilled else self.fixed(old, want)
         policy = str(self.permissions["on_immutable"]) if names else ""

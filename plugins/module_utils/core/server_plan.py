@@ -176,8 +176,8 @@ def server_hardware(server: Document) -> Document:
 
 
 def _parts(server: Document) -> Document:
-    """Return the fields of the server's hardware that are in the domain's XML. The guest agent's channel is there by
-    default, and the user whose password the agent sets is not in the XML.
+    """Return the fields of the server's hardware that affect the domain's XML: without the name of the guest's admin
+    user, and without ``guest_agent`` where it has its default, true.
     """
     return {name: value for name, value in server_hardware(server).items()
             if name != "admin_user" and (name, value) != ("guest_agent", True)}
@@ -307,7 +307,8 @@ def _rescuing(want: Document, have: Document) -> tuple[str, ...]:
 
 
 def _check_rescue(want: Document, have: Document, differs: bool) -> None:
-    """Raise ``Conflict`` where a rescue and another change exclude each other."""
+    """Raise ``Conflict`` for a rescue with a rebuild or another change (*differs*), and while the server is suspended.
+    """
     name = want["name"]
     if want.get("rescue") is not None and (differs or have.get("rebuild")):
         raise Conflict(f"flavor, hardware and root disk of server {name!r} cannot change while it is rescued. Unrescue "

@@ -88,7 +88,7 @@ class ShareAttachmentModule(AttachmentModule):
 
 
 class AttachmentInfoModule(InfoModule):
-    """The module that reports the volumes, NICs or shares of servers."""
+    """The module that reports which volumes, NICs or shares servers have."""
 
     #: The second selecting option next to ``server``, its documentation, and the field that it selects by name.
     other, other_doc, other_name = "", "", None

@@ -119,7 +119,7 @@ class InfoModule(Module):
         return resources[:limit]
 
 
-#: Keys of ``server_keys`` and the field that each reads; and the keys that other kinds have too.
+#: Keys of ``server_keys``, each with the field that it reads; and those of them that other kinds support too.
 _KEYS = dict({key: key for key in KEYS}, network="networks", metadata="metadata")
 _COMMON = ("metadata", "tags")
 

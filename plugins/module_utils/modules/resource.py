@@ -8,7 +8,7 @@ from ..core.values import Boolean, Choices
 from . import results
 from .module import ABSENT, PRESENT, Module, key_from_params, looks_like_uuid, texts_of_field
 
-#: Fields whose content can be added to, and the word for their parts in the option ``purge_FIELD``.
+#: Fields to whose content a task can add, and the word for their parts in the option ``purge_FIELD``.
 MERGED = {"metadata": "keys", "tags": "tags", "hosts": "hosts"}
 
 
@@ -17,7 +17,7 @@ class ResourceModule(Module):
     differences of their kind.
     """
 
-    #: Value of ``state`` to the fields that it adds to the desired document; ``absent`` is not in it.
+    #: Values of ``state`` except ``absent``, each with the fields that it adds to the desired document.
     states = {PRESENT: {}}
     state_doc = "V(present) creates a missing resource, and updates given options that differ. V(absent) removes it."
     #: Values of ``on_immutable``, and the documentation of those after the second.

@@ -21,7 +21,7 @@ NIC_KEYS = ("network", "bridge", "port", "physical_network", "vnic_type", "trust
             "vlan", "mac", "model", "tag", "address", "port_security", "allowed_addresses")
 #: Keys that may be ``null``, which means none.
 NULLABLE = ("address",)
-#: Options of the module to the fields of the request with the same meaning.
+#: Options of the module, each with the field of the request that it sets.
 SENT = {"host": "host", "admin_password": "admin_pass"}
 #: Keys of an item of ``nics``, as in openstack.cloud.server, to keys of an item of ``networks``.
 NIC_WORDS = {"net-name": "network", "net-id": "network", "port-name": "port", "port-id": "port", "tag": "tag",
@@ -47,10 +47,10 @@ def _size(name):
     return Option(declared.value, declared.doc + " In place of O(flavor).")
 
 
-#: Options that exclude each other: one in an item replaces the others next to the list.
+#: Options that exclude each other: an option in an item of ``servers`` replaces the others of the module.
 ALTERNATIVES = tuple(("flavor", size) for size in SIZES) + (
     ("networks", "nics", "network"), ("boot_volume", "image"), ("boot_volume", "boot_from_volume"))
-#: Option of an item to the options next to the list that it replaces.
+#: Options of an item, each with the module's options that it replaces.
 REPLACED = {name: {other for group in ALTERNATIVES if name in group for other in group} - {name}
             for group in ALTERNATIVES for name in group}
 
@@ -267,8 +267,8 @@ def _refuse_duplicates(items):
 
 
 def _without_default(field):
-    """Return *field*, an option of the module, without its default, for items of ``servers``: an option that an item
-    omits has the value of the module's own option.
+    """Return *field*, an option of the module, without its default, for items of ``servers``: where an item omits an
+    option, the module's own option applies.
     """
     if not isinstance(field, Option):
         return field

@@ -14,7 +14,7 @@ from . import results
 from .module import Module, get_resource, key_from_params, texts_of_field
 from .server import encode_user_data
 
-#: Actions that are states of the server: ensured, and unchanged when already present.
+#: Actions that set a state of the server, with its fields: ``ensure`` requests them, so a repetition changes nothing.
 STATES = {
     "start": {"power": "running"}, "stop": {"power": "off"}, "pause": {"power": "paused"},
     "unpause": {"power": "running"}, "suspend": {"power": "suspended"}, "resume": {"power": "running"},
@@ -234,8 +234,8 @@ def _under_way(server, params, client):
 
 
 def _image(server, params, client):
-    """Return the image ``image_name`` that an earlier run created from *server*, ``None`` without one or if it failed.
-    Raises ``Conflict`` for another image of that name.
+    """Return the image ``image_name`` that an earlier run created from *server*; ``None`` when there is none, or its
+    creation failed. Raises ``Conflict`` for another image of that name.
     """
     for image in client.list("image", name=params["image_name"]):
         if image.get("status") == "error":

@@ -138,8 +138,8 @@ class Migrate:
             self._gone = True
 
     def _half(self, side: Side, server: str) -> Optional[dict[str, Any]]:
-        """Return the unfinished migration document of *server* on *side*; ``None`` without one. Raises ``Conflict``
-        when the server is in a migration with a third host.
+        """Return the document of the unfinished migration of *server* on *side*; ``None`` without one. Raises
+        ``Conflict`` when the server is in another migration.
         """
         other = self.target if side is self.source else self.source
         role = "source" if side is self.source else "target"

@@ -13,14 +13,14 @@ from .traits import CUSTOM, is_known_trait
 
 #: Names for hypervisors that Magnetar does not support.
 _VMWARE = "(cpu|memory|disk_io|vif)_(limit|reservation|shares_share)"
-#: Classes that the scheduler counts. Their row is for requests in groups, where the scheduler does not count them.
+#: Classes that earlier rows accept without a group; in a group they accept only ``CUSTOM_`` ones.
 _CLASSES = "CUSTOM_[A-Z0-9_]+|VCPU|PCPU|MEMORY_MB|DISK_GB|MEM_ENCRYPTION_CONTEXT"
 #: Pattern of amounts that request nothing.
 NONE = "0+"
 _SCHEDULED = frozenset((SCHEDULER,))
 #: Classes whose amount an extra spec can set instead of the flavor, in the order of ``Amounts``.
 RESOURCES = ("VCPU", "MEMORY_MB", "DISK_GB")
-#: Names of ``capabilities:`` in Nova that no host has as a number or word, and the request to use instead.
+#: Names of ``capabilities:`` in Nova that hosts do not report as a number or word, and what to request instead.
 NO_FIGURES = {
     "aggregates": "what aggregates of a host say is asked for by aggregate_instance_extra_specs:NAME",
     "instances": "servers of a host are asked for by the hints same_host and different_host, how many there are by "

@@ -46,7 +46,7 @@ class Vgpus(NamedTuple):
 
 
 def requested_vgpus(specs: Mapping[str, Any]) -> Vgpus:
-    """Return the virtual GPUs that extra specs request, with and without groups."""
+    """Return the virtual GPUs that extra specs request, in groups and outside of them."""
     requests = [(match["group"] or "", int(value)) for match, value in _matches(_VGPU, specs)
                 if re.fullmatch("[0-9]+", str(value)) and int(value)]
     named = frozenset(group for group, _count in requests if group)
@@ -57,7 +57,7 @@ def requested_vgpus(specs: Mapping[str, Any]) -> Vgpus:
 
 def requested_traits(specs: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
     """Yield the traits that extra specs request of the host, as (name, value), where the value is ``required`` or
-    ``forbidden``. Traits in groups with virtual GPUs are those of devices, so they are left out.
+    ``forbidden``. Traits in groups with virtual GPUs are left out: these apply to the device.
     """
     devices = requested_vgpus(specs).groups
     return ((match["name"], value) for match, value in _matches(_TRAIT, specs) if match["group"] not in devices)

@@ -53,7 +53,7 @@ def machine_architecture(machine: str) -> str:
 
 
 def is_versioned(machine: str) -> bool:
-    """Return whether *machine* names a version."""
+    """Return whether *machine* is a known machine type with a version, not an alias."""
     return bool(machine_family(machine)) and machine not in VERSIONED
 
 
@@ -92,8 +92,8 @@ def machine_of_image(image: Mapping[str, Any], requested: str = "") -> str:
 
 
 def properties_with_machine(properties: Mapping[str, Any], machine: str) -> dict[str, Any]:
-    """Return the *properties* of an image that is created from a server. They are those of the server's own image, with
-    the server's *machine* added where they do not imply it: the installed system may depend on its machine type.
+    """Return the properties of an image that is created from a server: *properties*, those of the server's own image,
+    and the server's *machine* where they do not imply it, as the installed system may depend on its machine type.
     """
     differs = machine not in ("", AUTO) and not (PROPERTY in properties
                                                  and is_same_machine(str(properties[PROPERTY]), machine))

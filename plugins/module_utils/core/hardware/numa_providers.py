@@ -2,9 +2,9 @@
 """NUMA cells of a host as resource providers below it: their names, inventories and allocations. Pure: agents report
 them, and clouds show them.
 
-A host counts all its dedicated CPUs (``PCPU``) and its memory (``MEMORY_MB``). Its cells count the same under other
-classes, so that nothing counts twice: standard ones of ``os-resource-classes`` for CPUs and small pages, and a custom
-class for each size of large pages.
+The host's provider counts all its dedicated CPUs (``PCPU``) and its memory (``MEMORY_MB``). The cells' providers count
+the same under other classes, so that nothing counts twice: CPUs and small pages under standard classes of
+``os-resource-classes``, and large pages under a custom class for each size.
 """
 
 from __future__ import annotations

@@ -45,12 +45,12 @@ ALWAYS = frozenset("COMPUTE_%s" % name for name in (
     *("STORAGE_BUS_%s" % bus for bus in ("VIRTIO", "SCSI", "SATA", "IDE")),
     *("NET_VIF_MODEL_%s" % model for model in ("VIRTIO", "E1000", "E1000E", "RTL8139")),
     *("GRAPHICS_MODEL_%s" % model for model in ("VGA", "CIRRUS", "VMVGA", "QXL", "VIRTIO", "BOCHS", "NONE"))))
-#: Folders that are shared with guests and disabled hosts; traits of guest architectures by libvirt's names.
+#: Traits of hosts that can share folders with guests, and of disabled hosts; traits by architecture of guests.
 SHARES, DISABLED = "COMPUTE_SHARE_LOCAL_FS", "COMPUTE_STATUS_DISABLED"
 ARCHITECTURES: Mapping[str, str] = {architecture: "COMPUTE_ARCH_%s" % name for architecture, name in {
     "x86_64": "X86_64", "aarch64": "AARCH64", "ppc64le": "PPC64LE", "s390x": "S390X", "riscv64": "RISCV64",
     "mipsel": "MIPSEL"}.items()}
-#: Traits of the host's own architecture (``ARCHITECTURES`` are its guests'), and the IOMMU of aarch64 guests.
+#: Traits by the host's own architecture (``ARCHITECTURES``: of guests); trait for an IOMMU of aarch64 guests.
 HOSTS: Mapping[str, str] = {architecture: name.replace("COMPUTE_", "HW_", 1) for architecture,
                             name in ARCHITECTURES.items()}
 SMMUV3 = "COMPUTE_VIOMMU_MODEL_SMMUV3"

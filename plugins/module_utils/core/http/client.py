@@ -372,7 +372,7 @@ class Client:
         return transport.tls_context(self._ca_cert, self._client_cert, self._client_key, self._validate)
 
     def _unreachable(self, error: Exception, connected: bool) -> MagnetarError:
-        """Return the error for a failed connection: ``Unreachable`` or ``TimedOut``, with advice for the user."""
+        """Return the error for a failed connection: ``TimedOut`` for silence when *connected*, or ``Unreachable``."""
         if isinstance(error, (socket.timeout, TimeoutError)) and connected:
             return TimedOut("%s did not answer in time. See `journalctl -u magnetar-agent` there." % self.endpoint)
         from . import transport

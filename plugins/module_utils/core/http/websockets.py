@@ -16,8 +16,8 @@ class WebSocketProtocol:
     transport: Any
 
     async def send(self, message: Any) -> None:
-        """Override uvicorn's ``send``. A refusal (an HTTP response) also ends the handshake; otherwise uvicorn would
-        log that the application failed.
+        """Override uvicorn's ``send``: also mark the handshake as complete after a refusal (an HTTP response). Without
+        the mark uvicorn would log that the application failed.
         """
         await super().send(message)  # type: ignore[misc]
         self.handshake_complete |= message["type"] == "websocket.http.response.body"

@@ -14,7 +14,7 @@ _PORT = Nullable(Integer(0, 65535))
 
 
 class GroupFilter(Kind):
-    """A security group of a cloud. NICs name it by its uuid; while the host lacks it, it allows them no traffic."""
+    """A security group of a cloud. NICs name it by its uuid. A group that the host lacks allows no traffic."""
 
     noun, plural = "group_filter", "group_filters"
 

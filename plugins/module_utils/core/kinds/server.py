@@ -308,8 +308,8 @@ class Server(Resource):
 
     @classmethod
     def giving_way(cls, current: Mapping[str, Any], requested: Mapping[str, Any]) -> dict[str, Any]:
-        """Override ``Kind.giving_way``: also replace the image by a root volume in *requested*, and a root volume by an
-        image in *requested*.
+        """Override ``Kind.giving_way``: also drop the image where *requested* has a root volume, and the root volume
+        where *requested* has an image.
         """
         merged = super().giving_way(current, requested)
         if "image" not in requested and any(is_root_volume(block_device)

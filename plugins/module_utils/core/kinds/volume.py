@@ -97,7 +97,7 @@ class VolumeSnapshot(Resource):
 
 
 class VolumeAttachment(Kind):
-    """A volume in a server. A pair has at most one; its key is SERVER:VOLUME, each a name or a uuid, or its uuid."""
+    """A volume in a server; a pair has at most one. Its key is SERVER:VOLUME (names or uuids), or its own uuid."""
 
     noun, plural = "volume_attachment", "volume_attachments"
     sample_actions = ("record", "attach")
