@@ -93,8 +93,8 @@ class ActionModule(ActionBase):
         return None
 
     def _unreachable(self, module, params):
-        """Return why only the task's host can use the endpoint or files in *params*; ``None`` when this process can
-        too.
+        """Return why this process cannot use the endpoint, or the files, in *params* as a process on the task's host
+        would; ``None`` when it can.
 
         An ssh endpoint is reached from the controller, with the controller's keys, whatever the connection and
         ``become`` are.
@@ -137,7 +137,7 @@ class _CheckedTask:
         self.error = _refusal(module, arguments, validation) if validation.error_messages else None
 
     def run(self, check_mode, diff_mode):
-        """Run the module (not for invalid arguments), and return the result that a module process would print."""
+        """Run the module if the arguments are valid, and return the result that a module process would print."""
         if self.error:
             result = dict(self.error)
         else:

@@ -231,7 +231,9 @@ class InventoryModule(BaseInventoryPlugin, Constructable, Cacheable):
     # Queries to the endpoints.
 
     def _servers(self, path, cache):
-        """Return the servers of all endpoints, each with the keys ``WHERE``; from the cache if enabled and valid."""
+        """Return the servers of all endpoints, each with the keys ``WHERE``: from the cache if it is enabled and has
+        the same endpoints, otherwise from the endpoints.
+        """
         key, caching = self.get_cache_key(path), self.get_option("cache")
         connections = self._connections(path)
         endpoints = [_label(connection) for connection in connections]
@@ -375,8 +377,8 @@ def _fetch(options):
 
 
 def _trusted(value):
-    """Return *value* with harmless texts marked as trusted. Other texts, written by users of servers, are never
-    evaluated.
+    """Return *value* with texts that match ``HARMLESS`` marked as trusted. Ansible does not evaluate the others, which
+    users of servers may have written.
 
     Without the mark ``ansible-inventory --list`` wraps each text in a mapping, which AWX does not understand.
     """

@@ -51,15 +51,15 @@ class _Process(AnsibleModule):
 
 
 def refusal_result(wrong):
-    """Return the result for invalid arguments. It does not repeat them, because Ansible does not know yet which are
-    secret.
+    """Return the result for the error *wrong* in a task's arguments. The result does not repeat the arguments, because
+    Ansible does not know yet which are secret.
     """
     return dict(results.failure_result(wrong), invocation={"module_args": {}})
 
 
 def find_misfit(options, arguments, prefix=""):
     """Return an ``InvalidField`` for the first of *arguments* with a value that its option does not accept; ``None``
-    where all are valid. *options*: an argument spec.
+    where all are valid. *options*: an argument spec. *prefix* precedes the names of options in the error.
     """
     for name, option in options.items():
         words = (name, *option.get("aliases", ()))

@@ -124,7 +124,7 @@ class Operation:
         listener(self)
 
     def as_dict(self, outcome: bool = True) -> dict[str, Any]:
-        """Return the operation as answers show it; without *outcome* (in lists) the result is left out."""
+        """Return the operation as answers show it, without its result if not *outcome* (in lists)."""
         shown = {
             "id": self.id, "name": self.name, "kind": self.kind, "key": self.key, "subject": self.subject,
             "request_id": self.request_id, "caller": self.caller, "status": self.status,

@@ -131,7 +131,7 @@ def power_of_number(number: int) -> str:
 
 def desired_power(vm_state: str, number: int) -> str:
     """Return the desired power state of a server with this vm_state and Nova's *number* of its power state; ``SHELVED``
-    for a shelved server.
+    for a shelved server, ``OFF`` where a state cannot be desired.
     """
     if vm_state in (SHELVED, OFFLOADED):
         return SHELVED
@@ -159,5 +159,5 @@ def states_of_status(status: str) -> list[tuple[str, Optional[tuple[str, ...]]]]
 
 
 def tasks_with_status(vm_state: str) -> tuple[str, ...]:
-    """Return the task_states that change the status word of a vm_state."""
+    """Return the task_states that replace the status word of a vm_state; empty for an unknown vm_state."""
     return tuple(VM_STATES[vm_state].tasks) if vm_state in VM_STATES else ()

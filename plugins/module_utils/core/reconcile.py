@@ -32,8 +32,8 @@ def is_uuid_key(text: str) -> bool:
 
 
 def checked_request(kind: type[Kind], key: str, want: Mapping[str, Any]) -> Document:
-    """Return *want* in normal form, completed with the name or id in *key*. Raises ``InvalidField``, also where *want*
-    and *key* name different resources.
+    """Return *want* in normal form, completed with the name or id in *key*. Raises ``InvalidField`` for invalid fields,
+    and where *want* and *key* name different resources.
     """
     requested: Document = kind.check(dict(want), partial=True)
     field = "id" if is_uuid_key(key) else "name"

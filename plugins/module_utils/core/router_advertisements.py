@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Router advertisements of guests in networks of OVN: the cloud makes OVN mark them, and hosts drop marked packets.
+"""Protection from router advertisements that guests send in networks of OVN: the cloud lets OVN mark them, and hosts
+drop marked packets.
 
-No ACL can stop them: OVN has a flow before all ACLs that lets them pass (ovn-northd(8), ``ls_in_acl``). QoS rules of
-OVN change packets after that flow (ovn-nb(5), QoS). A flow of the agent then drops them where they leave a host's
-bridge for a guest or for the physical network.
+ACLs cannot drop them: OVN has a flow before all ACLs that lets them pass (ovn-northd(8), ``ls_in_acl``). QoS rules of
+OVN apply after that flow (ovn-nb(5), QoS), so such a rule sets the mark. A flow of the agent drops marked packets where
+they leave a host's bridge for a guest or the physical network.
 """
 
 from __future__ import annotations

@@ -191,8 +191,8 @@ def _shape(flavor: Document, files: Iterable[str]) -> Document:
 
 
 def _stop_verbs(want: Document, have: Document, names: list[str]) -> Iterator[str]:
-    """Yield the verbs that power the server off for a change of the fields *names*. Raises ``Conflict`` where the
-    caller has not allowed to power it off.
+    """Yield the verbs that power the server off for a change of the fields *names*. Raises ``Conflict`` unless the
+    caller allows it, *want* is off, or the server is being rebuilt, rescued or unrescued.
     """
     power = have["power"]
     if have.get("rebuild"):
@@ -270,7 +270,9 @@ def _check_disks(want: Document, have: Document) -> None:
 
 
 def _is_kept(file: str, rebuild: Optional[Document]) -> bool:
-    """Return whether the disk *file* keeps its content. A *rebuild* keeps only ephemeral disks, if requested."""
+    """Return whether the disk *file* keeps its content: always without a *rebuild*; in one, only ephemeral disks if so
+    requested.
+    """
     return not rebuild or (rebuild["preserve_ephemeral"] and file not in (ROOT, SWAP))
 
 

@@ -45,7 +45,9 @@ class MigrationModule(Module):
             return self._move(params, check_mode, diff_mode, source, target)
 
     def _in_cloud(self, params, check_mode, diff_mode, client):
-        """Request a migration to the host ``destination`` from a cloud, and return the module's result."""
+        """Request the move of a server to the host ``destination`` from a cloud, and return the module's result. Raises
+        ``InvalidField`` for options and states that only a migration between two agents has.
+        """
         for name in ("destination_address",) + tuple(f.option for f in self.tuning):
             if params.get(name) not in (None, False):
                 raise InvalidField(name, "is for two agents; a cloud decides that itself")

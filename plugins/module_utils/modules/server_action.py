@@ -211,7 +211,8 @@ def _event(params):
 
 def _made_before(server, params, check_mode, client):
     """Return the part of a result about the image ``image_name`` of *server*, if it exists or an earlier task is
-    creating it; otherwise ``None``.
+    creating it; otherwise ``None``. With the option ``wait``, and not in check mode, first wait for the end of the
+    creation.
 
     An agent lists an image only when it is complete; until then only the operation shows it.
     """

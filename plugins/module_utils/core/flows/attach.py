@@ -59,7 +59,8 @@ def attach_remote_volume(server_host: Side, volume_host: Side, server: str, volu
 def detach_remote_volume(server_host: Side, volume_host: Optional[Side], server: str, volume: str,
                          sure: Sure = always_allowed, **waiting: Any) -> dict[str, Any]:
     """Detach *volume* from *server* of *server_host*, and return the answer of the deletion. The agent of *server_host*
-    ends the export of the volume. With *volume_host*, an export left by an unfinished attachment is removed there too.
+    also removes the export of the volume. With *volume_host*, an export that an unfinished attachment has left is
+    removed too.
     """
     key = "%s:%s" % (server, volume)
     if volume_host is not None:

@@ -30,7 +30,7 @@ COMING = ("becomes", "cards")
 
 
 class Side:
-    """The source or the target of a migration: a client of its agent, and the address where the other agent reaches it
+    """The source or the target of a migration: a client of its agent, and the agent's address for the other agent
     (default: the ``host`` of the client's endpoint).
     """
 

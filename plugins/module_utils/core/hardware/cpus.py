@@ -76,8 +76,8 @@ class CpuMask(CpuSet):
 
 
 def masked_cpus(mask: str, count: int) -> frozenset[int]:
-    """Return the CPUs below *count* that the normal form of a ``CpuMask`` selects; a mask without ``^`` may also select
-    higher ones.
+    """Return the CPUs that *mask*, the normal form of a ``CpuMask``, selects: the named ones, or with ``^`` all CPUs
+    below *count* except the named ones.
     """
     if not mask.startswith("^"):
         return cpu_set(mask)

@@ -198,8 +198,8 @@ class Affinity(NamedTuple):
     sockets: Mapping[int, frozenset[int]] = {}
 
     def suits(self, node: int, alias_policy: str = "") -> bool:
-        """Return whether the policy allows a device at the NUMA cell *node* (-1: unknown) of the host. *alias_policy*:
-        the policy of the alias, used when flavor and image have none.
+        """Return whether the policy allows a device at the NUMA cell *node* of the host (-1: unknown). *alias_policy*:
+        the policy of the alias, for flavors and images without a policy.
         """
         policy = self.policy or alias_policy or LEGACY
         if not self.cells or policy == PREFERRED or node in self.cells:

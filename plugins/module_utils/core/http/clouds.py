@@ -60,7 +60,7 @@ def find_only_cloud(load: Load) -> str:
 
 def cloud_entry(params: Mapping[str, Any], load: Load) -> Optional[Entry]:
     """Return the cloud that *params* choose, as an entry of clouds.yaml; ``None`` for an agent. *load* reads the file.
-    Raises ``InvalidField``.
+    The options ``ca_cert`` and ``validate_certs`` override the entry. Raises ``InvalidField``.
     """
     choice = chosen_cloud(params)
     if choice is None:

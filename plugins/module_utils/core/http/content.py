@@ -65,7 +65,7 @@ def upload_file(path: Union[str, os.PathLike[str]], progress: Optional[Callable[
                 deadline: float, send: Callable[[Iterator[bytes], int], dict[str, Any]]) -> dict[str, Any]:
     """Send the file at *path* with the function *send*, and return the answer of *send*. While the server refuses
     further uploads, try again from the beginning after the time in its answer, until *deadline*. Raises
-    ``InvalidField``, and the errors of *send*.
+    ``InvalidField`` for an unreadable file, and the errors of *send*.
     """
     while True:
         try:

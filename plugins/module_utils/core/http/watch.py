@@ -20,7 +20,7 @@ HEARTBEATS = 3
 def follow_events(connect: Callable[[], http.client.HTTPConnection], headers: dict[str, str],
                   refused: Callable[[int, bytes], Any], unreachable: Callable[[Exception, bool], MagnetarError],
                   interval: float, timeout: Optional[float], events: Sequence[str] = ()) -> Events:
-    """Yield ``(event, document)`` until the agent ends the stream; see ``Client.watch``. *connect*, *refused* and
+    """Yield ``(event, document)`` until the agent closes the connection; see ``Client.watch``. *connect*, *refused* and
     *unreachable*: as in ``receive_content``.
     """
     silence, connection = timeout or HEARTBEATS * interval, None
