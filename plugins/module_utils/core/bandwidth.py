@@ -112,6 +112,6 @@ def parse_bandwidth_setting(values: Iterable[str]) -> dict[str, dict[str, int]]:
 
 
 def bandwidth_inventories(bandwidths: Mapping[str, Mapping[str, int]]) -> dict[str, dict[str, Any]]:
-    """Return the inventories for the result of ``parse_bandwidth_setting``, by ``bandwidth_resource``."""
+    """Return the inventories of *bandwidths*, a result of ``parse_bandwidth_setting``, by ``bandwidth_resource``."""
     return {bandwidth_resource(way, place): {"total": int(amount)}
             for place, ways in bandwidths.items() for way, amount in ways.items()}

@@ -284,7 +284,9 @@ class Operations:
         return len(self._running)
 
     def cancel(self, id: str) -> Operation:
-        """Request the end of the operation, and return it. Raises ``Conflict`` when it has succeeded or failed."""
+        """Request the cancellation of the operation *id*, and return the operation. Raises ``Conflict`` when it has
+        succeeded or failed.
+        """
         operation = self.get(id)
         if operation.status in (SUCCEEDED, FAILED):
             raise Conflict(f"Operation {id} has {operation.status} already; nothing is left to cancel.", id=id)

@@ -106,8 +106,8 @@ class Connections:
 
     def take(self, address: str, end: Optional[Callable[[], object]] = None) -> ConnectionPlace:
         """Return a ``ConnectionPlace`` for a connection of *address* (empty for a unix socket); its ``refused`` is the
-        error at the limit. *end* closes the connection; with it, a new connection of the address may take the place
-        until ``ConnectionPlace.keep``.
+        error at the limit. *end* closes the connection; with *end*, a new connection of the address may replace this
+        one until ``ConnectionPlace.keep``.
         """
         if not self.most or not address:
             return ConnectionPlace(None, "")
