@@ -136,7 +136,8 @@ def certificate_peer(tls_object: ssl.SSLObject, scopes: dict[str, str]) -> Peer:
 
 
 def of_connection(transport: asyncio.BaseTransport, settings: AgentSettings) -> Peer:
-    """Return the caller of a connection that uvicorn has just accepted."""
+    """Return the caller of the new connection *transport*: from the client certificate over TLS, from the kernel on the
+    unix socket. On plain TCP the peer has no scope, and a refusal."""
     tls_object = transport.get_extra_info("ssl_object")
     if tls_object is not None:
         return certificate_peer(tls_object, settings.client_certs)
@@ -209,7 +210,8 @@ class BearerTokens:
             return [*self._tokens]
 
     def caller(self, header: bytes) -> Peer:
-        """Return the caller that an ``Authorization`` header names. Raises ``Unauthenticated``."""
+        """Return the caller that an ``Authorization`` header names. Raises ``Unauthenticated`` for a malformed header
+        or an unknown token."""
         scheme, _space, secret = header.decode("latin-1").partition(" ")
         if scheme.lower() != "bearer" or not secret.strip():
             raise Unauthenticated("The Authorization header must be 'Bearer TOKEN'.")

@@ -205,7 +205,7 @@ class Resources:
             self.agent.drivers, self.kind, name, None, check_permissions({}), dry, operation))
 
     async def event(self, request: Request) -> Json:
-        """Start a one-shot event, identified by a request id."""
+        """Start a one-shot event of the resource, such as a reboot, at most once for each request id."""
         query_parameters = read_query(request, wait=read_seconds)
         given_body = await read_json_body(request, self.agent.host.settings.body_max_bytes)
         sent = {**EventRequest.defaults(), **EventRequest.check(given_body)}

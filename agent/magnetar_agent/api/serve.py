@@ -86,7 +86,8 @@ def only_one(state_dir: Path) -> Iterator[None]:
 
 
 def unix_socket(path: Path, group: str) -> socket.socket:
-    """Return a socket that listens on *path*, mode 0660, for *group*. A socket without a listener is replaced."""
+    """Return a socket that listens on *path*, mode 0660, for *group*. A socket file that no process listens on is
+    replaced."""
     with contextlib.suppress(FileNotFoundError):
         if not stat.S_ISSOCK(path.lstat().st_mode):
             raise CannotStart(f"{path} exists and is not a socket. Remove it, or set another socket.")

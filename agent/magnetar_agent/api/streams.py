@@ -63,7 +63,7 @@ class Upload:
         self.finish()
 
     def finish(self) -> None:
-        """Stop reading."""
+        """Stop reading the body of the request."""
         with contextlib.suppress(RuntimeError):
             self._loop.call_soon_threadsafe(self.read.set)
 
@@ -172,8 +172,9 @@ def console_path(state_dir: Path, id: str) -> Path:
 
 
 def tail_console_log(path: Path, size: int, lines: int | None) -> bytes:
-    """Return the last *size* bytes of a log and of its predecessor ``.0``, reduced to the last *lines* lines. Lines end
-    with a line feed: a carriage return alone, as in a progress bar, ends none.
+    """Return the last *size* bytes of the log at *path*, with the end of its predecessor ``.0`` before it if the log is
+    shorter, reduced to the last *lines* lines (``None``: all). Lines end with a line feed: a carriage return alone, as
+    in a progress bar, ends none.
 
     Only plain files are read, and no symbolic links: only virtlogd's own files are shown."""
     content = b""

@@ -118,11 +118,11 @@ class EventLane:
             self._thread.start()
 
     def put(self, function: Callable[[], object]) -> None:
-        """Queue *function*; callable from any thread."""
+        """Queue *function* for the thread; callable from any thread."""
         self._todo.put(function)
 
     def close(self) -> None:
-        """End the thread after the functions that are queued now."""
+        """End the thread once it has run all functions that are queued now."""
         self._todo.put(None)
 
     def _run(self) -> None:

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""A reader that follows a console log. From time to time virtlogd starts a new one: it renames ``console.log`` to
-``console.log.0``, and that to ``console.log.1``, and removes the oldest. So a log is identified by its inode."""
+"""A reader that follows a console log. virtlogd rotates logs: it renames ``console.log.0`` to ``console.log.1`` and
+``console.log`` to ``console.log.0``, and removes the oldest. So a log is identified by its inode."""
 
 from __future__ import annotations
 

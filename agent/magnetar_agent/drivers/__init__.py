@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Drivers: one per kind. Each observes the host, plans without side effects, and applies with a table of verbs."""
+"""Drivers: one per kind. Each observes the host, plans without side effects, and applies the plan with a table of
+verbs."""
 
 from __future__ import annotations
 
@@ -27,7 +28,8 @@ class Driver(Protocol):
 
     @property
     def unique_names(self) -> bool:
-        """Return whether two resources may not share a name (servers made by uuid may)."""
+        """Return whether each name may have at most one resource. False for servers: two that are made by uuid may
+        share a name."""
 
     @property
     def verbs(self) -> Mapping[str, Verb]:
@@ -42,15 +44,15 @@ class Driver(Protocol):
         draw random values, and refuse what this host cannot do. Changes nothing."""
 
     def check_replacement(self, host: LocalHost, want: Fields, requested: Fields, document: Document) -> None:
-        """Raise an error if *document* could be removed, but not be replaced by *want* (complete), as ``on_immutable:
-        recreate`` requests. *requested*: the fields that the caller sent. May change *want*."""
+        """Raise an error if *want* (complete) could not be created after the removal of *document* (``on_immutable:
+        recreate``). *requested*: the fields that the caller sent. May change *want*."""
 
     def release(self, host: LocalHost, document: Document) -> None:
         """Raise ``InUse``, naming the users, if the resource *document* must not be removed now."""
 
     def snapshot(self, host: LocalHost, document: Document | None = None) -> Any:
-        """Return one snapshot of the whole host, for many ``observe`` calls in a row; or of the part that *document*
-        needs."""
+        """Return a snapshot of the host for many ``observe`` calls in a row; with *document* only the part that it
+        needs. ``None`` if ``observe`` needs no snapshot."""
 
     def observe(self, host: LocalHost, document: Document, snapshot: Any = None) -> Fields | None:
         """Return the fields of *document* as they are on the host now; ``None`` if no part of the resource exists."""
@@ -76,8 +78,9 @@ class SubresourceDriver(Protocol):
 
     def ensure(self, host: LocalHost, key: str, want: Fields | None, permissions: Mapping[str, Any], dry_run: bool,
                operation: Operation) -> Result:
-        """Do as ``reconcile.ensure_resource``, by a change of the document that contains the resource
-        (``LocalHost.revise``). Return the result."""
+        """Create or change the resource *key*, or remove it if *want* is ``None``, by a change of the document that
+        contains it (``LocalHost.revise``). Return the result. The parameters are those of
+        ``reconcile.ensure_resource``."""
 
     def one(self, host: LocalHost, key: str) -> Fields:
         """Return the resource *key* as API responses show it. Raises ``NotFound``."""

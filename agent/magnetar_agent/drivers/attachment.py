@@ -117,13 +117,13 @@ class AttachmentDriver(DocumentDriver):
             raise Conflict("The volume is the root disk of its server, which cannot be without it. Delete the server.")
 
     def snapshot(self, host: LocalHost, document: Document | None = None) -> Any:
-        """Return all domains in one pass; with *document* only the domain of its server."""
+        """Return all domains by uuid, read in one pass; with *document* only the domain of its server."""
         return host.hypervisor.domains() if document is None else domains_of_server(host, document.want["server"])
 
     def observe(self, host: LocalHost, document: Document, snapshot: Any = None) -> Fields | None:
         """Return the document's fields, the server's ``power``, and whether the domain's definition (``defined``) and
-        the running domain (``plugged``) have the volume. For lists (*snapshot*) ``plugged`` is the same as
-        ``defined``."""
+        the running domain (``plugged``) have the volume. With *snapshot*, ``plugged`` is the same as ``defined``: the
+        running domain is not read."""
         id, target = document.want["server"], document.want["device"]
         if not attaching.is_current(host, document) or document.want.get("replaces"):
             swaps = bool(document.want.get("replaces"))
@@ -179,8 +179,8 @@ def plan_attachment(want: Fields | None, have: Fields | None) -> Iterator[Step]:
 
 
 def _rescued(host: LocalHost, server: str) -> bool:
-    """Return whether the server is in rescue mode without its volumes. With stable devices it keeps them: see
-    ``servers.spec.current_disks``."""
+    """Return whether the server is in rescue mode without its volumes. A rescue with stable devices keeps the volumes:
+    see ``servers.spec.current_disks``."""
     server_document = host.documents.get("server", server)
     return server_document is not None and bool(server_document.want.get("rescue")) and not rescue.keeps_disks(
         server_document)
@@ -288,7 +288,8 @@ def _detach(task: Task) -> None:
 
 
 def _release(task: Task) -> None:
-    """Report the end of the attachment to the volume's host. ``RemoteVolumes`` repeats it while that host is away."""
+    """Report the end of the attachment to the host that has the volume. Raises ``Unreachable`` if that host does not
+    answer; ``RemoteVolumes`` then repeats the report."""
     try:
         remote.release_remote_volume(task.host, task.document)
     except Unreachable as error:

@@ -40,7 +40,7 @@ class DocumentDriver:
         """Permit every removal."""
 
     def snapshot(self, host: LocalHost, document: Document | None = None) -> Any:
-        """Return ``None``: nothing on the host belongs to the document."""
+        """Return ``None``: ``observe`` needs no snapshot of the host for a document."""
         return None
 
     def sweep(self, host: LocalHost) -> None:

@@ -37,8 +37,8 @@ class ExportDriver(DocumentDriver):
         return attaching.attachment_id(server, volume_document.id if volume_document else volume) if colon else key
 
     def complete(self, host: LocalHost, want: Fields, document: Document | None) -> Fields:
-        """Return *want* with the volume's uuid. Raises ``InvalidField`` or ``Conflict``, as for a volume that another
-        server uses."""
+        """Return *want* with the volume's uuid. Raises ``InvalidField``, or ``Conflict`` if the volume is not free: it
+        is being made, or another server uses it."""
         current_volume = document.want["volume"] if document else None
         volume = host.documents.find("volume", want["volume"]) if current_volume else \
             host.documents.standing("volume", want["volume"])
@@ -56,7 +56,7 @@ class ExportDriver(DocumentDriver):
         return completed
 
     def snapshot(self, host: LocalHost, document: Document | None = None) -> Any:
-        """Return ``None``: observations share no data."""
+        """Return ``None``: ``observe`` needs no snapshot of the host for an export."""
         return None
 
     def observe(self, host: LocalHost, document: Document, snapshot: Any = None) -> Fields | None:

@@ -71,8 +71,8 @@ class ImageDriver(DocumentDriver):
         return want
 
     def check_replacement(self, host: LocalHost, want: Fields, requested: Fields, document: Document) -> None:
-        """Raise an error if the new source cannot be stored in place of *document*. A local file is read completely;
-        uploads and downloads can be checked only when they arrive."""
+        """Raise an error if the source in *want* cannot replace the content of *document*. A local file is read to
+        compare its checksum; uploads and downloads can be checked only when they arrive."""
         source = want.get("source") or {}
         importing.check_image_room(host, requested.get("source") or {}, document.state.get("size") or 0)
         if "volume" in source:
@@ -94,8 +94,8 @@ class ImageDriver(DocumentDriver):
                         f"{'these' if len(users) > 1 else 'that'} first.", users=users)
 
     def observe(self, host: LocalHost, document: Document, snapshot: Any = None) -> Fields | None:
-        """Return the document, ``stored`` (whether the content is present) and the ``origin`` to fetch it
-        from again."""
+        """Return the document's fields, ``stored`` (whether the content is present), and ``origin``: the source from
+        which missing content is fetched again."""
         return {**document.want, "stored": importing.content_is_stored(document),
                 "origin": document.state.get("source")}
 
@@ -225,8 +225,8 @@ def _drop(task: Task) -> None:
 
 
 def _make_ready(task: Task, want: Fields) -> None:
-    """Download the content that will replace the removed one, if its source is a URL. After a failure the present
-    content stays. (A local file was read completely before; an upload may arrive at any time.)"""
+    """Download the content that will replace the image's present content, if its source is a URL. After a failure the
+    present content stays. (A local file was read completely before; an upload may arrive at any time.)"""
     host, document, source = task.host, task.document, want.get("source") or importing.UPLOAD
     path = importing.image_store(host).ready(document.id, want["checksum"])
     if "url" not in source or path.exists():
@@ -269,8 +269,8 @@ def _look(host: LocalHost, file: BufferedReader, want: Fields) -> Facts:
 
 
 def _match_stored_content(host: LocalHost, want: Fields, document: Document) -> None:
-    """Adapt *want* to content that is stored already: remove its source. A checksum that is another digest of the
-    content becomes the document's checksum; a local file with new content sets its own checksum."""
+    """Remove the source from *want*, since the content is stored already. A requested checksum that matches the content
+    becomes the document's checksum; if the local file has other content now, the checksum becomes the file's."""
     state = document.state
     source = want.pop("source", None)
     name, _colon, digest = want["checksum"].partition(":")

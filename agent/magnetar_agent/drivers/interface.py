@@ -47,7 +47,8 @@ class InterfaceDriver(DocumentDriver):
 
     def ensure(self, host: LocalHost, key: str, want: Fields | None, permissions: Mapping[str, Any], dry_run: bool,
                operation: Operation) -> Result:
-        """Add the NIC to the server, change it or, without *want*, remove it. Return the result."""
+        """Add the NIC *want* to its server, or change the NIC; without *want* remove the NIC *key*. Return the result.
+        """
         if want is None:
             return self._remove(host, key, dry_run, operation)
         requested: Fields = self.kind.check(want)

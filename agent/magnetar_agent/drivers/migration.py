@@ -66,8 +66,8 @@ class MigrationDriver:
         return key
 
     def complete(self, host: LocalHost, want: Fields, document: Document | None) -> Fields:
-        """Return *want*, on the source with the server's manifest; never with an earlier phase than before. Refuse a
-        migration that cannot succeed, before it begins."""
+        """Return *want*: on the source with the server's manifest, and never with an earlier phase than the document's.
+        Raise an error, before a migration begins, if it cannot succeed."""
         if document is None or (want["side"] == "source" and not document.state.get("claimed")
                                 and not document.state.get("moved")):
             host.links.required()
@@ -85,8 +85,7 @@ class MigrationDriver:
         """Do nothing: a migration is never recreated."""
 
     def release(self, host: LocalHost, document: Document) -> None:
-        """Refuse to remove the migration after the server has moved, until this host's part of the migration has
-        ended."""
+        """Raise ``InUse`` if the server has moved and this host's part of the migration has not ended."""
         if document.state.get("moved") and not document.state.get("left"):
             raise InUse("The server has moved to the target, and the source has not removed its copy yet. Run the "
                         "migration again; it continues where it was.")
@@ -95,7 +94,7 @@ class MigrationDriver:
                         "it continues where it was.")
 
     def snapshot(self, host: LocalHost, document: Document | None = None) -> Any:
-        """Return ``None``: observations share no data."""
+        """Return ``None``: ``observe`` needs no snapshot of the host for a migration."""
         return None
 
     def sweep(self, host: LocalHost) -> None:

@@ -158,8 +158,8 @@ def _existing(host: LocalHost, want: Fields) -> Fields:
 
 
 def _check_free(host: LocalHost, want: Fields, net: IPv4Network, document: Document | None) -> None:
-    """Raise an error for addresses that another network of the agent or of libvirt has, or that the host itself has or
-    has a route to: the host's traffic for such addresses would go to the guests."""
+    """Raise ``InvalidField`` if the addresses *net* overlap with another network of the agent or of libvirt, or with an
+    address or a route of the host: the host's traffic for these addresses would go to the guests."""
     for other in host.documents.list("network"):
         cidr = other.want.get("cidr")
         if cidr and (document is None or other.id != document.id) and net.overlaps(IPv4Network(cidr)):
@@ -176,8 +176,8 @@ def _check_free(host: LocalHost, want: Fields, net: IPv4Network, document: Docum
 
 
 def _bridge(host: LocalHost, requested_name: str | None, document: Document | None) -> str:
-    """Return the name of the bridge to create: *requested_name*, or else the first free ``magbr<N>``. Refuse a taken
-    name."""
+    """Return the name of the bridge to create: *requested_name*, or else the first free ``magbr<N>``. Raises
+    ``InvalidField`` if that name is taken."""
     other_bridges = [other.want.get("bridge") for other in host.documents.list("network")
                      if document is None or other.id != document.id]
     taken = {*host.hypervisor.bridges(), *filter(None, other_bridges),

@@ -177,7 +177,7 @@ def _define_anew(host: LocalHost, id: str) -> None:
 
 def server_condition(host: LocalHost, document: Document, domain: hv.Domain | None) -> Fields:
     """Return the fields that describe the server's state: power_state, status, status_reason; and ``held`` (true) for a
-    server that starts when its cloud permits it."""
+    server that must not start until its cloud permits it."""
     power = MISSING if domain is None or not domain.owned else _power(document, domain)
     return _condition(document, power, document.state.get("rescue")
                       and rescue.observe_rescue(host, document, None)["rescue"])

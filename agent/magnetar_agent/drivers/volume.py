@@ -105,8 +105,8 @@ class VolumeDriver(DocumentDriver):
         return holders_by_volume
 
     def observe(self, host: LocalHost, document: Document, snapshot: Any = None) -> Fields | None:
-        """Return the document's fields; of the content, whether it is complete (``made``), whether it exists
-        (``there``), and its ``bytes``; and ``reimaged``."""
+        """Return the document's fields; whether the content is complete (``made``), whether it exists (``there``) and
+        its size (``bytes``); and ``reimaged``: the last finished ``reimage`` in the document's state."""
         return {**document.want, **_content(host, document, document.want["pool"]),
                 "reimaged": document.state.get("reimaged")}
 
@@ -224,8 +224,8 @@ def _origin_is_encrypted(host: LocalHost, completed: Fields) -> bool:
 
 
 def _encryption(host: LocalHost, completed: Fields, document: Document | None, hidden: bool) -> None:
-    """Set ``key`` of *completed*: the caller's key, sealed. A copy of an encrypted source (*hidden*) gets ``None``,
-    since the source's key opens it. An existing volume keeps its key."""
+    """Set ``key`` of *completed*: the caller's key, sealed. *hidden*: the volume is a copy of an encrypted source; its
+    ``key`` is ``None``, since the source's key opens it. An existing volume keeps its key."""
     if document is not None:
         completed["key"] = document.want.get("key")
         return
@@ -311,8 +311,8 @@ def _take(task: Task) -> None:
 
 
 def _begin(task: Task, pool: Pool, size: int, notes: Fields) -> None:
-    """Note in the document, before content is made, that content with its uuid belongs to it: after a crash the content
-    is made again or removed. Raises ``Conflict`` if such content exists already."""
+    """Note in the document that it owns the content with its uuid, before that content is made: after a crash the
+    content is made again or removed. Raises ``Conflict`` if such content exists already."""
     state, id = task.document.state, task.document.id
     if not content.is_content_begun(state) and pool.has(id):
         raise pool.taken(id)
@@ -353,8 +353,8 @@ def _grow(task: Task) -> None:
 
 
 def _running(host: LocalHost, document: Document) -> list[tuple[str, str]]:
-    """Return the uuid and the device name of each running server that has the volume. Raises ``Conflict`` for servers
-    that prevent growing."""
+    """Return the running servers that have the volume as pairs: the server's uuid, and the volume's device name. Raises
+    ``Conflict`` for servers that prevent growing."""
     attaching.refuse_while_swapped(host, document.id)
     for holder in holders_of_volume(host, document.id):
         if holder.kind == "volume_export":

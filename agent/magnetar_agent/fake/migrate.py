@@ -55,8 +55,8 @@ class Migrations(State):
         return self._where
 
     def _place(self) -> Path:
-        """Return the path of the socket for arriving domains. It is in the host's own folder, so that it is removed
-        with the folder, unless that path is too long."""
+        """Return the path of the socket for arriving domains. The socket is in the host's own folder, and so is removed
+        with the folder, unless that path is too long for a socket."""
         name = f"libvirt-{os.getpid()}-{id(self):x}.sock"
         if self._folder is not None and len(os.fsencode(self._folder / name)) <= LONGEST:
             self._folder.mkdir(parents=True, exist_ok=True)

@@ -125,8 +125,9 @@ class State:
 
     @contextmanager
     def _change(self, *names: str) -> Iterator[list[str]]:
-        """Change objects under the lock, by name: ``domain UUID``, ``network NAME``, ``host NETWORK MAC``, ``backup``.
-        They are written afterwards, with names added to the yielded list; events are sent without the lock."""
+        """Hold the lock while the block changes the objects *names*: ``domain UUID``, ``network NAME``, ``host NETWORK
+        MAC``, ``backup``. Then write these, and those that the block adds to the yielded list; send events without the
+        lock."""
         changed = list(names)
         with self._lock:
             yield changed
@@ -164,7 +165,7 @@ class State:
         return self.guest_agents or uuid in self.talking
 
     def _happened(self, event: DomainEvent) -> None:
-        """Do nothing; subclasses end consoles and other parts of a domain that has stopped."""
+        """Do nothing with *event*: subclasses override this to end consoles and other parts of a stopped domain."""
 
     def _names(self) -> list[str]:
         """Return the names of all objects, in the order of their dependencies."""

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Storage pools of the fake: folders named ``pool-NAME`` next to its state, with a file for each volume. A file
-``room`` there sets the bytes of the pool."""
+``room`` in such a folder sets the capacity of the pool in bytes."""
 
 from __future__ import annotations
 

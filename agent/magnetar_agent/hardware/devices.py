@@ -82,8 +82,8 @@ def volume_bus(hardware: Mapping[str, Any]) -> str:
 
 
 def place_config_drive(hardware: Mapping[str, Any], disk: Disk) -> Disk:
-    """Return the config drive *disk* on the bus of the server's other disks, named after all of them. On IDE, which has
-    no name left, it stays as it is."""
+    """Return the config drive *disk* on the bus of the server's other disks, named after all of them. It is unchanged
+    if that bus is virtio, or IDE, which has no name left."""
     bus = hardware.get("disk_bus", "virtio")
     return disk if bus in ("virtio", "ide") else replace(disk, bus=bus, target=PREFIX[bus] + "f")
 

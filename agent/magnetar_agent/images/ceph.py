@@ -32,15 +32,16 @@ _LOCATION = re.compile(f"rbd://(?P<fsid>[0-9a-f]{{8}}(?:-[0-9a-f]{{4}}){{3}}-[0-
 
 
 def ceph_source(host: LocalHost, want: Fields) -> dict[str, Any]:
-    """Return the source of an image whose content a client sends. If this host may read the content from Ceph, and a
-    checksum can verify the content, the source has the location of *want*'s source."""
+    """Return the source of an image whose content a client sends. It includes the location in Ceph from *want*'s source
+    if this host may read from Ceph and *want* has a checksum to verify the content."""
     location = want["source"].get(FIELD)
     direct = location and host.settings.enable_rbd_download and want.get("checksum")
     return {**importing.UPLOAD, FIELD: location} if direct else dict(importing.UPLOAD)
 
 
 def take_ceph_image(task: Task, location: str) -> None:
-    """Store the image's content from Ceph, *location*. If Ceph cannot be read, make the image wait for an upload."""
+    """Store the image's content from its *location* in Ceph. If Ceph cannot be read, make the image wait for an upload.
+    """
     host, document = task.host, task.document
     try:
         with host.hypervisor.export_image(_image(host, document.id, location)) as (size, pieces):

@@ -62,7 +62,7 @@ def check_image_room(host: LocalHost, source: dict[str, Any], freed: int = 0) ->
 
 def adopt_disk(host: LocalHost, document: Document, file: Path, operation: Operation) -> None:
     """Make an image from *document* and the disk in *file*, which is moved. The caller holds the lock of the image's
-    name. A crash in between leaves a document without content (see ``content_is_stored``), which the caller removes."""
+    name. A crash meanwhile leaves a document without content (see ``content_is_stored``), which the caller removes."""
     progress = partial(advance_bytes, operation, file.stat().st_size, "checksum")
     with image_store(host).adopt(document.id, file, host.settings.image_max_bytes, progress) as part:
         commit_content(host, document, part, UPLOAD, None, operation)
@@ -113,8 +113,8 @@ def copy_paths(host: LocalHost, image: str) -> list[Path]:
 
 def commit_content(host: LocalHost, document: Document, part: ContentPart, source: dict[str, Any],
                    origin: dict[str, Any] | None, operation: Operation) -> None:
-    """Check the written part and make it the image's content: a VMDK becomes a qcow2, under the digests of the
-    original. Changes nothing before all checks have passed."""
+    """Check the written *part* and make it the content of the image *document*: a VMDK becomes a qcow2, under the
+    digests of the original. Changes nothing before all checks have passed."""
     want, claimed = document.want, document.want.get("checksum")
     facts, format = checked_content(host, want, part), None
     if facts.format == VMDK:

@@ -86,8 +86,8 @@ class ContentPart:
                 view = view[os.write(self.descriptor, view):]
 
     def replace(self, file: Path) -> None:
-        """Replace the written content by *file*. It is locked before it gets the name of a part, so that no sweep finds
-        it without a writer. Raises ``OSError``, with nothing changed, if it cannot be moved."""
+        """Replace the written content by *file*. The file is locked before it gets the name of a part, so that no sweep
+        finds a part without a writer. Raises ``OSError``, with nothing changed, if the file cannot be moved."""
         descriptor = os.open(file, os.O_RDONLY | os.O_CLOEXEC)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX)
@@ -193,21 +193,21 @@ class ImageStore:
         return self.root / image / f"{checksum.partition(':')[2]}.ready"
 
     def keep_ready(self, part: ContentPart, path: Path) -> None:
-        """Move a settled part to *path*, a path from ``ready``."""
+        """Move *part*, after its ``settle``, to *path*, which ``ready`` has returned."""
         part.path.rename(path)
         sync_folder(path.parent)
         sync_folder(self.root)
 
     @contextmanager
     def still(self) -> Iterator[None]:
-        """Block sweeps for the block, in which content gets its final name and the document that names the content is
-        written."""
+        """Prevent sweeps during the block, in which content gets its final name and the document that names the content
+        is written."""
         with self.locks.hold(*SWEEP):
             yield
 
     def commit(self, image: str, part: ContentPart) -> Path:
-        """Give a settled part its final name, durably, and return that path. The caller holds ``still``, and has noted
-        the path in the document, so that ``sweep`` keeps it."""
+        """Rename *part*, after its ``settle``, to its final name, durably, and return that path. The caller is in a
+        block of ``still``, and has noted the path in the document, so that ``sweep`` keeps the file."""
         path = self.path(image, part.digests["sha256"])
         part.path.rename(path)
         sync_folder(path.parent)

@@ -135,7 +135,7 @@ class Questions:
                 del self._asked[server]
 
     async def leave(self, guest: str, password: str) -> tuple[int, str]:
-        """Send the *password* that a guest posted to the agent. Return the status and the text of the agent's
+        """Send to the agent the *password* that *guest* has posted. Return the status and the text of the agent's
         answer."""
         server = self.guests.get(guest)
         if server is None:

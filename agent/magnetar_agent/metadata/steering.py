@@ -46,8 +46,8 @@ TIMEOUT = 20.0
 
 @dataclass(frozen=True)
 class Steering:
-    """The name of an agent's *table*, which each family has, and the prefix *device* of its devices: a machine may have
-    several agents."""
+    """The names of one agent's objects in the kernel: its *table* of each family, and *device*, the prefix of its
+    devices. A machine may have several agents."""
 
     table: str
     device: str

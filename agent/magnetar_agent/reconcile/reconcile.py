@@ -51,7 +51,7 @@ class _Changed(Exception):
 def ensure_resource(drivers: Drivers, kind: type[Kind], key: str, want: Fields | None, permissions: Mapping[str, Any],
                     dry_run: bool, operation: Operation) -> Result:
     """Make the resource *key* (uuid or name) of *kind* match *want*; ``None`` removes it. *permissions* is a checked
-    ``core.ensure.Permissions``. Return the result once all is done. Raises the errors of the core."""
+    ``core.ensure.Permissions``. Return the result once all is done. Raises a ``MagnetarError`` (``core.errors``)."""
     driver = drivers.of(kind)
     if isinstance(driver, SubresourceDriver):
         return driver.ensure(drivers.host, key, want, permissions, dry_run, operation)
@@ -118,8 +118,9 @@ def _removed(drivers: Drivers, kind: type[Kind], document: Document, operation: 
 
 def change_resource(drivers: Drivers, kind: type[Kind], document: Document, want: Fields,
                     permissions: Mapping[str, Any], operation: Operation) -> Result:
-    """Do as ``ensure_resource`` for a *document* whose lock the caller holds. The key ``rebuild`` in *permissions*,
-    with the id of the request, makes the change a rebuild, even if no fixed field differs."""
+    """Make the resource of *document* match *want*, as ``ensure_resource`` does; the caller holds the resource's lock.
+    The key ``rebuild`` in *permissions*, with the id of the request, makes the change a rebuild, even if no fixed field
+    differs."""
     requested = checked_request(kind, document.id, want)
     return _Change(drivers.host, drivers.of(kind), document.id, requested, permissions, False, operation).run(document)
 
@@ -225,8 +226,8 @@ class _Change(Change):
         return {name: state[name] for name in NOTES if name in state}
 
     def _complete(self, desired: Fields, document: Document | None) -> Fields:
-        """Return *desired* as the driver completes it. If the result will be recorded, the lock ``CHOICES`` is held
-        then: two threads never draw the same values, and no new reference to a removed resource is made."""
+        """Return *desired* as the driver completes it. If the result is recorded, it is completed under the lock
+        ``CHOICES``: two threads never draw the same values, and no new reference to a removed resource is made."""
         with check_mode(self.dry_run, self.warnings):
             if document is not None or self.dry_run:
                 want = self.driver.complete(self.host, desired, document)
@@ -280,9 +281,9 @@ class _Change(Change):
             raise
 
     def _clear(self, task: Task, new: Document, old: list[Step], begun: list[str]) -> list[Step]:
-        """Remove the resource that *new* replaces by the steps *old*; return the steps that create *new*. The removal
-        may take long and takes other locks, so the lock ``CHOICES`` is released first, and *new* is completed again
-        after the removal."""
+        """Perform the steps *old*, which remove the resource that *new* replaces; return the steps that create *new*.
+        The removal may take long and takes other locks, so the lock ``CHOICES`` is released first, and *new* is
+        completed again after the removal."""
         task.document.state.update({REPLACEMENT: new.want, "unfinished": True})
         task.keep()
         self.choosing.close()
@@ -352,7 +353,8 @@ def show_resource(drivers: Drivers, kind: type[Kind], key: str) -> Fields:
 
 
 def list_resources(drivers: Drivers, kind: type[Kind], filters: Mapping[str, Container[str]]) -> list[Fields]:
-    """Return the resources of *kind* with fields that have, as text, a value of *filters*, by name and then uuid."""
+    """Return the resources of *kind* that match *filters*, sorted by name and then uuid. A filter has a field's
+    permitted values as text."""
     driver = drivers.of(kind)
     if isinstance(driver, SubresourceDriver):
         return [resource for resource in driver.every(drivers.host) if fits_filters(resource, filters)]

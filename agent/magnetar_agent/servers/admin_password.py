@@ -90,8 +90,8 @@ def forget_admin_password(document: Document) -> bool:
 def override_admin_password(host: LocalHost, id: str, user_name: str | None) -> Iterator[str]:
     """Yield the name of the user while the caller has the guest agent of server *id* set another password; *user_name*
     defaults to the usual user. A pending password for that user is replaced. The caller holds the server's lock
-    ``SETTING`` and no other: this takes the server's own lock before and after. Raises ``Conflict`` if the server does
-    not run or moves, and ``NotFound`` if it is removed, also meanwhile."""
+    ``SETTING`` and no other: the server's own lock is taken before and after the block. Raises ``Conflict`` if the
+    server does not run or moves, and ``NotFound`` if it is removed, also meanwhile."""
     with _locked(host, id) as document:
         refuse_while_it_moves(host, document)
         domain = host.hypervisor.domain(id)
@@ -112,8 +112,8 @@ def override_admin_password(host: LocalHost, id: str, user_name: str | None) -> 
 
 
 def _decided(host: LocalHost, id: str, note: Fields | None, *, set_instead: bool) -> None:
-    """Decide about a *note* that was aside: drop it if another password was *set_instead*, otherwise let it count
-    again. The note of a server that moves stays aside."""
+    """Drop the *note* that was set aside if another password was *set_instead*; otherwise let it count again. The note
+    of a server that moves stays aside."""
     with _locked(host, id) as document:
         if note and document.state.get(NOTE) == note and not migration_of_server(host, document):
             if set_instead:

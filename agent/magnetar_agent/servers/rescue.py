@@ -69,8 +69,8 @@ def complete_rescue(host: LocalHost, want: Fields, document: Document | None) ->
 
 
 def _check_size(host: LocalHost, image: Document, want: Fields, document: Document | None) -> None:
-    """Refuse an image whose rescue disk would be larger than both the server's own root disk and the setting allow, or
-    larger than the free space: no claim covers that space. Raises ``InvalidField`` or ``NoSpace``."""
+    """Raise ``InvalidField`` if the rescue disk of *image* may grow larger than both the server's own root disk and the
+    setting allow, and ``NoSpace`` if it may grow larger than the free space, which no claim covers."""
     size = _disk_bytes(image)
     root = max(want["flavor"]["disk"] * GIB, int((document.state if document else {}).get("root_bytes") or 0))
     limit = max(root, host.settings.rescue_max_virtual_bytes)
@@ -156,7 +156,7 @@ def rescue(task: Task) -> None:
 
 
 def unrescue(task: Task) -> None:
-    """Remove the rescue disk. The domain has been defined without it before."""
+    """Remove the rescue disk. An earlier step has already defined the domain without the rescue disk."""
     _drop(task)
 
 
@@ -236,5 +236,5 @@ def _backing(made: Fields, place: Path) -> Backing:
 
 
 def rescue_boot(state: Fields) -> tuple[str, dict[str, Any]]:
-    """Return the prefix of the rescue's kernel and ramdisk files, and its boot parameters; empty without a kernel."""
+    """Return the prefix of the rescue's kernel and ramdisk files, and its boot parameters, empty without a kernel."""
     return PREFIX, state["rescue"]["boot"] or {}

@@ -105,7 +105,8 @@ def _flavor(host: LocalHost, requested: Any, old: Fields | None) -> Fields:
 
 
 def _image(host: LocalHost, reference: str | None, document: Document | None) -> Document | None:
-    """Return the image's document; ``None`` without one, or if the server's image has been removed."""
+    """Return the document of the image *reference*; ``None`` without *reference*, or if it is the uuid of the server's
+    image, which has been removed. For the name of that removed image, return a stand-in."""
     if reference is None:
         return None
     if document and reference == document.want.get("image"):

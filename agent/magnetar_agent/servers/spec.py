@@ -183,8 +183,9 @@ def current_disks(host: LocalHost, document: Document) -> tuple[Disk, ...]:
 
 
 def arranged_disks(host: LocalHost, document: Document, rescued: bool) -> tuple[Disk, ...]:
-    """Return all disks of the server, the root disk first. If a volume also boots after the root disk, each has its
-    boot order. *rescued*: return the disks of a rescued server."""
+    """Return all disks of the server, the root disk first. If other disks are bootable too, the root disk has the first
+    boot order. *rescued*: return the disks of a rescued server; with stable devices the rescue disk comes last, and
+    boots first."""
     disks, keeps = own_disk_set(host, document, rescued), rescued and rescue.keeps_disks(document)
     if not rescued or keeps:
         disks += [disk for disk in attaching.attached_disks(host, document.id) if disk.boot != ROOT]

@@ -54,8 +54,8 @@ def disks(task: Task) -> None:
 
 
 def _hold(task: Task, place: Path) -> None:
-    """Link the image's content into the server's folder, so that the image may be removed while the server needs it. A
-    link that exists is not renewed: the image may have other content now."""
+    """Link the image's content into the server's folder: the server needs it even after the image is removed. A link
+    that exists is not renewed: the image may have other content now."""
     document, id = task.document, task.document.want["image"]
     base = document.state.get("base")
     if base and (_holds(document, base, place) or task.host.documents.get("image", id) is None):
@@ -261,8 +261,8 @@ def undefine(task: Task) -> None:
 
 
 def erase(task: Task) -> None:
-    """Remove the server's folder, its virtual GPU, and the content of its persistent memory; also its TPM's state,
-    which remains if the domain was removed before."""
+    """Remove the server's folder, its virtual GPU, and the content of its persistent memory; reset its virtual
+    functions. Remove also the TPM's state, which may remain after the removal of the domain."""
     if task.document.state.get(tpm.HAD):
         task.host.hypervisor.undefine(task.document.id)
     mdevs.remove_server_mdev(task.host, task.document)

@@ -186,8 +186,8 @@ def _existing(host: LocalHost, made: Fields, volume: Document, field: str, id: s
 
 
 def _draw(host: LocalHost, made: Fields, field: str, id: str | None) -> None:
-    """Draw the uuid of the item's new volume, after a check of its pool. For an existing server this is called only for
-    an item that differs from the recorded one, so the volume is another one, too."""
+    """Set the uuid of the new volume of the item *made*, after a check of its pool: the requested uuid or, for an
+    existing server (*id*), always a new one, since its item differs from the recorded one."""
     pools.find_pool(host, made.get("volume_type", pools.DEFAULT), f"{field}.volume_type").check_usable()
     if id is not None:
         made.pop("volume", None)

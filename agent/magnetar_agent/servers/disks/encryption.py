@@ -79,7 +79,8 @@ def named_disk_key(document: Document) -> DiskKey | None:
 
 
 def disk_key_by_id(parts: Fields, id: str) -> DiskKey | None:
-    """Return ``named_disk_key`` of the server with this *id* and the hardware *parts*; ``None`` without encryption."""
+    """Return the disk key, without the secret, of the server *id* with the hardware *parts*; ``None`` without
+    encryption."""
     return DiskKey(disk_key_uuid(id)) if parts.get(FIELD) else None
 
 

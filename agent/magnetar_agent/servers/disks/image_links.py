@@ -104,8 +104,8 @@ def unlink_image(place: Path, prefix: str = "") -> None:
 
 
 def link_file(source: Path, target: Path) -> None:
-    """Make a hard link, or a copy if the file systems differ; complete, or not at all. The caller flushes the folder.
-    """
+    """Make the hard link *target* to *source*, or a copy if the file systems differ, atomically. An existing *target*
+    stays. The caller flushes the folder."""
     if target.exists():
         return
     part = target.with_name(target.name + ".part")

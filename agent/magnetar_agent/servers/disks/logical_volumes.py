@@ -122,7 +122,8 @@ def remove(host: LocalHost, document: Document, files: Iterable[str]) -> None:
 
 
 def tidy(host: LocalHost, document: Document, needed_files: Iterable[str]) -> None:
-    """Remove disks that are not among *needed_files*; a killed agent has left their links."""
+    """Remove the server's disks with a link in its folder that are not among *needed_files*: a killed agent left them.
+    """
     place = server_folder(host, document.id)
     if stale_files := {symlink.name for symlink in os.scandir(place) if symlink.is_symlink()}.difference(needed_files):
         remove(host, document, sorted(stale_files))

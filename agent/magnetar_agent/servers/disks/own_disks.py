@@ -137,7 +137,7 @@ def remove_server_files(host: LocalHost, document: Document, names: Iterable[str
 
 
 def remove_stale_disks(host: LocalHost, document: Document, needed_files: Iterable[str]) -> None:
-    """Remove disks in a pool that are not among *needed_files*; a killed agent has left them."""
+    """Remove the server's disks in a pool that are not among *needed_files*, which a killed agent has left."""
     if pooled := _in_pool(document.want):
         pooled.tidy(host, document, needed_files)
 
@@ -189,8 +189,8 @@ def own_disk_capacity(host: LocalHost, root_format: str) -> int:
 
 
 def foreign_rbd_images(host: LocalHost) -> list[str]:
-    """Return RBD images in the ``root_pool`` of servers that this host does not know. They belong to other hosts,
-    unless no host with the pool knows them."""
+    """Return the names of RBD images in the ``root_pool`` whose servers this host does not know: other hosts have the
+    servers, or the images are leftovers."""
     coming = [migration.state["server"] for migration in host.documents.peek("migration")
               if migration.want["side"] == "target" and "server" in migration.state]
     return rbd_images.unclaimed_rbd_images(host, [(server.id, server.want, server.state)

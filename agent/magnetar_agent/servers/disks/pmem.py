@@ -78,9 +78,9 @@ def check_pmem_labels(host: LocalHost, want: Mapping[str, Any]) -> None:
 
 
 def choose_pmem(host: LocalHost, want: Mapping[str, Any], id: str, had: list[Fields] | None = None) -> list[Fields]:
-    """Return the namespaces for the server *id* with the fields *want*: first namespaces that it *had*, still requests
-    and that exist, then free ones. The caller holds the lock ``CHOICES`` until the document is written. Raises
-    ``Conflict``."""
+    """Return a namespace for each label that *want* of the server *id* requests: one of *had* if it still exists on the
+    host, otherwise a free one. Raises ``Conflict`` if none is free. The caller holds the lock ``CHOICES`` until the
+    document is written."""
     if not (requested := requested_pmem_labels(want)):
         return []
     present, taken = host_pmem_namespaces(host), held_pmem_names(host, id)
@@ -120,8 +120,8 @@ def complete_pmem(host: LocalHost, desired: Fields, old: Fields, id: str) -> Non
 
 
 def choose_target_pmem(host: LocalHost, want: Fields, id: str) -> None:
-    """Choose empty namespaces for a server that comes from another host. The caller holds the lock ``CHOICES`` until
-    the document is written. Raises ``Conflict``."""
+    """Set in *want* free namespaces for the server *id*, which comes from another host. The caller holds the lock
+    ``CHOICES`` until the document is written. Raises ``Conflict`` if too few are free."""
     want.pop(FIELD, None)
     want.pop(BEFORE, None)
     if made := choose_pmem(host, want, id):
@@ -172,8 +172,8 @@ def guest_pmem(host: LocalHost, want: Mapping[str, Any]) -> tuple[GuestPmem, ...
 
 
 def _written(want: Mapping[str, Any], field: str) -> list[Fields]:
-    """Return the namespaces that the server's guest may have written to. The others were never emptied, and hold
-    earlier data."""
+    """Return the namespaces in *field* of *want* that the server's guest may have written to. The others were never
+    emptied, and hold earlier data."""
     return [namespace for namespace in want.get(field) or () if namespace["clean"]]
 
 

@@ -62,8 +62,8 @@ def rbd_pool_of_server(host: LocalHost, document: Document) -> RbdPool:
 
 
 def rbd_disk_source(host: LocalHost, document: Document, file: str) -> NetworkSource | None:
-    """Return how QEMU reaches the disk *file*; ``None`` before the server has disks. Raises as
-    ``check_rbd_ownership``."""
+    """Return how QEMU reaches the disk *file*; ``None`` before the server has disks. Raises ``Conflict`` as
+    ``check_rbd_ownership`` does."""
     check_rbd_ownership(host, document)
     return rbd_pool_of_server(host, document).source(_name(document, file)) if NOTE in document.state else None
 
@@ -83,8 +83,8 @@ def rbd_disk_size(host: LocalHost, document: Document, file: str) -> int | None:
 
 
 def _begin(task: Task, base: str | None = None) -> RbdPool:
-    """Note in the document, before they are made, the pool of the disks and the content *base* of the root disk. Return
-    the pool."""
+    """Note in the document the pool of the server's disks and the content *base* of its root disk, before the disks are
+    made. Return the pool."""
     state = task.document.state
     note = dict(state.get(NOTE) or {"name": root_pool.configured_root_pool(task.host, RBD).name,
                                     "mark": uuid.uuid4().hex[:8]})
@@ -178,7 +178,7 @@ def remove(host: LocalHost, document: Document, files: Iterable[str]) -> None:
 
 
 def tidy(host: LocalHost, document: Document, needed_files: Iterable[str]) -> None:
-    """Remove disks that are not among *needed_files*; a killed agent has left their files."""
+    """Remove the server's disks that are not among *needed_files*; a killed agent has left the files that mark them."""
     present_files = {path.name.removesuffix(GOING) for path in server_folder(host, document.id).iterdir()
                      if _FILE.fullmatch(path.name)}
     if stale_files := present_files.difference(needed_files):

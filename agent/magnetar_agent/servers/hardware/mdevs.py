@@ -122,8 +122,8 @@ def complete_mdev(host: LocalHost, desired: Fields, old: Fields, id: str) -> Non
 
 
 def choose_target_mdev(host: LocalHost, want: Fields, id: str) -> None:
-    """Choose a mediated device for a server that comes from another host. The caller holds the lock ``CHOICES`` until
-    the document is written. Raises ``Conflict``."""
+    """Set in *want* a mediated device for the server *id*, which comes from another host, if it requests one. The
+    caller holds the lock ``CHOICES`` until the document is written. Raises ``Conflict`` if none is free."""
     want.pop(FIELD, None)
     want.pop(BEFORE, None)
     if made := choose_mdev(host, want, id):

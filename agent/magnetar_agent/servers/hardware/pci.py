@@ -212,9 +212,9 @@ def preferred_device_cells(host: LocalHost, want: Mapping[str, Any], id: str = "
 
 def choose_pci_devices(host: LocalHost, want: Mapping[str, Any], id: str, had: Mapping[str, str] | None = None,
                        fixed: bool = False) -> dict[str, str]:
-    """Return the devices for the server *id* with the fields *want*: devices that it *had* and that still exist, then
-    the first free ones, near its NUMA cells. *fixed*: devices that it has stay in any case, since its guest may use
-    them. The caller holds the lock ``CHOICES`` until the document is written. Raises ``Conflict``."""
+    """Return the devices (holder by address) for the server *id* with the fields *want*: devices that it *had* and that
+    still exist, then the first free ones, near its NUMA cells. *fixed*: devices that it has stay in any case, since its
+    guest may use them. The caller holds the lock ``CHOICES`` until the document is written. Raises ``Conflict``."""
     if not needed_pci_devices(want):
         return {}
     taken = held_pci_addresses(host, id) | (_used(host) - set(had or ()))
@@ -245,8 +245,8 @@ def choose_pci_devices(host: LocalHost, want: Mapping[str, Any], id: str, had: M
 
 
 def _keep_candidates(units: Sequence[Sequence[str]], of: Sequence[str], had: Mapping[str, str]) -> list[list[str]]:
-    """Return the candidate devices for each of *units*, whose holders are in *of*. A unit keeps a device that its
-    holder *had* (holders by address); the other units choose from the rest."""
+    """Return the candidate devices for each of *units*; *of* has the holder of each unit. A unit keeps a device that
+    its holder *had* (holders by address); the other units choose from the rest."""
     kept_by_holder: dict[str, list[str]] = {}
     for candidates, holder in zip(units, of, strict=True):
         kept_by_holder.setdefault(holder, [address for address in candidates if had.get(address) == holder])
@@ -307,8 +307,8 @@ def _note_macs(host: LocalHost, want: Fields, had: Mapping[str, str]) -> None:
 
 
 def choose_target_pci(host: LocalHost, want: Fields, id: str) -> None:
-    """Choose devices for a server that comes from another host. The caller holds the lock ``CHOICES`` until the
-    document is written. Raises ``Conflict``."""
+    """Set in *want* PCI devices for the server *id*, which comes from another host. The caller holds the lock
+    ``CHOICES`` until the document is written. Raises ``Conflict`` if too few are free."""
     for name in (FIELD, BEFORE, MACS):
         want.pop(name, None)
     if made := choose_pci_devices(host, want, id):

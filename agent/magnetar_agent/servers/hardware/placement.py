@@ -189,9 +189,9 @@ def complete_placement(host: LocalHost, desired: Fields, old: Fields, id: str, w
 
 
 def choose_target_placement(host: LocalHost, want: Fields, id: str, live: bool, worth: Mapping[int, int]) -> None:
-    """Choose a placement for a server that comes from another host. The caller holds the lock ``CHOICES`` until the
-    document is written. *live*: its guest runs, and keeps the size of its pages. *worth*: as for ``choose_placement``.
-    Raises ``Conflict``."""
+    """Set in *want* a placement for the server *id*, which comes from another host. The caller holds the lock
+    ``CHOICES`` until the document is written. *live*: its guest runs, and keeps the size of its pages. *worth*: as for
+    ``choose_placement``. Raises ``Conflict`` if the host has no room."""
     had = want.pop(FIELD, None)
     if placement_needs(want):
         want[FIELD] = choose_placement(host, want, id, worth, had if live else None)

@@ -122,7 +122,8 @@ def copy_tpm_state(host: LocalHost, server: Document) -> None:
 
 
 def forget_copy(host: LocalHost, server: Document) -> None:
-    """Remove the copy of the TPM's state of a server that does not move after all."""
+    """Remove the copy of the TPM's state of a server that does not move after all; a copy from an earlier move stays.
+    """
     if not server.state.get(CAME):
         (server_folder(host, server.id) / COPY).unlink(missing_ok=True)
 

@@ -33,7 +33,7 @@ PULLED = "nics_pulled"
 
 def unplug_device_nics(task: Task) -> None:
     """Unplug the NICs that are devices of the host, before a guest is suspended. Raises ``Conflict`` if the guest does
-    not release one. The guest then runs on with all its NICs, and the document has its former power state again."""
+    not release a NIC; the unplugged ones are then plugged again, and the document has its former power state again."""
     host, id = task.host, task.document.id
     running, domain = host.hypervisor.running(id), host.hypervisor.domain(id)
     pulled = [nic for nic in running.nics if nic.device] if running else []
@@ -84,7 +84,7 @@ def restore_nics(task: Task) -> None:
 
 
 def forget_pulled(task: Task) -> None:
-    """Clear ``PULLED`` before a start: a guest without saved memory boots with all its NICs."""
+    """Clear ``PULLED`` before a start, except for a suspended guest: other guests boot with all their NICs."""
     if PULLED in task.document.state:
         domain = task.host.hypervisor.domain(task.document.id)
         if domain is None or domain.state != SUSPENDED:

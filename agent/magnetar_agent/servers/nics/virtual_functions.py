@@ -2,9 +2,8 @@
 """NICs that are devices of the host, virtual functions (SR-IOV) or whole cards, and the checks of their fields. ``pci``
 chooses the device of a NIC.
 
-They send and receive past the host, so the host cannot filter, limit or count their traffic. The card itself keeps a
-virtual function to its MAC and VLAN, which libvirt sets; a whole card is not limited.
-"""
+These NICs send and receive past the host, so the host cannot filter, limit or count their traffic. The card itself
+keeps a virtual function to its MAC and VLAN, which libvirt sets; a whole card is not limited."""
 
 from __future__ import annotations
 
