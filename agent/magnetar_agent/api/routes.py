@@ -262,5 +262,5 @@ class Tasks:
 
 
 def path_key(request: Request) -> str:
-    """Return the key in the path. ``app.decode_path`` has turned slashes inside it into NUL, which no name has."""
+    """Return the key in the path, with its slashes, which ``app.decode_path`` has turned into NUL."""
     return str(request.path_params["key"]).replace("\x00", "/")

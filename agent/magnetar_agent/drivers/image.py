@@ -242,7 +242,8 @@ def _make_ready(task: Task, want: Fields) -> None:
 
 
 def _new(host: LocalHost, want: Fields, document: Document | None) -> None:
-    """Check the source of content that is not stored yet, and set it in *want*. Raises ``InvalidField``."""
+    """Set in *want* the checked source of content that is not stored yet: the source of *want*, otherwise the
+    document's. Raises ``InvalidField``."""
     source = want.get("source") or (document.state.get("source") if document else None)
     if source is None:
         raise InvalidField("source", "is required to make an image: {path: …}, {url: …}, {volume: …} or "

@@ -146,8 +146,7 @@ class ServerDriver:
 
         A definition is outdated if an earlier agent made it without the backing files of its disks or the names of its
         taps, or if it differs from the settings in SPICE, CPU mode, memory in files or the shared CPUs. Also record the
-        machine versions that an earlier agent did not record.
-        """
+        machine versions that an earlier agent did not record, and reset virtual functions without a server."""
         function_settings.reset_free_functions(host)
         floating, domains = placement.shared_cpus(host), host.hypervisor.domains()
         machines.record_machine_versions(host, domains)

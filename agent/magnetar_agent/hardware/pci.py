@@ -253,8 +253,8 @@ def _functions_of(sysfs: Path, parent: str) -> dict[str, int]:
 
 
 def may_be_allowed(sysfs: Path, specs: Sequence[Mapping[str, str]]) -> list[PciDevice]:
-    """Return ``allowed_devices`` without asking libvirt: every device with vital product data (VPD) counts as having a
-    serial number."""
+    """Return the devices that one of *specs* allows, as ``allowed_devices`` does, but without asking libvirt: every
+    device with vital product data (VPD) counts as having a serial number."""
     serials = {folder.name: "?" for folder in sysfs_entries(sysfs / "bus/pci/devices")
                if (folder / "vpd").exists()} if any(map(is_remote, specs)) else {}
     return allowed_devices(sysfs, specs, serials)

@@ -262,8 +262,8 @@ class ChangeMachineArgs(Kind):
 
 
 def change_machine(call: EventCall) -> Fields:
-    """Set another machine type for a server that is off, though the machine type is a fixed field; the caller has
-    checked it. The disks stay."""
+    """Change the machine type of a server that is off, although it is a fixed field; the caller has checked the new
+    type. The disks stay."""
     reconcile.change_resource(call.drivers, Server, call.document, call.args,
                               {"on_immutable": "fail", "merge": [], "force": ["machine"]}, call.operation)
     return {}

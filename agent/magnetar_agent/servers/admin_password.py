@@ -50,7 +50,7 @@ KEPT = 3600.0
 #: The agent may be starting, and cloud-init may create the user after the agent has started.
 TRIES, AGAIN = 5, 10.0
 #: Seconds until the first look at a server whose document was written, and until the next look at one that is locked;
-#: also the least time between two looks that the guest causes, who opens and closes the agent's channel at will.
+#: also the least time between two looks that the guest causes: it can open and close the agent's channel at will.
 SOON = 1.0
 #: Seconds after a failure outside the guest, such as a full disk.
 LATER = 60.0

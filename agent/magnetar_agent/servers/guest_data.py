@@ -147,7 +147,8 @@ def _addressed(host: LocalHost, nic: Fields, nic_data: Fields) -> dict[str, Any]
 
 
 def _link_type(nic: Fields) -> str:
-    """Return Nova's word in network_data.json: ``hw_veb`` for a virtual function, ``phy`` for a whole card."""
+    """Return Nova's word for the NIC in network_data.json: ``hw_veb`` for a virtual function, ``phy`` for a whole card,
+    ``ovs`` for an OVN port, otherwise ``bridge``."""
     if nic.get("physical_network") and not nic.get("port"):
         return "phy" if nic.get("vnic_type") == WHOLE else "hw_veb"
     return "ovs" if nic.get("port") else "bridge"

@@ -63,8 +63,9 @@ def _press(task: Task) -> bool:
 
 
 def _off(task: Task, allowed: float) -> bool:
-    """Wait until the guest is off or gone; press the button again from time to time. Return False if it is not off in
-    *allowed* seconds. This operation does not count against the limit of parallel operations meanwhile."""
+    """Wait until the guest is off or gone, and return True; press the button again from time to time. Return False
+    after *allowed* seconds, or if the guest cannot react. This operation does not count against the limit of parallel
+    operations meanwhile."""
     host, id, interval = task.host, task.document.id, task.host.settings.shutdown_retry_interval
     now = clock()
     deadline, again = now + allowed, now + interval

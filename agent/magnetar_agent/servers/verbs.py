@@ -102,8 +102,9 @@ def _root(task: Task, place: Path, key: DiskKey | None) -> int:
 
 
 def drive(task: Task) -> None:
-    """Write the config drive. The domain is defined before, since libvirt assigns the addresses of devices in it.
-    Random parts are drawn once and stored before a guest reads them, so a second writing has the same content."""
+    """Write the config drive. An earlier step has defined the domain, so libvirt has assigned the addresses of devices
+    that the drive contains. Random parts are drawn once and stored before a guest reads them, so a second writing has
+    the same content."""
     host, document = task.host, task.document
     place = server_folder(host, document.id)
     make_state_folder(place)

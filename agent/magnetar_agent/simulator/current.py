@@ -46,7 +46,7 @@ def use_host(host: ServedHost) -> Iterator[None]:
 
 
 class _CurrentLocalHost:
-    """A stand-in for ``LocalHost``: its attributes are those of the current host's."""
+    """A stand-in for ``LocalHost``: its attributes are those of the current host's ``LocalHost``."""
 
     def __getattr__(self, name: str) -> Any:
         return getattr(_CURRENT.get().host, name)

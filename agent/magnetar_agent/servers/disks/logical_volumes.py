@@ -36,7 +36,7 @@ def uses_logical_volumes(want: Mapping[str, Any]) -> bool:
 
 
 def configured_lvm_pool(host: LocalHost) -> StoragePool:
-    """Return the pool for new disks."""
+    """Return the pool for new disks, which the setting ``root_pool`` names."""
     return root_pool.configured_root_pool(host, LVM)
 
 

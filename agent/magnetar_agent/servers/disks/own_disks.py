@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 class _InPool(Protocol):
-    """The functions of a module for disks in the ``root_pool``, which ``logical_volumes`` and ``rbd_images`` have."""
+    """The interface of the modules for disks in the ``root_pool``: ``logical_volumes`` and ``rbd_images``."""
 
     def make(self, task: Task, file: str, size: int, label: str | None, /) -> None: ...
     def fill(self, task: Task, file: str, size: int, source: Disk, progress: Progress, /) -> None: ...

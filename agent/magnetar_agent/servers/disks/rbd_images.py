@@ -202,7 +202,8 @@ def hand_over(document: Document) -> None:
 
 
 def _forget_base(host: LocalHost, document: Document) -> None:
-    """Remove the base of an image that this host does not have any more, unless other servers use it."""
+    """Remove the base of the server's root disk if this host has no image with that content any more and no other
+    server uses the base."""
     digest = document.state.get(NOTE, {}).get("base")
     if digest and digest not in _digests(host):
         rbd_pool_of_server(host, document).remove_base(BASE + digest)

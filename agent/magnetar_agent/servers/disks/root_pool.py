@@ -39,7 +39,7 @@ def check_host(host: LocalHost, field: str, format: str) -> None:
 
 
 def configured_root_pool(host: LocalHost, format: str) -> StoragePool:
-    """Return the pool for new disks."""
+    """Return the pool for new disks, which the setting ``root_pool`` names."""
     return find_root_pool(host, host.settings.root_pool, "new servers", format)
 
 

@@ -198,9 +198,9 @@ def choose_target_placement(host: LocalHost, want: Fields, id: str, live: bool, 
 
 
 def prepare_placement(host: LocalHost, document: Document, keep: Callable[[], None], worth: Mapping[int, int]) -> None:
-    """Prepare the server's placement before its domain is defined or started: release the one from before a change, and
-    replace one that is no longer possible. *keep* writes the document. *worth*: as for ``choose_placement``. Raises
-    ``Conflict``."""
+    """Prepare the server's placement before its domain is defined or started: release the former placement after a
+    change, and replace a placement that is no longer possible. *keep* writes the document. *worth*: as for
+    ``choose_placement``. Raises ``Conflict``."""
     want = document.want
     if FIELD not in want and placement_needs(want) is None:
         return

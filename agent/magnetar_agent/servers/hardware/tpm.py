@@ -115,8 +115,8 @@ def import_tpm_secret(host: LocalHost, server: Fields, secret: str | None) -> No
 
 
 def copy_tpm_state(host: LocalHost, server: Document) -> None:
-    """Copy the TPM's state of a server that is off into its folder. A copy that came with an earlier move, and was not
-    loaded yet, stays. A TPM that the server had under another flavor is included."""
+    """Copy the TPM's state of a server that is off into the server's folder, also if the TPM belongs to an earlier
+    flavor. A copy that came with an earlier move, and was not loaded yet, is kept instead."""
     if server.state.get(HAD) and not server.state.get(CAME):
         host.hypervisor.save_tpm(server.id, server_folder(host, server.id) / COPY)
 
