@@ -53,7 +53,7 @@ class Upload:
 
     def pieces(self, operation: Operation) -> Iterator[bytes]:
         """Yield the body in pieces. Raises ``InvalidRequest`` when the connection breaks off, ``TimedOut`` when the
-        client falls silent, ``TooLarge``, or ``Cancelled``."""
+        client falls silent, ``TooLarge`` above the permitted size, or ``Cancelled``."""
         while piece := self._wait(asyncio.run_coroutine_threadsafe(self._piece(), self._loop), operation):
             self.received += len(piece)
             if self.received > self._limit:

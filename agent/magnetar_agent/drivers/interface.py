@@ -158,7 +158,9 @@ def _matching(nics: list[Fields], requested_nic: Fields) -> list[Fields]:
 
 
 def _with(document: Document, requested_nic: Fields, policy: str, warnings: list[str]) -> list[Fields]:
-    """Return the server's NICs with *requested_nic* added, or changed if it exists. *policy*: ``on_immutable``."""
+    """Return the server's NICs with *requested_nic* added, or changed if it exists. *policy* (``on_immutable``) for
+    fixed fields: ``fail`` raises ``Immutable``; ``ignore`` adds to *warnings* and changes nothing; ``recreate``
+    replaces the NIC."""
     nics: list[Fields] = document.want["networks"]
     matching_nics = _matching(nics, requested_nic)
     if not matching_nics:

@@ -48,7 +48,8 @@ class NetworkDriver(DocumentDriver):
         self.verbs: Mapping[str, Verb] = {"make": _make, "remove": _remove}
 
     def complete(self, host: LocalHost, want: Fields, document: Document | None) -> Fields:
-        """Return *want* with addresses and the name of the bridge. Refuse a network that cannot work on this host."""
+        """Return *want* with addresses and the name of the bridge. Raises an error for a network that cannot work on
+        this host."""
         want = _renewed(want, document.want) if document else dict(want)
         if want["mode"] == "ovn":
             raise InvalidField("mode", "must be bridge, nat or isolated: ovn is over all hosts of a cloud, which makes "

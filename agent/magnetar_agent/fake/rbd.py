@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Ceph pools of the fake: a storage pool's folder, with a file for each image. ``NAME@base`` next to an image marks it
-as a base, ``NAME@of`` names the base that it is a clone of."""
+as a base, ``NAME@of`` names the base of a clone."""
 
 from __future__ import annotations
 

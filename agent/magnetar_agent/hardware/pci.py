@@ -122,7 +122,7 @@ def pci_address_attributes(address: str) -> dict[str, str]:
 def allowed_devices(sysfs: Path, specs: Sequence[Mapping[str, str]],
                     serials: Mapping[str, str] = MappingProxyType({})) -> list[PciDevice]:
     """Return the devices under *sysfs* that one of *specs* (the setting ``pci_device_spec``) allows, by address. The
-    first spec that matches decides whether a device is managed, and given only once.
+    first spec that matches decides whether a device is managed, and whether only one server may ever get the device.
 
     Bridges are left out, as are a physical function while it has virtual ones, and devices whose address does not fit
     into a guest's configuration. *serials*: address to the serial number of a card, from its vital product data; a

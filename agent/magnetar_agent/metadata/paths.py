@@ -46,7 +46,7 @@ def is_password(path: str) -> bool:
 
 
 class GuestPaths:
-    """All data that one guest may read: *tree* of ``guest_data``, and the *password* that it has posted."""
+    """All data that one guest may read: *tree* of ``guest_data``, and the *password* that the guest has posted."""
 
     def __init__(self, tree: Mapping[str, bytes], password: str = "") -> None:
         self.password = password

@@ -49,7 +49,8 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 def confine_process() -> None:
-    """Become the user ``nobody``, and root only in new namespaces. The caller has imported all modules before."""
+    """Become the user ``nobody``, who is root only in new user and network namespaces. All modules must be imported
+    before."""
     if os.geteuid() == 0:
         os.setgroups([])
         os.setresgid(NOBODY, NOBODY, NOBODY)

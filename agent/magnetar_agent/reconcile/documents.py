@@ -149,7 +149,8 @@ class Documents:
         return document.copy() if document else None
 
     def look_for(self, kind: str, key: str) -> Document | None:
-        """Return the document of which ``find`` returns a copy: read it immediately, never change it."""
+        """Return the document with the uuid or else the name *key*, not a copy; ``None`` if there is none. Read it
+        immediately, never change it. Raises ``Ambiguous``."""
         with self._lock:
             by_id = self._found[kind].get(key.lower())
             if by_id:
@@ -279,7 +280,7 @@ def write_atomically(path: Path | str, content: bytes, mode: int = 0o600, durabl
     """Replace the content of a file. A crash leaves the old content or the new, never a part of it.
 
     The new content survives a loss of power once the function returns. Without *durable* there is no fsync: a loss of
-    power may then leave a part of the content, but a dying process does not."""
+    power may then leave a part of the content, but a killed process does not."""
     name = os.fspath(path)  # text: each step of a server is written, and a Path takes ten times as long to make
     part = f"{name}.part"
     descriptor = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode)

@@ -141,7 +141,7 @@ class SimulatedApplication(AgentApplication):
         host.host.operations.listen(self.metrics.count_operation)
 
     def admit_connection(self, transport: asyncio.BaseTransport) -> bool:
-        """Return whether the host of this connection is not dead."""
+        """Return whether the connection is served: its host is not ``dead``."""
         place = transport.get_extra_info("sockname")
         host = self.simulation.host_at(place if isinstance(place, str) else place[0])
         if host is not None:

@@ -119,7 +119,8 @@ def check_cpu(host: LocalHost, hardware: Fields, virt_type: str) -> None:
 
 
 def choose_nic_models(desired: Fields, old: Fields) -> None:
-    """Set the NIC model of the server's hardware for NICs without a model of their own."""
+    """Set the NIC model of *desired*'s hardware for NICs with the default model, or with the model of *old*'s hardware.
+    """
     model, former_model = ((server_fields.get("hardware") or {}).get("nic_model", "virtio")
                            for server_fields in (desired, old))
     if (model, former_model) == ("virtio", "virtio"):

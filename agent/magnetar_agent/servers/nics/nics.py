@@ -69,8 +69,8 @@ def check_nics_live(document: Document, power: str) -> None:
 
 
 def release_source_nics(task: Task) -> None:
-    """Unplug the NICs that are devices of the host before a guest goes to another host, and remove their OVN ports
-    here."""
+    """Unplug the NICs that are devices of the host before a guest moves to another host, and restore the defaults of
+    their virtual functions, whose OVN ports are removed from this host."""
     unplug_device_nics(task)
     function_settings.reset_guest_functions(task.host, task.document)
 

@@ -104,7 +104,7 @@ def check_type(nic: Fields, former: Fields | None, field: str) -> None:
 
 
 def check_device_network(host: LocalHost, devices: str, field: str) -> None:
-    """Raise ``Conflict`` if the host has no *devices* of this name (``core.hardware.pci.nic_devices_name``)."""
+    """Raise ``Conflict`` if the host has no device with the name *devices* (``core.hardware.pci.nic_devices_name``)."""
     host_devices = pci.assignable_devices(host)
     networks = {name for device in host_devices for name in device.of_network}
     if devices not in networks and not any(devices in device.of_card for device in host_devices):
