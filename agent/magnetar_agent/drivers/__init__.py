@@ -41,7 +41,7 @@ class Driver(Protocol):
 
     def complete(self, host: LocalHost, want: Fields, document: Document | None) -> Fields:
         """Return the fields to store for *want* (checked, merged, defaults filled in): resolve references to uuids,
-        draw random values, and refuse what this host cannot do. Changes nothing."""
+        draw random values, and raise an error for what this host cannot do. Changes nothing."""
 
     def check_replacement(self, host: LocalHost, want: Fields, requested: Fields, document: Document) -> None:
         """Raise an error if *want* (complete) could not be created after the removal of *document* (``on_immutable:

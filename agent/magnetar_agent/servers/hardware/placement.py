@@ -137,7 +137,7 @@ def placement_needs(want: Mapping[str, Any]) -> Needs | None:
 
 
 def floating_vcpus(want: Mapping[str, Any]) -> int:
-    """Return how many virtual CPUs of a server with the fields *want* share the host's."""
+    """Return how many virtual CPUs of a server with the fields *want* run on the host's shared CPUs."""
     vcpus: int = want["flavor"]["vcpus"]
     return vcpus - len(pinned_cpus(want.get("hardware") or {}, vcpus))
 

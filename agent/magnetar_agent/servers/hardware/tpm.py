@@ -51,8 +51,8 @@ def is_users(want: Fields) -> bool:
 
 
 def check_tpm_secret(desired: Fields, document: Document | None) -> None:
-    """Raise ``InvalidField`` if the request wants the secret of the server's TPM kept elsewhere, and no cloud sends
-    it."""
+    """Raise ``InvalidField`` if *desired* has another place for the secret of the server's TPM, and no cloud sends the
+    secret."""
     if is_away(desired) and not desired.get(GIVEN) and not (
             document and (CLOUD in document.state or tpm_security(document.want) == tpm_security(desired))):
         raise InvalidField(f"hardware.{SECURITY}",
