@@ -51,7 +51,7 @@ def is_users(want: Fields) -> bool:
 
 
 def check_tpm_secret(desired: Fields, document: Document | None) -> None:
-    """Raise ``InvalidField`` if *desired* has another place for the secret of the server's TPM, and no cloud sends the
+    """Raise ``InvalidField`` if *desired* moves the secret of the server's TPM to a cloud, and no cloud sends the
     secret."""
     if is_away(desired) and not desired.get(GIVEN) and not (
             document and (CLOUD in document.state or tpm_security(document.want) == tpm_security(desired))):
