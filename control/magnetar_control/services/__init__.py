@@ -132,16 +132,16 @@ class Images(Protocol):
         snapshots of volumes."""
 
     def fail(self, id: str, why: str) -> None:
-        """Mark an image whose content will not arrive: its status becomes killed, or it is removed. *why*: the reason,
-        for users. Does nothing when the image has its content."""
+        """Mark the image *id* as failed, because its content will not arrive: set its status to killed, or delete it.
+        *why*: the reason, for users. Does nothing when the image has its content."""
 
     def delete(self, context: Context, id: str) -> None:
         """Remove an image and its content; do nothing when there is no such image."""
 
 
 class NetworkResources(Protocol):
-    """The resources of one kind that a caller may see. *create* creates all or none. *dry*: whether to return the
-    answer without changing anything."""
+    """The store of the network resources of one kind, limited to those that the caller may see. ``create`` creates all
+    *requests* or none. *dry*: return the answer without changing anything."""
 
     def list(self, context: Context, page: Page = Page()) -> Documents: ...
     def show(self, context: Context, id: str) -> Document: ...
@@ -174,7 +174,8 @@ class Networks(Protocol):
         """
 
     def check_range(self, context: Context, cidr: str) -> None:
-        """Raise ``InvalidField`` when *context* may not have *cidr* on a network that the agents make."""
+        """Raise ``InvalidField`` when *context* may not create a subnet *cidr* on a network that agents create on
+        hosts."""
 
     def allocate(self, context: Context, server_id: str, requested: Sequence[PortRequest],
                  groups: Sequence[str] = (), sure: Sure = always_allowed, hostname: str = "",
@@ -200,9 +201,9 @@ class Networks(Protocol):
 
     def prepare(self, server_id: str, host: str, sure: Sure = always_allowed, *, running: bool = False) -> None:
         """Prepare the ports of a server to start on *host* or to move to it; *running*: its guest runs during the move.
-        ``bind`` completes the move; ``stay`` cancels it. Waits until the engine has the ports, and a few seconds for
-        the hosts. *sure*: see ``flows.Sure``. Raises ``Unavailable`` when the engine takes too long, ``Conflict`` for a
-        SmartNIC without a chassis."""
+        ``bind`` completes the move; ``stay`` cancels it. Waits until the engine has the ports, then a few seconds until
+        hosts have applied them. *sure*: see ``flows.Sure``. Raises ``Unavailable`` when the engine takes too long,
+        ``Conflict`` for a SmartNIC without a chassis."""
 
     def stay(self, server_id: str, sure: Sure = always_allowed) -> None:
         """Undo ``prepare`` for a server that will not move to the prepared host: its ports stay bound to their present
@@ -228,12 +229,13 @@ class Networks(Protocol):
         free the others. *delete*: delete the others too. *sure*: see ``flows.Sure``."""
 
     def change_address(self, server_id: str, *, network_id: str = "", address: str = "") -> None:
-        """Give a port of the server one more address of the network; or, if *address* is set, remove it from the port
-        that has it. Raises ``NotFound``, ``InvalidRequest``, ``Conflict`` when the network has no free address."""
+        """Add an address of the network *network_id* to a port of the server; or, if *address* is set, remove *address*
+        from the server's port. Raises ``NotFound``, ``InvalidRequest``, and ``Conflict`` when the network has no free
+        address."""
 
     def on_host(self, network_id: str) -> Document | None:
-        """Return the ``network`` resource {name, …} that a host's agent must have for the network; ``None`` if the
-        network is a bridge of the hosts."""
+        """Return the ``network`` resource {name, …} that a host's agent must have for the network; ``None`` if agents
+        do not create the network (a bridge of the hosts, or a network of an engine)."""
 
     def ports(self, server_id: str) -> list[PortOfServer]:
         """Return the NICs of a server, each with the state of its port (``port_state``)."""
@@ -253,8 +255,8 @@ class Networks(Protocol):
         """Return the differences between the engine's content and the service's rows: (subject, description)."""
 
     def names(self) -> set[str]:
-        """Return the names that networks of ``on_host`` have on hosts. Any other network ``mag-`` with eight hex digits
-        on a host is left over from a deleted network."""
+        """Return the names that networks have on hosts (see ``on_host``). If a host has a network called ``mag-`` and
+        eight hex digits that is not among them, it is left over from a deleted network."""
 
     def groups(self, context: Context, names: Sequence[str]) -> Documents:
         """Return the security groups with these names or uuids, each once, as {name, id}. The group ``default`` may
@@ -294,7 +296,8 @@ class Volumes(Protocol):
         """Return the limits (-1: none) and the usage of a project: volumes, gigabytes, snapshots."""
 
     def messages(self, context: Context) -> list[tuple[str, Document]]:
-        """Return (kind, row) for each volume and snapshot of the project with a failure: its ``fault``."""
+        """Return (kind, row) for each volume and snapshot of the caller's project with a ``fault``: the reason why its
+        last task failed."""
 
     def show(self, context: Context, id: str) -> Document | None:
         """Return the volume; ``None`` if there is none that *context* may see."""
@@ -340,8 +343,8 @@ class Volumes(Protocol):
         volume is in use."""
 
     def attached(self, attachment_id: str, host: str, device: str | None, sure: Sure = always_allowed) -> None:
-        """Record that the server on *host* has the volume now, as *device*. *host* is "" for a server without a host.
-        *sure*: see ``flows.Sure``."""
+        """Record that the volume of the attachment is attached to its server on *host*, as *device*. *host* is "" for a
+        server without a host. *sure*: see ``flows.Sure``."""
 
     def begin_detaching(self, attachment_id: str, sure: Sure = always_allowed) -> None:
         """Show the attachment as detaching: the server will release the volume. Do nothing when there is no such

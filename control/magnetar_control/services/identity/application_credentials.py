@@ -106,7 +106,8 @@ def _check_unrestricted(token: Token) -> None:
 
 
 def _with_roles(document: Document, roles: Iterable[dict[str, str]]) -> Document:
-    """Return the document of a credential with its roles, taken from *roles*."""
+    """Return *document*, an application credential, with the ids in its ``roles`` replaced by the matching *roles* {id,
+    name}. Ids without a match are left out."""
     roles_by_id = {role["id"]: role for role in roles}
     return {**document, "roles": [roles_by_id[id] for id in document["roles"] if id in roles_by_id]}
 

@@ -31,8 +31,8 @@ INTERFACES = ("public", "internal", "admin")
 
 
 def create_initial_rows(connection: Connection, url: str, password_hash: str) -> bool:
-    """Create the missing initial rows. Return whether this created the user admin. *url*: the root of the cloud's
-    services. *password_hash*: of this user."""
+    """Create the missing initial rows of a cloud. Return whether this created the user admin. *url*: the root of the
+    cloud's services. *password_hash*: the stored password of a new user admin."""
     if fetch_identity_row(connection, tables.keys) is None:
         tokens.insert_signing_key(connection)
     insert_if_absent(connection, tables.domains, **new_row({"name": "Default", "description": "The default domain"},
@@ -57,8 +57,8 @@ def create_initial_rows(connection: Connection, url: str, password_hash: str) ->
 
 
 def _catalogue(connection: Connection, url: str) -> None:
-    """Create or update the endpoints at *url*. Endpoints that an administrator changed (``follows`` is null) are left
-    alone."""
+    """Create or update the endpoints at *url*. Endpoints that an administrator changed (``follows`` is null) stay
+    unchanged."""
     insert_if_absent(connection, tables.regions, **new_row({"description": ""}, REGION))
     for name, type_, path in SERVICES:
         service = ensure_named_row(connection, tables.services, name, type=type_, description="")

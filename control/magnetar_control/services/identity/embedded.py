@@ -58,7 +58,8 @@ class EmbeddedIdentity:
 
     def catalog(self, project_id: str | None, root: str) -> Documents:
         """Return the catalogue of a token for a project in Keystone's form: enabled services with enabled endpoints, by
-        name. Endpoints that need a project are left out without one. *root*: the host of the client's request."""
+        name. Without *project_id*, endpoints whose URL contains a project are left out. *root*: the host of the
+        client's request."""
         service, endpoint = tables.services.c, tables.endpoints.c
         query = select(service.id.label("service"), service.name.label("service_name"), service.type, tables.endpoints)
         query = query.join(tables.services, service.id == endpoint.service_id).where(
@@ -85,9 +86,9 @@ class EmbeddedIdentity:
         """Create the missing initial rows of a cloud; return the password of the user admin if this call created the
         user, otherwise ``None``.
 
-        *url*: root of the services (``https://cloud:8774``). *password*: instead of a random one. *keep* is called with
-        the password before the commit, so that no crash loses it: use it to write ``clouds_yaml``. Two processes may
-        bootstrap concurrently; one of them keeps the password.
+        *url*: root of the services (``https://cloud:8774``). *password*: of the user admin; random by default. *keep*
+        is called with the password before the commit, so that no crash loses it: use it to write ``clouds_yaml``. Two
+        processes may bootstrap concurrently; one of them keeps the password.
         """
         password = password or passwords.draw_secret()
         password_hash = passwords.hash_password(password)

@@ -41,7 +41,8 @@ class UnifiedLimits:
         return str(ids[0]) if len(ids) == 1 else None
 
     def check_region(self, region: str | None, path: str) -> None:
-        """Raise ``InvalidField`` for a *region* that is not the only one, because a limit applies in all regions."""
+        """Raise ``InvalidField`` unless *region* is null or the catalogue's only region: limits apply in all regions.
+        *path*: the field, for the error."""
         if region is not None and region != (only := self.only_region()):
             accepted = f"{only}, the only region, or null" if only else "null"
             raise InvalidField(path, f"must be {accepted}: limits of projects hold in all regions", region)
@@ -102,7 +103,7 @@ class UnifiedLimits:
         self._set(current["project_id"], current, None)
 
     def find(self, limits: Documents, noun: str, id: str) -> Document:
-        """Return the limit with this id among *limits*. Raises ``NotFound``. *noun*: its name in the error."""
+        """Return the limit *id* from *limits*. Raises ``NotFound``. *noun*: the kind of limit, for the error."""
         match = next((limit for limit in limits if limit["id"] == id), None)
         if match is None:
             raise NotFound(f"Could not find {noun}: {id}.")

@@ -148,7 +148,8 @@ class Authentication:
         return find_user(self.connection, row["user_id"])
 
     def _scope(self, auth: Any, user: Row) -> tuple[str, str, int]:
-        """Return (kind, id, epoch) of the target that the new token is for."""
+        """Return (kind, id, epoch) of the target that the new token is for; ("", "", 0) for an unscoped token. Raises
+        ``Unauthenticated``, ``Forbidden``, ``InvalidRequest``."""
         scope = auth.get("scope")
         if self.credential:
             if scope is not None:
@@ -176,8 +177,9 @@ class Authentication:
         return self._open(user, kind, row["id"] if row else "")
 
     def _trusted(self, user: Row, id: str) -> tuple[str, str, int]:
-        """Return the scope of a token for the trust *id*: ("project", id, epoch). Raises ``Unauthenticated``,
-        ``Forbidden`` when *user* is not the trustee, or the trustor cannot delegate the roles."""
+        """Return the scope of a token for the trust *id*: ("project", id, epoch). Raises ``Unauthenticated`` when the
+        trust has ended or its project is disabled; ``Forbidden`` when *user* is not the trustee, or the trustor is
+        disabled or has lost the roles."""
         chain = trust_chain(self.connection, id, self.moment)
         if not chain or chain[0]["remaining_uses"] == 0:
             raise Unauthenticated(f"Could not find trust: {id[:80]}. It is gone, over, or used as often as it may be.")

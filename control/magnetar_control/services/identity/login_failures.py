@@ -120,7 +120,8 @@ def count_login_failure(connection: Connection, counted: Sequence[str], moment: 
 
 
 def remember_login(connection: Connection, failure_key: str, login_key: str, moment: float) -> None:
-    """Record as *login_key* that an account has logged in from an address; remove its failures (*failure_key*)."""
+    """Store the time of a successful login in the row *login_key*, and delete the row *failure_key* with the failures
+    of the same account from the same address."""
     connection.execute(delete(login_failures).where(login_failures.c.key == failure_key))
     query = INSERT[connection.dialect.name](login_failures)
     query = query.on_conflict_do_update(index_elements=["key"], set_={"last_at": query.excluded.last_at})

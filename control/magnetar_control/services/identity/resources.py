@@ -51,7 +51,8 @@ class Secret(Text):
 
 
 def declare_field(value: Value, default: Any = UNSET, on: str = CHANGING) -> Field:
-    """Return the declaration of a field of new resources. Without *default* the field is required."""
+    """Return the declaration of a resource's field. Without *default* the field is required in new resources. *on*: the
+    requests that can set the field: ``FIXED`` or ``CHANGING``."""
     return Field(value, "", on=on, required=default is UNSET, default=default)
 
 
@@ -107,10 +108,10 @@ REGION_ID = Text(1, 64, r"[^/]*", "must have 1 to 64 characters, without slash")
 class IdentityResource:
     """One kind of resource.
 
-    *filters*: columns that a list can be filtered by. *unasked*: values of filters that a request does not give.
-    *unset*: fields that documents omit when they are null. *constant*: fields with the same value in every document.
-    *aliases*: further names of fields. *references*: tables that fields refer to. *only*: fields that accept only one
-    value or null. A field without a column is stored in ``extra``.
+    *filters*: columns that a list can be filtered by. *unasked*: default values of filters. *unset*: fields that
+    documents omit when they are null. *constant*: fields with the same value in every document. *aliases*: further
+    names of fields. *references*: tables that fields refer to. *only*: fields that accept only one value or null. A
+    field without a column is stored in ``extra``.
     """
 
     name: str
@@ -167,7 +168,7 @@ class IdentityResource:
         return [self.document(row) for row in connection.execute(query).mappings()]
 
     def row(self, connection: Connection, id: str, **owner: str) -> Row:
-        """Return the row with this *id* and, if given, *owner*. Raises ``NotFound``."""
+        """Return the row with this *id*, if its columns also have the values *owner*. Raises ``NotFound``."""
         row = fetch_identity_row(connection, self.table, id=id, **owner)
         if row is None:
             raise NotFound(f"Could not find {self.name}: {id}.")

@@ -39,7 +39,7 @@ class RoleAssignments:
             return ROLES.documents(connection, tables.roles.c.id.in_(ids))
 
     def check_given(self, **named: str) -> None:
-        """Raise ``NotFound`` when the role is not assigned."""
+        """Raise ``NotFound`` unless the assignment *named* exists."""
         with self.tokens.database.read() as connection:
             if fetch_identity_row(connection, tables.assignments, **_assignment_columns(connection, named)) is None:
                 raise _missing(named)
@@ -110,7 +110,8 @@ class RoleAssignments:
 
 
 def _assignment_columns(connection: Connection, named: Mapping[str, str]) -> dict[str, str]:
-    """Return the columns of the assignment *named*, after looking up each of its ids. Raises ``NotFound``."""
+    """Return the columns of the assignment that the ids in *named* identify. Raises ``NotFound`` if an object with one
+    of these ids does not exist."""
     target, actor = named["target"], named["actor"]
     columns = {"target": target, "actor": actor, "actor_id": ACTORS[actor].row(connection, named["actor_id"])["id"],
                "target_id": TARGETS[target].row(connection, named["target_id"])["id"] if target in TARGETS else

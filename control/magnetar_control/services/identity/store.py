@@ -122,8 +122,8 @@ class IdentityStore:
         return bool(self.resource.document(row).get("options", {}).get("immutable"))
 
     def _check_change(self, row: Row, body: Mapping[str, Any]) -> None:
-        """Raise ``Forbidden`` when the resource is immutable and *body* does not unset that option, ``InvalidField``
-        for fields that never change."""
+        """Raise ``Forbidden`` when the resource *row* is immutable and *body* does not unset the option ``immutable``;
+        ``InvalidField`` for a change of fields that never change."""
         name, options = self.resource.name, body.get("options") or {}
         if self._is_immutable(row) and (set(body) != {"options"} or options.get("immutable", True)):
             raise Forbidden(f"The {name} {row['id']} is immutable. Set its option immutable to false first, and "
@@ -162,8 +162,8 @@ class IdentityStore:
         return values
 
     def _id(self, body: Mapping[str, Any]) -> str | None:
-        """Return the id that the client chose for a region; ``None`` when none is given. Raises ``InvalidField``,
-        ``Conflict``."""
+        """Return the ``id`` in *body*; ``None`` without one. Raises ``InvalidField`` for an id of anything but a
+        region, and ``Conflict`` when the region exists."""
         if body.get("id") is None:
             return None
         if self.resource.name != "region":
@@ -200,7 +200,8 @@ def _place(connection: Connection, values: Document) -> None:
 
 def complete_identity_values(connection: Connection, resource: IdentityResource, values: Document,
                              row: Row | None) -> None:
-    """Check and complete the values of a new resource (*row* is ``None``), or of a change of *row*."""
+    """Check the references in *values*, and add defaults and the new epoch, for a new resource (*row* is ``None``) or a
+    change of *row*. Raises ``InvalidRequest``, ``Forbidden``."""
     def check_reference(table: Any, field: str) -> None:
         id = values.get(field)
         if id is not None and fetch_identity_row(connection, table, id=id) is None:

@@ -265,7 +265,7 @@ def find_target(connection: Connection, scope: str, id: str) -> Row | None:
 def _limited(connection: Connection, claims: Claims, roles: list[dict[str, str]],
              moment: float) -> tuple[list[dict[str, str]], dict[str, Any] | None]:
     """Return those of *roles* that the token's application credential allows, and {id, name, restricted} of the
-    credential. There are no roles if the credential is deleted or expired, or if the user has lost a role of the
+    credential. The roles are empty if the credential is deleted or expired, or if the user has lost a role of the
     credential."""
     columns = tables.credentials.c
     query = select(columns.name, columns.roles, columns.expires_at,
@@ -283,7 +283,7 @@ def _trusted(connection: Connection, claims: Claims, trustee: Row,
              moment: float) -> tuple[Row, list[dict[str, str]], dict[str, Any] | None]:
     """Return the user that a token for a trust acts as, the roles, and the trust as Keystone shows it.
 
-    There are no roles when the trust is deleted or expired, the trustor has lost a role of the trust, or one of the
+    The roles are empty when the trust is deleted or expired, the trustor has lost a role of the trust, or one of the
     users is disabled.
     """
     chain = trust_chain(connection, claims.trust_id, moment)

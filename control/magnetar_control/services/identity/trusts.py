@@ -2,7 +2,7 @@
 """Trusts (OS-TRUST): a trustor lets a trustee act with some of the trustor's roles on one project.
 
 The trustee gets a token for a trust with ``login``. With *impersonation* the token acts as the trustor. A trustee may
-redelegate a redelegable trust: with fewer roles, an earlier end, and one less redelegation. Source: Identity API v3,
+redelegate a redelegable trust: with no more roles, no later end, and one less redelegation. Source: Identity API v3,
 "OS-TRUST".
 """
 
@@ -98,8 +98,8 @@ def delete_trust(tokens: Tokens, context: Context, id: str) -> None:
 
 
 def _check_owner(context: Context, row: Row | None, id: str, *owners: str) -> Row:
-    """Return *row*, the row of the trust *id*, if the caller is an administrator or in one of its columns *owners*.
-    Raises ``NotFound``, ``Forbidden``."""
+    """Return *row*, the row of the trust *id*, if the caller is an administrator or the user in one of the columns
+    *owners*. Raises ``NotFound`` if *row* is ``None``, and ``Forbidden``."""
     if row is None:
         raise NotFound(f"Could not find trust: {id}.")
     if not context.is_admin and context.user_id not in [row[owner] for owner in owners]:
@@ -108,7 +108,8 @@ def _check_owner(context: Context, row: Row | None, id: str, *owners: str) -> Ro
 
 
 def _usable(connection: Connection, tokens: Tokens, context: Context, id: str, *owners: str) -> Row:
-    """Return the row of a trust that is neither expired nor used up, if ``_check_owner`` allows the caller that."""
+    """Return the row of the trust *id* to a caller that ``_check_owner`` allows. Raises ``NotFound``, also for a trust
+    that has expired or is used up, and ``Forbidden``."""
     chain = trust_chain(connection, id, tokens.clock())
     usable = chain[0] if chain and chain[0]["remaining_uses"] != 0 else None
     return _check_owner(context, usable, id, *owners)
@@ -122,7 +123,8 @@ def _checked(body: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _check_room(connection: Connection, trustor_id: str, moment: float) -> None:
-    """Raise ``Forbidden`` for a user who has ``MOST`` trusts. Expired trusts are removed first."""
+    """Raise ``Forbidden`` if a user has ``MOST`` trusts and none of them has expired. If some have, delete these
+    instead."""
     columns = tables.trusts.c
     trusts = connection.execute(select(columns.id, columns.expires_at).where(columns.trustor_user_id
                                                                              == trustor_id)).all()
@@ -134,7 +136,8 @@ def _check_room(connection: Connection, trustor_id: str, moment: float) -> None:
 
 
 def _count(request: Mapping[str, Any]) -> int:
-    """Return how often the new trust can be redelegated. Raises ``Forbidden`` above the maximum, ``InvalidField``."""
+    """Return how often the new trust can be redelegated, 0 if never. Raises ``Forbidden`` above the maximum, and
+    ``InvalidField`` when a redelegable trust has ``remaining_uses``."""
     count: int | None = request["redelegation_count"]
     if not request["allow_redelegation"] or count == 0:
         return 0
@@ -166,7 +169,8 @@ def _roles(connection: Connection, request: Mapping[str, Any], trustor_id: str) 
 
 def _redelegated(connection: Connection, tokens: Tokens, token: Token, asked_id: str | None) -> list[Row]:
     """Return the trust of the token, and the trusts that it was redelegated from; empty for a token without a trust.
-    *asked_id*: the redelegated_trust_id of the request."""
+    *asked_id*: the redelegated_trust_id of the request. Raises ``Forbidden`` when that is another trust, and
+    ``NotFound``."""
     trust_id = token.claims.trust_id
     if asked_id not in (None, trust_id):
         raise Forbidden("redelegated_trust_id is not the trust of the token: log in with the scope of that trust.")
@@ -177,8 +181,10 @@ def _redelegated(connection: Connection, tokens: Tokens, token: Token, asked_id:
 
 
 def _redelegate(row: dict[str, Any], request: Mapping[str, Any], roles: Iterable[str], chain: list[Row]) -> None:
-    """Check and complete the row of a new trust that is redelegated from the trusts in *chain*. Raises ``Forbidden``
-    when the new trust would allow more than one of these."""
+    """Set the redelegation and the default end of *row*, a new trust that is redelegated from the trusts *chain* (the
+    nearest first). Raises ``Forbidden`` when a trust in *chain* has no redelegation left, or lacks the end, roles,
+    project or impersonation of *row*; or when *request* sets ``remaining_uses``, or a ``redelegation_count`` other than
+    the next one."""
     parent = chain[0]
     remaining, requested = parent["redelegation_count"] - 1, request["redelegation_count"]
     if row["redelegation_count"] and requested is not None and requested != remaining:

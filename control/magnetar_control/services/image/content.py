@@ -37,7 +37,7 @@ class Content:
     @contextmanager
     def part(self, id: str) -> Iterator[int]:
         """Yield the file descriptor of an empty file for the upload to an image, which no other process writes. The
-        file is removed at the end. Raises ``Conflict``."""
+        file is removed at the end. Raises ``Conflict`` when another process does write it."""
         path = self._path(id, PART)
         self.folder.mkdir(parents=True, exist_ok=True)
         part = _locked(path, os.O_CREAT)

@@ -187,7 +187,8 @@ class EmbeddedImages:
             raise Gone(f"Image {id} was removed while its content came.")
 
     def _check(self, id: str, signed: SignedUpload) -> None:
-        """Raise ``ImageRefused`` and delete the image when the signature does not match the content."""
+        """Raise ``ImageRefused`` when the signature does not match the content. Then also delete the image, unless it
+        is protected."""
         try:
             signed.check()
         except ImageRefused as error:
@@ -254,8 +255,8 @@ class EmbeddedImages:
         return {name: (limit, used[name]) for name, limit in limits.items()}
 
     def _set(self, id: str, values: Document, status: tuple[str, ...]) -> None:
-        """Release the quota that an upload has claimed, because its content will not arrive. Set *values* of the image
-        if its status is in *status*."""
+        """Release the quota that the upload to the image *id* has claimed. If the image's status is in *status*, set
+        its columns *values*."""
         with self.database.write() as connection:
             quotas.release_upload_quota(connection, id)
             images.update_image_row(connection, id, values, status)

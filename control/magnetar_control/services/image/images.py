@@ -45,7 +45,7 @@ class ImageListing:
     *visibility*: only this one, or ``all``; ``None``: the caller's own images, public ones, and accepted shared ones.
     *member_status*: shared images in this status, or ``all``. *filters*: (field, operator, value), which must all
     match; operators are eq, neq, gt, gte, lt, lte and in; an unknown field is a property. *sort*: (field, descending).
-    *limit*: maximum number, ``None`` for all. *marker*: the image before the first one.
+    *limit*: maximum number, ``None`` for all. *marker*: the id of the image before the first one.
     """
 
     visibility: str | None = None
@@ -82,7 +82,8 @@ def require_image_document(connection: Connection, context: Context | None, id: 
 
 
 def update_image_row(connection: Connection, id: str, values: Row, status: Sequence[str] = ()) -> bool:
-    """Change columns of the image *id*, if its status is in *status* (empty: any); return whether that was so."""
+    """Set the columns *values* of the image *id*, if its status is in *status* (empty: any). Return whether this was
+    done."""
     condition = images.c.id == id
     if status:
         condition &= images.c.status.in_(status)

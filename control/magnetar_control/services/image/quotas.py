@@ -97,8 +97,8 @@ class Share:
             yield chunk
 
     def _take(self, least: int, most: int) -> None:
-        """Claim *most* bytes of the quota, or all that is left of it. Raises the quota's error when less than *least*
-        is left."""
+        """Claim *most* bytes of the quota for the upload, or all that is left, and set ``taken``. Raises the quota's
+        error when less than *least* is left."""
         with self.database.write() as connection:
             limit = self.quota.bound(connection, self.project, SIZE).get(SIZE)
             if limit is None:

@@ -61,8 +61,8 @@ class AutoTopologies:
             self.networks.drop(connection, owner, network)
 
     def _as_owner(self, context: Context, project: str, verb: str) -> Context:
-        """Return *context* with the project *project*. Raises ``Forbidden`` if the caller may not act for that project.
-        *verb*: of the policy rule in the error."""
+        """Return *context*, but with the project *project*. Raises ``Forbidden`` if the caller may not act for
+        *project*. *verb*: the first word of the policy rule that the error names."""
         if project != context.project_id and not context.is_admin:
             raise forbidden_by_policy(f"{verb}_auto_allocated_topology", "it is another project's")
         if not context.is_writer:

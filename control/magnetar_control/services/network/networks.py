@@ -153,8 +153,9 @@ def _check_internal(values: Document, made: Document | RowMapping) -> None:
 
 
 def _check_default(connection: Connection, values: Document) -> None:
-    """Check ``is_default`` in all *values* of a network. There is at most one default network, and it is external:
-    routers that are created with the first networks of projects have their gateway in it."""
+    """Check ``is_default`` in *values*, all values of a network. Raises ``InvalidField`` if the network is not
+    external, and ``Conflict`` if another network is the default. Routers of the projects' first networks have their
+    gateway in it."""
     if not values["is_default"]:
         return
     if not values["external"]:
@@ -169,8 +170,8 @@ def _check_default(connection: Connection, values: Document) -> None:
 
 
 def check_admin_state(network: Document | RowMapping, up: bool) -> None:
-    """Raise ``InvalidField`` when *up* is false and *network* has no engine: its packets, and its ports', would still
-    pass."""
+    """Raise ``InvalidField`` when *up* is false and *network* is not on an engine: packets of the network and of its
+    ports would still pass."""
     if not up and not network["by_engine"]:
         raise InvalidField("admin_state_up", "must be true, but on networks of OVN: hosts pass the packets of a "
                                              f"network of type {network['type']} whatever is said here", False)

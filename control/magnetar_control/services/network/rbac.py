@@ -64,7 +64,8 @@ def _check_network(connection: Connection, kind: str, action: str, network: RowM
 
 
 def prepare_rbac_policy_update(connection: Connection, context: Context, row: RowMapping, values: Document) -> None:
-    """Check a new target project in *values*. Raises ``Conflict`` if another project depends on the present one."""
+    """Check a new ``target_project`` in *values*. Raises ``Conflict`` if a project uses the object through the policy
+    *row*, or if the object has the same policy for the new project already."""
     target = values.get("target_project", row["target_project"])
     if target == row["target_project"]:
         return

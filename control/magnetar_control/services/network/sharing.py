@@ -210,8 +210,8 @@ def _unshare(connection: Connection, kind: str, row: Mapping[Any, Any], action: 
 
 def uncovered_projects(connection: Connection, kind: str, row: Mapping[Any, Any], action: str,
                        without: ColumnElement[bool], plus: Collection[str] = ()) -> set[str]:
-    """Return the projects that use the object by *action*, but could not if its policies *without* were deleted and it
-    had new policies for the projects *plus*. Locks the object."""
+    """Return the projects that use the object by *action*, but could not if its policies *without* (an SQL condition)
+    were deleted and it had new policies for the projects *plus*. Locks the object."""
     table, policy = KINDS[kind].table, rbac_policies.c
     connection.execute(select(table.c.id).where(table.c.id == row["id"]).with_for_update()).all()
     targets = {*plus, *connection.execute(select(policy.target_project).where(

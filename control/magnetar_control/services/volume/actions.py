@@ -23,7 +23,7 @@ from .volumes import begin_delete, follow_attachments
 
 def extend_volume(connection: Connection, context: Context, row: RowMapping, *, new_size: int, in_use: bool,
                   quota: Quotas) -> None:
-    """Queue the extension of the volume to *new_size* GiB. *in_use*: also while servers have it (microversion 3.42)."""
+    """Queue the extension of the volume to *new_size* GiB. *in_use*: also while servers have it (3.42)."""
     statuses = ("available", "in-use") if in_use else ("available",)
     if row["status"] not in statuses:
         raise wrong_status(volumes, row, statuses)
@@ -100,7 +100,7 @@ def _attachment_ids(connection: Connection, row: RowMapping, *statuses: str) -> 
 
 def attach_volume(connection: Connection, context: Context, row: RowMapping, *, instance_uuid: str, mode: str = "rw",
                   host_name: str | None = None, mountpoint: str | None = None) -> None:
-    """Attach a reserved volume to a server. This is for tools, and for a Nova that uses no attachments (Cinder
+    """Attach a reserved volume to a server. This is for tools, and for a Nova that does not use attachments (Cinder
     3.27)."""
     free = _attachment_ids(connection, row, "reserved", "attaching")
     id = free[0] if free else attachments.reserve_attachment(connection, context, row["id"], instance_uuid)["id"]
@@ -127,7 +127,8 @@ def roll_volume_detaching(connection: Connection, context: Context, row: RowMapp
 
 def detach_volume(connection: Connection, context: Context, row: RowMapping, *,
                   attachment_id: str | None = None) -> None:
-    """Detach the volume from a server. Raises ``InvalidRequest`` when it has several and *attachment_id* is missing."""
+    """Detach the volume from a server. Raises ``InvalidRequest`` when several servers have it and *attachment_id* is
+    missing."""
     attachment_ids = _attachment_ids(connection, row, "attached", "detaching")
     if attachment_id is None and len(attachment_ids) > 1:
         raise InvalidRequest("Invalid volume: The volume is attached to more than one server; attachment_id says from "

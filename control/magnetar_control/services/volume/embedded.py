@@ -328,7 +328,8 @@ class EmbeddedVolumes:
             return self.quota.set(connection, project_id, limits)
 
     def messages(self, context: Context, listing: VolumeListing = OWN) -> list[tuple[str, Document]]:
-        """Return volumes and snapshots with a fault, the latest first. *listing*: projects and filters."""
+        """Return (kind, row) for each volume and snapshot with a fault, the latest first. *listing*: projects and
+        filters."""
         with self.database.read() as connection:
             messages = [(noun, {**row}) for rows, noun in ((table, "VOLUME"), (snapshots, "VOLUME_SNAPSHOT"))
                         for row in connection.execute(rows.select().where(

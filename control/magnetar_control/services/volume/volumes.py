@@ -72,8 +72,9 @@ def key_id(volume_id: str) -> str:
 
 
 def _source(connection: Connection, context: Context, values: Document) -> RowMapping | None:
-    """Return the row of the volume or snapshot that the new volume is made from; ``None`` if there is none. A copy gets
-    the type and pool of its source unless the request names another type."""
+    """Return the row of the volume or snapshot that the new volume copies; ``None`` if there is none. Set the source's
+    type, pool and image metadata in *values*, unless the request names another type. Raises ``InvalidRequest``,
+    ``NotFound``."""
     if values.get("snapshot_id"):
         row = get_visible_row(connection, snapshots, context, values["snapshot_id"])
         if row["status"] != "available":

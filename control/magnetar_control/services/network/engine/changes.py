@@ -54,8 +54,8 @@ class ChangeLog:
             self.database.ring(connection, BELL, remote=not self.leads())
 
     def changed(self, connection: Connection, *units: str) -> None:
-        """Add notes, in the caller's transaction, that *units* have changed on request: for the engine, and for
-        hosts."""
+        """Add notes, in the caller's transaction, that a request has changed *units*: for the engine, and for the hosts
+        that filter packets."""
         self.note(connection, *units)
         host_groups.note_changed_units(connection, units)
 

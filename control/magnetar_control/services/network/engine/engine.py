@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """The interface of engines. An engine gives hosts the networks that the rows of the network service describe.
 
-The rows are the truth. ``wanted.py`` turns them into *units*: a network, port, group or router with everything that
+The rows are authoritative. ``wanted.py`` turns them into *units*: a network, port, group or router with everything that
 belongs to it. An engine compares its content with the units, and repairs the difference. It does not change or remove
 the content that others have created.
 """
@@ -194,22 +194,24 @@ def unit_key(unit: Unit) -> str:
 
 @dataclass(frozen=True)
 class Wanted:
-    """The units that the engine must have. *units*: key to unit. *scope*: the keys that a repair covers: a key in it
-    without a unit is removed from the engine. ``None``: all keys."""
+    """The units that the engine must have. *units*: key to unit. *scope*: the keys that a repair covers: if *units* has
+    no unit for such a key, the engine's unit is removed. ``None``: all keys."""
 
     units: Mapping[str, Unit] = field(default_factory=dict)
     scope: frozenset[str] | None = None
 
 
 class EngineDifference(NamedTuple):
-    """A difference between the engine and the rows. *unit*: the key of the unit. *text*: the difference in words."""
+    """A difference between the engine's content and the network service's rows. *unit*: the key of the unit. *text*:
+    the difference in words."""
 
     unit: str
     text: str
 
 
 class Incomplete(Exception):
-    """An error: the engine lacks what a unit belongs to, such as the network of a port. All units must be written."""
+    """The error that the engine lacks an object which a unit belongs to, such as the network of a port. The caller must
+    then write all units."""
 
 
 class NetworkEngine(Protocol):
@@ -237,11 +239,11 @@ class NetworkEngine(Protocol):
         ``reached``. Raises ``Incomplete``. Ports that ``unplaced`` returns stay on their chassis."""
 
     def unplaced(self, desired: Wanted) -> frozenset[str]:
-        """Return the keys of the ports on SmartNICs whose chassis the engine does not know now. The caller must repair
-        them later. Does not wait."""
+        """Return the keys of those ports of *desired* on SmartNICs whose chassis the engine does not know yet. The
+        caller must call ``repair`` for these ports again later. Does not wait."""
 
     def differences(self, desired: Wanted) -> list[EngineDifference]:
-        """Return what ``repair`` would change."""
+        """Return the differences that ``repair`` would remove; none if the engine's content matches *desired*."""
 
     def faults(self) -> list[str]:
         """Return what is wrong with the engine itself, such as lost members of its cluster. Raises no error."""

@@ -80,8 +80,8 @@ def read_desired_units(connection: Connection, scope: Iterable[str] | None = Non
                        engine_has: Callable[[str], bool] = knows_nothing) -> Wanted:
     """Return the units with the keys *scope*, and the networks, groups and address groups that they need; without
     *scope* all units. A port is read before its network, so that the network cannot be missing. *gateways*: the hosts
-    for routers' gateways; empty: any host. *engine_has*: returns whether the engine has the network or group with a
-    key; then the unit is left out, unless its key is in *scope*."""
+    for routers' gateways; empty: any host. *engine_has*: returns whether the engine already has the network or group
+    with a key; such units are left out, unless their keys are in *scope*."""
     keys = None if scope is None else frozenset(scope)
     logical_ports = list(_ports(connection, _with_subports(connection, _ids(keys, "port"))))
     groups = list(_groups(connection, _ids(keys, "group", {
@@ -110,8 +110,8 @@ def _some(column: ColumnElement[Any], every: bool) -> ColumnElement[bool]:
 
 
 def _parts(ids: Sequence[str] | None) -> Iterator[tuple[bool, dict[str, Sequence[str]]]]:
-    """Split *ids* for several statements. Yield for each whether it selects all rows (*ids* is ``None``), and its
-    parameters."""
+    """Split *ids* into the parameters of several statements. Yield (false, parameters) for each statement; (true, {})
+    if *ids* is ``None``: a single statement for all rows."""
     if ids is None:
         yield True, {}
     for at in range(0, len(ids or ()), MANY):
@@ -119,8 +119,8 @@ def _parts(ids: Sequence[str] | None) -> Iterator[tuple[bool, dict[str, Sequence
 
 
 def _with_subports(connection: Connection, ids: Sequence[str] | None) -> list[str] | None:
-    """Return the port ids *ids* (``None``: all, and then ``None``) together with the ids of the subports of these
-    ports, because a subport is where its parent is."""
+    """Return *ids*, the ids of ports, together with the ids of these ports' subports, because a subport is on the host
+    of its parent. Return ``None``, which means all ports, if *ids* is ``None``."""
     if ids is None:
         return None
     subport_ids: set[str] = set()

@@ -218,7 +218,8 @@ class EngineWorker:
                 self.database.bell.wait(changes.WRITTEN, bell_count, min(remaining, LOOK))
 
     def differences(self) -> list[EngineDifference]:
-        """Return the differences between the engine's content and the rows, without those that notes announce."""
+        """Return the differences between the engine's content and the rows, except of units with a note, which are not
+        written yet."""
         with self.database.read() as connection:
             desired = read_desired_units(connection, gateways=self.gateways)
         differences = self.engine.differences(desired)

@@ -229,16 +229,16 @@ class _Api:
 
 
 class _WriteDifference(command.BaseCommand):  # type: ignore[misc]
-    """The ``ovsdbapp`` command that finds the difference and writes it, in one transaction. ``number``: the number of
-    the change, for ``reached``."""
+    """The ``ovsdbapp`` command that compares the database with the desired units and writes the difference, in one
+    transaction. ``number``: the number of the change, for ``reached``."""
 
     def __init__(self, open_: connection.Connection, desired: Wanted, token: str) -> None:
         super().__init__(_Api(open_))
         self.wanted, self.token, self.number = desired, token, 0
 
     def run_idl(self, txn: Any) -> None:
-        """Implement the command: find the difference and write it. ovsdbapp calls this again if another transaction has
-        changed the database meanwhile."""
+        """Override ``BaseCommand``: compare the database with the desired units, and write the difference. ovsdbapp
+        calls this again if another transaction has changed the database meanwhile."""
         idl = self.api.idl
         if not idl.is_connected():
             raise ConnectionError("it has closed the connection")

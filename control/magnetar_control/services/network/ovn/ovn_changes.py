@@ -41,8 +41,8 @@ class NorthboundChanges:
 
 
 class Northbound:
-    """The cloud's rows in *tables* (of an IDL). ``hear`` must be called for each changed row, and keeps them current:
-    reading all rows at each change would take longer than writing it."""
+    """The cloud's rows in *tables* (of an IDL). Callers call ``hear`` for each changed row, to keep this object up to
+    date: reading all rows again would take longer than writing a change."""
 
     def __init__(self, tables: Mapping[str, Any]) -> None:
         self.rows: dict[Name, Any] = {}
@@ -125,8 +125,8 @@ class Northbound:
                 self._let_go(atom.value, (*name, column))
 
     def changes(self, desired: Wanted) -> NorthboundChanges:
-        """Return the changes of a repair. Raises ``Incomplete`` when a row belongs to another that neither exists nor
-        is desired."""
+        """Return the changes that make the cloud's rows match *desired*. Raises ``Incomplete`` when a row belongs to
+        another row that neither exists nor is desired."""
         new = {(row.table, row.key): row for row in self._wanted(desired)}
         changes = NorthboundChanges()
         for name, row in new.items():

@@ -31,8 +31,8 @@ class MessageParser(ovs.json.Parser):  # type: ignore[misc]
         self._depth, self._open = 0, ""  # the open string, as its beginning
 
     def feed(self, s: str) -> int:
-        """Parse the next piece *s*. Return how many of its characters belong to the message. The base class parses
-        files (``check_trailer``)."""
+        """Parse the next piece *s*. Return how many of its characters belong to the message. For files
+        (``check_trailer``), call the base class."""
         if self.check_trailer:
             return int(super().feed(s))
         if self._depth == 0 and (begin := s.lstrip(" \t\r\n")) and begin[0] != "{":

@@ -293,8 +293,8 @@ def _check_with_network(connection: Connection, context: Context, row: RowMappin
 
 def _check_function(connection: Connection, context: Context, row: RowMapping, values: Document, cards: bool) -> None:
     """Check a change of the port's ``vnic_type`` or trust, or of the QoS policy of a device of a host. Raises
-    ``Conflict`` while a server has the port, because the server has claimed the device on its host. OVN does not know a
-    port that is a device of a host."""
+    ``Conflict`` while a server has the port, because the server has claimed the device on its host; and for another
+    ``vnic_type`` while the port has a floating IP or trunk, because these need OVN."""
     virtual_functions.check_trust({**row, **values})
     other = values.get("qos_policy_id",
                        row["qos_policy_id"]) != row["qos_policy_id"] and virtual_functions.is_host_device(row)

@@ -145,8 +145,8 @@ def _default(connection: Connection, context: Context, automatic: bool) -> tuple
 
 
 def _marked(nic: Document, network: Row[Any]) -> PortRequest:
-    """Return *nic* with ``by_engine`` if the engine plugs it in on the host, which not every host supports; and with
-    ``network_affinity`` (``reservations.network_affinity``)."""
+    """Return *nic*, a requested NIC on *network*, with ``by_engine`` if the engine plugs it in on the host, which not
+    every host supports; and with ``network_affinity``, if any (``reservations.network_affinity``)."""
     near = reservations.network_affinity(network._mapping)  # noqa: SLF001 - SQLAlchemy's name
     plugged = network.by_engine and virtual_functions.is_plugged_in(nic)
     return cast("PortRequest", {**nic, **({"by_engine": True} if plugged else {}),
@@ -154,8 +154,8 @@ def _marked(nic: Document, network: Row[Any]) -> PortRequest:
 
 
 def _check_ports(connection: Connection, context: Context, plain: Sequence[Document]) -> dict[str, Row[Any]]:
-    """Check the requested ports *plain*, and add the networks and needs of the ports to them. Returns the ports'
-    networks, by uuid."""
+    """Check the requests *plain* for existing ports, and add to each its port's network and what the port needs from
+    the host. Return the ports' networks, by uuid. Raises ``InvalidRequest``, and ``Conflict`` for a port in use."""
     if not plain:
         return {}
     ids = [nic["port_id"] for nic in plain]
@@ -185,7 +185,7 @@ def _check_ports(connection: Connection, context: Context, plain: Sequence[Docum
 
 
 def _check_networks(connection: Connection, context: Context, plain: Sequence[Document]) -> dict[str, Row[Any]]:
-    """Check the requested networks and addresses. Returns the networks, by uuid."""
+    """Check the networks and addresses in the requests *plain*. Returns the networks, by uuid."""
     ids = {nic["network_id"] for nic in plain}
     if not ids:
         return {}
@@ -218,7 +218,8 @@ def subnets_of(connection: Connection, ids: Collection[str]) -> dict[str, list[R
 
 
 def _check_made(connection: Connection, network_rows: Sequence[Row[Any]]) -> None:
-    """Raise ``InvalidRequest`` if a new port of a server cannot be created on each of these networks."""
+    """Raise ``InvalidRequest`` if servers cannot get new ports on one of *network_rows*: the network has no subnet, or
+    its QoS policy has a minimum bandwidth."""
     promising = reservations.minima_of_policies(connection, {row.qos_policy_id for row in network_rows
                                                              if row.qos_policy_id})
     for network in network_rows:

@@ -41,8 +41,8 @@ def bandwidth_network(type: str, physical: str | None) -> str:
 
 
 def network_affinity(row: Any) -> str:
-    """Return the name (see ``bandwidth_network``) of the network to whose NUMA cells a server with a NIC should be
-    close; empty for a network of one host. *row*: of the NIC's network."""
+    """Return the name (see ``bandwidth_network``) of a NIC's network: its server should be on NUMA cells of the host
+    that are close to this network. Empty for a network of one host. *row*: the NIC's network."""
     return bandwidth_network(row["type"], row["bridge"]) if row["by_engine"] or row["bridge"] else ""
 
 
@@ -67,8 +67,8 @@ def requested_bandwidth(minima: Mapping[str, int], type: str, physical: str | No
 
 def bandwidth_of_ports(connection: Connection, rows: Sequence[Mapping[Any, Any]], *,
                        lock: bool = False) -> dict[str, dict[str, int]]:
-    """Return the bandwidth that each port needs from its host; ports that need none are left out. *rows*: ports with
-    ``id``, ``policy``, and ``type`` and ``bridge`` of the network."""
+    """Return {port id: ``requested_bandwidth`` of the port}, without ports that need none. *rows*: ports with ``id``,
+    ``policy``, and ``type`` and ``bridge`` of the network. *lock*: see ``minima_of_policies``."""
     minima = minima_of_policies(connection, {row["policy"] for row in rows if row["policy"]}, lock=lock)
     return {row["id"]: requested_bandwidth(minima[row["policy"]], row["type"], row["bridge"])
             for row in rows if row["policy"] in minima}

@@ -198,8 +198,8 @@ def _insert_subports(connection: Connection, locked_ports: Mapping[str, RowMappi
 
 
 def check_mtu(connection: Connection, network_id: str, mtu: int) -> None:
-    """Raise ``Conflict`` when, with this *mtu* of a network, a subport's network would have a larger MTU than its
-    parent's."""
+    """Raise ``Conflict`` if, when the network *network_id* has the MTU *mtu*, the network of a subport would have a
+    larger MTU than the network of the subport's parent port."""
     parent, above, below = ports.alias(), networks.alias(), networks.alias()
     of_this = case((above.c.id == network_id, below.c.mtu > mtu), else_=above.c.mtu < mtu)
     exceeding_subport = connection.execute(select(subports.c.port_id).join(

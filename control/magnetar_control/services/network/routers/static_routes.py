@@ -163,8 +163,8 @@ def _inside(port_rows: Iterable[RowMapping]) -> list[tuple[AddressRange, str]]:
 
 def _next(connection: Connection, context: Context, stations: dict[str, RouteStation], level: Iterable[RouteStation],
           ranges: Sequence[AddressRange]) -> list[RouteStation]:
-    """Follow the routes of the routers *level* for packets to *ranges*. Add the routers that they reach to *stations*,
-    and return the new ones that have routes."""
+    """Follow the routes of the routers *level* for packets to *ranges*. Add the routers at their next hops to
+    *stations*, and return the added routers that have routes."""
     hops: dict[tuple[str, int], list[RouteHop]] = {}
     for station in level:
         for hop in station.hops:
@@ -221,11 +221,11 @@ def _is_covered(prefix: AddressRange, known_ranges: Iterable[AddressRange]) -> b
 
 def _is_summary(stations: Mapping[str, RouteStation], start: RouteStation, prefix: AddressRange,
                 loop: Sequence[tuple[RouteStation, RouteHop]], known_ranges: Iterable[AddressRange]) -> bool:
-    """Return whether the *loop* of packets to *prefix* is allowed because of a summary route. A hub routes a whole
-    range to a spoke, which routes everything else back to the hub. The routes of such a loop have different ranges. It
-    is allowed if one of them is a default route, which does not tell what the spoke has, or if a part of *prefix* in
-    *known_ranges* is routed without a loop. A loop is also allowed if all its routes are wider than *prefix*: the
-    subnet of *prefix* was removed from the spoke."""
+    """Return whether a *loop* of packets to *prefix* is allowed because of a summary route: a hub routes a whole range
+    to a spoke, and the spoke routes everything else back to the hub. The routes of such a loop have different ranges.
+    The loop is allowed if one of these is the default route, or if a part of *prefix* in *known_ranges* is routed
+    without a loop. A loop is also allowed if all its routes are wider than *prefix*: the subnet of *prefix* was removed
+    from the spoke."""
     to = {hop.to for _station, hop in loop}
     if len(to) > 1 and any(address_range.text in DEFAULT for address_range in to):
         return True

@@ -56,8 +56,8 @@ _FLAT = ports.c.network_id.in_(select(networks.c.id).where(networks.c.type == "f
 
 
 class DuePort(NamedTuple):
-    """A server's port whose *groups* must be sent to its host (``None``: no port security). *in_row*: the groups in the
-    order of the port's row."""
+    """A server's port whose *groups* must be sent to its host. *groups*: ids; ``None``: no port security. *in_row*: the
+    groups in the order of the port's row."""
 
     id: str
     server: str
@@ -150,7 +150,8 @@ class HostGroups:
                 "members": sorted(members)}
 
     def told(self, host: str, id: str, revision: int) -> None:
-        """Record that *host* has the group in this *revision*."""
+        """Unmark the group *id* of *host*, which now has the group in this *revision*. Do nothing if the group has
+        changed meanwhile."""
         with self.database.write() as connection:
             # Locked, to wait for a change that is not committed yet; a later change sees this note.
             now = connection.execute(select(_GROUP.revision).where(_GROUP.id == id).with_for_update(read=True)).scalar()
@@ -171,7 +172,7 @@ class HostGroups:
                 connection.execute(deleting(security_group_hosts).where(this))
 
     def port_told(self, host: str, port: DuePort) -> None:
-        """Record that *host* has the groups of the port."""
+        """Unmark *port*, whose groups *host* now has. Do nothing if the groups or host of the port have changed."""
         with self.database.write() as connection:
             connection.execute(update(ports).where(
                 ports.c.id == port.id, ports.c.host == host, ports.c.security_groups == port.in_row,

@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 # ruff: noqa: ARG001 - the functions of a resource take the same arguments
-"""Address scopes. The prefixes of all subnet pools in a scope are disjoint, also across projects. Therefore routers do
-not translate addresses between subnets of such pools and networks of the same scope (Neutron's extension
-address-scope)."""
+"""Address scopes (Neutron's extension address-scope): sets of subnet pools whose prefixes are disjoint, also across
+projects. Routers route between networks of the same scope without NAT."""
 
 from __future__ import annotations
 
@@ -97,8 +96,8 @@ def check_shared(connection: Connection, pool: RowMapping, target: str) -> None:
 
 
 def check_targets(connection: Connection, scope: RowMapping, pool_id: str, targets: Collection[str]) -> None:
-    """Raise ``InvalidRequest`` if one of *targets* (projects, or ``*``) may not use *scope*, and so not the pool
-    *pool_id* in it."""
+    """Raise ``InvalidRequest`` if one of the projects *targets* (``*``: all), with which the pool *pool_id* is shared,
+    may not use the address scope *scope* of the pool."""
     policy = rbac_policies.c
     may = {scope["project_id"], *connection.execute(select(policy.target_project).where(
         policy.object_id == scope["id"], policy.action == sharing.SHARED,
