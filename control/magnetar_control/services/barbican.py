@@ -17,7 +17,7 @@ from . import Context
 from .key_manager import MOST, KeyStore
 from .service_client import ServiceClient
 
-#: The prefix of the names of our keys.
+#: The prefix of the names of the secrets that hold keys.
 NAME = "magnetar-"
 #: Maximum number of secrets of one name: usually one; more if conductors created the key at the same time.
 PAGE = 100

@@ -23,7 +23,7 @@ from magnetar_control.services.service_client import request_opener
 from magnetar_control.settings import Settings
 from magnetar_core.errors import InvalidSettings, Unavailable
 
-#: Seconds that an answer is cached: a revoked token stays valid here that much longer.
+#: Seconds that an answer is cached: a revoked token is accepted that much longer.
 BELIEVED = 5.0
 #: Number of cached answers; when it is exceeded, the cache is emptied.
 REMEMBERED = 20_000

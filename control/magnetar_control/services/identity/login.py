@@ -41,7 +41,7 @@ class Authentication:
 
     def __init__(self, database: Database, find: Find, moment: float, life: float, address: str = "") -> None:
         self.database, self.find, self.moment, self.address = database, find, moment, address
-        #: A token never outlives the token or credential that it was obtained with.
+        #: When the new token expires: never later than the token or credential of the login.
         self.expires = moment + life
         self.credential: Row | None = None
         self.parent: Token | None = None

@@ -184,7 +184,8 @@ def _make_region(connection: Connection, resource: IdentityResource, body: Mappi
 
 
 def _place(connection: Connection, values: Document) -> None:
-    """Set the domain of a new project to its parent's domain. Raises ``InvalidRequest``, ``Forbidden``."""
+    """Set the domain of a new project to the domain of its parent. Raises ``InvalidRequest`` for an unknown parent or
+    another domain, ``Forbidden`` when projects would be nested too deep."""
     id = values["parent_id"]
     parent = fetch_identity_row(connection, tables.projects, id=id)
     domain_id = parent["domain_id"] if parent else id

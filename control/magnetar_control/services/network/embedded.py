@@ -89,7 +89,7 @@ def _moves(port: FromClause) -> ColumnElement[bool]:
 _BIND = update(ports).where(ports.c.device_id == bindparam("server"), TAKEN)
 _USER_IDS = select(ports.c.device_id).distinct().where(TAKEN, ports.c.device_id > bindparam("after")).order_by(
     ports.c.device_id).limit(bindparam("most"))
-#: Binds a server's ports. A new host may lack groups of the ports that the former host has, so these ports become due.
+#: Binds a server's ports. If the host changes, sets ``groups_due``: the new host may lack groups that the ports have.
 _MOVED = _BIND.values(groups_due=case(
     ((ports.c.host != "") & (ports.c.host != bindparam("there")) & host_groups.OURS, True), else_=ports.c.groups_due))
 _MOVING = select(ports.c.id).where(ports.c.device_id == bindparam("server"), TAKEN, _moves(ports))

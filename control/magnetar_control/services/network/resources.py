@@ -57,8 +57,8 @@ class NetworkResource:
     condition is faster (``sharing.listed_ids``). *few*: returns whether the filters of a list match only few rows,
     which the database finds by an index; for resources whose *visible* is ``rows_of_caller``. *documents*: converts
     rows to what callers get. *create*, *update* and *delete* run in a transaction. *create* inserts the row and
-    everything that belongs to it. *update* checks and completes the values before they are set (``None``: the resource
-    cannot change). *delete* checks whether the row may be deleted.
+    everything that belongs to it. *update* checks the new values, and adds derived ones, before they are set (``None``:
+    the resource cannot change). *delete* checks whether the row may be deleted.
 
     *defaults*: values of a new resource that the request lacks. *admin*: fields that only admins change, or set to
     something else than the default. *filters*: filters of lists, in addition to the columns; *private*: the filters for

@@ -132,7 +132,7 @@ security_groups = Table(
     Column("revision", BigInteger, nullable=False, default=lambda: time.time_ns() // 1_000_000), *timestamp_columns(),
     *define_page_indexes("security_groups"))
 
-#: Hosts that have a group, to filter by it themselves. ``due``: the host must be told of the group.
+#: Hosts that have a security group, to filter packets themselves. ``due``: the group must be sent to the host.
 security_group_hosts = Table(
     "security_group_hosts", API, Column("group_id", UUID, primary_key=True), Column("host", NAME, primary_key=True),
     Column("due", Boolean), Index("security_group_hosts_due", "due", "host"))

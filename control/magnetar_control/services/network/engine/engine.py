@@ -144,8 +144,8 @@ class LogicalInterface:
 @dataclass(frozen=True)
 class LogicalTranslation:
     """A translation of addresses (NAT). *kind*: snat (packets of the network *inside* leave with the address *outside*)
-    or floating (the address *inside* of the port *port_id* is reachable as *outside*, which the port's host answers
-    with *mac*)."""
+    or floating (the address *inside* of the port *port_id* is reachable as *outside*; the port's host answers ARP
+    requests for *outside* with *mac*)."""
 
     id: str
     kind: str

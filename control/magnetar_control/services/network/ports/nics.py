@@ -72,7 +72,7 @@ def allocate_network_ports(connection: Connection, context: Context, server: tup
                            requested: Sequence[PortRequest], groups: Sequence[str],
                            check: Callable[[int], None]) -> list[ServerNic]:
     """Return the NICs for *requested*; create or attach the ports that the server lacks. *server*: its uuid, host name,
-    and future host, which the engine's ports get. *check*: called with the number of new ports."""
+    and future host, to which the engine's ports are bound. *check*: called with the number of ports to create."""
     server_id, hostname, host = server
     networks_by_id, taken = _networks(connection, server_id, {request["network_id"] for request in requested})
     rows = connection.execute(_PLACES, {"server": server_id}).all() if taken else ()

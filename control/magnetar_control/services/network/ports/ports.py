@@ -244,8 +244,8 @@ def _groups(connection: Connection, values: Document) -> list[str]:
 
 def prepare_port_update(connection: Connection, context: Context, row: RowMapping, values: Document,
                         cards: bool = True) -> None:
-    """Check and complete the new *values* of the port *row*. ``fixed_ips`` replaces the addresses; unchanged ones are
-    kept."""
+    """Check the new *values* of the port *row*, and add values that follow from them. Addresses change immediately:
+    ``fixed_ips`` replaces them, except unchanged ones."""
     # no server gets the port until the transaction ends
     row = find_resource_row(connection, context, PORT, row["id"], lock=True)
     _check_free(row, "be changed", values.keys() - {"name", "description"})

@@ -131,8 +131,8 @@ def check_trust(port: Mapping[Any, Any]) -> None:
 
 def check_host_device_rule(connection: Connection, policy_id: str, rule: Mapping[Any, Any] | None) -> None:
     """Check a change of the rules of a QoS policy that virtual functions have; the caller has locked the policy. Raises
-    ``Conflict`` if a server has one of these virtual functions, because it keeps the rules that it was plugged in with;
-    or if the new *rule* cannot act on virtual functions. *rule*: ``None`` if a rule is removed."""
+    ``Conflict`` if a server has one of these virtual functions, because cards keep the rules that they got when the
+    port was plugged in; or if the new *rule* cannot act on virtual functions. *rule*: ``None`` if a rule is removed."""
     used = connection.execute(select(ports.c.id, ports.c.device_id, TAKEN.label("taken")).where(
         ports.c.qos_policy_id == policy_id, ports.c.vnic_type.in_(PAST_OVN)).order_by(
         TAKEN.desc()).limit(1)).first()

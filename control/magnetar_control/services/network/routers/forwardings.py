@@ -47,7 +47,9 @@ def create_port_forwarding_row(connection: Connection, context: Context, values:
 
 
 def _inside(connection: Connection, context: Context, floating: RowMapping, values: Mapping[Any, Any]) -> Document:
-    """Return the internal address of a port forwarding, and set the router of the floating IP."""
+    """Return {internal_ip_address} of a port forwarding with *values*, and store the router that leads to this address
+    in the row of the floating IP *floating*. Raises ``InvalidRequest`` if its other port forwardings use another
+    router."""
     target = leads_to(connection, context, floating, {
         "port_id": values["internal_port_id"], "fixed_ip_address": values["internal_ip_address"]})
     if floating["router_id"] not in (None, target["router_id"]):
@@ -75,7 +77,7 @@ def _check_alone(connection: Connection, values: Mapping[Any, Any]) -> None:
 
 
 def prepare_port_forwarding_update(connection: Connection, context: Context, row: RowMapping, values: Document) -> None:
-    """Check and complete the new *values* of the port forwarding *row*."""
+    """Check the new *values* of the port forwarding *row*, and add its new internal address to them."""
     floating = find_resource_row(connection, context, FLOATING_IP, row["floatingip_id"], lock=True)
     if "internal_port_id" in values or "internal_ip_address" in values:
         wish = {"internal_port_id": row["internal_port_id"], "internal_ip_address": None, **values}

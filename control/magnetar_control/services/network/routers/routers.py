@@ -71,7 +71,8 @@ def create_router_row(connection: Connection, context: Context, values: Document
 
 
 def prepare_router_update(connection: Connection, context: Context, row: RowMapping, values: Document) -> None:
-    """Check and complete the new *values* of the router *row*, and change its gateway."""
+    """Check the new *values* of the router *row*, change its gateway, and replace ``gateway`` in *values* by
+    ``enable_snat``. Raises ``InvalidField``, ``Forbidden``, ``Conflict``."""
     # with the routes that others have set meanwhile
     row = find_resource_row(connection, context, ROUTER, row["id"], lock=True)
     if moved := "gateway" in values:

@@ -83,8 +83,8 @@ def create_default_rule_row(engine: bool, connection: Connection, context: Conte
 
 
 def _anywhere(values: Mapping[str, Any]) -> Any:
-    """Return the SQL condition for default rules with the same remote addresses as *values*. No prefix, and the prefix
-    of all addresses, are the same."""
+    """Return the SQL condition for default rules with the same remote addresses as *values*. A rule without a prefix
+    matches the same addresses as a rule with the prefix of all addresses."""
     column, prefix = default_security_group_rules.c.remote_ip_prefix, values["remote_ip_prefix"]
     if prefix is None or prefix in ANYWHERE:
         return or_(column.is_(None), column.in_(ANYWHERE))

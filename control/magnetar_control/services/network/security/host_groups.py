@@ -160,9 +160,9 @@ class HostGroups:
                     _HELD.group_id == id, _HELD.host == host).values(due=None))
 
     def gone(self, host: str, id: str) -> None:
-        """Record that *host* no longer has the group. A deleted project's group ``default`` may be created again with
-        the same uuid, which is derived from the project's. So its row stays, and conductors remember that the host had
-        the group."""
+        """Record that *host* no longer has the group *id*: delete its row. A row of a project's group ``default``
+        stays, unmarked if the group is deleted: the group may be created again with the same uuid, which is derived
+        from the project's, and the row tells conductors that the host had the group."""
         this = (_HELD.group_id == id) & (_HELD.host == host)
         with self.database.write() as connection:
             if uuid.UUID(id).version == FOLLOWS:
@@ -202,7 +202,7 @@ class HostGroups:
         return [_due_port(row) for row in rows]
 
     def tell_again(self, host: str, ports_: Sequence[DuePort]) -> None:
-        """Mark ports whose groups are wrong on *host*, so that conductors send them again."""
+        """Mark the ports *ports_*, whose groups on *host* are wrong, so that conductors send their groups again."""
         with self.database.write() as connection:
             for at in range(0, len(ports_), MANY):
                 connection.execute(update(ports).where(

@@ -27,7 +27,7 @@ _RANDOM = secrets.SystemRandom()
 
 def address_number(address: str) -> int:
     """Return the number that stands for *address* in ``port_addresses``: an IPv4 address itself; of an IPv6 address the
-    last 64 bits, in two's complement. No subnet is larger."""
+    last 64 bits, in two's complement. Subnets have at most 64 bits for addresses."""
     ip = ip_address(address)
     if ip.version == 4:
         return int(ip)

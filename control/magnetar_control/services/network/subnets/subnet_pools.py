@@ -80,8 +80,8 @@ def bootstrap_default_pool(connection: Connection, net: IPv4Network) -> None:
 
 
 def prepare_subnet_pool_update(connection: Connection, context: Context, row: RowMapping, values: Document) -> None:
-    """Check and complete the new *values* of the pool *row*. Prefixes can only be added, because subnets may be in the
-    present ones. If the pool joins an address scope, all its new values are checked."""
+    """Check the new *values* of the pool *row*, and join adjacent prefixes in them. Prefixes can only be added, because
+    subnets may be in the present ones. If the pool joins an address scope, all its new values are checked."""
     row = find_resource_row(connection, context, SUBNET_POOL, row["id"], lock=True)  # as it is now
     for name in ("min_prefixlen", "default_prefixlen", "max_prefixlen"):
         if name in values and values[name] is None:

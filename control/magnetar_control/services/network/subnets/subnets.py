@@ -139,7 +139,8 @@ def _check_modes(net: AnyNetwork, values: Document) -> None:
 
 
 def _check_dhcp_options(net: AnyNetwork, values: Document) -> None:
-    """Raise ``InvalidField`` for values that DHCP of this IP version cannot tell guests, and for duplicates."""
+    """Raise ``InvalidField`` for name servers or routes that DHCP of the IP version of *net* cannot announce, and for
+    duplicates."""
     for name in ("dns_nameservers", "host_routes"):
         check_once(name, values.get(name) or ())
     for nameserver in values.get("dns_nameservers") or ():
@@ -233,7 +234,8 @@ def check_pools(net: AnyNetwork, gateway: str | None, pools: Sequence[Document])
 
 
 def prepare_subnet_update(connection: Connection, context: Context, row: RowMapping, values: Document) -> None:
-    """Check and complete the new *values* of the subnet *row*. Values that hosts already have cannot change."""
+    """Check the new *values* of the subnet *row*. On networks that agents create ``enable_dhcp`` cannot change, because
+    hosts may already have the network."""
     network = connection.execute(select(networks).where(networks.c.id == row["network_id"])).mappings().one()
     net, gateway = ip_network(row["cidr"]), values.get("gateway_ip", row["gateway_ip"])
     _check_gateway(network, net, gateway)
