@@ -92,8 +92,8 @@ class Attempt:
 
 
 def check_waits(rows: Mapping[str, Row[Any]], counted: Sequence[str], moment: float) -> None:
-    """Raise ``TooManyLogins`` if a wait for one of the keys *counted* lasts at *moment* (seconds). *rows*: the rows of
-    failures, by key."""
+    """Raise ``TooManyLogins`` if the wait for one of the keys *counted* is not over at *moment* (seconds). *rows*: the
+    rows of failures, by key."""
     remaining = max((rows[key].last_at + _wait(rows[key].failures, limit) - moment
                      for key, limit in zip(counted, LIMITS, strict=False) if key in rows), default=0)
     if remaining > 0:
@@ -103,7 +103,7 @@ def check_waits(rows: Mapping[str, Row[Any]], counted: Sequence[str], moment: fl
 
 
 def _wait(failures: int, limit: Backoff) -> float:
-    """Return how many seconds after the last failure the next login may begin."""
+    """Return how many seconds after the last of *failures* failures the next login may begin; 0.0 if they are few."""
     over = failures - limit.free
     return 0.0 if over < 0 else min(2.0**min(over, 30), limit.longest)
 

@@ -154,7 +154,7 @@ class IdentityStore:
                            f"{values.get('name')} already.") from error
 
     def _values(self, body: Mapping[str, Any], making: bool) -> Document:
-        """Return the columns for *body*; for a user with the hash of the password. Call this outside any transaction,
+        """Return the columns for *body*, including the hash of a user's password. Call this outside any transaction,
         because hashing takes long."""
         values = self.resource.values(body, making)
         if self.resource.name == "user" and body.get("password") is not None:

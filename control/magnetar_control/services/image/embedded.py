@@ -150,7 +150,7 @@ class EmbeddedImages:
                 raise Conflict(f"Image {id} is {image['status']}; stage its content before you import it.")
 
     def check_room(self, context: Context, more: int, size: int, image: str = "") -> None:
-        """Check as ``services.Images`` does. Raises ``TooLarge``."""
+        """Check the quota as ``services.Images`` does. Raises ``TooLarge``."""
         self.files.check_length(size)
         if context.project_id:
             with self.database.read() as connection:

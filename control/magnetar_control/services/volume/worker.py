@@ -119,7 +119,7 @@ class Worker:
             thread.join(5)
 
     def rest(self, bell_count: int, limit: float) -> None:
-        """Wait at most *limit* seconds until a new task is announced: the bell of volume tasks rings after
+        """Wait at most *limit* seconds for a new task: until the count of the bell that announces volume tasks exceeds
         *bell_count*. Does not read the tables."""
         if not self._over.is_set():
             self.database.bell.wait_for_ring(BELL, bell_count, limit)

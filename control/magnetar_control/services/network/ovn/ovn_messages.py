@@ -31,8 +31,8 @@ class MessageParser(ovs.json.Parser):  # type: ignore[misc]
         self._depth, self._open = 0, ""  # the open string, as its beginning
 
     def feed(self, s: str) -> int:
-        """Parse the next piece *s*. Return how many of its characters belong to the message. For files
-        (``check_trailer``), call the base class."""
+        """Override the base class: parse the next piece *s*, and return how many of its characters belong to the
+        message. Files (``check_trailer``) are parsed by the base class."""
         if self.check_trailer:
             return int(super().feed(s))
         if self._depth == 0 and (begin := s.lstrip(" \t\r\n")) and begin[0] != "{":
@@ -54,7 +54,7 @@ class MessageParser(ovs.json.Parser):  # type: ignore[misc]
         return len(s)
 
     def finish(self) -> Any:
-        """Return the message; a ``str`` with the error if it is invalid."""
+        """Override the base class: return the message, or a ``str`` with the error if it is invalid."""
         if self.check_trailer or self.error is not None:
             return super().finish()
         try:

@@ -257,7 +257,7 @@ def _names(unit: LogicalPort) -> Iterator[NorthRow]:
 
 def _port_security(own_addresses: str, unit: LogicalPort) -> tuple[str, ...]:
     """Return the column ``port_security``: each MAC that the port may send from, with its addresses. *own_addresses*:
-    this text for the port's own MAC."""
+    the entry with the port's own MAC."""
     addresses_by_mac = {unit.mac: own_addresses}
     for mac, address in unit.pairs:
         addresses_by_mac[mac] = f"{addresses_by_mac.get(mac, mac)} {address}"

@@ -202,8 +202,8 @@ def _may_mark(connection: Connection, context: Context, verb: str, values: Docum
 
 
 def _let_go(connection: Connection, row: RowMapping) -> None:
-    """Raise ``Conflict`` while a server has the port. Otherwise another port could get its address, which the guest
-    still uses."""
+    """Raise ``Conflict`` while a server has the port: a changed or deleted port would free its address for other ports,
+    but the guest still uses the address."""
     server = connection.execute(select(server_mappings.c.server_id).join(
         ports, ports.c.device_id == server_mappings.c.server_id).where(
         ports.c.id == row["id"], TAKEN, ~server_mappings.c.deleted)).scalar()

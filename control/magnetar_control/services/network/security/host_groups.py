@@ -211,8 +211,8 @@ class HostGroups:
 
 
 def _rules(row: RowMapping) -> list[Document]:
-    """Return a rule in the agent's form. A rule that names an address group becomes one rule for each of its
-    networks."""
+    """Return the rules in the agent's form that the rule *row* becomes: one for each network of its address group,
+    otherwise a single one."""
     protocol = row["protocol"]
     rule = {"direction": row["direction"], "ethertype": row["ethertype"],
             "protocol": None if protocol is None else NUMBERS[protocol] if protocol in NUMBERS else int(protocol),
