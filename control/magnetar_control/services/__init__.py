@@ -318,8 +318,8 @@ class Volumes(Protocol):
         image names)."""
 
     def upload_image(self, context: Context, id: str, name: str, **fields: Any) -> Document:
-        """Create an image *name* from a volume, for a caller, and return {volume, image}. *fields*: disk_format,
-        container_format, visibility, protected."""
+        """Create an image called *name* from the volume *id*, for the caller; return {volume, image}. *fields*:
+        disk_format, container_format, visibility, protected."""
 
     def is_uploading(self, image_id: str) -> bool:
         """Return whether the content of an image will be uploaded from a volume."""

@@ -58,7 +58,7 @@ class EmbeddedIdentity:
 
     def catalog(self, project_id: str | None, root: str) -> Documents:
         """Return the catalogue of a token for a project in Keystone's form: enabled services with enabled endpoints, by
-        name. Without *project_id*, endpoints whose URL contains a project are left out. *root*: the host of the
+        name. Without *project_id*, endpoints are left out if their URL contains the project. *root*: the host of the
         client's request."""
         service, endpoint = tables.services.c, tables.endpoints.c
         query = select(service.id.label("service"), service.name.label("service_name"), service.type, tables.endpoints)

@@ -142,8 +142,8 @@ class OvnEngine:
         return self._followed("hv_cfg", number, seconds)
 
     def _followed(self, column: str, number: int, seconds: float) -> bool:
-        """Wait until *column* of NB_Global is at least *number*: ``sb_cfg`` is set by ovn-northd, ``hv_cfg`` when all
-        hosts have the change. Return false if that takes longer than *seconds*."""
+        """Return whether *column* of NB_Global becomes at least *number* within *seconds*; wait for that. ovn-northd
+        sets ``sb_cfg``, and sets ``hv_cfg`` when all hosts have the change."""
         deadline = time.monotonic() + seconds
         while True:
             followed = self._connected().idl.followed

@@ -41,7 +41,8 @@ def is_six(text: str) -> bool:
 
 
 def by_itself(subnet: Mapping[Any, Any] | RowMapping) -> bool:
-    """Return whether guests derive their addresses in *subnet* from their MAC: each port has exactly one there."""
+    """Return whether guests derive their addresses in *subnet* from their MAC: each port has exactly one address in
+    such a subnet."""
     return subnet["ipv6_address_mode"] in AUTOMATIC
 
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 # ruff: noqa: ARG001 - the functions of a resource take the same arguments
-"""Subnets. A network that the agents make (nat, isolated) has one subnet, whose first address is the host's. Other such
-networks of the cloud have other addresses, because a host routes to all of them. Networks of an engine have as many
-subnets as they need, with any addresses."""
+"""Subnets. A network that the agents make (nat, isolated) has one subnet, whose first address is the host's. No two
+such networks of the cloud overlap, because a host routes to all of them. Networks of an engine have as many subnets as
+they need, with any addresses."""
 
 from __future__ import annotations
 
