@@ -229,5 +229,5 @@ class EngineWorker:
 
 
 def _without(noted: Mapping[str, str], later: Collection[str]) -> dict[str, str]:
-    """Return the notes without those of the units *later*, which a later round must write again."""
+    """Return the notes *noted*, except those of the units *later*, which a later round must write again."""
     return {id: unit for id, unit in noted.items() if unit not in later}

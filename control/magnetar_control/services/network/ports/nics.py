@@ -269,8 +269,8 @@ def _security(row: RowMapping, fixed: Sequence[Document], flat: bool) -> Documen
 
 
 def _guest_facts(rows: Sequence[RowMapping]) -> Document:
-    """Return what the guest is told: the MTU, data of the subnet of its first IPv4 address, and its IPv6 addresses.
-    Empty values are left out."""
+    """Return the network data for the guest: the MTU, data of the subnet of its first IPv4 address, and its IPv6
+    addresses. Empty values are left out."""
     row, six = rows[0], [address_row for address_row in rows if _is_six(address_row)]
     facts: Document = {"mtu": row["mtu"] if row["by_engine"] or row["mtu"] != 1500 else None}
     if not _is_six(row):

@@ -140,7 +140,8 @@ def _set_gateway(connection: Connection, context: Context, id: str, wish: Docume
 
 
 def _check_without_floating(connection: Connection, id: str, subnet_id: str | None = None) -> None:
-    """Raise ``Conflict`` when floating IPs need the router. *subnet_id*: only those of servers in this subnet."""
+    """Raise ``Conflict`` when floating IPs need the router; if *subnet_id* is set, only floating IPs of servers in that
+    subnet count."""
     query = select(floating_ips.c.floating_ip_address).where(floating_ips.c.router_id == id)
     if subnet_id:
         forwarding = forwardings.c

@@ -206,8 +206,8 @@ def _prepare(connection: Connection, context: Context) -> list[str]:
 
 
 def group_resource(engine: bool) -> NetworkResource:
-    """Return the kind of resource "security group". *engine*: whether there is one; only an engine supports stateless
-    groups."""
+    """Return the kind of resource "security group". *engine*: whether there is an engine; only an engine supports
+    stateless groups."""
     return NetworkResource(
         name="security_group", table=security_groups, visible=VISIBLE,
         listed=sharing.own_or_shared_list(security_groups), documents=security_group_documents,
