@@ -189,7 +189,8 @@ class ImageStore:
             yield part
 
     def ready(self, image: str, checksum: str) -> Path:
-        """Return the path where content with this checksum waits until the content that it replaces is removed."""
+        """Return the path of complete new content of *image* that does not replace the old content yet. *checksum*
+        (ALGORITHM:HEX) names the file, which need not exist."""
         return self.root / image / f"{checksum.partition(':')[2]}.ready"
 
     def keep_ready(self, part: ContentPart, path: Path) -> None:

@@ -181,8 +181,8 @@ def rows_of_cells(store: Store, question: Select[Any], *, cell0: bool = False) -
 
 
 def _ask(database: Database, question: Callable[[Database], T], seconds: float) -> Callable[[float], T]:
-    """Call *question* with *database* in one of its threads; return a function that waits for the answer until a
-    deadline."""
+    """Start *question* in a thread of *database*, with *seconds* as the limit of its statements. Return a function that
+    waits for the answer until the deadline given to it, and raises an error without an answer."""
     in_vain = database.breaker.hangs
     refused = database.breaker.refuses()
     future: Future[T] | None = None

@@ -206,7 +206,7 @@ class Provider:
 
     @cached_property
     def own_inventories(self) -> dict[str, dict[str, Any]]:
-        """The values that operators have set, by resource class. For classes that the agent reports: reserved and
+        """The values that operators have set, by resource class; of classes that the agent reports, only reserved and
         allocation_ratio."""
         by_class = {}
         for name, column in COLUMNS.items():

@@ -91,8 +91,8 @@ def _without_id(row: StoredRow) -> dict[str, Any]:
 
 
 def _queued(row: ActionRow, host: str | None) -> dict[str, Any]:
-    """Return the columns of an action for the target cell, with *host* as the host of a queued action. A running action
-    is queued again with one attempt, so that its open events end when it is leased."""
+    """Return the columns of an action's copy in the target cell, without its id. A queued action gets *host*. A running
+    action becomes a queued one that counts one attempt: its next lease is then a retry, which ends its open events."""
     values = _without_id(row)
     if row.state == "running":
         values.update(state="queued", holder=None, lease_until=None, not_before=None, attempts=1)

@@ -284,8 +284,9 @@ def new_server(want: Document, freed: Collection[str] = ()) -> NewServers:
 
 
 def requested_network(nic: Mapping[str, Any], at: int, freed: Collection[str] = ()) -> Document:
-    """Return *nic*, at index *at* of the request, in the form of ``Networks.check_requested``. *freed*: addresses and
-    ports to leave out. Raises ``InvalidField`` for a MAC address."""
+    """Return *nic*, at index *at* of the request, as an item of the argument of ``Networks.check_requested``. *freed*:
+    addresses and ports that the server still uses; a NIC with one of them is requested by its network only. Raises
+    ``InvalidField`` if *nic* has a MAC address."""
     if nic.get("mac"):
         raise InvalidField(f"networks[{at}].mac", "cannot be chosen in a cloud; it is drawn by the network service")
     if nic.get("port") and nic.get("_port") not in freed:
