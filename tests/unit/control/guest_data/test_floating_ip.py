@@ -27,8 +27,10 @@ def cloud() -> Iterator[Cloud]:
 
 def told(cloud: Cloud, id: str) -> str | None:
     """The floating IP in what the agent tells the guest now."""
-    newest = max(cloud.folder.glob(f"kvm*/state/documents/server/{id}.json*"), key=lambda path: path.stat().st_mtime_ns)
-    found: str | None = json.loads(newest.read_bytes())["want"]["guest_data"].get("public_ipv4")
+    files = [path for path in cloud.folder.glob(f"kvm*/state/documents/server/{id}.json*") if path.suffix != ".part"]
+    newest = json.loads(max(files, key=lambda path: path.stat().st_mtime_ns).read_bytes())
+    document = newest.get("document", newest)  # a note has more around it
+    found: str | None = document["want"]["guest_data"].get("public_ipv4")
     return found
 
 
