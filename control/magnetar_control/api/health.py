@@ -90,8 +90,7 @@ class HealthServer:
             timeout = HEALTH_PATIENCE
 
             def handle(self) -> None:
-                """Override ``BaseHTTPRequestHandler.handle``: end each connection after ``HEALTH_PATIENCE`` seconds,
-                and close connections in excess of ``HEALTH_CONNECTIONS`` immediately."""
+                """Override ``handle``: limit the number of connections, and the time of each connection."""
                 if not places.acquire(blocking=False):
                     return
                 ends = threading.Timer(HEALTH_PATIENCE, shut_down_socket, (self.connection,))
