@@ -344,7 +344,7 @@ def test_a_disabled_users_token_ends_at_once(cloud):
 def test_a_fresh_conductor_does_not_say_that_there_is_no_host(cloud, image, monkeypatch):
     """Its hosts look down until it has heard of them."""
     states = cloud.parts.working.states
-    monkeypatch.setattr(cloud.parts.working, "_began", time.monotonic())
+    monkeypatch.setattr(cloud.parts.working, "_settling_since", time.monotonic())
     usual = states.up
     monkeypatch.setattr(states, "up", lambda name, up: usual(name, up=False))
     usual("kvm1", up=False)
