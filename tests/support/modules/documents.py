@@ -27,7 +27,8 @@ def run(place: tuple[Path, Running], plays: str, *words: str, command: str = "an
     """Run a playbook, or another *command* of Ansible; return its output."""
     folder, running = place
     (folder / "play.yml").write_text(plays)
-    (folder / "hosts").write_text("[kvm_hosts]\nlocalhost ansible_connection=local ansible_become=false\n")
+    (folder / "hosts").write_text("[magnetar]\nlocalhost ansible_connection=local ansible_become=false\n"
+                                  "[kvm_hosts]\nlocalhost\n")
     environment = {
         **{name: value for name, value in os.environ.items() if not name.startswith(("ANSIBLE_", "MAGNETAR_"))},
         "ANSIBLE_COLLECTIONS_PATH": str(ROOT / ".cache"), "ANSIBLE_HOME": str(folder / "ansible"), "LC_ALL": "C.UTF-8",
