@@ -28,7 +28,8 @@ PAGE = """\
 
 
 def keystone_document(fault: Fault) -> dict[str, Any]:
-    """Return the body of Keystone's errors. keystonemiddleware, in front of other services, answers 401 with it."""
+    """Return the body of an error as Keystone sends it. keystonemiddleware, in front of other services, answers 401
+    with the same form."""
     return {"error": {"code": fault.status, "title": HTTPStatus(fault.status).phrase, "message": fault.message}}
 
 

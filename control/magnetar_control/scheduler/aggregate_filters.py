@@ -43,7 +43,8 @@ def ratios_of_aggregates(aggregates: Sequence[Mapping[str, str]], usual: Ratios)
 
 
 def projects_of(metadata: Mapping[str, str]) -> list[str]:
-    """Return the projects that an aggregate is reserved for (``filter_tenant_id``, with any suffix)."""
+    """Return the projects that an aggregate with this *metadata* is reserved for (``filter_tenant_id``, with any
+    suffix); an empty list if it is reserved for none."""
     return [project.strip() for name in metadata if name.startswith("filter_tenant_id")
             for project in metadata[name].split(",") if project.strip()]
 
@@ -63,7 +64,7 @@ def asked_of_aggregates(host: HostState, extra_specs: Mapping[str, str]) -> Iter
 
 
 def _unmet(host: HostState, spec: RequestSpec) -> Iterator[tuple[str, str]]:
-    """Yield the requested metadata that no aggregate of the host has."""
+    """Yield (key, requested value) for the metadata that *spec* requests and no aggregate of the host has."""
     return ((name, text) for name, text in asked_of_aggregates(host, spec.extra_specs)
             if not any(matches_extra_spec(value, text) for value in metadata_values(host.profile.aggregates, name)))
 
@@ -119,6 +120,6 @@ def isolated_traits(host: HostState, spec: RequestSpec) -> bool:
 
 
 def traits_required_by(metadata: Mapping[str, Any]) -> Iterable[str]:
-    """Return the traits that an aggregate requires of the servers on its hosts."""
+    """Yield the traits that an aggregate with this *metadata* requires of the servers on its hosts."""
     return (name.removeprefix("trait:") for name, value in metadata.items()
             if name.startswith("trait:") and value == "required")

@@ -38,7 +38,7 @@ UP = "ComputeFilter"
 
 
 class Candidate(NamedTuple):
-    """A host that may get the server."""
+    """A host that may get the server, with its weight; the heaviest host is the best."""
 
     host_id: str
     host: str
@@ -168,7 +168,7 @@ def _refusal(host: HostState, spec: RequestSpec, filters: list[Filter],
 
 
 def _parts(states: HostStates, spec: RequestSpec, filters: list[Filter], rules: Rules) -> list[Block]:
-    """Return the hosts that pass all *filters*, as blocks."""
+    """Return blocks that together hold exactly the hosts that pass all *filters*; an empty list if none passes."""
     single = [host_filter for host_filter in filters if host_filter.sight == HOST]
     if spec.only is not None or single or rules.own:
         names = states.hosts if spec.only is None else spec.only
@@ -248,8 +248,8 @@ def _sifted(block: Block, spec: RequestSpec, needs: list[Bound]) -> Block | None
 
 def _heaviest(parts: list[Block], spec: RequestSpec, rules: Rules,
               random: Random | None) -> Iterator[tuple[float, HostState]]:
-    """Yield the hosts of *parts* with their weights, heaviest first, computed on demand. *random* decides between
-    equals."""
+    """Yield (weight, host) for the hosts of the blocks *parts*, heaviest first, computed on demand. *random* decides
+    between equals; without it, the order of *parts*."""
     if not parts:
         return
     low, high = bounds_of_rows([part.low for part in parts], [part.high for part in parts])
@@ -258,8 +258,9 @@ def _heaviest(parts: list[Block], spec: RequestSpec, rules: Rules,
     number, chance = counted(step=-1), random.random if random else float
 
     def push(them: Iterator[_Weighed], turn: float, whole: Sum) -> None:
-        """Push the next element of the iterator *them*, which yields the heaviest first. The heap is ordered by weight,
-        then *turn*. Of equals the last pushed comes first, so a host comes before a block with the same bound."""
+        """Push the next element of the iterator *them*, if there is one, onto the heap. The heap is ordered by weight,
+        then *turn*; of equals the last pushed comes first, so a host comes before a block with the same bound. *whole*:
+        the formula of the weights."""
         if (first := next(them, None)) is not None:
             heappush(heap, (-first[0], turn, next(number), first[1], them, whole))
 

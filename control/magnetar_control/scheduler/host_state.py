@@ -81,8 +81,8 @@ class HostState:
 
 @dataclass(eq=False, slots=True)
 class Block:
-    """A group of hosts of one profile with their rows, all or only the passing ones; or a block of smaller blocks, its
-    *parts*.
+    """Hosts of one profile (all of them, or those that pass the filters) with a row of numbers for each; or a group of
+    smaller blocks, its *parts*.
 
     ``low``, ``high``: the bounds of each number over all of its hosts. *whole*: the block that contains this one."""
 
@@ -102,7 +102,7 @@ class Block:
         return self._size if self.parts else len(self.hosts)
 
     def add(self, part: Block) -> None:
-        """Make *part*, which may be new or stale, a part of this block."""
+        """Add the block *part* to the parts of this block. The rows of *part* may be stale."""
         self.parts.append(part)
         part.whole = self
         self.touch()

@@ -231,7 +231,7 @@ class HostStates:
                 self._touch(host)
 
     def told(self, name: str, metrics: Mapping[str, float], images: Iterable[str]) -> None:
-        """Save an agent's report about its host: *metrics*, and ids of the *images* whose content it has."""
+        """Save what the host's agent reports: *metrics*, and the ids of the *images* whose content the host has."""
         with self.lock:
             if host := self.hosts.get(name):
                 host.metrics, host.images = dict(metrics), frozenset(images)

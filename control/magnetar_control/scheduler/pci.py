@@ -80,7 +80,7 @@ class HostPci:
         self._coming = +(self._coming - Counter(devices))
 
     def whole(self) -> dict[str, dict[str, Any]]:
-        """Return the devices by name as if no server had any."""
+        """Return the host's devices by name, with those in use counted as free."""
         return {name: {**device, "free": device["total"]} for name, device in self.told.items()}
 
     @property

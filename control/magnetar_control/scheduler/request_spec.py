@@ -288,8 +288,8 @@ class RequestSpec:
 
 
 def hint_texts(hints: Mapping[str, Any], name: str) -> list[str]:
-    """Return the values of the hint *name* as a list: of a single text, or of all texts of a list; empty without the
-    hint."""
+    """Return the values of the hint *name*: a list of one text if the hint is a text, all texts if it is a list; empty
+    without the hint."""
     value = hints.get(name) or []
     return [str(text) for text in value] if isinstance(value, (list, tuple)) else [str(value)]
 

@@ -68,7 +68,7 @@ def scheduler_rules(settings: Settings) -> Rules:
 
 
 def options_of(settings: Settings) -> Options:
-    """Return the settings of filters from all settings. Raises ``InvalidSettings``."""
+    """Return those *settings* that filters read. Raises ``InvalidSettings``."""
     return Options(
         settings.max_instances_per_host, settings.max_io_ops_per_host, frozenset(map(str, settings.isolated_hosts)),
         frozenset(map(str, settings.isolated_images)), settings.restrict_isolated_hosts_to_isolated_images,

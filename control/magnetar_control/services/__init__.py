@@ -107,8 +107,8 @@ class Images(Protocol):
         """Return all images that *context* may list, filtered by *name* and *properties*."""
 
     def update(self, context: Context, id: str, change: Callable[[Document], Document]) -> Document:
-        """Change an image. *change* returns the new values of its fields and properties, ``None`` for a property to
-        remove."""
+        """Change an image, and return it. *change* gets the image, and returns the new values of its fields and
+        properties; ``None`` removes a property."""
 
     def content(self, id: str) -> tuple[Iterator[bytes], int]:
         """Return the content of an image as (iterator of pieces, size in bytes)."""

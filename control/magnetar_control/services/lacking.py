@@ -12,7 +12,7 @@ from magnetar_core.versions import Version
 
 
 class Lacking(Value):
-    """An attribute that may only be null or one of the *usual* values. *why*: the error text for other values."""
+    """A value type for an attribute without effect: null or one of the *usual* values. *why*: the error for others."""
 
     def __init__(self, why: str, *usual: Any) -> None:
         self.why, self.usual = why, (None, *usual)

@@ -16,9 +16,9 @@ JSON = "application/json"
 
 
 class Answer:
-    """Status, headers and content of an answer. *content*: a document for JSON, ``None`` for nothing, bytes, or an
-    iterable of bytes that is sent piece by piece (for JSON: an iterator). A document may hold ``orjson.Fragment`` of
-    JSON text from the store."""
+    """The status, headers and content of an HTTP answer. *content*: ``None`` for none, bytes, a document that is sent
+    as JSON, or an iterable of bytes that is sent piece by piece. Pieces of JSON must come from an iterator: any other
+    object is a document. A document may contain ``orjson.Fragment``, JSON text from the store."""
 
     __slots__ = ("content", "headers", "media_type", "status")
 

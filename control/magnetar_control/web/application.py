@@ -28,8 +28,8 @@ class Guarded(Route):
     """A route with a guard.
 
     *who*: the callers that may use it: ``anyone``, ``token`` (any valid token), ``service`` (the role ``service`` or
-    ``admin``) or ``admin``. *status*: of the answer, if the handler returns a document or nothing. *way*: where the
-    handler runs.
+    ``admin``) or ``admin``. *status*: of the answer, if the handler returns a document or nothing. *way*: the thread or
+    event loop that runs the handler.
     """
 
     who: str = "token"
@@ -39,8 +39,8 @@ class Guarded(Route):
 
 def guarded_route(where: str, handler: Callable[[Request], Any], status: int = 200, who: str = "token",
                   stream: bool = False, way: Way = Way.THREAD) -> Guarded:
-    """Return a route for ``Routed``. *where*: method and path, such as ``GET /images/{id}``; for the others, see
-    ``Guarded``."""
+    """Return a route for ``Routed``. *where*: method and path, such as ``GET /images/{id}``; *handler*, *stream*: see
+    ``Route``; the others: see ``Guarded``."""
     method, _space, path = where.partition(" ")
     return Guarded(method=method, path=path, handler=handler, status=status, who=who, stream=stream, way=way)
 

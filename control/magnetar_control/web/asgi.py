@@ -89,8 +89,8 @@ class AsgiServer:
             place.free()
 
     def _place(self, scope: dict[str, Any]) -> ConnectionPlace:
-        """Return the place of a connection among the open ones. If a trusted proxy reports the client's address, the
-        connection is counted for that address; ``Admitting`` has already counted all others."""
+        """Count a connection for the client's address if a trusted proxy reports that address; ``Admitting`` has
+        already counted all other connections. Return the connection's place in the limits."""
         headers = _headers(scope) if self.trusted else {}
         return self.connections.take(self._address(scope, headers) if "x-forwarded-for" in headers else "")
 

@@ -31,8 +31,8 @@ MESSAGE = f"The line and the headers of the request have more than {HEAD} bytes.
 
 
 class LimitedHttp(HttpToolsProtocol):
-    """HTTP with a limit of the head of a request. uvicorn would keep a head that does not end until the process has no
-    memory, and parsing each further part takes as long as parsing all parts before it."""
+    """uvicorn's protocol for HTTP, with a limit on the head of a request. uvicorn would keep a head that does not end
+    until the process has no memory, and parsing each further part takes as long as parsing all parts before it."""
 
     #: Bytes of the current head, whether a head is being received, and whether a body is.
     _size, _heading, _inside = 0, False, False
@@ -123,7 +123,8 @@ async def send_whole_answer(cycle: RequestResponseCycle, status: int, headers: S
 
 
 class AdmittedHttp(Admitting, LimitedHttp):
-    """HTTP on connections that are counted, and refused above the limits of open connections (``Admitting``)."""
+    """``LimitedHttp`` on connections that are counted, and refused above the limits of open connections
+    (``Admitting``)."""
 
 
 def uvicorn_http_options(places: Connections, tls: ssl.SSLContext | None = None, slowest: int = RATE) -> dict[str, Any]:

@@ -66,9 +66,9 @@ class Turnstile:
 
 
 class Together:
-    """Answers of quick requests in the loop or in *threads*. Identical requests with the same headers that arrive
-    before the first of them begins share one answer: many processes that watch the same servers cost as much as a few.
-    No request gets an answer that was computed before it arrived."""
+    """The runner of quick requests, in the event loop or in *threads*. Identical requests with the same headers that
+    arrive before the first of them begins share one answer: many processes that watch the same servers cost as much as
+    a few. No request gets an answer that was computed before it arrived."""
 
     def __init__(self, threads: Executor) -> None:
         self.threads = threads

@@ -65,7 +65,7 @@ class Request:
         return self.context, *self.params.values(), *more
 
     def next_page(self, last: str) -> list[dict[str, str]]:
-        """Return a list with the link to the next page. *last*: the last id of this page."""
+        """Return a list of one link, to the page after this one. *last*: the last id of this page."""
         query = [(name, value) for name, value in self.query if name not in ("marker", "offset")]
         return [{"rel": "next", "href": f"{self.base}{self.path}?{urlencode([*query, ('marker', last)])}"}]
 

@@ -32,7 +32,7 @@ _ANY, _END = object(), object()
 
 
 class Router(Generic[R]):
-    """A tree that finds routes by path. Several routes may have one method and path (another action, another version).
+    """A tree that finds routes by path. Routes for different actions or versions may have the same method and path.
     *slash*: a path of at most this number of words may end with a slash, as the path of a version does; otherwise an
     empty word never matches."""
 

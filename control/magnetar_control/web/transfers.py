@@ -60,7 +60,7 @@ class Pace:
     window: float = 120.0
 
     def clock(self) -> Clock:
-        """Return the clock of one transfer."""
+        """Return a new clock, for one transfer."""
         return Clock(self)
 
 

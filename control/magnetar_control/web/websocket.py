@@ -17,7 +17,7 @@ PATIENCE = 60.0
 
 
 class ClientGone(Exception):
-    """The client has closed the connection, or was disconnected."""
+    """The error of a WebSocket whose client has closed the connection or was disconnected."""
 
 
 class WebSocket:

@@ -84,7 +84,8 @@ def _changed(limits: UnifiedLimits, request: Request, name: str, value: Record, 
 
 
 def _some(request: Request, limits: UnifiedLimits, documents: Sequence[Document]) -> Documents:
-    """Return those *documents* (limits) that match the query. A filter with the only ``region_id`` has no effect."""
+    """Return those *documents* (limits) that match the filters of the query. The filter ``region_id`` has no effect if
+    its value is the catalogue's only region."""
     check_known(request, FILTERS, "limits are")
     query = [(name, value) for name, value in request.query if (name, value) != ("region_id", limits.only_region())]
     return [limit for limit in documents if all(limit.get(name) == value for name, value in query)]

@@ -78,7 +78,7 @@ def _fits(document: Document, name: str, value: str, resource: IdentityResource)
 
 
 def is_on(request: Request, name: str) -> bool:
-    """Return whether the flag *name* of the query is set."""
+    """Return whether the query has the flag *name*, with any value except a word for false."""
     query = dict(request.query)
     return name in query and TRUTH.words.get(query[name].lower(), True)
 

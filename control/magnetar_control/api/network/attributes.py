@@ -44,7 +44,7 @@ NAMES = {"tenant_id": "project_id", "provider:network_type": "type", "provider:p
 
 
 class Cidr(Value):
-    """A subnet: IPv4 with a prefix of 8 to 30 bits, IPv6 with 64 to 126; the normal form has no host bits."""
+    """A value type: the prefix of a subnet, IPv4 with 8 to 30 bits or IPv6 with 64 to 126, without host bits."""
 
     def check(self, value: Any, path: str, version: Version | None = None) -> Any:
         try:
@@ -61,7 +61,7 @@ class Cidr(Value):
 
 
 class FixedIp(Value):
-    """A requested address of a port: {subnet_id, ip_address}, or one of the two."""
+    """A value type: a requested address of a port, as an object with subnet_id, ip_address or both."""
 
     def check(self, value: Any, path: str, version: Version | None = None) -> Any:
         fixed_ip = FIXED_IP.check(value, path, version)
@@ -74,7 +74,7 @@ class FixedIp(Value):
 
 
 class AddressPair(Value):
-    """A further source address of a port: {ip_address: an address or a network, mac_address}."""
+    """A value type: a further source address of a port, {ip_address: an address or a network, mac_address}."""
 
     def check(self, value: Any, path: str, version: Version | None = None) -> Any:
         return ADDRESS_PAIR.check(value, path, version)
@@ -217,7 +217,7 @@ PORT = resource_attributes(
 
 
 class GatewayInfo(Value):
-    """A router's external gateway; null and the empty object mean none, with the normal form null."""
+    """A value type: a router's external gateway. Null and the empty object mean none, whose normal form is null."""
 
     def check(self, value: Any, path: str, version: Version | None = None) -> Any:
         return GATEWAY_INFO.check(value, path, version) if value else None
@@ -315,7 +315,7 @@ SECURITY_GROUP_RULE = resource_attributes({"security_group_id": Id(), **_RULE}, 
 
 
 class RemoteOfDefault(Id):
-    """The security group that a default rule names: a uuid, or the new group itself."""
+    """A value type: the security group that a default rule names, as a uuid or as the word for the new group itself."""
 
     def check(self, value: Any, path: str, version: Version | None = None) -> Any:
         return value if value == default_rules.PARENT else super().check(value, path, version)

@@ -24,7 +24,7 @@ LARGEST = 2**64 - 1
 
 
 class IpAvailabilityRoutes:
-    """The routes, for the networks in the API *database*."""
+    """The routes of network IP availability. *database*: the API database."""
 
     def __init__(self, database: Database) -> None:
         self.database = database

@@ -62,7 +62,7 @@ class Form:
 
 
 def _shown(row: Row, *names: str) -> Document:
-    """Return the fields that all resources have in Neutron's form, and the columns *names* unchanged, from *row*."""
+    """Return the columns of *row* that all resources have, in Neutron's form, and the columns *names* unchanged."""
     return {"id": row["id"], "project_id": row["project_id"], "tenant_id": row["project_id"],
             "description": row["description"], "created_at": to_second(row["created_at"]),
             "tags": tags_of(row),

@@ -50,9 +50,9 @@ class ComputeApplication(Application):
         return bool(self.v1 and path.startswith("/v1/") and self.v1.streams(method, path))
 
     def way(self, request: Request) -> Way:
-        """Override ``Application.way``: return how the request is run. With the embedded identity service, GET requests
-        that read only a little from databases run in few threads or, on SQLite without a query string, in the event
-        loop. Requests that may wait for hosts run in separate threads."""
+        """Override ``Application.way``: return how the request is run. Requests that may wait for hosts run in separate
+        threads. With the embedded identity service, GET requests that read only a little from databases run in few
+        threads; if all databases are SQLite, one at a time or, without a query, in the event loop."""
         if request.method != "GET" or self.cloud.settings.keystone_url is not None or not (
                 self._quick.fullmatch(request.path)):
             return Way.WAIT if self._may_wait(request) else Way.THREAD

@@ -109,7 +109,8 @@ def _specs(call: Call) -> dict[str, Any]:
 
 
 def handle_update_extra_spec(call: Call) -> Any:
-    """Set one extra spec: PUT …/os-extra_specs/{id}."""
+    """Set one extra spec, and return {name: value}: PUT …/os-extra_specs/{id}. Raises ``InvalidRequest`` for another
+    name in the body than in the path."""
     # the policy error comes first, before errors in the body
     flavor_extra_specs.update_extra_specs.check_allowed(call)
     if call.params["id"] not in call.body:

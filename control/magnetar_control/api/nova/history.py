@@ -11,7 +11,7 @@ from enum import Enum
 
 
 class Gate(Enum):
-    """Name, first version (2.53 is 53), and the behaviour since then."""
+    """A change of behaviour: its name, first version (2.53 is 53), and the behaviour since then."""
 
     DELETE_ON_TERMINATION = 3, "Servers show of their volumes whether these are deleted with them."
     FLAVOR_ACCESS_PRIVATE_ONLY = 7, "Access to a public flavor is refused with 409."

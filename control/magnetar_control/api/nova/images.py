@@ -82,7 +82,8 @@ def _listed(call: Call, image_documents: Documents, path: str, answer: str) -> d
 
 
 def _update(call: Call) -> dict[str, Any]:
-    """Set one property: PUT …/metadata/{id}."""
+    """Set one property, and return it as {meta: {key: value}}: PUT …/metadata/{id}. Raises ``InvalidRequest`` for
+    another key in the body than in the path."""
     if call.params["id"] not in call.body:
         raise InvalidRequest("Request body and URI mismatch: the key in meta must be that of the path.")
     images.add_image_metadata(call, call.params["image_id"], call.body)

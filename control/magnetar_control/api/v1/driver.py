@@ -120,8 +120,8 @@ class CloudDriver:
 
     def referred(self, caller: Caller, key: str, field: str, rule: str = "") -> Document | None:
         """Return the resource with the uuid or name *key*, to which *field* of another resource refers. If there is
-        none, return ``None`` where a dry run may assume it; otherwise raise ``InvalidField``, with the text *rule* if
-        that is set."""
+        none, return ``None`` in a dry run that may assume that the resource is created before; otherwise raise
+        ``InvalidField``, with the text *rule* if that is set."""
         resource, noun = self.find(caller, key), self.kind.noun
         if resource is None:
             rule = rule or f"there is no {noun} {key!r} in this cloud that you may use"
@@ -130,8 +130,8 @@ class CloudDriver:
 
     def complete(self, caller: Caller, want: Document, have: Document | None) -> Document:
         """Return *want* with its references resolved. *have*: the existing resource, if there is one. Changes nothing.
-        Raises the errors of an impossible request; ``reconcile.refuse_missing`` says which references a dry run may
-        assume."""
+        Raises the errors of an impossible request; ``reconcile.refuse_missing`` says which missing resources a dry run
+        may assume to be created before."""
         return want
 
     def check_make(self, caller: Caller, want: Document, have: Document | None) -> None:

@@ -203,7 +203,7 @@ def _told(url: str) -> str:
 
 
 class InstanceActions(CloudDriver):
-    """The driver of instance actions. Lists must name a server."""
+    """The driver of instance actions. A list request must name a server."""
 
     kind, makeable = InstanceAction, False
 
@@ -232,7 +232,7 @@ def _target(caller: Caller, server: str, *, deleted: bool = True) -> Target:
 
 
 class ServerTopologies(CloudDriver):
-    """The driver of server topologies. The list or the path must name a server."""
+    """The driver of server topologies. A request must name a server: in the filter of a list, or in the path."""
 
     kind, makeable = ServerTopology, False
 

@@ -50,7 +50,7 @@ class Stored(CloudDriver):
         raise NotImplementedError
 
     def store(self, caller: Caller) -> Any:
-        """Return the volume service's store of the resource."""
+        """Return the ``VolumeStore`` or ``SnapshotStore`` of the volume service."""
         return getattr(caller.cloud.services.volume, self.counted[0])
 
     def every(self, caller: Caller, **filters: str) -> list[Document]:

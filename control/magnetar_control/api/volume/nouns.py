@@ -93,7 +93,7 @@ class NounRoutes:
         return self.changed(request)
 
     def delete(self, request: Request) -> Document | None:
-        """Mark the resource for deletion."""
+        """Mark the resource for deletion; return ``None``. The routes of attachments return a document instead."""
         self.store.delete(*request.named())
         return None
 

@@ -151,8 +151,8 @@ class VolumeRoutes(NounRoutes):
         self.store.delete(*request.named(is_set(request, "cascade"), is_set(request, "force")))
 
     def _upload(self, request: Request, options: Document) -> Document:
-        """Create an image from the volume. As with Cinder's default, ``force`` has no effect on a volume in use. Raises
-        ``InvalidField`` for fields of 3.1 before that version."""
+        """Create an image from the volume, and return its data with those of the volume. As with Cinder's default,
+        ``force`` has no effect on a volume in use. Raises ``InvalidField`` for fields of 3.1 before that version."""
         named = {"disk_format": options.get("disk_format") or "raw", "container_format": "bare"}
         since = request.extra["version"] >= VISIBILITY
         access_fields = {name: options[name] for name in ("visibility", "protected") if name in options}

@@ -37,8 +37,8 @@ def _secret(work: Work) -> dict[str, str]:
 
 @flow_on_host(Work.failed)
 def run_power_action(work: Work, client: Client) -> dict[str, Any]:
-    """Bring the guest into the state that ``ACTIONS`` names as ``want`` for the action. Return the server's columns to
-    save."""
+    """Bring the guest into the power state that the action's row in ``ACTIONS`` requests (``want``). Return the
+    server's columns to save."""
     work.begin()
     with work.guest(client) as watch:
         answer = client.ensure("server", work.id, {**(work.rule.want or {}), **_secret(work)}, progress=watch)
@@ -67,6 +67,6 @@ def run_reboot(work: Work, client: Client) -> dict[str, Any]:
 
 @flow_on_host(Work.failed)
 def run_crash_dump(work: Work, client: Client) -> dict[str, Any]:
-    """Inject an NMI into the guest."""
+    """Inject an NMI into the guest. Return an empty dict: no column of the server changes."""
     client.event("server", work.id, "crash_dump", {}, request_id=work.idempotency_key)
     return {}

@@ -17,7 +17,7 @@ from magnetar_core.power import RUNNING, power_number
 
 @flow_on_host(Work.error, retry_forever)
 def run_rescue(work: Work, client: Client) -> dict[str, Any]:
-    """Boot from another image, with the root disk as second disk."""
+    """Boot from another image, with the root disk as second disk. Return the server's columns to save."""
     image = work.args.get("image")
     if image:
         deliver_image(work, client, work.server.host, image)
@@ -27,12 +27,12 @@ def run_rescue(work: Work, client: Client) -> dict[str, Any]:
 
 @flow_on_host(Work.error, retry_forever)
 def run_unrescue(work: Work, client: Client) -> dict[str, Any]:
-    """Boot from the root disk again."""
+    """Boot from the root disk again. Return the server's columns to save."""
     return {**_boot(work, client, None), **release_rescue_disk(work)}
 
 
 def release_rescue_disk(work: Work) -> dict[str, Any]:
-    """Release the disk space of the removed rescue disk from the server's claim. Return the columns to save."""
+    """Release the disk space of the removed rescue disk from the server's claim; return the columns to save."""
     more = rescue_gb(work.server)
     if more:
         disk_gb = amounts_held_by(work.server)[0].disk_gb - more

@@ -52,7 +52,8 @@ def run_soft_deletion(work: Work) -> None:
 
 @flow_on_host(Work.failed, retry_forever)
 def run_restore(work: Work, client: Client) -> dict[str, Any]:
-    """Start the guest of a soft-deleted server from its root disk. The server stays soft-deleted when that fails."""
+    """Start the guest of a soft-deleted server from its root disk; return the server's columns to save. The server
+    stays soft-deleted when that fails."""
     client.ensure("server", work.id, {"rescue": None, "power": RUNNING, **keys.tpm_secret_field(work)})
     return {"power_state": power_number(RUNNING), "fault": None, "soft_deleted_at": None, **release_rescue_disk(work)}
 

@@ -44,7 +44,7 @@ def run_unshelve(work: Work) -> None:
 
 
 def _start(work: Work) -> dict[str, Any]:
-    """Start the guest on its host."""
+    """Start the guest on its host, and delete the shelved image. Return the server's columns to save."""
     work.begin("The server was deleted, or its state was reset, before it was unshelved.")
     with work.client() as client:
         resource = client.ensure("server", work.id, {"power": "running"})["resource"]

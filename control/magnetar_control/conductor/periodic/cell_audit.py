@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The audit of a cell by one of its conductors, a little in each turn.
+"""The audit of a cell by one of its conductors, in small parts: one turn at a time.
 
 A turn reads the suspects of the last turn, servers that are stuck, servers with a new action, and then some pages of
 the slow pass over the whole cell. A small cell is read as a whole in each turn. The progress is stored when the next
@@ -42,8 +42,8 @@ class CellAudit:
         self._stored: AuditMark | None = None
 
     def run_turn(self, rest: Callable[[float], object]) -> list[Finding]:
-        """Read some pages, and repair findings that the last turn had too. Return these findings. *rest*: called after
-        each page with the seconds that it took."""
+        """Run one turn: read some pages of the audit, and repair findings that the last turn had too. Return these
+        findings. *rest*: called after each page with the seconds that it took."""
         conductor = self.conductor
         up = [name for name, host in conductor.states.hosts.items() if host.profile.cell_id == conductor.cell.id
               and host.profile.up]
@@ -78,7 +78,7 @@ class CellAudit:
             self._stored = mark
 
     def _read_changed(self, turn: AuditTurn, mark: AuditMark) -> AuditMark:
-        """Read servers with an action since the last turn, and servers that were busy then. Return the progress."""
+        """Read servers with an action since the last turn, and servers that were busy then. Return the new progress."""
         busy: set[str] = set()
         ids = set(self._busy)
         for _page in range(CHANGED_PAGES):
@@ -95,7 +95,7 @@ class CellAudit:
         return mark
 
     def _read_on(self, turn: AuditTurn, mark: AuditMark) -> AuditMark:
-        """Continue the slow pass until a page of servers is read. Return the progress."""
+        """Continue the slow pass until a page of servers is read. Return the new progress."""
         count = 0
         for subjects, position in itertools.islice(audit_pages(turn.reader, mark.position), SLOW_PAGES):
             count += len(turn.read_page(subjects).ids)
@@ -108,8 +108,8 @@ class CellAudit:
 
 
 class AuditTurn:
-    """One turn of an audit. ``found``: findings, with the subjects of a page that shows them again. ``lasting``: the
-    findings that the last turn had too."""
+    """One turn of ``CellAudit``. ``found``: its findings, each with the subjects of a page that shows it again.
+    ``lasting``: the findings that the last turn had too."""
 
     def __init__(self, audit: CellAudit, reader: AuditReader, rest: Callable[[float], object]) -> None:
         self.audit, self.reader, self.rest = audit, reader, rest

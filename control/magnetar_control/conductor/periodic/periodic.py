@@ -139,13 +139,13 @@ class Periodic:
         return name in (None, self.conductor.holder)
 
     def tell_news(self, news: HostNews) -> None:
-        """Start to send due *news*, if there is any and this conductor runs the tasks of its cell. The second condition
-        is queried only if the first is true."""
+        """Let *news* start to send its changes, if it has any and this conductor runs the tasks of its cell. The second
+        condition is queried only if the first is true."""
         if news.is_due() and self._runs_alone():
             news.look()
 
     def audit(self, rest: Callable[[float], object] = lambda _seconds: None) -> list[Finding]:
-        """Run a turn of the audit; see ``CellAudit.run_turn``."""
+        """Run the audit's next turn; return the findings that the last turn had too (``CellAudit.run_turn``)."""
         return self._cell_audit.run_turn(rest)
 
     def rest_after(self, seconds: float) -> None:

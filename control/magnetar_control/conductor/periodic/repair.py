@@ -63,7 +63,7 @@ def _quiet(watch: HostWatch, state: AuditState, id: str) -> bool:
 
 
 def _stuck(watch: HostWatch, _state: AuditState, finding: Finding) -> None:
-    """Put the server into error, which ends its task_state."""
+    """Put the finding's server, if it has no action, into error, which ends its task_state."""
     database = watch.conductor.store.cell(finding.place)
     fault = rows.json_text({"code": 500, "message": FAULT, "created": utc_now(), "details": finding.text})
     with database.write() as connection:
@@ -98,7 +98,8 @@ def _claim(watch: HostWatch, state: AuditState, finding: Finding) -> None:
 
 
 def _unclaimed(watch: HostWatch, state: AuditState, finding: Finding) -> None:
-    """Claim the needs of the server's flavor, if its host has enough left."""
+    """Claim what the finding's server needs on its host. Raises ``Conflict`` if the host has too little left, or the
+    server has an action or another host."""
     conductor, host = watch.conductor, state.hosts.get(finding.place)
     if host is None:
         raise Conflict(f"There is no host {finding.place}.")
@@ -129,9 +130,9 @@ def _nics_with_cards(watch: HostWatch, row: ServerRow, nics: Sequence[Asking]) -
 
 
 def _free_unused(watch: HostWatch, state: AuditState, finding: Finding) -> None:
-    """Release a port or attachment. First ask the cell's hosts that the page did not ask, since a guest may be on a
-    host that neither the row nor a claim names. Raises ``Conflict`` if such a guest has NICs or volumes that the row
-    lacks."""
+    """Release the port or attachment of the finding, unless its server has an action. First ask the cell's hosts that
+    the page did not ask, since a guest may be on a host that neither the row nor a claim names. Raises ``Conflict`` if
+    such a guest has NICs or volumes that the row lacks."""
     services, row = watch.conductor.services, state.servers.get(finding.place)
     kind = "nics" if finding.kind == "port" else "volumes"
     if row:
@@ -156,7 +157,7 @@ def _guests_elsewhere(watch: HostWatch, state: AuditState, id: str) -> Iterator[
 
 
 def _move(watch: HostWatch, _state: AuditState, finding: Finding) -> None:
-    """Set the stalled migration to error. The next audit then finds its claims."""
+    """Set the finding's migration to error, unless its server has an action. The next audit then finds its claims."""
     for _cell, database in watch.conductor.store.databases():
         with database.write() as connection:
             migration = migrations.fetch_migration_row(connection, finding.id)
@@ -165,8 +166,8 @@ def _move(watch: HostWatch, _state: AuditState, finding: Finding) -> None:
 
 
 def _remove_deleted_guest(watch: HostWatch, _state: AuditState, finding: Finding) -> None:
-    """Delete the guest, or parts of its migrations, from a host. Raises ``Conflict`` if the server is not known as
-    deleted any more, since a guest cannot be brought back."""
+    """Delete the finding's guest, or parts of its migrations, from the host. Raises ``Conflict`` if the server is not
+    known as deleted any more, since a guest cannot be brought back."""
     if finding.id not in deleted_servers(watch.conductor.store, [finding.id])[0]:
         raise Conflict(f"Nothing says any more that server {finding.id} was deleted.")
     _remove(watch, finding)
@@ -204,7 +205,7 @@ def _remove_failed_build(watch: HostWatch, state: AuditState, finding: Finding) 
 
 
 def _power(watch: HostWatch, _state: AuditState, finding: Finding) -> None:
-    """Set the vm_state and power state of the server to those of its guest."""
+    """Set the vm_state and power state of the finding's server to those of its guest."""
     with watch.conductor.client(finding.place) as client:
         watch.follow(finding.place, [client.get("server", finding.id)])
 

@@ -40,7 +40,7 @@ class HostNews:
 
     @property
     def database(self) -> Database:
-        """The database with the due news."""
+        """The database that holds the changes to send."""
         raise NotImplementedError  # each kind of news implements it
 
     @cached_property
@@ -48,22 +48,23 @@ class HostNews:
         return ChangeCheck(self.database, QUIET)
 
     def is_due(self) -> bool:
-        """Return whether there is due news. Nothing is queried while the database has not changed."""
+        """Return whether changes must be sent to any host of the cell. If the database has not changed, return the last
+        answer without a query."""
         if self._changes.may_have_changed() or self._was_due:
             self._was_due = any(True for _host in self.waiting())
         return self._was_due
 
     def waiting(self) -> Iterable[str]:
-        """Return the hosts of the cell with due news."""
+        """Return the hosts of the cell to which changes must be sent."""
         raise NotImplementedError  # each kind of news implements it
 
     def tell(self, host: str) -> int:
-        """Send *host* its first due news, and return how many were sent. Raises errors of the agent as ``each`` does.
+        """Send *host* the first of its changes, and return how many; 0 if none is left. Raises errors as ``each`` does.
         """
         raise NotImplementedError  # each kind of news implements it
 
     def look(self) -> None:
-        """Start a thread for each host that has due news, is up, and has no thread yet."""
+        """Start a thread for each host that is up, must get changes, and has no thread yet."""
         self._threads = {host: thread for host, thread in self._threads.items() if thread.is_alive()}
         for host in self.waiting():
             if host not in self._threads and self.conductor.is_up(host):

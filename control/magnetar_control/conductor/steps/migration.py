@@ -49,8 +49,8 @@ POLL, SAVE = 0.2, 1.0
 
 
 class NotMoved(Exception):
-    """The server is certainly on the source, with its guest off after a cold move. *cause*: the failure. *flavor*: its
-    flavor now, if that has changed."""
+    """The error that a move has failed and the server is certainly on the source, with its guest off after a cold move.
+    *cause*: the failure. *flavor*: the server's flavor now, if it has changed."""
 
     def __init__(self, cause: MagnetarError, flavor: FlavorOfServer | None = None) -> None:
         super().__init__(cause.message)

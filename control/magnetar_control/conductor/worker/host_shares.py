@@ -23,11 +23,12 @@ Key = tuple[str, int]
 
 
 class HostBusy(Exception):
-    """The number of actions that use a host is at its maximum: this action goes back to the queue."""
+    """The error that a host already has its maximum of actions: this action goes back to the queue."""
 
 
 class HostShares:
-    """The actions in hand at each host. *most*: how many may be in hand at one host; *is_up*: whether a host is up."""
+    """The actions that this conductor has in hand, counted by host. *most*: how many may be in hand at one host;
+    *is_up*: whether a host is up."""
 
     def __init__(self, most: int, is_up: Callable[[str], bool]) -> None:
         self._most, self._is_up = most, is_up

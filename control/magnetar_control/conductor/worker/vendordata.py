@@ -34,11 +34,11 @@ class VendordataFailed(Conflict):
 
 
 class _Failed(Exception):
-    """A target has no usable answer; the text says why, without secrets."""
+    """The error that a target has no usable answer; its text says why, without secrets."""
 
 
 class _TokenRefused(_Failed):
-    """A target answered 401: it refuses the caller."""
+    """The error that a target answered 401: it refuses the caller."""
 
 
 @dataclass(frozen=True)

@@ -79,7 +79,7 @@ def full_is_down() -> Iterator[None]:
 
 
 class LeaseLost(Exception):
-    """Another conductor has the action now."""
+    """The error that another conductor has taken the action of this work, because its lease had ended."""
 
 
 def leased_database(confirm: Callable[[], None], database: Database) -> Database:

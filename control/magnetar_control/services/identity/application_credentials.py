@@ -113,7 +113,8 @@ def _with_roles(document: Document, roles: Iterable[dict[str, str]]) -> Document
 
 
 def _roles(requested: list[dict[str, str]] | None, token_roles: tuple[dict[str, str], ...]) -> list[dict[str, str]]:
-    """Return the token's roles that are requested by id or name; all of them when none is requested."""
+    """Return the token's roles that are requested by id or name; all of them when none is requested. Raises
+    ``InvalidField`` for a role that the token does not have."""
     granted = []
     for role in requested or ():
         match = [token_role for token_role in token_roles if token_role["id"] == role.get("id")

@@ -48,8 +48,8 @@ def _of_user(user_id: str) -> Any:
 
 
 def effective_roles(connection: Connection, user_id: str, target: str, target_id: str) -> list[dict[str, str]]:
-    """Return the roles {id, name} that a user has on the target, by name: roles assigned to the user or the user's
-    groups, and the roles that these imply."""
+    """Return the roles {id, name} that a user has on the target, sorted by name: roles assigned to the user or the
+    user's groups, and the roles that these imply."""
     columns = tables.assignments.c
     direct = connection.execute(select(columns.role_id).filter_by(target=target, target_id=target_id).where(
         _of_user(user_id))).scalars().all()
@@ -60,7 +60,7 @@ def effective_roles(connection: Connection, user_id: str, target: str, target_id
 
 
 def fetch_role_names(connection: Connection, ids: Iterable[str]) -> list[dict[str, str]]:
-    """Return the roles {id, name} with these *ids*, by name."""
+    """Return the roles {id, name} with these *ids*, sorted by name."""
     role = tables.roles.c
     return [{"id": id, "name": name} for id, name in connection.execute(
         select(role.id, role.name).where(role.id.in_(list(ids))).order_by(role.name))]

@@ -57,9 +57,9 @@ class EmbeddedIdentity:
         return {row.id: row.domain_id for row in rows}
 
     def catalog(self, project_id: str | None, root: str) -> Documents:
-        """Return the catalogue of a token for a project in Keystone's form: enabled services with enabled endpoints, by
-        name. Without *project_id*, endpoints are left out if their URL contains the project. *root*: the host of the
-        client's request."""
+        """Return the catalogue of a token for a project in Keystone's form: enabled services with enabled endpoints,
+        sorted by name. Without *project_id*, endpoints are left out if their URL contains the project. *root*: the host
+        of the client's request."""
         service, endpoint = tables.services.c, tables.endpoints.c
         query = select(service.id.label("service"), service.name.label("service_name"), service.type, tables.endpoints)
         query = query.join(tables.services, service.id == endpoint.service_id).where(

@@ -34,8 +34,8 @@ Find = Callable[[str], Token | None]
 
 
 class Authentication:
-    """One login. *find*: returns the ``Token`` of a token's text. *moment*: the time in seconds since the epoch.
-    *life*: lifetime of a new token, in seconds. *address*: the client's address."""
+    """The check of one login request. *find*: returns the ``Token`` of a token's text. *moment*: the present time in
+    seconds since the epoch. *life*: lifetime of a new token, in seconds. *address*: the client's address."""
 
     connection: Connection
 

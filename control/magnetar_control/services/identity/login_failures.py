@@ -33,7 +33,7 @@ REMEMBERED, RENEWED = 30 * 86400.0, 86400.0
 
 
 class Backoff(NamedTuple):
-    """A limit of failures. *free*: number of failures without effect. *longest*: longest wait in seconds."""
+    """The wait after failed logins. *free*: number of failures without a wait. *longest*: longest wait in seconds."""
 
     free: int
     longest: float

@@ -32,7 +32,7 @@ FIXED, CHANGING = "create", "create update"
 
 
 class NotBlank(Text):
-    """Text that does not consist of blanks."""
+    """A value type: text that does not consist of blanks only."""
 
     def check(self, value: Any, path: str, version: Version | None = None) -> Any:
         """Return the text *value*. Raises ``InvalidField`` for one of blanks only."""
@@ -42,7 +42,7 @@ class NotBlank(Text):
 
 
 class Secret(Text):
-    """A text, such as a password, that no response repeats, even if a number or an object was sent by mistake."""
+    """A value type: text, such as a password, that no response repeats, even if a number or an object was sent."""
 
     def check(self, value: Any, path: str, version: Version | None = None) -> Any:
         if not isinstance(value, str):
@@ -57,7 +57,7 @@ def declare_field(value: Value, default: Any = UNSET, on: str = CHANGING) -> Fie
 
 
 class ResourceOptions(Value):
-    """The options of a resource. *options*: type of each option, by name. The value null removes an option."""
+    """A value type: the options of a resource. *options*: the type of each, by name. Null removes an option."""
 
     def __init__(self, **options: Value) -> None:
         self.known = options

@@ -49,7 +49,7 @@ class IdentityStore:
         self.resource, self.tokens = resource, tokens
 
     def list(self, filters: Mapping[str, Any]) -> Documents:
-        """Return the resources that match *filters* (by column), by name."""
+        """Return the resources that match *filters* (column to value), sorted by name."""
         with self.tokens.database.read() as connection:
             return self.resource.documents(connection, **{**self.resource.unasked, **filters})
 
@@ -82,8 +82,8 @@ class IdentityStore:
             return self._update(connection, self.resource.row(connection, id), values, body)
 
     def change_tags(self, id: str, change: Callable[[Tags], Tags]) -> Tags:
-        """Set the tags to what *change* returns for the present tags, so that concurrent changes do not undo each
-        other. Raises the errors of ``update``."""
+        """Set the resource's tags to what *change* returns for the present tags, and return the new ones, so that
+        concurrent changes do not undo each other. Raises the errors of ``update``."""
         with self.tokens.change() as connection:
             row = self.resource.row(connection, id)
             body = {"tags": change(self.resource.document(row)["tags"])}

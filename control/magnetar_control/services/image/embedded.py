@@ -60,7 +60,7 @@ class EmbeddedImages:
 
     def list(self, context: Context, name: str | None = None,
              properties: Mapping[str, str] | None = None) -> Documents:
-        """List images as ``services.Images`` does."""
+        """Return images as ``services.Images`` does."""
         filters = [(key, "eq", value) for key, value in (properties or {}).items()]
         if name is not None:
             filters.append(("name", "eq", name))

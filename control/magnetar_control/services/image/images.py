@@ -40,7 +40,7 @@ _VISIBLE = _BY_ID.where(or_(
 
 @dataclass(frozen=True, kw_only=True)
 class ImageListing:
-    """The images of a list.
+    """The parameters of a list of images.
 
     *visibility*: only this one, or ``all``; ``None``: the caller's own images, public ones, and accepted shared ones.
     *member_status*: shared images in this status, or ``all``. *filters*: (field, operator, value), which must all

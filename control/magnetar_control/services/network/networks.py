@@ -229,8 +229,8 @@ def prepare_network_delete(connection: Connection, context: Context, row: RowMap
 
 
 def changed_network_units(connection: Connection, row: RowMapping, changed: Document | None) -> list[str]:
-    """Return the keys of the changed units: the network; its ports, if ``admin_state_up``, QoS policy or domain change;
-    the routers that advertise its MTU, if that changes."""
+    """Return the keys of the changed units: ``network/ID``; ``port/ID`` of its ports, if ``admin_state_up``, QoS policy
+    or domain change; ``router/ID`` of the routers that advertise its MTU, if that changes."""
     unit_keys = [f"network/{row['id']}"]
     if changed and changed.get("mtu", row["mtu"]) != row["mtu"]:
         unit_keys += [f"router/{id}" for id in connection.execute(select(ports.c.device_id).distinct().where(

@@ -62,11 +62,11 @@ class NetworkResource:
 
     *defaults*: values of a new resource that the request lacks. *admin*: fields that only admins change, or set to
     something else than the default. *filters*: filters of lists, in addition to the columns; *private*: the filters for
-    admins only. *before_list*: creates what a list must contain, and returns its unit keys. *counts*: returns the other
-    resources that a new one counts as for quotas. *writers_are_admins*: whether only admins create, change and delete.
-    *after*: runs after a row was changed or deleted. *units*: returns the unit keys that change when a row is created,
-    deleted (values ``None``) or given values. *owner*: returns the project of a new resource, if its values do not name
-    it.
+    admins only. *before_list*: creates what a list must contain, and returns the keys of its units (``group/ID``).
+    *counts*: returns the other resources that a new one counts as for quotas. *writers_are_admins*: whether only admins
+    create, change and delete. *after*: runs after a row was changed or deleted. *units*: returns the keys of the units
+    (such as ``port/ID``) that change when a row is created, deleted (values ``None``) or given values. *owner*: returns
+    the project of a new resource, if its values do not name it.
     """
 
     name: str
@@ -303,8 +303,8 @@ class NetworkStore:
         return run_transaction(self.database, act, dry)
 
     def leave(self, connection: Connection, context: Context, row: RowMapping, parts: Sequence[Any]) -> None:
-        """Remove the parts of the resource *row* that are not in *parts*. ``put`` calls this before the resource's
-        values change."""
+        """Remove the parts of the resource *row* that are not in *parts*, before ``put`` changes the resource's values.
+        This base method removes none."""
 
     def enter(self, connection: Connection, context: Context, row: RowMapping, parts: Sequence[Any]) -> None:
         """Add and remove parts of the resource *row*, so that it has exactly *parts*. Stores of resources with parts

@@ -254,7 +254,7 @@ def _exists(name: str) -> Conflict:
 
 
 def type_ids_of_names(connection: Connection, names: Iterable[str]) -> dict[str, str]:
-    """Return the uuids of the types with these names, also of pools that no longer exist."""
+    """Return {name: uuid} for the types with these *names*; an unknown name counts as a pool that no longer exists."""
     distinct_names = set(names)
     made = {row.name: row.id for row in connection.execute(
         select(types.c.name, types.c.id).where(types.c.name.in_(distinct_names)))} if distinct_names else {}

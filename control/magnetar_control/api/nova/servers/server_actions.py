@@ -24,7 +24,7 @@ from .servers import render_changed_server
 
 
 class Cased(Value):
-    """A value type: one of these words, in any case."""
+    """A value type: one of *words*, in any case. The normal form is lower case."""
 
     def __init__(self, *words: str) -> None:
         self.words = words

@@ -48,9 +48,9 @@ def rows_by_key(caller: Caller, plural: str, key: str) -> list[Row]:
 def resolve_reference(caller: Caller, kind: type[Kind], plural: str, field_and_key: tuple[str, str],
                       usable: Any) -> str:
     """Return the uuid of the row of *plural* that *field_and_key*, (field, name or uuid), names among the *usable*
-    rows; the key itself where a dry run may assume the row. Of several rows with the name, the project's own comes
-    first, then one shared with all projects, then one that another project shares with this one: so no other project
-    can redirect the name. Raises ``InvalidField``, also for an ambiguous name."""
+    rows; the key itself if a dry run may assume that the row is created before. Of several rows with the name, the
+    project's own comes first, then one shared with all projects, then one that another project shares with this one: so
+    no other project can redirect the name. Raises ``InvalidField``, also for an ambiguous name."""
     field, key = field_and_key
     candidates = [row for row in rows_by_key(caller, plural, key) if usable(row)]
     candidates = [row for row in candidates if row["project_id"] == caller.project] or [
@@ -106,7 +106,7 @@ class Networking(CloudDriver):
 
     # Resources that exist
     def every(self, caller: Caller) -> list[Document]:
-        """Return the project's resources; an empty list where the service has no such resources."""
+        """Return the project's resources; an empty list if the network service does not have the resource."""
         if self.plural not in caller.cloud.services.network.resources:
             return []
         return self.shown_all(caller, self.mine(caller, visible_rows(caller, self.plural)))
@@ -128,7 +128,7 @@ class Networking(CloudDriver):
                  "_owner": row["project_id"], **self.shown(row)} for row in service_rows]
 
     def shown(self, row: Row) -> Document:
-        """Return the fields of the kind that come from *row* itself."""
+        """Return those fields of the kind that are made from *row* alone, except the fields that all kinds have."""
         raise NotImplementedError
 
     # Requests
@@ -143,7 +143,7 @@ class Networking(CloudDriver):
         return parts
 
     def assumed(self, want: Document) -> bool:
-        """Return whether *want* refers by name to a resource that does not exist yet, and that a dry run assumes."""
+        """Return whether *want* refers by name to a missing resource: a dry run assumes that it is created before."""
         references = [want.get(name) for name in self.references]
         words = [key for each in references for key in (each if isinstance(each, list) else [each])]
         return any(not is_uuid_key(key) for key in words if key)

@@ -27,8 +27,8 @@ USUAL: Mapping[str, Document] = {"bandwidth_limit": {"direction": "egress", "max
 
 
 class QosPolicies(Networking):
-    """The driver of the project's QoS policies and of those shared with it. A request lists all rules, or no rules
-    field."""
+    """The driver of the project's QoS policies and of those shared with it. A request lists all rules, or has no field
+    ``rules``."""
 
     kind, plural, body, held = QosPolicy, "qos_policies", attributes.QOS_POLICY, "rules"
 

@@ -65,8 +65,8 @@ class Attached(CloudDriver):
             attachment[name] == (other_key.lower() if name == "mac" else other_key) for name in self.known_by)), None)
 
     def server(self, caller: Caller, name: str) -> str:
-        """Return the uuid of the server with the uuid or name *name*; *name* itself where a dry run may assume the
-        server. Raises ``InvalidField``."""
+        """Return the uuid of the server with the uuid or name *name*; *name* itself if a dry run may assume that the
+        server is created before. Raises ``InvalidField``."""
         row = SERVERS.row(caller, name)
         if row is None:
             refuse_missing(InvalidField("server", f"there is no server {name!r} in your project"), "server", name)

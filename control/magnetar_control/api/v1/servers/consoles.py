@@ -16,7 +16,7 @@ from magnetar_core.values import Choices
 
 
 class OpenConsoleRequest(Kind):
-    """The request body."""
+    """The body of a request to open a console."""
 
     type = Field(Choices(*(console_type for types in PROTOCOLS.values() for console_type in types)), "Which console.",
                  default=NOVNC)

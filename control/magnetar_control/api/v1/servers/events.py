@@ -34,18 +34,18 @@ from .server_request import image_of
 
 
 class ChangePasswordArguments(Kind):
-    """Arguments of a new password."""
+    """The arguments of the event that changes a password in the guest."""
 
     user = Field(Choices("root"), "Whose: root's; a cloud sets no other.", default="root")
     password = Field(Text(1, 255), "The password.", required=True, secret=True)
 
 
 class NoArguments(Kind):
-    """Arguments of events without arguments."""
+    """The arguments of an event that has none."""
 
 
 class EvacuateArguments(Kind):
-    """Arguments of an evacuation."""
+    """The arguments of the event that evacuates a server."""
 
     host = Field(Nullable(Text(1, 255)), "The host that gets the server; the scheduler chooses one when left out.",
                  default=None)
@@ -68,7 +68,7 @@ def _create_image(server: ServerActions, row: ServerRow, args: Document) -> str:
 
 
 class CreateBackupArguments(CreateImageArgs):
-    """Arguments of a backup."""
+    """The arguments of the event that creates a backup."""
 
     backup_type = Field(Text(0, 255), "Of which kind it is, such as daily: backups are counted by it.", required=True)
     rotation = Field(Integer(0), "How many of the server's backups of this kind are kept; older ones are deleted when "

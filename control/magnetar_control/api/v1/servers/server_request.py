@@ -87,8 +87,8 @@ class _References:
         self.specs: Document | None = None
 
     def resolve(self, driver: CloudDriver, name: str, field: str) -> Document | None:
-        """Return the resource *name* of the kind of *driver*; ``None`` where a dry run may assume it. Raises
-        ``InvalidField``."""
+        """Return the resource *name* of the kind of *driver*; ``None`` if a dry run may assume that it is created
+        before. Raises ``InvalidField`` for *field*."""
         resource = driver.referred(self.caller, name, field)
         self.assumed |= resource is None
         return resource

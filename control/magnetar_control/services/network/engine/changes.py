@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Notes of changes that must still be written to the engine. A note is added in the transaction that changes a row, and
-removed when the engine has the change. This module also notes changes for hosts whose agents filter packets
-(``host_groups``)."""
+"""Notes of changes that must still be written to the engine. A note names a unit of the engine by its key, such as
+``port/UUID``. It is added in the transaction that changes a row, and removed when the engine has the change. This
+module also notes changes for hosts whose agents filter packets (``host_groups``)."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ _PENDING = select(changes.c.id, cast(null(), engine.c.number.type).label("number
 
 
 class Pending(NamedTuple):
-    """The changes of some units that the engine has not written yet: the ids of their notes, and the number of the
-    engine's last change."""
+    """The changes of some units that the engine does not have yet: the ids of their notes, and the number of the last
+    change that the engine has."""
 
     notes: frozenset[str]
     number: int
@@ -47,15 +47,16 @@ class ChangeLog:
         self.database, self.enabled, self.leads = database, enabled, leads
 
     def note(self, connection: Connection, *units: str) -> None:
-        """Add notes, in the caller's transaction, that *units* have changed and must be written to the engine."""
+        """Add notes, in the caller's transaction, that *units* (keys such as ``port/UUID``) have changed and must be
+        written to the engine."""
         if self.enabled and units:
             connection.execute(insert(changes), [{"id": str(uuid.uuid4()), "unit": unit}
                                                  for unit in dict.fromkeys(units)])
             self.database.ring(connection, BELL, remote=not self.leads())
 
     def changed(self, connection: Connection, *units: str) -> None:
-        """Add notes, in the caller's transaction, that a request has changed *units*: for the engine, and for the hosts
-        that filter packets."""
+        """Add notes, in the caller's transaction, that a request has changed *units* (keys such as ``port/UUID``): for
+        the engine, and for the hosts that filter packets."""
         self.note(connection, *units)
         host_groups.note_changed_units(connection, units)
 
@@ -65,24 +66,25 @@ class ChangeLog:
 
 
 def port_unit_keys(ids: Iterable[str]) -> list[str]:
-    """Return the unit keys of the ports *ids*."""
+    """Return ``port/ID`` for each of the ports *ids*."""
     return [f"port/{id}" for id in ids]
 
 
 def read_change_notes(connection: Connection, last_id: str = "") -> dict[str, str]:
-    """Return the notes after the id *last_id*, at most ``MANY``, in the order of their ids: {id: unit key}."""
+    """Return the notes after the id *last_id*, at most ``MANY``, in the order of their ids: {id of the note: key of the
+    changed unit}."""
     return {row.id: row.unit for row in connection.execute(_AFTER, {"after": last_id, "many": MANY})}
 
 
 def pending_changes(connection: Connection, units: Collection[str]) -> Pending:
-    """Return the notes of *units* that the engine has not written, and the number of the engine's last change. A unit
-    without a note is up to date in the engine."""
+    """Return the notes of *units* (keys such as ``port/UUID``) that the engine has not written, and the number of the
+    engine's last change. A unit without a note is up to date in the engine."""
     rows = connection.execute(_PENDING, {"units": list(units)}).all()
     return Pending(frozenset(row.id for row in rows if row.id), max((row.number or 0 for row in rows), default=0))
 
 
 def noted_units(connection: Connection) -> set[str]:
-    """Return all units that are not up to date in the engine."""
+    """Return the keys, such as ``port/UUID``, of all units whose changes the engine does not have yet."""
     return set(connection.execute(select(changes.c.unit).distinct()).scalars())
 
 

@@ -15,8 +15,8 @@ from typing import NamedTuple, Protocol
 
 @dataclass(frozen=True)
 class LogicalSubnet:
-    """A subnet. *routes*: (destination, next hop). *dhcp*: whether the engine answers DHCP. *mode*: how guests get
-    their IPv6 addresses: slaac, dhcpv6-stateful or dhcpv6-stateless."""
+    """A subnet, as the engine must have it. *routes*: (destination, next hop). *dhcp*: whether the engine answers DHCP.
+    *mode*: how guests get their IPv6 addresses: slaac, dhcpv6-stateful or dhcpv6-stateless."""
 
     id: str
     cidr: str
@@ -29,9 +29,9 @@ class LogicalSubnet:
 
 @dataclass(frozen=True)
 class LogicalNetwork:
-    """A network. *domain*: the DNS domain of its ports, without the trailing dot. *physical*: the hosts' name of the
-    physical network that carries it; ``None``: it is tunnelled between hosts. *vlan*: its VLAN tag on the physical
-    network."""
+    """A network, as the engine must have it. *domain*: the DNS domain of its ports, without the trailing dot.
+    *physical*: the hosts' name of the physical network that carries it; ``None``: it is tunnelled between hosts.
+    *vlan*: its VLAN tag on the physical network."""
 
     id: str
     name: str
@@ -63,11 +63,12 @@ class LogicalFunction(NamedTuple):
 
 @dataclass(frozen=True)
 class LogicalPort:
-    """A port. *addresses*: (subnet, address). *pairs*: further (MAC, address or network) that the port may send from.
-    *groups* count only with *secure* (port security). *hosts*: where the port may be. *arriving*: the port is silent on
-    the second host until its guest announces itself there. *router*: the router whose interface the port is. *dscp*:
-    the mark of the packets that the port sends. *names*: the port's names in the DNS of the network; a reverse query
-    returns the last one. *parent*: the port whose guest has this port as a VLAN device with the tag *vlan*.
+    """A port, as the engine must have it. *addresses*: (subnet, address). *pairs*: further (MAC, address or network)
+    that the port may send from. *groups* count only with *secure* (port security). *hosts*: where the port may be.
+    *arriving*: the port is silent on the second host until its guest announces itself there. *router*: the router whose
+    interface the port is. *dscp*: the mark of the packets that the port sends. *names*: the port's names in the DNS of
+    the network; a reverse query returns the last one. *parent*: the port whose guest has this port as a VLAN device
+    with the tag *vlan*.
 
     On a SmartNIC: *card* is the serial number of the SmartNIC whose chassis has the port, instead of hosts. *hosts* is
     ``None`` while the chassis is not known: the port stays where it is. *function*: the virtual function that the
@@ -112,7 +113,8 @@ class LogicalRule:
 
 @dataclass(frozen=True)
 class LogicalGroup:
-    """A security group. A port passes a packet only if a rule of one of its groups allows the packet."""
+    """A security group, as the engine must have it. A port passes a packet only if a rule of one of its groups allows
+    the packet."""
 
     id: str
     stateful: bool = True
@@ -168,8 +170,8 @@ class LogicalForwarding:
 
 @dataclass(frozen=True)
 class LogicalRouter:
-    """A router. *routes*: (destination, next hop). *chassis*: hosts that may have the gateway, in the order of
-    preference."""
+    """A router, as the engine must have it. *routes*: (destination, next hop). *chassis*: hosts that may have the
+    gateway, in the order of preference."""
 
     id: str
     name: str
@@ -194,16 +196,16 @@ def unit_key(unit: Unit) -> str:
 
 @dataclass(frozen=True)
 class Wanted:
-    """The units that the engine must have. *units*: key to unit. *scope*: the keys that a repair covers: if *units* has
-    no unit for such a key, the engine's unit is removed. ``None``: all keys."""
+    """The units that the engine must have. *units*: key, such as ``port/UUID``, to unit. *scope*: the keys that a
+    repair covers: if *units* has no unit for such a key, the engine's unit is removed. ``None``: all keys."""
 
     units: Mapping[str, Unit] = field(default_factory=dict)
     scope: frozenset[str] | None = None
 
 
 class EngineDifference(NamedTuple):
-    """A difference between the engine's content and the network service's rows. *unit*: the key of the unit. *text*:
-    the difference in words."""
+    """A difference between the engine's content and the network service's rows. *unit*: the key of the unit, such as
+    ``port/UUID``. *text*: the difference in words."""
 
     unit: str
     text: str
@@ -232,18 +234,19 @@ class NetworkEngine(Protocol):
         content was lost."""
 
     def has(self, key: str) -> bool:
-        """Return whether the engine has a network or security group with this unit key, even an outdated one."""
+        """Return whether the engine has the network or security group *key* (``network/UUID``, ``group/UUID``), even an
+        outdated one."""
 
     def repair(self, desired: Wanted) -> int:
         """Make the engine's content match *desired*, in one transaction. Returns the number of the change, for
         ``reached``. Raises ``Incomplete``. Ports that ``unplaced`` returns stay on their chassis."""
 
     def unplaced(self, desired: Wanted) -> frozenset[str]:
-        """Return the keys of those ports of *desired* on SmartNICs whose chassis the engine does not know yet. The
-        caller must call ``repair`` for these ports again later. Does not wait."""
+        """Return the keys (``port/UUID``) of the ports of *desired* on SmartNICs whose chassis the engine does not know
+        yet. The caller must call ``repair`` for these ports again later. Does not wait."""
 
     def differences(self, desired: Wanted) -> list[EngineDifference]:
-        """Return the differences that ``repair`` would remove; none if the engine's content matches *desired*."""
+        """Return the differences that ``repair`` would remove; empty if the engine's content matches *desired*."""
 
     def faults(self) -> list[str]:
         """Return what is wrong with the engine itself, such as lost members of its cluster. Raises no error."""

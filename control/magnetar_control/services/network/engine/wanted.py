@@ -71,17 +71,16 @@ GATEWAYS = 5
 
 
 def knows_nothing(_key: str) -> bool:
-    """Return false for every unit key. This is the default of *engine_has*, for callers that do not know the engine's
-    content."""
+    """Return false. This is the default of *engine_has*, for callers that do not know the engine's content."""
     return False
 
 
 def read_desired_units(connection: Connection, scope: Iterable[str] | None = None, gateways: Sequence[str] = (),
                        engine_has: Callable[[str], bool] = knows_nothing) -> Wanted:
-    """Return the units with the keys *scope*, and the networks, groups and address groups that they need; without
-    *scope* all units. A port is read before its network, so that the network cannot be missing. *gateways*: the hosts
-    for routers' gateways; empty: any host. *engine_has*: returns whether the engine already has the network or group
-    with a key; such units are left out, unless their keys are in *scope*."""
+    """Return the units with the keys *scope* (such as ``port/UUID``), and the networks, groups and address groups that
+    they need; without *scope* all units. A port is read before its network, so that the network cannot be missing.
+    *gateways*: the hosts for routers' gateways; empty: any host. *engine_has*: returns whether the engine already has
+    the network or group with a key; such units are left out, unless their keys are in *scope*."""
     keys = None if scope is None else frozenset(scope)
     logical_ports = list(_ports(connection, _with_subports(connection, _ids(keys, "port"))))
     groups = list(_groups(connection, _ids(keys, "group", {
@@ -130,8 +129,8 @@ def _with_subports(connection: Connection, ids: Sequence[str] | None) -> list[st
 
 
 def _columns_of_engine(table: Table) -> list[Column[Any]]:
-    """Return the columns of *table* without documents that no engine needs: they may be long, and decoding them for
-    each row is slow."""
+    """Return the columns of *table* except ``tags`` and ``profile``: no engine needs these, they may be long, and
+    decoding them for each row is slow."""
     return [column for column in table.c if column.name not in ("tags", "profile")]
 
 

@@ -163,8 +163,8 @@ class EngineWorker:
                 hearing.rung.set()
 
     def settle(self, units: Collection[str]) -> None:
-        """Wait until the engine has *units*, and for a few seconds until hosts have applied them. Raises
-        ``Unavailable``."""
+        """Wait until the engine has *units* (keys such as ``port/UUID``), and for a few seconds until hosts have
+        applied them. Raises ``Unavailable``."""
         if units:
             with self.hears() as hearing:
                 self.follow(units, hearing)
@@ -195,7 +195,7 @@ class EngineWorker:
         self._behind = behind
 
     def _written(self, units: Collection[str], hearing: Hearing) -> int:
-        """Wait until the engine has *units*, and return the number of the engine's last change."""
+        """Wait until the engine has *units* (keys), and return the number of the engine's last change."""
         deadline = time.monotonic() + self.wait.engine
         while True:
             bell_count = self.database.bell.count(changes.WRITTEN)
@@ -218,8 +218,8 @@ class EngineWorker:
                 self.database.bell.wait(changes.WRITTEN, bell_count, min(remaining, LOOK))
 
     def differences(self) -> list[EngineDifference]:
-        """Return the differences between the engine's content and the rows, except of units with a note, which are not
-        written yet."""
+        """Return the differences between the engine's content and the rows. Units with a note are left out: their
+        changes are not written yet."""
         with self.database.read() as connection:
             desired = read_desired_units(connection, gateways=self.gateways)
         differences = self.engine.differences(desired)
@@ -229,5 +229,6 @@ class EngineWorker:
 
 
 def _without(noted: Mapping[str, str], later: Collection[str]) -> dict[str, str]:
-    """Return the notes *noted*, except those of the units *later*, which a later round must write again."""
+    """Return those notes in *noted* {id: unit key} whose units are not in *later*, which a later round must write
+    again."""
     return {id: unit for id, unit in noted.items() if unit not in later}

@@ -22,8 +22,8 @@ def change_port_addresses(connection: Connection, server_id: str, network_id: st
     """Give the first port of a server on the network *network_id* one more address; or, if *address* is not empty,
     remove it from the server's port.
 
-    Return the keys of the changed units. Raise ``NotFound`` when the server has no such port, ``InvalidRequest`` when
-    the addresses of the port cannot change.
+    Return the keys of the changed units, such as ``port/ID``. Raise ``NotFound`` when the server has no such port,
+    ``InvalidRequest`` when the addresses of the port cannot change.
     """
     query = select(*ports.c["id", "network_id", "vnic_type"], networks.c.by_engine).join(
         networks, networks.c.id == ports.c.network_id).where(

@@ -116,8 +116,8 @@ def _check_free(row: RowMapping, operation: str, names: Collection[str]) -> None
 
 
 def changed_port_units(connection: Connection, row: RowMapping, changed: Document | None) -> list[str]:
-    """Return the keys of the changed units: the port; its security groups, if they change; the routers of its floating
-    IPs, if it may lose them."""
+    """Return the keys of the changed units: ``port/ID``; ``group/ID`` of its old and new security groups, if they
+    change; ``router/ID`` of its floating IPs' routers, if it may lose floating IPs."""
     unit_keys = [f"port/{row['id']}"]
     if changed and "security_groups" in changed:  # addresses of ports on bridges are told with groups
         unit_keys += [f"group/{id}" for id in {*row["security_groups"], *(changed["security_groups"] or ())}]

@@ -123,7 +123,7 @@ def check_qos_policy(connection: Connection, context: Context, network: RowMappi
 
 
 def ports_with(connection: Connection, policy_id: str) -> list[str]:
-    """Return the unit keys of the ports that have a QoS policy, of their own or from their network."""
+    """Return ``port/ID`` for each port that has the QoS policy, of its own or from its network."""
     by_network = ports.c.qos_policy_id.is_(None) & (networks.c.qos_policy_id == policy_id)
     query = select(ports.c.id).join(networks, networks.c.id == ports.c.network_id).where(
         ~ports.c.device_owner.startswith(OWN), (ports.c.qos_policy_id == policy_id) | by_network)

@@ -257,7 +257,7 @@ def prepare_trunk_delete(connection: Connection, context: Context, row: RowMappi
 
 
 def changed_trunk_units(connection: Connection, row: RowMapping, changed: Document | None) -> list[str]:
-    """Return the unit keys of the subports of a new or deleted trunk."""
+    """Return ``port/ID`` of the subports of a new or deleted trunk (*changed* is ``None``); otherwise an empty list."""
     if changed is not None:
         return []
     return changes.port_unit_keys(subport["port_id"] for subport in _inside(connection, row["id"]))
@@ -327,5 +327,5 @@ class TrunkStore(NetworkStore):
 
 
 def _tags(rows: Sequence[Document]) -> dict[str, int]:
-    """Return {port id: VLAN tag} of subports."""
+    """Return {port id: VLAN tag} of the subports *rows*."""
     return {subport["port_id"]: subport["segmentation_id"] for subport in rows}

@@ -164,7 +164,7 @@ def prepare_floating_ip_delete(connection: Connection, context: Context, row: Ro
 
 def release_floating_ips(connection: Connection, port_ids: Collection[str], stay: Sequence[str] = ()) -> list[str]:
     """Disassociate the floating IPs of ports and delete their port forwardings, except of the fixed addresses *stay*,
-    which the ports keep. Return the unit keys of the changed routers."""
+    which the ports keep. Return ``router/ID`` for each changed router."""
     which = floating_ips.c.port_id.in_(port_ids) & floating_ips.c.fixed_ip_address.not_in(stay)
     router_ids = set(connection.execute(select(floating_ips.c.router_id).where(which)).scalars())
     if router_ids:
@@ -182,7 +182,8 @@ def release_floating_ips(connection: Connection, port_ids: Collection[str], stay
 
 
 def changed_floating_ip_units(connection: Connection, row: RowMapping, changed: Document | None) -> list[str]:
-    """Return the unit keys of the routers between the floating IP and its port, before and after the change."""
+    """Return ``router/ID`` of the router between the floating IP and its port before the change, and of the router
+    afterwards; an empty list if there is neither."""
     reached = {row["router_id"], (changed or {}).get("router_id")} - {None}
     return [f"router/{id}" for id in sorted(reached)]
 

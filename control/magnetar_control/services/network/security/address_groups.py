@@ -62,7 +62,7 @@ def prepare_address_group_delete(connection: Connection, context: Context, row: 
 
 
 def changed_address_group_units(connection: Connection, row: RowMapping, changed: Document | None) -> list[str]:
-    """Return the unit key of a new or deleted address group."""
+    """Return ``addresses/ID`` of a new or deleted address group (*changed* is ``None``); otherwise an empty list."""
     return [f"addresses/{row['id']}"] if changed is None else []
 
 

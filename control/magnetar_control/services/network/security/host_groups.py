@@ -150,8 +150,8 @@ class HostGroups:
                 "members": sorted(members)}
 
     def told(self, host: str, id: str, revision: int) -> None:
-        """Unmark the group *id* of *host*, which now has the group in this *revision*. Do nothing if the group has
-        changed meanwhile."""
+        """Unmark the group *id* as sent: *host* now has it in this *revision*. Do nothing if the group has changed
+        meanwhile."""
         with self.database.write() as connection:
             # Locked, to wait for a change that is not committed yet; a later change sees this note.
             now = connection.execute(select(_GROUP.revision).where(_GROUP.id == id).with_for_update(read=True)).scalar()
@@ -179,8 +179,8 @@ class HostGroups:
                 ports.c.port_security_enabled.is_(port.groups is not None)).values(groups_due=None))
 
     def compare(self, host: str, reported: Mapping[str, int]) -> None:
-        """Mark the groups that *host* lacks, has in another revision, or should not have. *reported*: {group: revision
-        on the host}."""
+        """Mark, to be sent to *host*, the groups that the host lacks, has in another revision, or should not have.
+        *reported*: {group: revision on the host}."""
         with self.database.read() as connection:
             noted_rows = connection.execute(select(_HELD.group_id, _GROUP.revision).outerjoin(
                 security_groups, _GROUP.id == _HELD.group_id).where(_HELD.host == host, _HELD.due.is_(None))).all()

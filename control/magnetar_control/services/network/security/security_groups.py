@@ -126,7 +126,7 @@ def server_security_groups(connection: Connection, server_id: str) -> list[Docum
 
 def change_server_groups(connection: Connection, project: str, server_id: str, name: str, *, add: bool) -> list[str]:
     """Add a group to a server's ports, or remove it, as ``services.Networks.change_groups`` does. Returns the keys of
-    the changed units."""
+    the changed units, such as ``port/ID``."""
     (id,) = find_group_ids(connection, project, [name], make=True)
     port_rows = connection.execute(_PORTS, {"server": server_id}).all()
     if not port_rows:
@@ -188,8 +188,8 @@ def prepare_security_group_delete(connection: Connection, context: Context, row:
 
 
 def changed_security_group_units(connection: Connection, row: RowMapping, changed: Document | None) -> list[str]:
-    """Return the keys of the changed units: the group; if it is deleted, also the groups with rules that refer to it;
-    if it is new, also the project's ``default``, which may have been created with it."""
+    """Return ``group/ID`` of the group, if it is new or deleted, or gets a value of ``stateful``. If it is new or
+    deleted, add the groups with rules that refer to it, and the project's ``default``, which may be new too."""
     if changed is not None:
         return [f"group/{row['id']}"] if "stateful" in changed else []
     rule = security_group_rules.c

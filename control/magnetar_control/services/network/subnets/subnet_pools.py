@@ -157,8 +157,8 @@ def prepare_subnet_pool_delete(connection: Connection, context: Context, row: Ro
 
 
 def changed_subnet_pool_units(connection: Connection, row: RowMapping, changed: Document | None) -> list[str]:
-    """Return the unit keys of the routers of the pool's subnets, if its address scope changes: they then translate
-    other addresses."""
+    """Return ``router/ID`` for each router of the pool's subnets, if the pool's address scope changes, because they
+    then translate other addresses; otherwise an empty list."""
     if not changed or changed.get("address_scope_id", row["address_scope_id"]) == row["address_scope_id"]:
         return []
     return [f"router/{id}" for id in connection.execute(select(ports.c.device_id).distinct().join(

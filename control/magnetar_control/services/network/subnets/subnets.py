@@ -264,8 +264,8 @@ def prepare_subnet_delete(connection: Connection, context: Context, row: RowMapp
 
 
 def changed_subnet_units(connection: Connection, row: RowMapping, changed: Document | None) -> list[str]:
-    """Return the keys of the changed units: the network; the ports that gain or lose addresses, or for which DHCP is
-    switched on or off; the routers, if the gateway address changes."""
+    """Return the keys of the changed units: ``network/ID``; ``port/ID`` of ports that gain or lose addresses, or for
+    which DHCP is switched on or off; ``router/ID`` of the subnet's routers, if the gateway address changes."""
     unit_keys = [f"network/{row['network_id']}"]
     if changed is None and ipam.by_itself(row):
         unit_keys += changes.port_unit_keys(connection.execute(select(addresses.c.port_id).where(
