@@ -65,7 +65,8 @@ class NoValidHost(Conflict):
 
 def choose_hosts(states: HostStates, spec: RequestSpec, count: int = 1, *,
                  random: Random | None = None) -> list[Candidate]:
-    """Return hosts as ``best_hosts`` does. Raises ``NoValidHost`` if no host passes the filters."""
+    """Return up to *count* hosts that pass the filters, best first. *random*: as in ``best_hosts``. Raises
+    ``NoValidHost`` if no host passes."""
     with states.lock:
         candidates = best_hosts(states, spec, count, random=random)
         if not candidates:
@@ -215,7 +216,8 @@ def _special(states: HostStates, spec: RequestSpec) -> set[Block]:
 def _sift(block: Block, spec: RequestSpec, needs: list[Bound], special: set[Block],
           passing_blocks: list[Block]) -> None:
     """Append the passing hosts of *block* to *passing_blocks*: the block itself if all of its hosts pass, otherwise
-    blocks of its passing parts. *needs*: the bounds that a host's numbers must meet. *special*: see ``_special``."""
+    blocks of its passing parts. *needs*: the bounds that a host's numbers must meet. *special*: blocks to search host
+    by host."""
     low, high, whole = block.low, block.high, block not in special
     for at, least, most in needs:
         if least > high[at] or most < low[at]:

@@ -151,7 +151,8 @@ class NetworkResources(Protocol):
 
 
 class Networks(Protocol):
-    """The network service: Neutron, as Nova uses it. *sure* is a check before each change: see ``flows.Sure``.
+    """The network service: Neutron, as Nova uses it. *sure* is called before each change, and raises if the caller may
+    not make it any longer.
 
     A NIC is {port_id, network_id, network (name), mac, fixed_ips: [{ip_address, subnet_id}], tag, created (whether the
     port is deleted with the server), on_host: the NIC in the form of the agent's server, with {network}, {bridge} or
@@ -183,10 +184,11 @@ class Networks(Protocol):
         """Create the missing ports of a server, and return its NICs. *requested*: the result of ``check_requested``.
         Repeated calls return the same NICs.
 
-        *groups*: the security groups of new ports. *sure*: see ``flows.Sure``. *hostname*: of the server, for the DNS
-        names of its ports. *host*: the host that the server will be on, if known, so that ``prepare`` only waits.
-        Raises ``Conflict`` when a port now needs other resources than ``check_requested`` returned, ``Forbidden`` when
-        the project's quota of ports is used up, ``NotFound`` when a network or port was removed meanwhile.
+        *groups*: the security groups of new ports. *sure*: raises if the change is no longer allowed. *hostname*: of
+        the server, for the DNS names of its ports. *host*: the host that the server will be on, if known, so that
+        ``prepare`` only waits. Raises ``Conflict`` when a port now needs other resources than ``check_requested``
+        returned, ``Forbidden`` when the project's quota of ports is used up, ``NotFound`` when a network or port was
+        removed meanwhile.
         """
 
     def room(self, context: Context, name: str,
@@ -202,18 +204,18 @@ class Networks(Protocol):
     def prepare(self, server_id: str, host: str, sure: Sure = always_allowed, *, running: bool = False) -> None:
         """Prepare the ports of a server to start on *host* or to move to it; *running*: its guest runs during the move.
         ``bind`` completes the move; ``stay`` cancels it. Waits until the engine has the ports, then a few seconds until
-        hosts have applied them. *sure*: see ``flows.Sure``. Raises ``Unavailable`` when the engine takes too long,
-        ``Conflict`` for a SmartNIC without a chassis."""
+        hosts have applied them. *sure*: raises if the change is no longer allowed. Raises ``Unavailable`` when the
+        engine takes too long, ``Conflict`` for a SmartNIC without a chassis."""
 
     def stay(self, server_id: str, sure: Sure = always_allowed) -> None:
         """Undo ``prepare`` for a server that will not move to the prepared host: its ports stay bound to their present
-        host. Does not wait for the engine. *sure*: see ``flows.Sure``."""
+        host. Does not wait for the engine. *sure*: raises if the change is no longer allowed."""
 
     def bind(self, server_id: str, host: str, sure: Sure = always_allowed,
              devices: Mapping[str, Mapping[str, Any]] = MappingProxyType({})) -> None:
         """Record that the server's ports are on *host* now. *devices*: for the ports that are devices of the host, by
-        MAC: {pci_slot, pci_vendor_info, physical_network, …} (``nic_devices`` of the agent's server). *sure*: see
-        ``flows.Sure``."""
+        MAC: {pci_slot, pci_vendor_info, physical_network, …} (``nic_devices`` of the agent's server). *sure*: raises if
+        the change is no longer allowed."""
 
     def bind_prepared(self, server_id: str, host: str, sure: Sure = always_allowed,
                       devices: Mapping[str, Mapping[str, Any]] = MappingProxyType({})) -> None:
@@ -221,12 +223,13 @@ class Networks(Protocol):
         starts on its first host. This takes a single SQL statement if *host* was known to ``allocate``."""
 
     def unbind(self, server_id: str, sure: Sure = always_allowed) -> None:
-        """Record that the server is on no host. The server keeps its ports. *sure*: see ``flows.Sure``."""
+        """Record that the server is on no host. The server keeps its ports. *sure*: raises if the change is no longer
+        allowed."""
 
     def release(self, server_id: str, port_id: str | None = None, sure: Sure = always_allowed, *,
                 delete: bool = False) -> None:
         """Release all ports of the server, or only *port_id*: delete the ports that were created with the server, and
-        free the others. *delete*: delete the others too. *sure*: see ``flows.Sure``."""
+        free the others. *delete*: delete the others too. *sure*: raises if the change is no longer allowed."""
 
     def change_address(self, server_id: str, *, network_id: str = "", address: str = "") -> None:
         """Add an address of the network *network_id* to a port of the server; or, if *address* is set, remove *address*
@@ -275,9 +278,10 @@ class Networks(Protocol):
 
 
 class Volumes(Protocol):
-    """The volume service: Cinder, as Nova uses it. *sure* is a check before each change: see ``flows.Sure``. A volume
-    is {id, name, status, size (GiB), multiattach, bootable, host, attachments: [{id, server_id, device, attached_at}],
-    volume_type, availability_zone, metadata, volume_image_metadata, project_id, …}."""
+    """The volume service: Cinder, as Nova uses it. *sure* is called before each change, and raises if the caller may
+    not make it any longer. A volume is {id, name, status, size (GiB), multiattach, bootable, host, attachments: [{id,
+    server_id, device, attached_at}], volume_type, availability_zone, metadata, volume_image_metadata, project_id, …}.
+    """
 
     #: The availability zone of all volumes.
     zone: str
@@ -339,27 +343,28 @@ class Volumes(Protocol):
     def reserve(self, context: Context, id: str, server_id: str, sure: Sure = always_allowed,
                 **fields: Any) -> Document:
         """Reserve a volume for a server, and return {id (of the attachment), volume}. *fields*: attachment_id. A
-        repeated call returns the same attachment. *sure*: see ``flows.Sure``. Raises ``InvalidRequest`` or 409 when the
-        volume is in use."""
+        repeated call returns the same attachment. *sure*: raises if the change is no longer allowed. Raises
+        ``InvalidRequest`` or 409 when the volume is in use."""
 
     def attached(self, attachment_id: str, host: str, device: str | None, sure: Sure = always_allowed) -> None:
         """Record that the volume of the attachment is attached to its server on *host*, as *device*. *host* is "" for a
-        server without a host. *sure*: see ``flows.Sure``."""
+        server without a host. *sure*: raises if the change is no longer allowed."""
 
     def begin_detaching(self, attachment_id: str, sure: Sure = always_allowed) -> None:
         """Show the attachment as detaching: the server will release the volume. Do nothing when there is no such
-        attachment. *sure*: see ``flows.Sure``."""
+        attachment. *sure*: raises if the change is no longer allowed."""
 
     def roll_detaching(self, attachment_id: str, sure: Sure = always_allowed) -> None:
         """Show the attachment as it was before ``begin_detaching``: the server keeps the volume. Do nothing when the
-        attachment is not detaching. *sure*: see ``flows.Sure``."""
+        attachment is not detaching. *sure*: raises if the change is no longer allowed."""
 
     def disconnected(self, attachment_id: str, sure: Sure = always_allowed) -> None:
         """Record that the server keeps the volume, but is on no host: the attachment is reserved again. Do nothing when
-        there is no such attachment. *sure*: see ``flows.Sure``."""
+        there is no such attachment. *sure*: raises if the change is no longer allowed."""
 
     def detached(self, attachment_id: str, sure: Sure = always_allowed) -> None:
-        """Remove the attachment; do nothing when there is no such attachment. *sure*: see ``flows.Sure``."""
+        """Remove the attachment; do nothing when there is no such attachment. *sure*: raises if the change is no longer
+        allowed."""
 
     def users(self, servers: Collection[str] | None = None) -> dict[str, str]:
         """Return {id of the attachment: id of the server} for all servers, or for *servers*. A server in the result may

@@ -59,7 +59,7 @@ class BarbicanKeys(KeyStore):
                             f"Magnetar: whose the secret {id} is adds it to the secret's ACL.") from None
 
     def delete_key(self, id: str) -> None:
-        """Delete a key as ``services.KeyManager`` does."""
+        """Delete a key, if there is one (``services.KeyManager``)."""
         for path in self._named(id):
             self._client.json("DELETE", path, accept=(404,))
 

@@ -27,8 +27,8 @@ class CertificateFolder:
         self.folder = folder
 
     def certificate(self, _context: Context, id: str) -> bytes:
-        """Return a certificate as ``services.KeyManager`` does. Raises ``Conflict`` for a file that users other than
-        root or the service may have written."""
+        """Return the X.509 certificate with this uuid, PEM or DER. Raises ``NotFound``, and ``Conflict`` for a file
+        that users other than root or the service may have written."""
         try:
             path = self.folder / f"{uuid.UUID(id)}.pem"  # an id is never a path
             file = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
@@ -49,8 +49,8 @@ class KeyStore:
 
     def create_key(self, id: str, like: str | None = None, owner: str | None = None,
                    asks: Context | None = None) -> str:
-        """Return a key, new if necessary, as ``services.KeyManager`` does. Of two concurrent new keys the first one
-        stays."""
+        """Return the key with this uuid; if there is none, create it, as ``services.KeyManager`` says. Of two keys that
+        are created concurrently, the first one stays."""
         text = self._text(id)
         if text is None:
             like_text = None if like is None else self._text(like)
@@ -64,7 +64,7 @@ class KeyStore:
         return _split_key_text(text)[0] if asks is None else _key_for(asks, id, text)
 
     def key(self, context: Context, id: str) -> str:
-        """Return a key as ``services.KeyManager`` does."""
+        """Return the key with this uuid. Raises ``NotFound``, and ``Forbidden`` for a key of another user."""
         text = self._text(id)
         if text is None:
             raise _no_key(id)
@@ -107,7 +107,7 @@ class EmbeddedKeys(CertificateFolder, KeyStore):
         self.keys = keys
 
     def delete_key(self, id: str) -> None:
-        """Delete a key as ``services.KeyManager`` does."""
+        """Delete a key, if there is one (``services.KeyManager``)."""
         self._path(id).unlink(missing_ok=True)
 
     def _text(self, id: str) -> str | None:

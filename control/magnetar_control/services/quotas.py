@@ -40,8 +40,8 @@ class Quotas:
         return quotas.fetch_effective_limits(connection, self.defaults, project, DEFAULT)
 
     def merged(self, configured: Mapping[str, Mapping[str, int]], project: str) -> Limits:
-        """Return the limits of *project* as ``limits`` does, from *configured*: the limits that
-        ``store.accounts.quotas.fetch_quota_limits`` has returned."""
+        """Return the limits of *project*. *configured*: the limits that are set, by project and resource, as
+        ``store.accounts.quotas.fetch_quota_limits`` returns them."""
         return quotas.merge_quota_limits(self.defaults, configured, project, DEFAULT)
 
     def used(self, connection: Connection, project: str) -> Limits:

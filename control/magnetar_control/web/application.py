@@ -77,7 +77,7 @@ class Application:
 
 class Routed(Application):
     """An application with a router. *authenticate* sets ``request.context`` or raises ``Fault`` 401; *render* returns a
-    fault in the service's form. *slash*: see ``Router``."""
+    fault in the service's form. *slash*: a path of at most this number of words may end with a slash."""
 
     def __init__(self, routes: Iterable[Guarded], authenticate: Callable[[Request], None],
                  render: Callable[[Fault], Answer], slash: int = 1) -> None:

@@ -166,7 +166,7 @@ class Tries(NamedTuple):
 
 
 def _search_again(work: Work, host: str | None) -> None:
-    """Search for a host, as ``_try_another_host`` does, for a server that has no claims. *host*: the host where its
+    """Search for another host, for a server that has no claims, and queue the build there. *host*: the host where its
     build was interrupted, which counts as tried; ``None`` if there is none."""
     why = work.args.get("why") or ["The build was interrupted."]
     interrupted = [host] if host else []

@@ -286,7 +286,8 @@ class Work:
             raise LeaseLost
 
     def confirm_old_lease(self) -> None:
-        """Confirm the lease as ``confirm_lease`` does, unless the work is too young for its lease to have ended."""
+        """Raise ``LeaseLost`` if another conductor has the action. Check nothing if the work is too young for its lease
+        to have ended."""
         if clock() - self._began > actions.LEASE / 4:
             self.confirm_lease()
 

@@ -58,8 +58,8 @@ class Content:
         """Write *chunks* to the file *part* and inspect the content; return the image's columns size, virtual_size (in
         bytes), checksum and os_hash_value.
 
-        *claimed*: the image's disk_format. *empty*: allow empty content. *encrypted*: see
-        ``image_format.inspect_image``. Raises ``InvalidRequest``, 413 or 507; then no content is kept.
+        *claimed*: the image's disk_format. *empty*: allow empty content. *encrypted*: accept only qcow2 encrypted with
+        LUKS. Raises ``InvalidRequest``, 413 or 507; then no content is kept.
         """
         md5, sha512 = hashlib.md5(usedforsecurity=False), hashlib.sha512()
         head, size = bytearray(), 0
@@ -82,7 +82,7 @@ class Content:
 
     def _inspected(self, head: bytes, size: int, claimed: str, encrypted: bool) -> int:
         """Return the virtual size of content that begins with *head*, in bytes. Raises ``InvalidRequest`` unless its
-        format is *claimed* and accepted. *encrypted*: see ``image_format.inspect_image``."""
+        format is *claimed* and accepted. *encrypted*: accept only qcow2 encrypted with LUKS."""
         try:
             format, virtual = image_format.inspect_image(head, size, claimed, encrypted)
             if format != claimed:

@@ -44,7 +44,7 @@ class EmbeddedImages:
     """The embedded ``services.Images``. *folder*: of the content; hosts that share the database share it.
 
     *limit*: largest content, *max_virtual*: largest virtual size, *reserve*: free space to leave on the folder's file
-    system, all in bytes. *limits*: see ``quotas.image_quotas``. *keys*: the key manager with the certificates for
+    system, all in bytes. *limits*: the default quota of projects. *keys*: the key manager with the certificates for
     verifying signatures of uploads; without it, signatures are not verified.
     """
 
@@ -60,7 +60,7 @@ class EmbeddedImages:
 
     def list(self, context: Context, name: str | None = None,
              properties: Mapping[str, str] | None = None) -> Documents:
-        """Return images as ``services.Images`` does."""
+        """Return all images that *context* may list, filtered by *name* and *properties*."""
         filters = [(key, "eq", value) for key, value in (properties or {}).items()]
         if name is not None:
             filters.append(("name", "eq", name))
@@ -71,7 +71,7 @@ class EmbeddedImages:
             return images.fetch_image_page(connection, context, listing)
 
     def content(self, id: str) -> tuple[Iterator[bytes], int]:
-        """Return the content as ``services.Images`` does. Raises ``NotFound`` when there is none."""
+        """Return (iterator over the content's pieces, size in bytes). Raises ``NotFound`` when there is no content."""
         with self.database.read() as connection:
             image = images.find_image_document(connection, None, id)
         pieces = self.files.read(id) if image and image["status"] in ("active", "deactivated") else None
@@ -150,15 +150,16 @@ class EmbeddedImages:
                 raise Conflict(f"Image {id} is {image['status']}; stage its content before you import it.")
 
     def check_room(self, context: Context, more: int, size: int, image: str = "") -> None:
-        """Check the quota as ``services.Images`` does. Raises ``TooLarge``."""
+        """Raise ``TooLarge`` unless the project's quota has room for *more* images and *size* bytes of content. The
+        upload to *image* does not count."""
         self.files.check_length(size)
         if context.project_id:
             with self.database.read() as connection:
                 quotas.check_image_quota(connection, self.quota, context.project_id, more, size, image)
 
     def upload(self, id: str, chunks: Iterable[bytes], then: str = "active", size: int | None = None) -> Document:
-        """Store content as ``services.Images`` does. *then*: the status afterwards. An image whose signature does not
-        match the content is deleted, as in Glance, unless it is protected."""
+        """Store the content of the image *id*, and return the image. *then*: the status afterwards. An image whose
+        signature does not match the content is deleted, as in Glance, unless it is protected."""
         with self.files.part(id) as part:
             with self.database.write() as connection:
                 image = images.require_image_document(connection, None, id)
@@ -202,8 +203,7 @@ class EmbeddedImages:
         self._set(id, {"status": "killed", "why": why}, WAITING)
 
     def delete(self, context: Context, id: str) -> None:
-        """Delete an image as ``services.Images`` does. Raises ``Forbidden`` when it is protected or belongs to another
-        project."""
+        """Delete an image and its content. Raises ``Forbidden`` when it is protected or belongs to another project."""
         with self.database.write() as connection:
             image = images.find_image_document(connection, context, id, lock=True)
             if image is None:

@@ -74,7 +74,8 @@ def find_image_document(connection: Connection, context: Context | None, id: str
 
 
 def require_image_document(connection: Connection, context: Context | None, id: str, lock: bool = False) -> Document:
-    """Return the image as ``find_image_document`` does. Raises ``NotFound``."""
+    """Return the image that *context* may see (``None``: the control plane, which sees all). Raises ``NotFound``.
+    *lock*: no other client changes the image until the transaction ends."""
     image = find_image_document(connection, context, id, lock)
     if image is None:
         raise NotFound(f"No image found with ID {id}.")

@@ -67,7 +67,7 @@ class Remote:
 
     def list(self, context: Context, name: str | None = None,
              properties: Mapping[str, str] | None = None) -> Documents:
-        """Return images as ``services.Images`` does."""
+        """Return all images that *context* may list, filtered by *name* and *properties*."""
         images: Documents = []
         following = "?" + urllib.parse.urlencode(
             {**(properties or {}), "limit": 1000, **({} if name is None else {"name": name})})
@@ -86,7 +86,7 @@ class Remote:
             return parse_glance_image(orjson.loads(got.read()))
 
     def content(self, id: str) -> tuple[Iterator[bytes], int]:
-        """Return the content as ``services.Images`` does. Raises ``NotFound`` when there is none."""
+        """Return (iterator over the content's pieces, size in bytes). Raises ``NotFound`` when there is no content."""
         answer = self._asked("GET", f"/{_word(id)}/file", {"Accept": "application/octet-stream"})
         if answer.status == 204:
             answer.close()

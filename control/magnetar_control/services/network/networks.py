@@ -243,7 +243,8 @@ def changed_network_units(connection: Connection, row: RowMapping, changed: Docu
 
 
 def network_resource(physical_mtu: int | None = None) -> NetworkResource:
-    """Return the kind of resource "network". *physical_mtu*: see ``create_network_row``."""
+    """Return the kind of resource "network". *physical_mtu*: the MTU of the hosts' networks; ``None`` without an
+    engine."""
     usual: dict[str, Any] = {"type": "nat", "mtu": USUAL_MTU} if physical_mtu is None else {"type": "ovn", "mtu": None}
     return NetworkResource(
         name="network", table=networks, visible=networks_visible_to,

@@ -42,7 +42,7 @@ def create_rbac_policy_row(connection: Connection, context: Context, values: Doc
 
 
 def _shared_object(connection: Connection, kind: str, id: str) -> RowMapping | None:
-    """Lock and return the row of the object *id*; ``None`` if there is none. *kind*: see ``sharing.KINDS``."""
+    """Lock and return the row of the object *id*; ``None`` if there is none. *kind*: a key of ``sharing.KINDS``."""
     table = KINDS[kind].table
     return connection.execute(select(table).where(table.c.id == id).with_for_update()).mappings().first()
 

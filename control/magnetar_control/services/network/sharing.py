@@ -150,8 +150,8 @@ def listed_ids(table: Table, project: str, *actions: str) -> ColumnElement[bool]
 
 
 def own_or_shared_list(table: Table, *actions: str) -> Callable[[Context], ColumnElement[bool]]:
-    """Return a function as ``own_or_shared`` does, whose SQL condition is faster for lists. *actions*: see
-    ``listed_ids``; by default ``SHARED``."""
+    """Return a function from a caller to the SQL condition for rows that the caller's project owns or that policies for
+    *actions* (by default ``SHARED``) share with it; for admins: all rows. The condition is fast for lists."""
     return lambda context: true() if context.is_admin else listed_ids(
         table, context.project_id or "", *(actions or (SHARED,)))
 

@@ -55,7 +55,7 @@ class EmbeddedVolumes:
 
     *hosts* returns [{name, endpoint, disk_gb, disk_gb_free, up}]. *ensure_image* (host, image's uuid) makes a host have
     an image. *images*: the image service. *pools*: the agents' pools, the default one first. *used*: whether a server
-    uses an attachment. *limits*: see ``quotas.build_volume_quotas``. *keys*: the key manager of encrypted volumes.
+    uses an attachment. *limits*: the default quotas of projects. *keys*: the key manager of encrypted volumes.
     """
 
     def __init__(self, database: Database, hosts: Hosts, agents: Agents, ensure_image: Callable[[str, str], None],
@@ -254,8 +254,8 @@ class EmbeddedVolumes:
                 is not None
 
     def wait(self, id: str, limit: float) -> Document:
-        """Wait until the volume is ready, and return it, as ``services.Volumes`` does. If no worker has its task, do
-        the task in this thread."""
+        """Wait at most *limit* seconds until the volume is created or reimaged, and return it. If no worker has its
+        task, do the task in this thread. Raises ``InvalidRequest`` when the task failed or is not done."""
         deadline = time.monotonic() + limit
         while True:
             bell_count = self.database.bell.count(BELL)

@@ -51,8 +51,8 @@ def render_server(row: ServerRow, image_name: Callable[[str], str], on_host: boo
                   floating: Mapping[tuple[str, str], str] | None) -> Document:
     """Return the server of a *row*; ``CloudServers.public`` makes the form of answers from it.
 
-    *image_name*: returns an image's name by its uuid. *floating*: see ``compute.servers.servers.add_floating_ips``.
-    *on_host*: include the host and the server's name there. *password*: include the password that the guest has left.
+    *image_name*: returns an image's name by its uuid. *floating*: {(MAC, fixed address): floating IP}. *on_host*:
+    include the host and the server's name there. *password*: include the password that the guest has left.
     """
     row = row.undecoded()
     flavor, fault, block_devices = row.flavor, row.fault, row.request.get("blocks") or []

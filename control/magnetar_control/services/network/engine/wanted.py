@@ -136,7 +136,8 @@ def _columns_of_engine(table: Table) -> list[Column[Any]]:
 
 @cache
 def _on_engine(every: bool) -> Select[Any]:
-    """Return the statement that selects ports of the engine, one row for each address. *every*: see ``_some``."""
+    """Return the statement that selects ports of the engine, one row for each address: all ports (*every*), or those in
+    the parameter ``ids``."""
     return select(
         *_columns_of_engine(ports), *addresses.c["subnet_id", "ip_address"],
         networks.c.admin_state_up.label("network_up"),
@@ -196,7 +197,8 @@ def _port(row: RowMapping, port_addresses: Sequence[tuple[str, str]], rules: Seq
 
 @cache
 def _groups_and_rules(every: bool) -> Select[Any]:
-    """Return the statement that selects security groups, one row for each rule. *every*: see ``_some``."""
+    """Return the statement that selects security groups, one row for each rule: all groups (*every*), or those in the
+    parameter ``ids``."""
     group_ids, rule = select(security_groups.c.id), security_group_rules.c
     return select(security_groups.c.id.label("group"), security_groups.c.stateful, security_group_rules).outerjoin(
         security_group_rules, and_(rule.security_group_id == security_groups.c.id, or_(
@@ -230,7 +232,8 @@ def _rule(row: Row[Any]) -> LogicalRule:
 
 @cache
 def _networks_and_subnets(every: bool) -> Select[Any]:
-    """Return the statement that selects networks of the engine, one row for each subnet. *every*: see ``_some``."""
+    """Return the statement that selects networks of the engine, one row for each subnet: all networks (*every*), or
+    those in the parameter ``ids``."""
     return select(networks.c.id.label("network"), *networks.c["name", "mtu", "bridge", "segment", "dns_domain"],
                   *subnets.c["id", "cidr", "gateway_ip", "enable_dhcp", "dns_nameservers", "host_routes",
                              "ipv6_address_mode"]).outerjoin(

@@ -182,8 +182,9 @@ class EngineWorker:
                 self._hearing.discard(hearing)
 
     def follow(self, units: Collection[str], hearing: Hearing, number: int | None = None) -> None:
-        """Wait as ``settle`` does. *hearing*: from ``hears``. *number*: the number of the engine's last change, if the
-        caller knows that the engine has *units*; ``None``: first wait until the engine has them."""
+        """Wait until the engine has *units* (keys), and for a few seconds until hosts have applied them. *hearing*:
+        from ``hears``. *number*: the number of the engine's last change, if the caller knows that the engine has
+        *units*."""
         if number is None:
             number = self._written(units, hearing)
         if self.wait.hosts <= 0:

@@ -72,8 +72,8 @@ def _with_request(port: Document, asking: Document | None) -> Document:
 
 
 def create_port_row(connection: Connection, context: Context, values: Document, cards: bool = True) -> None:
-    """Check *values* and insert a port with its addresses and groups. *cards*: see
-    ``virtual_functions.check_host_device_port``."""
+    """Check *values* and insert a port with its addresses and groups. *cards*: whether the engine finds chassis of
+    SmartNICs."""
     network = find_resource_row(connection, context, NETWORK, values["network_id"])
     if network["external"] and connection.execute(select(networks.c.id).where(
             networks.c.id == network["id"], usable_networks(context))).first() is None:
@@ -410,7 +410,7 @@ PORT = NetworkResource(
 
 
 def port_resource(usual_domain: str, *, cards: bool) -> NetworkResource:
-    """Return the kind of resource "port". *usual_domain*: the DNS domain of networks without one. *cards*: see
-    ``virtual_functions.check_host_device_port``."""
+    """Return the kind of resource "port". *usual_domain*: the DNS domain of networks without one. *cards*: whether the
+    engine finds chassis of SmartNICs."""
     return replace(PORT, documents=partial(port_documents, usual_domain), create=partial(create_port_row, cards=cards),
                    update=partial(prepare_port_update, cards=cards))

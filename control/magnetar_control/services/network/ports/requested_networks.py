@@ -86,7 +86,7 @@ _NAMED_SEEN = _NAMED.where(_seen_by(_PROJECT))
 def parse_requested_networks(connection: Connection, context: Context, requested: Any,
                              external: bool) -> list[PortRequest]:
     """Check *requested*, and return its normal form. *requested*: "none", "auto", nothing (the default network), or
-    [{uuid, port, fixed_ip, tag}]. *external*: see ``Networks.check_requested``."""
+    [{uuid, port, fixed_ip, tag}]. *external*: allow external networks that are not shared."""
     if requested == "none":
         return []
     if requested == "auto" or not requested:

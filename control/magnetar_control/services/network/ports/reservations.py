@@ -68,7 +68,8 @@ def requested_bandwidth(minima: Mapping[str, int], type: str, physical: str | No
 def bandwidth_of_ports(connection: Connection, rows: Sequence[Mapping[Any, Any]], *,
                        lock: bool = False) -> dict[str, dict[str, int]]:
     """Return {port id: ``requested_bandwidth`` of the port}, without ports that need none. *rows*: ports with ``id``,
-    ``policy``, and ``type`` and ``bridge`` of the network. *lock*: see ``minima_of_policies``."""
+    ``policy``, and ``type`` and ``bridge`` of the network. *lock*: QoS rules cannot change until the transaction ends.
+    """
     minima = minima_of_policies(connection, {row["policy"] for row in rows if row["policy"]}, lock=lock)
     return {row["id"]: requested_bandwidth(minima[row["policy"]], row["type"], row["bridge"])
             for row in rows if row["policy"] in minima}

@@ -70,7 +70,8 @@ def check_range(ranges: Sequence[IPv4Network], context: Context, net: IPv4Networ
 
 def create_subnet_row(ranges: Sequence[IPv4Network], connection: Connection, context: Context,
                       values: Document) -> None:
-    """Check *values* and insert a subnet of a network of the project. *ranges*: see ``check_range``."""
+    """Check *values* and insert a subnet of a network of the project. *ranges*: where subnets of networks that the
+    agents make must lie, except an admin's."""
     network = find_resource_row(connection, context, NETWORK, values["network_id"])
     if network["project_id"] != context.project_id and not context.is_admin:
         raise forbidden_by_policy("create_subnet", "the network belongs to another project, which shares it")
@@ -281,7 +282,8 @@ def changed_subnet_units(connection: Connection, row: RowMapping, changed: Docum
 
 
 def subnet_resource(ranges: Sequence[IPv4Network]) -> NetworkResource:
-    """Return the kind of resource "subnet". *ranges*: see ``check_range``."""
+    """Return the kind of resource "subnet". *ranges*: where subnets of networks that the agents make must lie, except
+    an admin's."""
     return NetworkResource(
         name="subnet", table=subnets, visible=visible_subnets, listed=_listed_subnets,
         create=partial(create_subnet_row, ranges),
