@@ -183,7 +183,7 @@ def has_required_traits(host: HostState, spec: RequestSpec) -> bool:
 
 
 def lacking_traits(host: HostState, spec: RequestSpec) -> str:
-    """Return a text about the required traits that the host lacks, and the forbidden traits that it has."""
+    """Return a text about the required traits that the host lacks, and the forbidden traits that the host has."""
     return " and ".join(spec.traits.lacking(host.profile.traits))
 
 

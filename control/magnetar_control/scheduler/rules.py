@@ -20,7 +20,7 @@ from .weighers import MULTIPLIER, USUAL, Multipliers, OwnWeigher, image_locality
 
 @dataclass(frozen=True)
 class Rules:
-    """The scheduler's settings for a choice."""
+    """The settings with which the scheduler filters and weighs hosts."""
 
     multipliers: Multipliers = USUAL
     filters: tuple[Filter, ...] = USUAL_FILTERS
@@ -48,7 +48,7 @@ DEFAULT_RULES = Rules()
 
 
 def scheduler_rules(settings: Settings) -> Rules:
-    """Return the scheduler's rules from the settings. Raises ``InvalidSettings``."""
+    """Return the scheduler's ``Rules`` from *settings*. Raises ``InvalidSettings``."""
     multipliers = {}
     for multiplier_field in fields(Multipliers):
         name, soft = multiplier_field.name + MULTIPLIER, multiplier_field.name.startswith(("soft_", "pci"))

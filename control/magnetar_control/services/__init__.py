@@ -100,7 +100,7 @@ class Images(Protocol):
     (md5), os_hash_algo, os_hash_value (sha512), protected, tags, properties {name: text}, created_at, updated_at}."""
 
     def show(self, context: Context, id: str) -> Document | None:
-        """Return the image; ``None`` unless *context* may see it."""
+        """Return the image; ``None`` if there is none that *context* may see."""
 
     def list(self, context: Context, name: str | None = None,
              properties: Mapping[str, str] | None = None) -> Documents:

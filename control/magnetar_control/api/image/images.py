@@ -177,7 +177,7 @@ def _as_they_are(operations: Any) -> Any:
 
 
 def _of_draft_4(operations: Any) -> Any:
-    """Convert a JSON patch with operations such as {"replace": "/name", "value": "x"} to RFC 6902. Raises
+    """Return the JSON patch *operations*, such as {"replace": "/name", "value": "x"}, in the form of RFC 6902. Raises
     ``InvalidRequest``."""
     return [_of_draft_4_one(operation) for operation in operations] if isinstance(operations, list) else operations
 

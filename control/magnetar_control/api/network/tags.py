@@ -37,7 +37,7 @@ class TagRoutes:
         return {"tags": tags_of(self.store.show(request.context, request.params["id"]))}
 
     def replace(self, request: Request) -> Document:
-        """Replace all tags of the resource."""
+        """Replace all tags of the resource, and return them."""
         tags = TAGS.check(request.json(), "body")["tags"]
         self.store.retag(request.context, request.params["id"], lambda _have: tags)
         return self.list(request)
@@ -56,7 +56,7 @@ class TagRoutes:
         self.store.retag(request.context, request.params["id"], lambda have: [*have, tag])
 
     def remove(self, request: Request) -> None:
-        """Remove a tag of the resource. Raises ``NotFound``."""
+        """Remove a tag of the resource. Raises ``NotFound`` if the resource does not have it."""
         self.store.retag(request.context, request.params["id"], lambda have: [
             tag for tag in _check(request, have) if tag != request.params["tag"]])
 

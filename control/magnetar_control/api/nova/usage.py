@@ -64,8 +64,7 @@ def _period(call: Call) -> dict[str, Period]:
 
 
 def _linked(call: Call, key: str, path: str, shown: Any, usages: Sequence[ProjectUsage]) -> dict[str, Any]:
-    """Return the answer: *shown* under *key*, and a link to the next page if the page has its full number of
-    servers."""
+    """Return the answer: *shown* under *key*, and a link to the next page if *usages* have a full page of servers."""
     counted = [server for project in usages for server in project.servers]
     more = call.at(Gate.USAGE_PAGES) and counted and len(counted) >= page_size(call)
     return {key: shown, **({f"{key}_links": next_link(call, path, counted[-1].id)} if more else {})}

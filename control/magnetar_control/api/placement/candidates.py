@@ -106,8 +106,9 @@ def _sorted(parameters: Iterable[tuple[str, str]], minor: int) -> tuple[Values, 
 
 
 def _together(values: Iterable[str], groups: Iterable[str]) -> list[frozenset[str]]:
-    """Return the group suffixes in each of *values*, of the parameter ``same_subtree``: among the providers of these
-    groups, one must be an ancestor of all others. Raises ``InvalidRequest`` for a suffix that is not in *groups*."""
+    """Return a set of group suffixes for each of *values* of the parameter ``same_subtree``. Among the providers of
+    such a set, one must be an ancestor of all others. Raises ``InvalidRequest`` for a suffix that is not in *groups*.
+    """
     subtrees = [frozenset(value.split(",")) for value in values]
     named: frozenset[str] = frozenset().union(*subtrees)
     if wrong := sorted(named.difference(groups) | (named & {""})):

@@ -102,7 +102,8 @@ class WritingRoutes:
         self.providers.drop_class(request.params["name"])
 
     def set_traits(self, request: Request) -> Document:
-        """Replace the operator's traits of a provider. Traits that the host's agent reports stay."""
+        """Replace the operator's traits of a provider, and return all its traits. Those that the host's agent reports
+        stay."""
         views.require_minor_version(request, 6)
         body = TRAITS.check(request.json(), "")
         return views.traits_view(self.providers.set_traits(
@@ -114,13 +115,14 @@ class WritingRoutes:
         self.providers.set_traits(request.params["uuid"], None, ())
 
     def set_inventories(self, request: Request) -> Document:
-        """Replace the operator's inventories of a provider: classes that the body does not have are removed."""
+        """Replace the operator's inventories of a provider, and return all its inventories. Classes that the body does
+        not have are removed."""
         body = INVENTORIES.check(request.json(), "")
         return views.inventories_view(self.providers.set_inventories(
             request.params["uuid"], body["resource_provider_generation"], body["inventories"], whole=True))
 
     def new_inventory(self, request: Request) -> Answer:
-        """Create an operator's inventory of a class that the provider does not have."""
+        """Create, and return, an operator's inventory of a class that the provider does not have."""
         inventory = NEW_INVENTORY.check(request.json(), "")
         id, name, generation = request.params["uuid"], inventory.pop("resource_class"), inventory.pop(*GENERATION, None)
         if name in self.placement.provider(id).inventories:
@@ -135,7 +137,7 @@ class WritingRoutes:
         self.providers.set_inventories(request.params["uuid"], None, {}, whole=True)
 
     def set_inventory(self, request: Request) -> Document:
-        """Set the operator's inventory of one class of a provider."""
+        """Set the operator's inventory of one class of a provider, and return it."""
         inventory = INVENTORY.check(request.json(), "")
         name = NAME.check(request.params["name"], "name")
         provider = self.providers.set_inventories(request.params["uuid"], inventory.pop(*GENERATION), {name: inventory})
@@ -148,7 +150,7 @@ class WritingRoutes:
         self.providers.set_inventories(id, None, {name: None})
 
     def set_aggregates(self, request: Request) -> Document:
-        """Set the aggregates of the host: a list of uuids until 1.18, with the generation since 1.19."""
+        """Set the host's aggregates, and return them: a list of uuids until 1.18, with the generation since 1.19."""
         views.require_minor_version(request, 1)
         body: Any = request.json()
         generation = None

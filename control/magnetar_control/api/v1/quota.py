@@ -59,7 +59,7 @@ class CloudQuotas(CloudDriver):
         quotas.update_quotas(caller, have["id"], {name: want[name] for name in names})
 
     def removal(self, caller: Caller, have: Document | None, dry_run: bool, operation: Operation) -> Result:
-        """Reset the quota to the defaults."""
+        """Reset the quota to the defaults, unless this is a dry run; return the result with the differences."""
         assert have is not None
         if not quotas.has_own_limits(caller, have["id"], LIMITS):
             return Result([], [], self.public(have))

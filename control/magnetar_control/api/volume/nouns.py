@@ -118,8 +118,8 @@ def parse_volume_listing(request: Request, columns: Sequence[str]) -> VolumeList
 
 
 def parse_pairs(text: str, name: str) -> dict[str, str]:
-    """Return the names and values in *text*, the filter *name*, such as metadata: {'a': 'b'} as clients write it, or
-    JSON."""
+    """Return the pairs in *text*, the value of the filter *name*, such as {'a': 'b'} for metadata. Raises
+    ``InvalidField``."""
     try:
         return PAIRS_FORM.check(ast.literal_eval(text), name)  # type: ignore[no-any-return]
     except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):

@@ -98,7 +98,7 @@ class TypeRoutes:
         return {key: self._value(self.specs(request)["extra_specs"], key)}
 
     def add_specs(self, request: Request) -> Document:
-        """Set some extra specs; the others stay."""
+        """Set the extra specs in the body, and return them; the others stay."""
         specs = checked_body(request, "extra_specs", SPECS)
         if not specs:
             raise InvalidField("extra_specs", "must have one key at least")
@@ -106,7 +106,7 @@ class TypeRoutes:
         return {"extra_specs": specs}
 
     def put_spec(self, request: Request) -> Document:
-        """Set the extra spec that the URL names."""
+        """Set the extra spec that the URL names, and return {name: value}."""
         key, document = request.params["key"], request.json()
         if not isinstance(document, dict) or list(document) != [key]:
             raise InvalidRequest(f"Request body must hold the key of the URL, {key[:80]!r}, and no other.")

@@ -168,7 +168,7 @@ class VolumeRoutes(NounRoutes):
                 **({name: image[name] for name in ("visibility", "protected")} if since else {})}
 
     def act(self, request: Request) -> Answer:
-        """Run the action that the body names."""
+        """Run the action that the body names, and return its answer."""
         outer = request.json()
         if not isinstance(outer, dict) or len(outer) != 1:
             raise InvalidRequest("The body must hold one action, such as {\"os-extend\": {\"new_size\": 2}}.")

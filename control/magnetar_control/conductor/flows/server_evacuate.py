@@ -48,7 +48,7 @@ class SourceUp(Conflict):
 
 
 class Evacuation(MigrationTask):
-    """The migration of an evacuation."""
+    """The migration of an evacuation, with its claims. Its source is the dead host."""
 
     @property
     def tried(self) -> list[str]:

@@ -163,8 +163,8 @@ def _vendor_data_again(work: Work) -> dict[str, Any]:
 
 def _finish_on_target(move: MigrationTask, vendor_data_fields: Mapping[str, Any]) -> dict[str, Any]:
     """Give the server its new flavor on the target, and its guest the operator's data (*vendor_data_fields*). Return
-    the agent's resource. If that fails on a target that is also the source, restore the old flavor, and raise
-    ``NotMoved``."""
+    the server as its agent reports it. If that fails on a target that is also the source, restore the old flavor, and
+    raise ``NotMoved``."""
     wish = {**server_after_move(move, move.flavor, move.target), **vendor_data_fields}
     if move.source != move.target:
         with full_is_down():

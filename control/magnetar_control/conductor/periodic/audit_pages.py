@@ -83,7 +83,7 @@ def audit_pages(reader: AuditReader, position: str = "") -> Iterator[tuple[Audit
 
 
 def merge_subjects(parts: Iterable[AuditSubjects]) -> list[AuditSubjects]:
-    """Merge *parts* into pages: servers in pages of at most a thousand, each host alone, and the rest in one page."""
+    """Return *parts* merged into pages: servers in pages of at most a thousand, each host alone, the rest together."""
     whole = AuditSubjects()
     ids: set[str] = set()
     names: set[str] = set()

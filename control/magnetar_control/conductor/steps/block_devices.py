@@ -89,8 +89,8 @@ def free_reserved_volumes(work: Work) -> None:
 
 
 def _prepare_again(work: Work, host: str) -> tuple[list[Document], list[str]]:
-    """Prepare volumes as ``prepare_volumes`` does, for a server that was on a host before: with its present volumes and
-    their device names."""
+    """Return the result of ``prepare_volumes`` for a server that was on a host before: reserve its present volumes
+    again, and keep their device names."""
     agent_devices, abroad, attachments = _local(work), [], work.volumes
     volumes = work.conductor.services.volume
     for attachment, order in zip(attachments, boot_order(attachments), strict=True):
@@ -146,7 +146,7 @@ def _local(work: Work) -> list[Document]:
 
 def _make_and_reserve(work: Work, host: str, block_device: BlockDevice,
                       attachment: VolumeOfServer) -> Document:
-    """Make the volume of a block device if the request requires that, and reserve it for the server."""
+    """Make the volume of a block device if the request requires that, reserve it for the server, and return it."""
     volumes, context, id = work.conductor.services.volume, work.context(), str(attachment["volume_id"])
     if block_device["source_type"] != "volume":
         source = {

@@ -105,7 +105,7 @@ class GroupNews(HostNews):
         return len(groups) + len(ports)
 
     def _idle(self, host: str, ports: Sequence[DuePort]) -> list[DuePort]:
-        """Return those of *ports* whose server is on *host* and has no action in hand."""
+        """Return those of *ports* whose server is on *host* and has no task_state."""
         if not ports:
             return []
         with self.conductor.database.read() as connection:

@@ -338,7 +338,8 @@ class MigrationTask:
         return stays
 
     def ensure_on(self, host: str, want: Mapping[str, Any]) -> dict[str, Any]:
-        """Bring the server on a host into the state *want*, with a restart if necessary. Return the agent's resource.
+        """Bring the server on a host into the state *want*, with a restart if necessary. Return it as its agent reports
+        it.
         """
         self.work.confirm_lease()
         with self.work.client(host) as client, self.work.guest(client) as watch:

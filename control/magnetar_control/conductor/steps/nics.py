@@ -70,8 +70,8 @@ def any_remote_managed(nics: Sequence[ServerNic]) -> bool:
 
 
 def bind_started_devices(work: Work, resource: Mapping[str, Any]) -> None:
-    """Report the virtual functions of a started guest (in the agent's *resource*) to the OVN of its SmartNICs: the host
-    may have replaced one that was gone."""
+    """Report the virtual functions of a started guest to the OVN of its SmartNICs: the host may have replaced one that
+    was gone. *resource*: the server as its agent reports it."""
     if work.rule.starts and any_remote_managed(work.nics):
         work.conductor.services.network.bind(work.id, work.server.host, work.confirm_lease, nic_devices(resource))
 
@@ -83,8 +83,8 @@ def await_ports(work: Work, host: str) -> None:
 
 
 def bind_nics(work: Work, host: str, resource: Mapping[str, Any], *, waits: bool) -> None:
-    """Bind the server's ports to *host* with the devices in the agent's *resource*. *waits*: also wait until the ports
-    are ready, as ``await_ports`` does."""
+    """Bind the server's ports to *host*, with the devices in *resource*, the server as its agent reports it. *waits*:
+    also wait until the ports are ready."""
     network, bound = work.conductor.services.network, (work.id, host, work.confirm_old_lease, nic_devices(resource))
     if not waits:
         network.bind(*bound)
@@ -145,13 +145,14 @@ def nics_for_agent(work: Work, host: str, nics: Sequence[ServerNic]) -> list[dic
 
 
 def nic_devices(resource: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """Return the host's device of each NIC, by MAC, from the agent's *resource*."""
+    """Return the host's device of each NIC, by MAC, from *resource*, the server as its agent reports it."""
     devices_by_mac: dict[str, dict[str, Any]] = resource.get("nic_devices") or {}
     return devices_by_mac
 
 
 def nic_devices_on_host(work: Work, host: str) -> dict[str, dict[str, Any]]:
-    """Return ``nic_devices`` of a server that has moved to *host*. The agent is asked only if a NIC has a device."""
+    """Return the host's device of each NIC, by MAC, for a server that has moved to *host*; empty, without a request to
+    the agent, if no NIC has a device."""
     if not any(nic.get("devices") for nic in work.nics):
         return {}
     with work.client(host) as client:
@@ -159,6 +160,6 @@ def nic_devices_on_host(work: Work, host: str) -> dict[str, dict[str, Any]]:
 
 
 def observed_columns(nics: Sequence[ServerNic], resource: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the columns of the server that follow from its NICs and the agent's resource."""
+    """Return the server's columns that follow from its NICs and from *resource*, the server as its agent reports it."""
     return {"power_state": power_number(resource["power_state"]), "instance_name": resource["instance_name"],
             "addresses": servers.json_text(addresses_of_nics(nics, resource.get("addresses") or {})), "fault": None}

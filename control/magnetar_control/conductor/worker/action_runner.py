@@ -135,8 +135,8 @@ class ActionRunner:
         return None if due is None else due + DUE
 
     def _begins(self, database: Database, action: ActionRow) -> bool:
-        """Count a taken action as in hand. Return ``False`` if it is in hand here already: it was taken again after its
-        lease had expired."""
+        """Count an action that was taken from the queue. Return ``False`` if this conductor runs it already: it was
+        taken again after its lease had expired."""
         return self.conductor.shares.begin((database.name, action.id), action.host, action.waits_for)
 
     def _submit(self, database: Database, taken: Sequence[Any]) -> None:
@@ -236,7 +236,7 @@ class ActionRunner:
         return work.continuation if work else None
 
     def _not_continued(self, *works: Work) -> None:
-        """Count the continuations of *works* as no longer in hand: no thread will run them."""
+        """Stop counting the continuations of *works*: no thread will run them."""
         for work in works:
             if work.continuation:
                 self.conductor.shares.end((work.continuation.database.name, work.continuation.action.id))

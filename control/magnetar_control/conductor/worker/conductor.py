@@ -163,9 +163,9 @@ class Conductor:
             self._settling_since = time.monotonic()
 
     def settling(self) -> bool:
-        """Return whether hosts may look down only because this conductor has not had the time to hear them; an answer
-        "No valid host" means nothing then. On a busy machine the first attempt comes long after the conductor's
-        start."""
+        """Return whether hosts that are up may still look down, because this conductor has not had the time to hear
+        them: the error "No valid host" means nothing then. On a busy machine the first attempt to reach a host comes
+        long after the conductor's start."""
         if self._settling_since is None:
             return True
         young = time.monotonic() - self._settling_since < self.settings.host_down_after

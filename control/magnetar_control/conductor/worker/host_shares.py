@@ -27,8 +27,8 @@ class HostBusy(Exception):
 
 
 class HostShares:
-    """The actions that this conductor has in hand, counted by host. *most*: how many may be in hand at one host;
-    *is_up*: whether a host is up."""
+    """The actions that this conductor has taken from queues, counted by host. *most*: the maximum at one host; *is_up*:
+    whether a host is up."""
 
     def __init__(self, most: int, is_up: Callable[[str], bool]) -> None:
         self._most, self._is_up = most, is_up
@@ -38,7 +38,7 @@ class HostShares:
         self._lock, self._choosing = threading.Lock(), threading.Lock()
 
     def most(self, host: str) -> int:
-        """Return how many actions may be in hand at *host*."""
+        """Return how many actions this conductor may have at *host* at the same time."""
         return self._most if self._is_up(host) else max(1, self._most // DOWN)
 
     def now(self) -> HostShare:
@@ -61,7 +61,7 @@ class HostShares:
 
     def begin(self, key: Key, host: str | None, waits_for: str | None = None) -> bool:
         """Count the action *key* (database and number) for its server's *host*, and for the other host that it
-        *waits_for*. Return ``False`` if it was in hand already."""
+        *waits_for*. Return ``False`` if it was counted already."""
         with self._lock:
             new = key not in self._hosts
             self._hosts[key] = host
@@ -71,7 +71,7 @@ class HostShares:
 
     @contextlib.contextmanager
     def resting(self, key: Key) -> Iterator[None]:
-        """Do not count an action in hand for any host within the block, while it waits for a guest."""
+        """Do not count the action *key* for any host within the block, while it waits for a guest."""
         with self._lock:
             host = self._hosts.get(key)
             asks_elsewhere = {other: since for other, since in self._others.items() if other[0] == key}
@@ -86,7 +86,7 @@ class HostShares:
                 self._others.update(asks_elsewhere)
 
     def end(self, key: Key) -> None:
-        """Stop counting an action: it is in hand no longer."""
+        """Stop counting the action *key*: this conductor no longer runs it."""
         with self._lock:
             self._hosts.pop(key, None)
             for other in [ask for ask in self._others if ask[0] == key]:
@@ -94,7 +94,7 @@ class HostShares:
 
     @contextlib.contextmanager
     def asking(self, key: Key, host: str) -> Iterator[None]:
-        """Count an action in hand for *host* too within the block. If the host has no room, wait. Raises ``HostBusy``
+        """Count the action *key* for *host* too within the block. If the host has no room, wait. Raises ``HostBusy``
         after ``TURN`` seconds, or when another action has used the host for that long."""
         began, mine = time.monotonic(), self._enter(key, host)
         while mine is None:

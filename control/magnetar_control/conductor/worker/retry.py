@@ -44,9 +44,8 @@ def retry_later(work: Work) -> bool:
 
 
 def _deleted(work: Work) -> bool:
-    """Return whether a deletion of the server waits for this action, which may have been in hand when it was requested.
-    The deletion frees everything of the server, even if its host does not answer. Return ``False`` if this action is
-    itself a deletion."""
+    """Return whether a deletion of the server waits for the end of this action. The deletion frees everything of the
+    server, even if its host does not answer. Return ``False`` if this action is itself a deletion."""
     if work.action.action in stopped_actions.GOING:
         return False
     with work.database.read() as connection:

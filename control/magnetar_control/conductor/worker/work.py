@@ -219,8 +219,8 @@ class Work:
 
     @contextlib.contextmanager
     def asking(self, host: str | None) -> Iterator[None]:
-        """Count the action for *host* within the block; it may have to wait for its turn first. Raises ``HostBusy``,
-        and ``LeaseLost``: another conductor may have repeated or undone a request to the host since."""
+        """Count the action for *host* within the block; wait first while the host has no room for it. Raises
+        ``HostBusy``, and ``LeaseLost``: another conductor may have repeated or undone a request to the host since."""
         self.confirm_old_lease()
         if not host:  # the server has none; asking for a client reports that
             yield
@@ -394,7 +394,8 @@ class Work:
         self._end("failed", "Error", values)
 
     def matches(self, resource: Mapping[str, Any]) -> bool:
-        """Return whether the action has left the server in the power state of the host's *resource*, or deleted it."""
+        """Return whether *resource*, the server as its host reports it, has the power state that the action has left.
+        Also true if the action deletes the server, or *resource* has no known power state."""
         power_state = str(resource.get("power_state"))
         return self.rule.task == servers.DELETING or power_state not in POWERS or self._left.get(
             "power_state") == power_number(power_state)

@@ -23,7 +23,7 @@ class RunningWork(Protocol):
 
 
 class WorksInHand:
-    """The running works by database and number of their action."""
+    """The running works of this conductor, by database and number of their action."""
 
     def __init__(self) -> None:
         self.works: dict[Key, Any] = {}

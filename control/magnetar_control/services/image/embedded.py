@@ -85,8 +85,8 @@ class EmbeddedImages:
 
     def create(self, context: Context, name: str | None, *, share_with: str | None = None,
                **attributes: Any) -> Document:
-        """Create an image as ``services.Images`` does; also accepts ``tags``. Raises ``InvalidRequest``, 403, 409,
-        413."""
+        """Create and return a queued image. *attributes*: the fields of ``services.Images.create``, and ``tags``.
+        Raises ``InvalidRequest``, 403, 409, 413."""
         properties = attributes.pop("properties", {})
         fields.check_properties(properties)
         id = fields.ID.check(attributes.pop("id"), "id") if attributes.get("id") else str(uuid.uuid4())
@@ -112,7 +112,8 @@ class EmbeddedImages:
             return images.require_image_document(connection, None, id)
 
     def update(self, context: Context, id: str, change: Callable[[Document], Document]) -> Document:
-        """Update an image as ``services.Images`` does. Raises ``NotFound``, ``InvalidField``, ``Forbidden``."""
+        """Change an image, and return it. *change*: returns the new values for the image. Raises ``NotFound``,
+        ``InvalidField``, ``Forbidden``."""
         with self.database.write() as connection:
             image = images.require_image_document(connection, context, id, lock=True)
             check_image_owner(context, image)

@@ -58,8 +58,8 @@ class ImageListing:
 
 def find_image_document(connection: Connection, context: Context | None, id: str,
                         lock: bool = False) -> Document | None:
-    """Return the image; ``None`` unless *context* may see it. Without *context*, which means the control plane, every
-    image is visible. *lock*: no other client changes the image until the transaction ends."""
+    """Return the image; ``None`` if there is none that *context* may see. Without *context*, which means the control
+    plane, every image is visible. *lock*: no other client changes the image until the transaction ends."""
     if context is not None and not context.is_reader:
         return None
     values: dict[str, str | None] = {"id": id}

@@ -44,7 +44,7 @@ class Remote:
         self._json, self._asked = client.json, client.asked
 
     def show(self, context: Context, id: str) -> Document | None:
-        """Return the image; ``None`` unless *context* may see it.
+        """Return the image; ``None`` if there is none that *context* may see.
 
         The request uses the user's token, if there is one. Without a token (a conductor that works for a user who was
         admitted earlier) a private image of another project is not returned.

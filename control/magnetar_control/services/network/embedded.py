@@ -188,8 +188,8 @@ class EmbeddedNetworks:
                                  allocation_pools=[{"start": str(net[2]), "end": str(net[-2])}], **common)
 
     def check_requested(self, context: Context, requested: Any, external: bool = False) -> list[PortRequest]:
-        """Check *requested* as ``services.Networks`` does. A request for a new port also has ``make``: the port's id is
-        derived from it, so that a repeated ``allocate`` creates no second port."""
+        """Check the networks that a server requests, and return one request for each NIC. A request for a new port has
+        ``make``: the port's id is derived from it, so that a repeated ``allocate`` creates no second port."""
         try:
             with self.database.read() as connection:
                 return requested_networks.parse_requested_networks(connection, context, requested, external)
@@ -218,7 +218,7 @@ class EmbeddedNetworks:
     def allocate(self, context: Context, server_id: str, requested: Sequence[PortRequest],
                  groups: Sequence[str] = (), sure: Sure = always_allowed, hostname: str = "",
                  host: str = "") -> list[ServerNic]:
-        """Create ports and return NICs as ``services.Networks`` does. *groups*: names or ids of the security groups of
+        """Create the missing ports of a server, and return its NICs. *groups*: names or ids of the security groups of
         new ports."""
         project, makes = context.project_id or "", not all(request.get("port_id") for request in requested)
 

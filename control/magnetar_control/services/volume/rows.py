@@ -41,13 +41,13 @@ def visible_to_caller(table: Table, context: Context) -> ColumnElement[bool]:
 
 
 def find_visible_row(connection: Connection, table: Table, context: Context, id: str) -> RowMapping | None:
-    """Return the row if *context* may see it; ``None`` otherwise."""
+    """Return the row *id* of *table*; ``None`` if there is none that *context* may see."""
     return connection.execute(select(table).where(table.c.id == id,
                                                   visible_to_caller(table, context))).mappings().first()
 
 
 def get_visible_row(connection: Connection, table: Table, context: Context, id: str) -> RowMapping:
-    """Return the row if *context* may see it. Raises ``NotFound``."""
+    """Return the row *id* of *table*. Raises ``NotFound`` if there is none that *context* may see."""
     row = find_visible_row(connection, table, context, id)
     if row is None:
         raise NotFound(f"{NOUNS[table.name]} {id} could not be found.")
@@ -166,7 +166,7 @@ class Reading:
             return self.documents(connection, rows, **shown), count
 
     def find(self, context: Context, id: str) -> Document | None:
-        """Return the document *id*; ``None`` unless *context* may see it."""
+        """Return the document *id*; ``None`` if there is none that *context* may see."""
         with self.database.read() as connection:
             row = find_visible_row(connection, self.table, context, id)
             return self.documents(connection, [row])[0] if row else None

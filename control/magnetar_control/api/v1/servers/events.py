@@ -182,7 +182,7 @@ def _force_delete(caller: Caller, driver: CloudServers, key: str, args: Document
 
 
 def _clear_password(caller: Caller, driver: CloudServers, key: str, args: Document, operation: Operation) -> Document:
-    """Delete the password that the guest has left for its user."""
+    """Delete the password that the guest has left for its user. Return the outcome with the server."""
     NoArguments.check(args)
     row = driver.existing(caller, key)
     server = ServerActions(caller, row.id, operation)

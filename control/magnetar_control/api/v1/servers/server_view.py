@@ -49,7 +49,8 @@ def _addresses(row: ServerRow, floating: Mapping[tuple[str, str], str] | None) -
 
 def render_server(row: ServerRow, image_name: Callable[[str], str], on_host: bool, password: bool,
                   floating: Mapping[tuple[str, str], str] | None) -> Document:
-    """Return the server of a *row*; ``CloudServers.public`` makes the form of answers from it.
+    """Return the server of *row* as a document, with keys for the plan that ``CloudServers.public`` removes for
+    answers.
 
     *image_name*: returns an image's name by its uuid. *floating*: {(MAC, fixed address): floating IP}. *on_host*:
     include the host and the server's name there. *password*: include the password that the guest has left.
