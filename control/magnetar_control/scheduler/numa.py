@@ -127,8 +127,8 @@ class HostNuma:
         return free
 
     def chosen(self, needs: Needs, worth: Mapping[int, int]) -> frozenset[int]:
-        """Return the ids of the cells that the agent would choose; none if the server does not fit. *worth*: by cell,
-        how much the agent prefers it."""
+        """Return the ids of the cells that the agent would choose; an empty set if the server does not fit. *worth*: by
+        cell, how much the agent prefers it."""
         try:
             return frozenset(cell["host"] for cell in place_guest(_free(self.free).cells, needs, worth)["cells"])
         except NoFit:

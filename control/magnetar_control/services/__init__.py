@@ -314,7 +314,7 @@ class Volumes(Protocol):
         description, metadata. Repeated calls return the same snapshot."""
 
     def delete_snapshot(self, context: Context, id: str) -> None:
-        """Remove a snapshot, even an unfinished one; do nothing when there is none."""
+        """Remove a snapshot, even an unfinished one; do nothing when there is no such snapshot."""
 
     def create(self, context: Context, size: int, **fields: Any) -> Document:
         """Create and return a volume of *size* GiB. A worker creates its content later, see ``wait``. *fields*: name,
@@ -380,7 +380,7 @@ class Volumes(Protocol):
         """Return the name of the compute host that stores the volume."""
 
     def delete(self, context: Context, id: str) -> None:
-        """Remove a volume without attachments; do nothing when there is none."""
+        """Remove a volume without attachments; do nothing when there is no such volume."""
 
 
 class KeyManager(Protocol):

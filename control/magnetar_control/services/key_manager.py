@@ -49,8 +49,9 @@ class KeyStore:
 
     def create_key(self, id: str, like: str | None = None, owner: str | None = None,
                    asks: Context | None = None) -> str:
-        """Return the key with this uuid; if there is none, create it, as ``services.KeyManager`` says. Of two keys that
-        are created concurrently, the first one stays."""
+        """Return the key with this uuid. If there is none, create it: random, or equal to the key *like*; for the user
+        *owner*. Of two keys that are created concurrently, the first one stays. Raises ``NotFound`` without the key
+        *like*, and ``Forbidden`` if the key is not of the user who *asks*."""
         text = self._text(id)
         if text is None:
             like_text = None if like is None else self._text(like)

@@ -116,7 +116,7 @@ class Together:
                     del self._begun[alike]
 
     def _threaded(self, handle: Handle, request: Request) -> Answered:
-        """Run *handle* in a thread, and return a future of its answer. Other than with ``run_in_executor``, the answer
+        """Run *handle* in a thread, and return a future of its answer. Unlike with ``run_in_executor``, the answer
         returns to the event loop by one call instead of a chain of futures with locks."""
         loop = asyncio.get_running_loop()
         answered: Answered = loop.create_future()

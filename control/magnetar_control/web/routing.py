@@ -50,8 +50,8 @@ class Router(Generic[R]):
             node.setdefault(_END, {}).setdefault(route.method, []).append((tuple(names), route))
 
     def find(self, path: str) -> dict[str, list[tuple[R, dict[str, str]]]]:
-        """Return the routes at *path* by method, each with its parameters; an empty dict if unknown. Raises as
-        ``path_segments``."""
+        """Return the routes at *path* by method, each with its parameters; an empty dict for an unknown path. Raises
+        ``Fault`` 400 for a word that is too long."""
         parts = path_segments(path)
         if 1 < len(parts) <= self._slash + 1 and not parts[-1]:
             parts.pop()

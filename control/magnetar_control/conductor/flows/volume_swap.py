@@ -61,8 +61,8 @@ def _swap(work: Work, attachment: VolumeOfServer) -> None:
 
 def _swap_on_host(work: Work, place: str) -> str:
     """Let the server's agent replace the old volume by the new one, which is stored on the host *place*. Return the
-    device name. Other actions can use the worker meanwhile, since the copy takes longer for a larger volume. The agent
-    ends the copy when the server is deleted, or after the setting ``action_timeout``."""
+    device name. Other actions can use the worker meanwhile. The agent ends the copy when the server is deleted, or
+    after the setting ``action_timeout``."""
     with work.conductor.places.resting((work.database.name, work.action.id)), \
             agents_of_volume(work, work.server.host, place) as (server_agent, volume_agent):
         def cancel(operation: str) -> None:

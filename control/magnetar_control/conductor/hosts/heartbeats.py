@@ -59,7 +59,8 @@ class Heartbeats:
                 of_hosts.pop(host, None)
 
     def hear(self, host: str, report: str | None, settled: Collection[str] = ()) -> None:
-        """Queue a heartbeat of *host*. *report*, *settled*: as in ``Heartbeat``."""
+        """Queue a heartbeat of *host*. *report*: the changing properties as JSON, or ``None``; *settled*: uuids of the
+        evacuations that are handled already."""
         with self._changed:
             if host in self._renewed:
                 self._heard[host] = Heartbeat(report, settled)

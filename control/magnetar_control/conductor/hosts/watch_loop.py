@@ -280,7 +280,8 @@ class HostFollower:
         self._put(partial(self._complete_evacuations, self._connection, self._settled))
 
     def on_event(self, event: str, document: Mapping[str, Any]) -> None:
-        """Handle an event, or put it into the queue of the host's jobs."""
+        """Handle a heartbeat, or pass a report on servers to the running action of the server, otherwise to the host's
+        jobs."""
         watch = self.watch
         if event == "heartbeat":
             heartbeat = document.get("host") or {}  # without libvirt, a part of it is null

@@ -109,7 +109,7 @@ class AuditReader:
         return state
 
     def ask_cell(self, cell: CellMapping, database: Database, query: Executable, **parameters: Any) -> list[Any]:
-        """Return the rows of a query; none when the cell does not answer."""
+        """Return the rows of a query; an empty list when the cell does not answer."""
         if cell.id not in self.silent_cells:
             try:
                 with database.read() as connection:
@@ -120,7 +120,8 @@ class AuditReader:
         return []
 
     def ask_cell_about(self, cell: CellMapping, database: Database, query: Executable, ids: Iterable[str]) -> list[Any]:
-        """Return the rows of *query* about the *ids*, in parts of ``MANY`` ids; none when the cell does not answer."""
+        """Return the rows of *query* about the *ids*, fetched in parts of ``MANY`` ids; an empty list when the cell
+        does not answer."""
         return [row for some in split_ids(ids) for row in self.ask_cell(cell, database, query, ids=some)]
 
     def _read_host(self, state: AuditState, host: AuditedHost) -> None:

@@ -89,8 +89,8 @@ def free_reserved_volumes(work: Work) -> None:
 
 
 def _prepare_again(work: Work, host: str) -> tuple[list[Document], list[str]]:
-    """Return the result of ``prepare_volumes`` for a server that was on a host before: reserve its present volumes
-    again, and keep their device names."""
+    """Reserve the present volumes of a server that was on a host before. Return its block devices in the agent's form,
+    with the same device names, and the uuids of volumes on other hosts."""
     agent_devices, abroad, attachments = _local(work), [], work.volumes
     volumes = work.conductor.services.volume
     for attachment, order in zip(attachments, boot_order(attachments), strict=True):

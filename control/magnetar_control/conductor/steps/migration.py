@@ -142,8 +142,8 @@ class MigrationTask:
         self.work.load()
 
     def note_host(self, host: str, server: Mapping[str, Any] | None = None, **values: Any) -> None:
-        """Save that the server is on *host*, and set columns as ``note`` does. If that host is in another cell, the
-        server leaves this one (``cross_cell``)."""
+        """Save that the server is on *host*, and set columns *values* of the migration and *server* of the server. If
+        that host is in another cell, the server leaves this one (``cross_cell``)."""
         where = cross_cell.host_and_cell_columns(self.work, host)
         if len(where) > 1:
             self.work.flush()  # do the deferred writes: after this transaction nothing changes the row here
@@ -266,7 +266,7 @@ class MigrationTask:
             self.conductor.read_host(name)
 
     def sides(self, source_host: str, target_host: str) -> AbstractContextManager[tuple[migrate.Side, migrate.Side]]:
-        """Return a context manager that yields the agents of both hosts. Raises ``HostDown``."""
+        """Return a context manager that yields the agents of *source_host* and *target_host*. Raises ``HostDown``."""
         return self.work.sides(source_host, target_host, f"{source_host} or {target_host}")
 
     def _plan(self, kind: str, source_host: str, target_host: str) -> None:

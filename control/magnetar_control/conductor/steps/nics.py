@@ -129,9 +129,9 @@ def claimed_cards(work: Work, host: str, nics: Sequence[ServerNic]) -> dict[str,
 
 
 def nics_for_agent(work: Work, host: str, nics: Sequence[ServerNic]) -> list[dict[str, Any]]:
-    """Return the NICs of a new server as ``nic_for_agent`` does. NICs with OVN ports also name the physical network
-    that carries them, if the server has NUMA cells and the host's agent is recent enough to report the networks near
-    its cells."""
+    """Return the NICs of a new server in the agent's form. NICs with OVN ports also name the physical network that
+    carries them, if the server has NUMA cells and the host's agent is recent enough to report the networks near its
+    cells."""
     cards = claimed_cards(work, host, nics)
     agent_nics = [nic_for_agent(nic, cards) for nic in nics]
     near = [nic.get("network_affinity") if "port" in agent_nic else None for nic,

@@ -124,8 +124,8 @@ class ActionRunner:
                 database.bell.wait(servers.ACTIONS_BELL, ring_count, self._pause(database))
 
     def _pause(self, database: Database) -> float | None:
-        """Return how many seconds to wait for news of *database* before its queue is read again: until the next delayed
-        action is due, or ``None`` for the usual time."""
+        """Return how many seconds to wait before the queue of *database* is read again without a notification: until
+        the next delayed action is due, or ``None`` for the usual time."""
         if not self.conductor.places.left[database.name]:
             return None
         try:

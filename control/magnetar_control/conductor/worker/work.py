@@ -373,8 +373,8 @@ class Work:
             self._deferred.append(lambda connection: actions.end_event_row(connection, number, **ended))
 
     def done(self, **values: Any) -> None:
-        """End the action successfully, in one transaction: no task_state, the vm_state of its row in ``ACTIONS``, and
-        *values*."""
+        """End the action successfully, in one transaction: clear the server's task_state, and set its vm_state to the
+        one in the action's row in ``ACTIONS``, and its columns *values*."""
         if self.rule.after:
             values.setdefault("vm_state", self.rule.after)
         self.notifications.ended(None, self.server.host if self.server else None)

@@ -33,7 +33,7 @@ class RoleAssignments:
         self.tokens = tokens
 
     def roles(self, **named: str) -> Documents:
-        """Return the roles that are directly assigned to the actor on the target."""
+        """Return the roles that are directly assigned to the actor (user or group) on the target; *named* has both."""
         with self.tokens.database.read() as connection:
             ids = select(tables.assignments.c.role_id).filter_by(**_assignment_columns(connection, named))
             return ROLES.documents(connection, tables.roles.c.id.in_(ids))
@@ -45,12 +45,12 @@ class RoleAssignments:
                 raise _missing(named)
 
     def give(self, **named: str) -> None:
-        """Assign a role; do nothing when it is assigned already."""
+        """Assign the role to the actor on the target (all in *named*); do nothing when it is assigned already."""
         with self.tokens.change() as connection:
             insert_if_absent(connection, tables.assignments, **_assignment_columns(connection, named))
 
     def take(self, **named: str) -> None:
-        """Remove a role assignment. Raises ``NotFound`` when the role is not assigned."""
+        """Remove the role assignment *named*. Raises ``NotFound`` when the role is not assigned."""
         with self.tokens.change() as connection:
             if not connection.execute(delete(tables.assignments).filter_by(**_assignment_columns(connection,
                                                                                                  named))).rowcount:

@@ -201,8 +201,8 @@ def _place(connection: Connection, values: Document) -> None:
 
 def complete_identity_values(connection: Connection, resource: IdentityResource, values: Document,
                              row: Row | None) -> None:
-    """Check the references in *values*, and add defaults and the new epoch, for a new resource (*row* is ``None``) or a
-    change of *row*. Raises ``InvalidRequest``, ``Forbidden``."""
+    """Check the references in *values*; add defaults, and the new epoch if older tokens must end. *row*: the row that
+    is changed; ``None`` for a new resource. Raises ``InvalidRequest``, ``Forbidden``."""
     def check_reference(table: Any, field: str) -> None:
         id = values.get(field)
         if id is not None and fetch_identity_row(connection, table, id=id) is None:

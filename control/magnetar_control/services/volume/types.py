@@ -101,8 +101,8 @@ class TypeStore:
             self._check_free(connection, name)
 
     def check_change(self, context: Context, name_or_id: str, *, must_be_unused: bool) -> None:
-        """Raise the error that a change or deletion of the type would raise. *must_be_unused*: whether volumes with the
-        type prevent it: for a deletion, or a change of values that volumes were created with."""
+        """Raise the error with which a change or deletion of the type would fail. *must_be_unused*: fail also while
+        volumes have the type, as for a deletion, or a change of values that volumes were created with."""
         with self.database.read() as connection:
             (self._unused if must_be_unused else self._made)(connection, context, name_or_id)
 

@@ -149,12 +149,13 @@ class Networking(CloudDriver):
         return any(not is_uuid_key(key) for key in words if key)
 
     def checked(self, want: Document) -> Document:
-        """Return *want* for a new resource, in the service's names. Raises ``InvalidField``."""
+        """Return the fields of *want*, a new resource, under the service's names, after a check. Raises
+        ``InvalidField``."""
         settable = [field.name for field in self.kind.settable() if field.name != "id"]
         return as_named(self.body.check(self.values(want, settable), ""))
 
     def differing(self, want: Document, have: Document) -> Document:
-        """Return the fields of *want* that differ from *have*, in the service's names. Raises ``InvalidField``."""
+        """Return the fields of *want* that differ from *have*, under the service's names. Raises ``InvalidField``."""
         names = [field.name for field in self.kind.settable()
                  if field.name in want and want[field.name] != have.get(field.name)]
         return as_named(self.body.changes(self.values(want, names), ""))

@@ -112,12 +112,12 @@ def permanent_rows() -> Iterator[NorthRow]:
 
 
 def group_name(id: str) -> str:
-    """Return the name of the port group of a security group. OVN's names of sets have no dashes."""
+    """Return the name of the port group of the security group *id*; OVN allows no dashes in it."""
     return f"mag_{id.replace('-', '_')}"
 
 
 def set_name(id: str, version: int) -> str:
-    """Return the name of the address set that has the addresses of one IP version of an address group."""
+    """Return the name of the address set with the addresses of one IP *version* of the address group *id*."""
     return f"mag_ag_{id.replace('-', '_')}_ip{version}"
 
 

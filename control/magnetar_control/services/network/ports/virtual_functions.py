@@ -61,8 +61,8 @@ def vif_type(row: Mapping[Any, Any]) -> str:
 
 
 def devices_of_port(row: Mapping[Any, Any]) -> dict[str, int]:
-    """Return the devices that a port needs from its server's host, in the form of claims. *row*: with ``vnic_type`` and
-    ``profile``, and ``type`` and ``bridge`` of its network."""
+    """Return {``network_devices_name``: 1} for the device that a port needs from its server's host; empty if it needs
+    none. *row*: with ``vnic_type`` and ``profile``, and ``type`` and ``bridge`` of its network."""
     if row["vnic_type"] in BY_OVN:
         return {network_devices_name(bandwidth_network(row["type"], row["bridge"]), row["vnic_type"]): 1}
     return {network_devices_name(row["bridge"], row["vnic_type"], is_trusted(row)): 1} if is_host_device(row) else {}

@@ -83,9 +83,9 @@ def prepare_floating_ip_update(connection: Connection, context: Context, row: Ro
 
 
 def _reaches(connection: Connection, context: Context, row: Document | RowMapping, wish: Document) -> Document:
-    """Return the columns that ``leads_to`` returns, for an association with a port. Raises ``InvalidRequest``, as
-    Neutron does, if port forwardings lead to the same port and fixed address: answers to forwarded packets would leave
-    with the associated floating IP as their source address."""
+    """Return the columns of a floating IP's target, as ``leads_to`` does. Raises ``InvalidRequest``, as Neutron does,
+    if port forwardings lead to the same port and fixed address: answers to forwarded packets would leave with the
+    associated floating IP as their source address."""
     target = leads_to(connection, context, row, wish)
     if connection.execute(select(forwardings.c.id).where(
             forwardings.c.internal_port_id == target["port_id"],
