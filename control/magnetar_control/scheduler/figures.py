@@ -25,8 +25,8 @@ def host_limits(host: HostState) -> dict[str, int]:
 
 
 def host_allocation_ratio(host: HostState, name: str) -> float | None:
-    """Return the allocation ratio of a resource: the host's own, otherwise the ratio of its aggregates or the settings,
-    calculated from the host's limit, which is rounded. Return ``None`` if the host has none of the resource."""
+    """Return the allocation ratio of the resource *name*: the host's own; otherwise the ratio of its aggregates or the
+    settings, calculated from the host's limit, which is rounded. ``None`` if the host has none of the resource."""
     row = host.columns
     if (own_ratio := row.own_ratio(name)) is not None:
         return own_ratio

@@ -36,7 +36,7 @@ class BarbicanKeys(KeyStore):
         self._client = ServiceClient("key manager", url, "/v1/secrets", token, ca, timeout)
 
     def certificate(self, context: Context, id: str) -> bytes:
-        """Return a certificate as ``services.KeyManager`` does. The request uses the user's token; without one the
+        """Return the X.509 certificate with this uuid, PEM or DER. The request uses the user's token; without one the
         service user's, and then Barbican must allow the service user to read the certificate. Raises ``Forbidden``, and
         ``Conflict`` for a secret of another type."""
         try:

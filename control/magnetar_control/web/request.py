@@ -91,8 +91,8 @@ class Request:
                 free()
 
     def download(self, pieces: Iterator[bytes]) -> Iterator[bytes]:
-        """Return *pieces* as content for an answer. They hold a place for downloads until they are closed. Raises as
-        ``upload``."""
+        """Return *pieces* as content for an answer. They hold a place for downloads until they are closed. Raises
+        ``TooManyRequests``, ``Unavailable``."""
         return pieces if self.transfers is None else Pieces(pieces, self.transfers.downloads.take(self.context))
 
 

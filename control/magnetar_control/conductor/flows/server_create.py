@@ -175,8 +175,9 @@ def _search_again(work: Work, host: str | None) -> None:
 
 
 def _try_another_host(work: Work, tries: Tries, error: MagnetarError) -> None:
-    """Claim a host that was not tried, otherwise a broken host that is up again, and queue the build there. If there is
-    no such host, search again later while a silent host may come back; when none can, the server goes to error."""
+    """Claim a host that was not tried, otherwise a host of ``tries.broken`` that is up again, and queue the build
+    there. If there is no such host, search again later while a silent host may come back; when none can, the server
+    goes to error."""
     none: NoValidHost | None = None
     for ignored in dict.fromkeys((frozenset(tries.tried), frozenset(tries.tried) - frozenset(tries.broken))):
         spec = spec_of(work, ignored=ignored, cell_id=work.conductor.cell.id)

@@ -181,7 +181,7 @@ class HostWatch:
         conductor.read_host(name)
 
     def _on_event(self, name: str, client: Client, event: str, document: Mapping[str, Any]) -> None:
-        """Handle one event of an agent. Events of a server with an action in hand go to that action. An event may be
+        """Handle one event of an agent. Events of a server with a running action go to that action. An event may be
         older than the result of the action, so a server that differs from its event is read again from the host."""
         if event in ("servers", "server"):
             self._passwords(name, document.get("servers") or [document])

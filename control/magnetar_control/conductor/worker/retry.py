@@ -91,7 +91,7 @@ def attempt_action(work: Work, do: Callable[[], Mapping[str, Any] | None], fails
 def flow_on_host(fails: Callable[[Work, MagnetarError], None],
                  down: Callable[[Work, HostDown], None] = Work.failed) -> Callable[[Ask], Callable[[Work], None]]:
     """Return a decorator that makes a flow from a function that calls the host's agent. *fails*: ``Work.failed`` or
-    ``Work.error``. *down*: as in ``attempt_action``."""
+    ``Work.error``. *down*: called with the ``HostDown`` when no attempt is left."""
     def made(ask: Ask) -> Callable[[Work], None]:
         @wraps(ask)
         def flow(work: Work) -> None:

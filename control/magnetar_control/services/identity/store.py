@@ -82,8 +82,8 @@ class IdentityStore:
             return self._update(connection, self.resource.row(connection, id), values, body)
 
     def change_tags(self, id: str, change: Callable[[Tags], Tags]) -> Tags:
-        """Set the resource's tags to what *change* returns for the present tags, and return the new ones, so that
-        concurrent changes do not undo each other. Raises the errors of ``update``."""
+        """Set the resource's tags to what *change* returns for the present tags, in one transaction, so that concurrent
+        changes do not undo each other. Return the new tags. Raises the errors of ``update``."""
         with self.tokens.change() as connection:
             row = self.resource.row(connection, id)
             body = {"tags": change(self.resource.document(row)["tags"])}

@@ -159,8 +159,8 @@ class Reading:
 
     def list(self, context: Context, listing: VolumeListing = OWN,
              **shown: bool) -> tuple[Documents, int | None]:
-        """Return a page of documents, and the total of all pages if *listing* wants the total. *shown*: see
-        ``documents``."""
+        """Return a page of documents, and the total of all pages if *listing* wants the total. *shown*: flags of the
+        store's ``documents``."""
         with self.database.read() as connection:
             rows, count = select_listing_page(connection, context, self.table, listing)
             return self.documents(connection, rows, **shown), count

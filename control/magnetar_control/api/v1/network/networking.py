@@ -128,7 +128,8 @@ class Networking(CloudDriver):
                  "_owner": row["project_id"], **self.shown(row)} for row in service_rows]
 
     def shown(self, row: Row) -> Document:
-        """Return those fields of the kind that are made from *row* alone, except the fields that all kinds have."""
+        """Return the fields of the kind that are made from *row* alone, without those of all kinds (id, name,
+        description, times)."""
         raise NotImplementedError
 
     # Requests

@@ -131,7 +131,7 @@ class CloudServers(CloudDriver):
 
     # Requests
     def given(self, key: str, want: Document) -> Document:
-        """Return *want* after a check. It may contain ``host``, which the kind itself only reports."""
+        """Return *want* after a check. Unlike the kind, which only reports ``host``, *want* may contain ``host``."""
         host = want.get("host")
         document = super().given(key, {name: value for name, value in want.items() if name != "host"})
         return document if host is None else {**document, "host": Text(1, 255).check(host, "host")}

@@ -165,7 +165,8 @@ def _ports(connection: Connection, ids: Sequence[str] | None) -> Iterator[Logica
 
 
 def _policy(port: RowMapping) -> str | None:
-    """Return the QoS policy of a port: its own, or its network's. The cloud's own ports have none."""
+    """Return the id of a port's QoS policy: its own, or its network's; ``None`` if there is none, or the port is the
+    cloud's own."""
     if port["device_owner"].startswith(router_ports.OWN):
         return None
     policy_id: str | None = port["qos_policy_id"] or port["network_policy"]

@@ -63,7 +63,7 @@ class Southbound:
 
     def chassis(self) -> dict[str, str]:
         """Return the name of each SmartNIC's chassis, by serial number; if several chassis report one number, the first
-        by name. Raises ``Unavailable`` as ``chassis_of`` does."""
+        by name. Raises ``Unavailable`` if the database has never answered."""
         open_ = self._connected()
         with open_.lock:
             rows = sorted(open_.idl.tables[CHASSIS].rows.values(), key=lambda row: row.name, reverse=True)

@@ -97,8 +97,8 @@ def function_rates(connection: Connection, rows: Sequence[Mapping[Any, Any]]) ->
 
 
 def host_device_nic(row: Mapping[Any, Any], rate: Mapping[str, int] = MappingProxyType({})) -> dict[str, Any]:
-    """Return the NIC of a host device in the agent's form. *row*: as in ``devices_of_port``, also with ``id``, and
-    ``segment`` of its network. *rate*: from ``function_rates``."""
+    """Return the NIC of a host device in the agent's form. *row*: with ``id``, ``vnic_type`` and ``profile``, and
+    ``type``, ``bridge`` and ``segment`` of its network. *rate*: from ``function_rates``."""
     if row["vnic_type"] in BY_OVN:
         return {"port": row["id"], "vnic_type": row["vnic_type"],
                 "physical_network": bandwidth_network(row["type"], row["bridge"])}
