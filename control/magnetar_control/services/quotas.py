@@ -83,5 +83,5 @@ class Quotas:
 
     def within(self, connection: Connection, project: str, **more: int) -> None:
         """Raise the service's quota error if the usage plus *more*, by resource, exceeds the project's limits. Locks
-        the quota as ``bound`` does."""
+        the project's quota until the transaction ends."""
         self.check(connection, project, self.bound(connection, project, *more), **more)

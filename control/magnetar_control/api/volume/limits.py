@@ -142,8 +142,8 @@ class LimitRoutes:
                              and query.get("host") in (None, service["host"], service["host"].partition("@")[0])]}
 
     def messages(self, request: Request) -> Document:
-        """Return the messages about failures (3.3). Administrators may list the messages of all projects or of another
-        project."""
+        """Return the messages about failures in the caller's project (3.3). Administrators may list the messages of all
+        projects or of another project."""
         check_known(request, (*MESSAGE_FILTERS, *PAGING, "all_tenants", "project_id"))
         query = dict(request.query)
         project_id = query.get("project_id")

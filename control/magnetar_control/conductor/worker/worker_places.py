@@ -16,7 +16,7 @@ GUESTS = 64
 
 
 class WorkerPlaces:
-    """The places (slots) of *count* workers; each running action uses one. *shares*: the actions in hand by host."""
+    """The places (slots) of *count* workers; a running action uses one. *shares*: the conductor's actions by host."""
 
     def __init__(self, count: int, shares: HostShares) -> None:
         self._shares = shares

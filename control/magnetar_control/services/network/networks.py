@@ -154,8 +154,8 @@ def _check_internal(values: Document, made: Document | RowMapping) -> None:
 
 def _check_default(connection: Connection, values: Document) -> None:
     """Check ``is_default`` in *values*, all values of a network. Raises ``InvalidField`` if the network is not
-    external, and ``Conflict`` if another network is the default. Routers of the projects' first networks have their
-    gateway in it."""
+    external, and ``Conflict`` if another network is the default. The routers of the projects' first networks have their
+    gateway in the default network."""
     if not values["is_default"]:
         return
     if not values["external"]:

@@ -26,7 +26,7 @@ def tags_of(row: Mapping[Any, Any]) -> list[str]:
 
 
 def tag_filters(table: Table) -> Mapping[str, Callable[[Sequence[str]], ColumnElement[bool]]]:
-    """Return the list filters by tags for *table*; none if its resources cannot have tags."""
+    """Return the list filters by tags for *table*; an empty mapping if its resources cannot have tags."""
     if "tags" not in table.c:
         return {}
 

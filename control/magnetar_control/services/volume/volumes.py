@@ -139,7 +139,7 @@ def volume_image_metadata(image: Document) -> Document:
 
 
 def attachments_of(connection: Connection, ids: Iterable[str]) -> dict[str, list[RowMapping]]:
-    """Return the attachments of each volume, oldest first, with the columns ``HELD``."""
+    """Return the attachments of each volume, oldest first, by the volume's id; with the columns ``HELD``."""
     attachments_by_volume: dict[str, list[RowMapping]] = {id: [] for id in ids}
     query = select(*(attachments.c[name] for name in HELD)).where(attachments.c.volume_id.in_(attachments_by_volume))
     for row in connection.execute(query.order_by(attachments.c.created_at, attachments.c.id)).mappings():

@@ -62,7 +62,7 @@ class ServerView(View):
         self._floating: Mapping[str, Mapping[tuple[str, str], str]] = {}
 
     def documents(self, rows: Sequence[Any]) -> list[dict[str, Any]]:
-        """Return the documents of *rows*. If they have addresses, fetch the floating IPs of all rows together."""
+        """Return the documents of *rows*. If documents have addresses, fetch the floating IPs of all rows together."""
         stored_rows = [row.stored if isinstance(row, ServerRow) else row for row in rows]
         if "addresses" in self.empty:
             self._floating = servers.server_floating_ips(self.call.cloud, stored_rows)

@@ -87,7 +87,7 @@ class RbacPolicies(CloudDriver):
 
 
 def _project(caller: Caller, key: str) -> str:
-    """Return the id of a project, or ``*`` for all."""
+    """Return the id of the project *key*, a name or id; ``*``, which means all projects, is returned unchanged."""
     return key if key == EVERYBODY else resolve_project_id(caller, key, "target_project")
 
 

@@ -204,7 +204,7 @@ _FIXED = select(*addresses.c["port_id", "subnet_id", "ip_address"]).where(
 
 
 def addresses_of(connection: Connection, ids: Sequence[str]) -> dict[str, list[Document]]:
-    """Return ``fixed_ips`` of each port."""
+    """Return ``fixed_ips`` of each port, by the port's id."""
     addresses_by_port: dict[str, list[Document]] = {}
     for row in connection.execute(_FIXED, {"ids": list(ids)}):
         addresses_by_port.setdefault(row.port_id, []).append({"subnet_id": row.subnet_id, "ip_address": row.ip_address})

@@ -45,7 +45,7 @@ def qos_policy_documents(connection: Connection, rows: Sequence[RowMapping]) -> 
 
 
 def rules_of_policies(connection: Connection, ids: Collection[str]) -> dict[str, list[RowMapping]]:
-    """Return the rules of each policy."""
+    """Return the rules of each policy, by the policy's id."""
     rules_by_policy: dict[str, list[RowMapping]] = {}
     for rule in connection.execute(select(qos_rules).where(qos_rules.c.policy_id.in_(ids)).order_by(
             qos_rules.c.created_at, qos_rules.c.id)).mappings() if ids else ():

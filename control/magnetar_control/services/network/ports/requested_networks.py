@@ -210,7 +210,7 @@ def _check_networks(connection: Connection, context: Context, plain: Sequence[Do
 
 
 def subnets_of(connection: Connection, ids: Collection[str]) -> dict[str, list[RowMapping]]:
-    """Return the subnets of each network, oldest first."""
+    """Return the subnets of each network, oldest first, by the network's id."""
     choices: dict[str, list[RowMapping]] = {id: [] for id in ids}
     for row in connection.execute(_SUBNETS, {"ids": list(ids)}).mappings():
         choices[row["network_id"]].append(row)

@@ -52,7 +52,7 @@ def trunk_documents(connection: Connection, rows: Sequence[RowMapping]) -> list[
 
 
 def _subports_of(connection: Connection, ids: Sequence[str]) -> dict[str, list[Document]]:
-    """Return the subports of each trunk, sorted by VLAN tag."""
+    """Return the subports of each trunk, sorted by VLAN tag, by the trunk's id."""
     subports_by_trunk: dict[str, list[Document]] = {}
     for row in connection.execute(select(subports).where(subports.c.trunk_id.in_(ids)).order_by(
             subports.c.trunk_id, subports.c.segmentation_id)):

@@ -50,7 +50,8 @@ def visible_subnets(context: Context) -> ColumnElement[bool]:
 
 
 def _listed_subnets(context: Context) -> ColumnElement[bool]:
-    """Return the SQL condition of ``visible_subnets`` in a faster form for lists (``sharing.listed_ids``)."""
+    """Return the SQL condition for the subnets that the caller's project owns, and the subnets of visible networks, in
+    a form that is fast for lists (``sharing.listed_ids``)."""
     if context.is_admin:
         return true()
     project, own, inside = context.project_id or "", subnets.alias(), subnets.alias()
