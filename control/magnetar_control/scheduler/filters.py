@@ -265,7 +265,7 @@ def has_wanted_capabilities(host: HostState, spec: RequestSpec) -> bool:
 
 
 def has_wanted_figures(host: HostState, spec: RequestSpec) -> bool:
-    """The host's numbers match the flavor's extra specs. A number that the host lacks matches none."""
+    """Return whether the host's numbers match the flavor's extra specs. A number that the host lacks matches none."""
     return all((actual := host_figure(host, path)) is not None and matches_extra_spec(actual, text)
                for path, text in wanted_capabilities(spec) if path[0] in FIGURES)
 
@@ -292,7 +292,7 @@ def has_free_devices(host: HostState, spec: RequestSpec) -> bool:
 
 
 def devices_in_all(host: HostState, spec: RequestSpec) -> bool:
-    """The host has enough devices in total, counting those in use."""
+    """Return whether the host has as many PCI devices as *spec* requests, counting those in use."""
     devices_by_name = host.profile.capabilities.get("pci_devices", {})
     return all(devices_by_name.get(name, {}).get("total", 0) >= count for name, count in spec.devices.items())
 

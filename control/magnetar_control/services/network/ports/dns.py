@@ -49,7 +49,8 @@ def server_dns_name(hostname: str) -> str:
 
 
 def domains_of_networks(connection: Connection, rows: Sequence[RowMapping], usual: str) -> dict[str, str]:
-    """Return {network id: DNS domain} for the networks *rows*. *usual*: the domain of networks without one."""
+    """Return {network id: DNS domain} for the networks of *rows* (their ``network_id``). *usual*: the domain of
+    networks without one."""
     ids = {row["network_id"] for row in rows}
     domain_by_network = dict.fromkeys(ids, usual)
     for row in connection.execute(_DOMAINS, {"ids": list(ids)}) if ids else ():
