@@ -51,8 +51,8 @@ class ComputeApplication(Application):
 
     def way(self, request: Request) -> Way:
         """Override ``Application.way``: return how the request is run. Requests that may wait for hosts run in separate
-        threads. With the embedded identity service, GET requests that read only a little from databases run in few
-        threads; if all databases are SQLite, one at a time or, without a query, in the event loop."""
+        threads. With the embedded identity service, short GET requests run in threads, a few at a time; if all
+        databases are SQLite, in the event loop or, with a query string in the URL, one at a time in a thread."""
         if request.method != "GET" or self.cloud.settings.keystone_url is not None or not (
                 self._quick.fullmatch(request.path)):
             return Way.WAIT if self._may_wait(request) else Way.THREAD

@@ -363,8 +363,8 @@ class EmbeddedNetworks:
             return list(connection.execute(_USER_IDS, {"after": after, "most": limit}).scalars())
 
     def on_host(self, network_id: str) -> Document | None:
-        """Return the network in the form of the agents, if the agents make it; ``None`` for other networks. The name is
-        derived from the network's uuid, and therefore the same on each host."""
+        """Return the resource ``network`` for agents, with the same name on each host; ``None`` if the network is
+        missing, has no subnet, or is of a type that agents do not create."""
         with self.database.read() as connection:
             network = connection.execute(select(networks).where(networks.c.id == network_id)).mappings().first()
             subnet = connection.execute(select(subnets).where(subnets.c.network_id == network_id)
