@@ -47,7 +47,7 @@ log = logging.getLogger(__name__)
 
 
 class ManagedHost:
-    """The host and the drivers of all kinds, as requests need them; without threads."""
+    """The host with the drivers of all kinds of resources, which requests need. It has no threads; see ``Agent``."""
 
     def __init__(self, host: LocalHost) -> None:
         self.host = host

@@ -68,7 +68,8 @@ NOBODY = Peer("nobody", None, None, "tls")
 
 # The unix socket ------------------------------------------------------------------------------------------------
 def unix_socket_peer(sock: Any, group: str) -> Peer:
-    """Return the caller on unix socket *sock*: root, the agent's own user and members of *group* may operate."""
+    """Return the caller on the unix socket *sock*. Root, the agent's own user and members of *group* get the scope
+    operate, other users a refusal."""
     _pid, uid, gid = struct.unpack("3i", sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i")))
     name = _user(uid)
     if uid in (0, os.geteuid()):

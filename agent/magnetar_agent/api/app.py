@@ -47,7 +47,8 @@ REQUEST_ID = re.compile(r"req-[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
 
 def failure_response(error: MagnetarError, request_id: str) -> Json:
-    """Return the response for *error*."""
+    """Return *error* as a JSON response with its HTTP status, and with the headers that the statuses 401 and 405
+    require."""
     headers = {"www-authenticate": 'Bearer realm="magnetar"'} if error.status == 401 else {}
     headers.update({"allow": error.details["allow"]} if "allow" in error.details else {})
     return Json({"error": {**error.as_dict(), "request_id": request_id}}, error.status, headers)
@@ -226,7 +227,7 @@ class Pages:
 
 
 class AgentApplication(Front):
-    """The agent's HTTP application, an ASGI callable; the server that runs it uses *feed* and *tokens*."""
+    """The agent's HTTP application (ASGI). *feed*: the events for watchers, by default a new ``Feed``."""
 
     def __init__(self, agent: ManagedHost, feed: Feed | None = None) -> None:
         tokens, metrics = access.BearerTokens(agent.host.settings.tokens_file), AgentMetrics(agent.host)
@@ -242,7 +243,8 @@ class AgentApplication(Front):
         self.api = api
 
     def admit_connection(self, transport: asyncio.BaseTransport) -> bool:
-        """Return whether a new connection is served; called in the server's loop."""
+        """Return true: every new connection is served. A simulator of hosts overrides this. Called in the server's
+        loop."""
         return True
 
     def accept_link(self, transport: asyncio.BaseTransport, admitted: Callable[[], None]) -> None:

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Many ensures in one call: items that need no change are found from one snapshot of the host, the others run in
-parallel."""
+"""The batch request, which ensures many resources. Items that need no change are found from one snapshot of the host,
+the others run in parallel."""
 
 from __future__ import annotations
 

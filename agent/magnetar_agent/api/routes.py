@@ -136,8 +136,8 @@ async def wait_for_operation(operation: Operation, wait: float) -> bool:
 
 
 def operation_response(operation: Operation, ended: bool, shape: Callable[[Any], dict[str, Any]]) -> Json:
-    """Return the response for *operation*: once it has *ended*, 200 with its result as *shape* returns it; before that,
-    202 with the operation. Raises the operation's error."""
+    """Return the response for *operation*. When it has *ended*: 200 with its result, which *shape* converts to a
+    document, or raise its error. Before that: 202 with the operation."""
     if not ended:
         return Json({"operation": operation.as_dict(), "request_id": operation.request_id}, 202,
                     {"location": f"/v1/operations/{operation.id}"})
@@ -151,12 +151,12 @@ def operation_response(operation: Operation, ended: bool, shape: Callable[[Any],
 
 
 def ensure_answer(ensured: Any) -> dict[str, Any]:
-    """Return the body of the answer to an ensure."""
+    """Return the body of the answer to a ``PUT``: the fields of *ensured*, a ``Result``, and its warnings."""
     return {"warnings": getattr(ensured, "warnings", []), **ensured.as_dict()}
 
 
 class Resources:
-    """The routes of one kind."""
+    """The HTTP handlers for the resources of one kind."""
 
     def __init__(self, agent: ManagedHost, kind: type[Kind]) -> None:
         self.agent, self.kind = agent, kind
@@ -230,7 +230,7 @@ class Resources:
 
 
 class Tasks:
-    """The routes of operations."""
+    """The HTTP handlers for operations."""
 
     def __init__(self, agent: ManagedHost) -> None:
         self.agent = agent

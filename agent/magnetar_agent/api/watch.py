@@ -55,8 +55,8 @@ FRESH = 0.4
 
 
 class Watcher:
-    """One client: the events of ``CHOICES`` that it requested, its unread events, and a function that cuts its
-    connection."""
+    """A client of ``GET /v1/watch`` and its unread events. *abort* cuts its connection. *events*: the types of events
+    that it requested."""
 
     #: A watcher with more unread events is cut off; when it connects again it gets the states of all servers.
     BEHIND = 1000
@@ -136,7 +136,7 @@ class EventLane:
 
 
 class Feed:
-    """The events for all watchers, and the thread that sends them. *lane*: that thread, if other feeds share it."""
+    """The events of one host for all its watchers. *lane*: the thread that sends them, by default a new one."""
 
     def __init__(self, host: LocalHost, lane: EventLane | None = None) -> None:
         self.host = host

@@ -42,7 +42,8 @@ ASLEEP = ("The server is suspended to disk and would wake up to other disks than
 
 
 class AttachmentDriver(DocumentDriver):
-    """The driver of attachments, one for each pair of server and volume; see ``volumes.attaching``."""
+    """The driver of volume attachments; see ``volumes.attaching``. A volume is attached at most once to the same
+    server."""
 
     unique_names = False
 
@@ -204,7 +205,8 @@ def _named(host: LocalHost, noun: str, key: str, document: Document | None) -> D
 
 
 def _remote_volume(host: LocalHost, want: Fields, document: Document | None) -> Document:
-    """Return a stand-in for the document of a volume that another host has."""
+    """Return a stand-in for the document of a volume of another host, made of the facts in ``origin`` of *want*. Raises
+    ``InvalidField`` or ``Conflict`` for an ``origin`` that cannot be used."""
     Uuid().check(want["volume"], "volume")
     origin = want["origin"]
     remote.check_origin(host, origin)

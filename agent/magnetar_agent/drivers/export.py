@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class ExportDriver(DocumentDriver):
-    """The driver of exports, one for each pair of server and volume."""
+    """The driver of volume exports. An export permits one server of another host to use one volume of this host."""
 
     unique_names = False
 

@@ -125,7 +125,8 @@ def _remove(task: Task) -> None:
 
 
 def _renewed(want: Fields, old: Fields) -> Fields:
-    """Return *want* without values that were computed for another mode or other addresses."""
+    """Return *want* without values that were computed for *old*, the fields before the change, and that do not fit the
+    new mode, addresses or DHCP."""
     want = dict(want)
     follow: tuple[str, ...] = ("cidr", "bridge", "dhcp") if want["mode"] != old["mode"] else ()
     if follow or want.get("cidr") != old.get("cidr") or want.get("dhcp") != old.get("dhcp"):

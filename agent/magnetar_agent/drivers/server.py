@@ -82,7 +82,8 @@ class ServerDriver:
                                    else host.hypervisor.domains())
 
     def observe(self, host: LocalHost, document: Document, snapshot: Any = None) -> Fields | None:
-        """Return the input of ``server_plan.plan``: the server's fields as its domain and its files have them."""
+        """Return the server's current state, the argument *have* of ``server_plan.plan_server``, from its domain and
+        its files. The state of a missing server has the power ``missing``."""
         domain = snapshot.domains.get(document.id) if snapshot else host.hypervisor.domain(document.id)
         if domain is not None and not domain.owned:
             domain = None  # not ours: left alone, and defining ours is refused
@@ -113,7 +114,7 @@ class ServerDriver:
         return have
 
     def plan(self, want: Fields | None, have: Fields | None) -> Iterator[Step]:
-        """Yield the steps of ``server_plan.plan``."""
+        """Yield the steps of ``server_plan.plan_server``."""
         return server_plan.plan_server(want, have)
 
     def show(self, host: LocalHost, document: Document, have: Fields | None, snapshot: Any = None) -> Fields:

@@ -12,8 +12,8 @@ from magnetar_core.hardware.numa import SMALL_KIB, HostCell, held_cpus, numa_nee
 
 
 class GuestNode(NamedTuple):
-    """A NUMA cell of the guest: its virtual CPUs, MiB, the host's cell, and the KiB of its pages; 0 for
-    normal pages."""
+    """A NUMA cell of the guest: its virtual CPUs, its memory in MiB, the number of the host's cell that it uses, and
+    the KiB of its pages (0 for normal pages)."""
 
     id: int
     cpus: str

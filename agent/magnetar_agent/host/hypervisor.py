@@ -114,9 +114,9 @@ class MigrationParams:
     """The parameters of a live migration.
 
     *libvirt*, *qemu* and *disks*: unix sockets on this host that lead to the target's libvirt and to its two QEMU
-    sockets; QEMU listens on the same paths there. The target's XML of the guest has another *folder* of its files
-    (source, target), and other *nics* by MAC (network, bridge, tap, port). *devices*: the alias of each PCI device of
-    this host, by its address.
+    sockets; QEMU listens on the same paths there. *folder*: the folder of the guest's files, as a pair (path on the
+    source, path on the target). *nics*: the target's (network, bridge, tap, port) of each NIC, by MAC. *devices*: the
+    alias of each PCI device of this host, by its address.
 
     *native*: the host that QEMU sends memory and disks to directly, and the name in the certificate that QEMU shows
     there; without it memory and disks go through the sockets. *persistent* is the domain's XML for later starts at the
@@ -193,8 +193,8 @@ class LocalHypervisor(HypervisorNetworks, HypervisorDisks, HypervisorStorage, Pr
         """Return what the host lacks to limit the traffic of NICs; "" if nothing."""
 
     def numa_cells(self) -> list[HostCell]:
-        """Return the NUMA cells of the host by id, at least one. A cell has all its CPUs as shared ones, and of its
-        pages only the large ones."""
+        """Return the NUMA cells of the host by id, at least one. All CPUs of a cell count as shared. Of its pages only
+        the large ones are included."""
 
     def cpu_choices(self, virt_type: str) -> CpuChoices:
         """Return the CPU modes and models that guests of this type (kvm, qemu) can have."""

@@ -80,7 +80,8 @@ class PortSecurity:
             self._thread.join(20)
 
     def status(self) -> dict[str, Any]:
-        """Return the field ``port_security`` of ``kinds.Host``."""
+        """Return the host's field ``port_security``: the number of filtered ``ports``, and the ``reason`` why filters
+        are missing or incomplete ("" if they are not)."""
         ports = self._loaded.ports if self._loaded else ()
         return {"ports": sum(not port.switched for port in ports),
                 "reason": self.reason or self.host.hypervisor.switch_unfiltered()}

@@ -125,7 +125,8 @@ class PowerSync:
         self._busy = not self._todo.empty()
 
     def _next(self) -> hv.DomainEvent | str | None:
-        """Return the next event. An event that was postponed, because its server was busy, comes again after ``AGAIN``
+        """Wait for the next task of the thread and return it: an event, ``connected`` after a connection to libvirt, or
+        ``None`` at the end. Events that were postponed, because their server was busy, come again after ``AGAIN``
         seconds."""
         while True:
             try:

@@ -37,7 +37,8 @@ class ProviderConfig:
 
     @property
     def told(self) -> dict[str, list[str]]:
-        """Return the field ``provider_config`` of ``kinds.Host``."""
+        """Return the host's field ``provider_config``: the ``files`` that were read, and the ``problems`` of ignored
+        files."""
         return {"files": [*self.files], "problems": [*self.problems]}
 
 

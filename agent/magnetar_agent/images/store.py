@@ -100,7 +100,7 @@ class ContentPart:
         os.fchown(descriptor, os.geteuid(), os.getegid())
 
     def head(self) -> bytes:
-        """Return the first bytes, as ``image_format.inspect_image`` needs them."""
+        """Return the first bytes of the content, as many as ``image_format.inspect_image`` needs."""
         return os.pread(self.descriptor, HEAD, 0)
 
     def check_digests(self, checksum: str | None) -> None:

@@ -102,7 +102,8 @@ class MetadataService:
             self._thread.join(20)
 
     def status(self) -> dict[str, Any]:
-        """Return the field ``metadata_service`` of ``kinds.Host``."""
+        """Return the host's field ``metadata_service``: the ``bridges`` that have the service, and the ``reason`` why
+        the service does not work ("" if it does)."""
         return {"bridges": sorted({gate.bridge for gate in tuple(self._gates.values()) if gate.mac}),
                 "reason": self.reason}
 

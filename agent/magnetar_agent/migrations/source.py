@@ -214,7 +214,7 @@ class _Counted:
 
 
 class _Move:
-    """One attempt to move the server to the target."""
+    """One attempt of a migration to move its server to the target."""
 
     def __init__(self, task: Task) -> None:
         self.task, self.host, self.document = task, task.host, task.document

@@ -55,7 +55,7 @@ def check_attachments(host: LocalHost, server: Document, want: Fields) -> None:
 
 
 def _post_copy(want: Fields) -> str | None:
-    """Return the name of the field of *want* that allows a post-copy; ``None`` if none does."""
+    """Return the name of the field of *want*, a migration's fields, that allows a post-copy; ``None`` if none does."""
     return "post_copy" if want.get("post_copy") else "on_time_limit" if want["on_time_limit"] == "post_copy" else None
 
 

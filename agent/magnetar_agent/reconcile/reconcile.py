@@ -126,7 +126,7 @@ def change_resource(drivers: Drivers, kind: type[Kind], document: Document, want
 
 
 class _Change(Change):
-    """One ensure of a resource on this host, except its removal."""
+    """One request to create or change a resource on this host (an ensure; removals are separate)."""
 
     def __init__(self, host: LocalHost, driver: Driver, key: str, requested: Fields, permissions: Mapping[str, Any],
                  dry_run: bool, operation: Operation) -> None:

@@ -37,9 +37,9 @@ TIDY = frozenset({"fetch", "plug"})
 
 
 def pass_with_power(former: Document | None, steps: Sequence[Step]) -> bool:
-    """Return whether *steps* need no flush. After a loss of power the guest is off, no caller was told that the steps
-    are done, and so *former*, the document before them, is right again. False if a guest is restored from its saved
-    memory, which the restore removes."""
+    """Return whether *steps* may be done without a flush of the document: they only start, pause or resume the guest,
+    which is off after a loss of power, so that *former*, the document before them, is right again. False for a new
+    server, and for a restore from saved memory, which removes that memory."""
     return former is not None and former.want.get("power") in (OFF, RUNNING, PAUSED) and PASSING.issuperset(
         step.verb for step in steps)
 

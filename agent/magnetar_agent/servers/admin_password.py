@@ -135,8 +135,8 @@ def _locked(host: LocalHost, id: str) -> Iterator[Document]:
 
 @dataclass
 class _Pending:
-    """A server with a note: *due*: time of the next attempt; *looked*: time of the last one; *until* and *aside* as in
-    the note."""
+    """A server with a note: its guest has not got the password yet. *due*: time of the next attempt; *looked*: time of
+    the last one; *until* and *aside* as in the note."""
 
     until: float
     due: float

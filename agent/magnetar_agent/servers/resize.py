@@ -18,13 +18,14 @@ if TYPE_CHECKING:
 
 
 def recorded_sizes(document: Document) -> Fields:
-    """Return the disk sizes for ``observe``: *root_bytes*, 0 for none, and *sizes*, the bytes of the other disks by
-    file."""
+    """Return the recorded sizes of a server's disks: ``root_bytes`` (0 for none), and ``sizes``, the bytes of the other
+    disks by file."""
     return {"root_bytes": document.state.get("root_bytes", 0), "sizes": sizes_of(document.want, document.state)}
 
 
 def sizes_of(want: Fields, state: Fields) -> dict[str, int]:
-    """Return *sizes* of ``recorded_sizes``, the bytes of disks by file, from *want* and *state* of a document."""
+    """Return the bytes of each ephemeral and swap disk that exists, by file, from *want* and *state* of a server's
+    document."""
     made = state.get("made", [])
     # A server of an agent that did not note sizes has those of its document: they could not change.
     return {**{name: size for name, size in disk_sizes(want).items() if name in made},

@@ -101,7 +101,8 @@ def _cd_names(host: LocalHost, desired: Fields, parts: Fields) -> set[str]:
 
 
 def _alike(host: LocalHost, requested: Fields, recorded: Fields) -> bool:
-    """Return whether the *requested* item has no value that differs from the *recorded* one."""
+    """Return whether *requested*, an item of a requested mapping, has the same values as the *recorded* item. A value
+    that *requested* leaves out counts as the same."""
     normalized = dict(requested)
     if "uuid" in normalized and normalized.pop("uuid") not in (recorded.get("uuid"), recorded.get("name")):
         standing = host.documents.look_for(KINDS.get(requested["source_type"], "volume"), requested["uuid"])
@@ -148,7 +149,8 @@ def _complete_block_device(host: LocalHost, desired: Fields, requested: Fields, 
 
 
 def _volume(host: LocalHost, made: Fields, field: str, id: str | None) -> None:
-    """Complete the item *made* of a volume: resolve the volume or its source, and draw the uuid of a new volume."""
+    """Complete *made*, an item of the mapping whose disk is a volume: resolve the volume or its source, and draw the
+    uuid of a new volume. *id*: the server's uuid, ``None`` for a new server. Raises ``InvalidField`` below *field*."""
     source = made["source_type"]
     if made.get("guest_format"):
         raise InvalidField(f"{field}.guest_format", "is for blank local disks only (BDM-13)")
@@ -175,8 +177,8 @@ def _volume(host: LocalHost, made: Fields, field: str, id: str | None) -> None:
 
 
 def _existing(host: LocalHost, made: Fields, volume: Document, field: str, id: str | None) -> None:
-    """Complete the item *made* for an existing volume. Raises an error if it requests a size or a pool, or if the
-    volume is not free."""
+    """Complete *made*, an item of the mapping, with the uuid of the existing *volume*. Raises ``InvalidField`` if the
+    item requests a size or a pool, and ``Conflict`` if the volume is not free."""
     for name in ("volume_size", "volume_type"):
         if name in made:
             raise InvalidField(f"{field}.{name}", "is for volumes that are made; this one has its size and pool")
@@ -186,8 +188,8 @@ def _existing(host: LocalHost, made: Fields, volume: Document, field: str, id: s
 
 
 def _draw(host: LocalHost, made: Fields, field: str, id: str | None) -> None:
-    """Set the uuid of the new volume of the item *made*, after a check of its pool: the requested uuid or, for an
-    existing server (*id*), always a new one, since its item differs from the recorded one."""
+    """Set the uuid of the volume that will be made for *made*, an item of the mapping, after a check of its pool: the
+    requested uuid, or a new one. An existing server (its uuid *id*) always gets a new one."""
     pools.find_pool(host, made.get("volume_type", pools.DEFAULT), f"{field}.volume_type").check_usable()
     if id is not None:
         made.pop("volume", None)
@@ -208,8 +210,8 @@ def _check_volume_free(host: LocalHost, volume: Document, server: str | None) ->
 
 
 def _check_whole(desired: Fields, made: list[Fields]) -> None:
-    """Raise ``InvalidField`` if the items *made* break a rule for all of them together, such as a volume that is named
-    twice."""
+    """Raise ``InvalidField`` if *made*, all items of the mapping, break a rule together, such as two items with one
+    volume."""
     turns = sorted(block_device["boot_index"] for block_device in made if block_device.get("boot_index") is not None)
     has_own_image = desired.get("image") is not None and not any(
         block_device["source_type"] == "image" and block_device["destination_type"] == "local" for block_device in made)

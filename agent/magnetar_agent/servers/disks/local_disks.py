@@ -27,8 +27,8 @@ def local_disk_files(mapping: Iterable[Mapping[str, Any]]) -> list[tuple[Mapping
 
 
 def check_item(host: LocalHost, desired: Fields, made: Fields, field: str) -> None:
-    """Resolve the image of the item *made*. Raises ``InvalidField`` if the item is invalid regardless of the other
-    items."""
+    """Resolve the image of *made*, an item of the mapping that is a local disk. Raises ``InvalidField`` naming *field*
+    if the item is invalid whatever the other items are."""
     for name, allowed, why in REFUSED:
         if name in made and made[name] not in allowed:
             raise InvalidField(f"{field}.{name}", why, made[name])

@@ -47,7 +47,7 @@ def held_pmem_names(host: LocalHost, without: str = "") -> set[str]:
 
 
 def pmem_facts(host: LocalHost) -> dict[str, dict[str, Any]]:
-    """Return the field ``pmem`` of ``kinds.Host``."""
+    """Return the host's field ``pmem``: by label, the numbers of all and of free namespaces, and their sizes in MiB."""
     by_label: dict[str, dict[str, Any]] = {}
     had = held_pmem_names(host) if host.settings.pmem_namespaces else set()
     for namespace in host_pmem_namespaces(host):

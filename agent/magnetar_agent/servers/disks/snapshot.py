@@ -116,8 +116,8 @@ def _size(host: LocalHost, document: Document) -> int:
 
 def _root(host: LocalHost, document: Document, secret: str | None) -> Disk:
     """Return the root disk to copy: a disk of the server, or a volume, perhaps of another host. Raises ``Conflict`` if
-    no image can be made of it. *secret*: see ``actions.HostCreateImageArgs``.
-    """
+    no image can be made of it. *secret*: the uuid of the key in the cloud's key manager with which the image of an
+    encrypted disk is encrypted."""
     item = root_block_device(document.want)
     root = spec.arranged_disks(host, document, rescued=False)[0]
     if item and root.serial != item["volume"]:

@@ -54,7 +54,8 @@ def _uuid(server: str) -> str:
 
 
 def mdev_facts(host: LocalHost, mdev_devices: Sequence[MdevParent]) -> dict[str, Any]:
-    """Return ``mdevs`` of ``kinds.Host``. *mdev_devices*: ``divisible_devices``."""
+    """Return the host's field ``mdevs``: an item for each of *mdev_devices* (``divisible_devices``) with its type, and
+    the numbers of all and of free parts."""
     return {"mdevs": [{"parent": device.address, "type": device.type, "numa_node": device.node, "total": device.total,
                        "free": max(0, device.total - _taken(host, device)), "provider": _provider(device.address),
                        **({"traits": list(device.traits)} if device.traits else {})} for device in mdev_devices]}
@@ -67,7 +68,8 @@ def _provider(address: str) -> str:
 
 def mdev_providers(host: LocalHost, mdev_devices: Sequence[MdevParent],
                    above: Mapping[int, str]) -> list[dict[str, Any]]:
-    """Return *mdev_devices* as ``providers`` of ``kinds.Host``. *above*: the provider of each NUMA cell."""
+    """Return an item of the host's field ``providers`` for each of *mdev_devices*, with its inventory of virtual GPUs
+    and the servers that hold one. *above*: the name of each NUMA cell's provider."""
     by_address: dict[str, dict[str, Any]] = {}
     for device in mdev_devices:
         inventory = {"total": device.total, "reserved": 0, "max_unit": device.total}
@@ -80,7 +82,7 @@ def mdev_providers(host: LocalHost, mdev_devices: Sequence[MdevParent],
 
 
 def mdev_totals(host: LocalHost) -> dict[str, Any]:
-    """Return ``mdevs`` of ``kinds.Host``, with all mediated devices counted as free."""
+    """Return the host's field ``mdevs`` as ``mdev_facts`` does, but with all parts counted as free."""
     return {"mdevs": [{**mdev, "free": mdev["total"]} for mdev in mdev_facts(host, divisible_devices(host))["mdevs"]]}
 
 

@@ -142,8 +142,8 @@ def _taken(device: PciDevice, had: Container[str]) -> bool:
 
 
 def pci_facts(host: LocalHost, pci_devices: Sequence[PciDevice]) -> dict[str, Any]:
-    """Return ``pci_devices`` and ``pci_pools`` of ``kinds.Host`` for *pci_devices*. A used one-time device without a
-    server is left out, so that it is not claimed."""
+    """Return the host's fields ``pci_devices`` (numbers of all and of free devices by alias) and ``pci_pools`` (the
+    same by pool) for *pci_devices*. A used one-time device without a server is left out, so that it is not claimed."""
     aliases = host.settings.pci_alias
     pci_devices = pci_devices if aliases or any(device.of_network for device in pci_devices) else ()
     had, used, places = (held_pci_addresses(host), _used(host),
@@ -169,8 +169,9 @@ def pci_facts(host: LocalHost, pci_devices: Sequence[PciDevice]) -> dict[str, An
 
 
 def pci_providers(host: LocalHost, pci_devices: Sequence[PciDevice], above: Mapping[int, str]) -> list[dict[str, Any]]:
-    """Return *pci_devices* as ``providers`` of ``kinds.Host``: one for each device, and one for each parent with its
-    virtual functions. A one-time device is reserved once it was used. *above*: the provider of each NUMA cell."""
+    """Return the items of the host's field ``providers`` for *pci_devices*: one for each device, but only one for all
+    virtual functions of a parent. A one-time device is reserved once it was used. *above*: the provider of each NUMA
+    cell."""
     used = _used(host)
     by_address = {device.address: device for device in pci_devices}
     by_provider: dict[str, dict[str, Any]] = {}
@@ -193,7 +194,7 @@ def pci_providers(host: LocalHost, pci_devices: Sequence[PciDevice], above: Mapp
 
 
 def pci_device_totals(host: LocalHost) -> dict[str, dict[str, Any]]:
-    """Return ``pci_devices`` of ``kinds.Host``, with all devices counted as free."""
+    """Return the host's field ``pci_devices`` (numbers by alias), with all devices counted as free."""
     return {name: {**counted, "free": counted["total"]} for name,
             counted in pci_facts(host, assignable_devices(host))["pci_devices"].items()}
 
@@ -245,8 +246,9 @@ def choose_pci_devices(host: LocalHost, want: Mapping[str, Any], id: str, had: M
 
 
 def _keep_candidates(units: Sequence[Sequence[str]], of: Sequence[str], had: Mapping[str, str]) -> list[list[str]]:
-    """Return the candidate devices for each of *units*; *of* has the holder of each unit. A unit keeps a device that
-    its holder *had* (holders by address); the other units choose from the rest."""
+    """Return the addresses of the devices that each requested device may be. *units*: the candidates of each requested
+    device; *of*: the holder of each. A holder keeps devices that it *had* (holders by address); for other requests the
+    kept devices are no candidates."""
     kept_by_holder: dict[str, list[str]] = {}
     for candidates, holder in zip(units, of, strict=True):
         kept_by_holder.setdefault(holder, [address for address in candidates if had.get(address) == holder])
@@ -402,7 +404,7 @@ def mac_in_guest(want: Mapping[str, Any], nic: Mapping[str, Any]) -> str:
 
 
 def nic_device_facts(want: Mapping[str, Any], look: Callable[[], Sequence[PciDevice]]) -> dict[str, dict[str, Any]]:
-    """Return ``devices`` of ``kinds.Server``, the server's NICs that are devices, by MAC. *look*:
+    """Return the server's field ``devices``: by MAC, facts about its NICs that are devices of the host. *look*:
     ``assignable_devices``, called only for a server that has such NICs."""
     by_address, macs = {device.address: device for device in look()} if device_nics(want) else {}, want.get(MACS) or {}
     return {mac: {"pci_slot": device.address, "pci_vendor_info": f"{device.vendor_id}:{device.product_id}",

@@ -242,7 +242,8 @@ def domain_numa(host: LocalHost, want: Mapping[str, Any]) -> numa.Numa:
 
 
 def placement_facts(host: LocalHost) -> dict[str, Any]:
-    """Return ``vcpus``, ``pcpus`` and ``numa_cells`` of ``kinds.Host``, and the cells among its ``providers``."""
+    """Return the host's fields ``vcpus`` (shared CPUs), ``pcpus`` (dedicated CPUs) and ``numa_cells``, and the items of
+    its field ``providers`` for the NUMA cells."""
     cells = divide_host_cells(host)
     had = {id: parts for id, want in fields_by_server(host) if (parts := list(_parts(want)))}
     remaining = remaining_cells(cells, chain.from_iterable(had.values()))

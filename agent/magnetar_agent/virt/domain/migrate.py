@@ -170,12 +170,13 @@ def _emulated(domain: Any) -> bool:
 
 @contextmanager
 def _stopped(conn: Any, domain: Any, disks: bool, pause: Callable[[], None]) -> Iterator[None]:
-    """Keep a guest without KVM paused while its memory is copied. Without *disks* the guest is paused now. Otherwise
-    *pause* is called when the disks are copied and the copy of the memory begins.
+    """Keep a guest without KVM paused while its memory is copied. Without *disks* to copy, pause the guest now.
+    Otherwise call *pause*, which pauses the guest, as soon as the disks are copied and the copy of the memory begins.
 
     QEMU's emulator does not always notice that a page was written to again after it was sent: seen with 7.2 in one
     migration out of ten, as panics of guests at the target, with libvirt alone too. After the migration, the agent of
-    the host that has the guest resumes it."""
+    the host that has the guest resumes it.
+    """
     begun, over = threading.Event(), threading.Event()
 
     def iteration(_conn: Any, _domain: Any, _number: int, _opaque: Any) -> None:

@@ -235,8 +235,9 @@ def host_cells(capabilities: ET.Element) -> list[HostCell]:
 
 
 def sev_of(domains: ET.Element) -> dict[str, dict[str, int]]:
-    """Return ``memory_encryption`` of ``kinds.Host`` from libvirt's domain capabilities. libvirt before 8.0 does not
-    report the limit of guests: then there is no limit. A limit of 0 means that the firmware has SEV disabled."""
+    """Return the host's field ``memory_encryption`` from libvirt's domain capabilities: by model, the limit of guests
+    and the parameters of the CPU. Empty without SEV. libvirt before 8.0 reports no limit; a model with the limit 0 is
+    disabled by the firmware, and left out."""
     sev = domains.find("features/sev")
     if sev is None or sev.get("supported") != "yes":
         return {}

@@ -221,8 +221,8 @@ def forbidden_flows(desired: PortFilter, taps: Collection[str], flows: Iterable[
 
 
 def _owners(ports: Iterable[Port]) -> tuple[Mapping[str, Collection[Port]], Callable[[str], Collection[Port]]]:
-    """Return a mapping from address to the ports with that address, and a function that returns the ports that may send
-    from a network with a given address."""
+    """Return a mapping from each address to the ports that have it, and a function that returns, for an address, the
+    ports that may send from a network which contains the address."""
     owners: dict[str, list[Port]] = {}
     wide: dict[tuple[int, int], dict[int, list[Port]]] = {}  # (version, host bits) to network number to ports
     for port in ports:
