@@ -231,8 +231,8 @@ class InventoryModule(BaseInventoryPlugin, Constructable, Cacheable):
     # Queries to the endpoints.
 
     def _servers(self, path, cache):
-        """Return the servers of all endpoints, each with the keys ``WHERE``: from the cache if it is enabled and has
-        the same endpoints, otherwise from the endpoints.
+        """Return the servers of all endpoints, each with the keys ``endpoint`` and ``cloud`` that say where it is: from
+        the cache if it is enabled and has the same endpoints, otherwise from the endpoints.
         """
         key, caching = self.get_cache_key(path), self.get_option("cache")
         connections = self._connections(path)

@@ -65,7 +65,8 @@ class OpenConsoles:
         self._lines: dict[str, asyncio.Future[SerialLine]] = {}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve one console to its end. Raises ``MagnetarError`` before anything was answered."""
+        """Serve one console until it ends. If it cannot be opened, raises ``MagnetarError`` before the client gets any
+        answer."""
         path_match = PATH.fullmatch(scope["path"])
         if not path_match:
             raise NotFound(f"There is no WebSocket at {scope['path']}. Consoles are at /v1/server/KEY/consoles/KIND, "

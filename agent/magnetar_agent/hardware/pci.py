@@ -190,13 +190,14 @@ def alias_names_device(device: PciDevice, alias: str, aliases: Sequence[Mapping[
 
 
 def network_device(sysfs: Path, address: str) -> str:
-    """Return the host's name of the network device of the device; empty while no driver of the host has it."""
+    """Return the host's name of the network device that belongs to the PCI device at *address*; empty while no driver
+    of the host has the PCI device."""
     names = sorted(folder.name for folder in sysfs_entries(sysfs / "bus/pci/devices" / address / "net"))
     return names[0] if names else ""
 
 
 def mac_address(sysfs: Path, address: str) -> str:
-    """Return the MAC of the device's network device; empty without one."""
+    """Return the MAC of the network device that belongs to the PCI device at *address*; empty without one."""
     name = network_device(sysfs, address)
     return sysfs_text(sysfs / "bus/pci/devices" / address / "net" / name / "address").lower() if name else ""
 
@@ -246,7 +247,7 @@ def card_of_function(sysfs: Path, address: str) -> FunctionOf | None:
 
 
 def _functions_of(sysfs: Path, parent: str) -> dict[str, int]:
-    """Return the addresses of the virtual functions of a physical one, with their numbers."""
+    """Map the address of each virtual function of *parent*, the address of a physical function, to its number."""
     links = {link: link.name.removeprefix("virtfn") for link in sysfs_entries(sysfs / "bus/pci/devices" / parent)
              if link.name.startswith("virtfn") and link.is_symlink()}
     return {link.readlink().name: int(number) for link, number in links.items() if number.isdecimal()}
@@ -283,8 +284,8 @@ def check_parents(devices: Sequence[PciDevice]) -> None:
 
 def device_aliases(device: PciDevice, aliases: Sequence[Mapping[str, str]], places: Container[str] = ()) -> tuple[str,
                                                                                                                   ...]:
-    """Return all names of the device: those of *aliases*, those of its physical network and, if its card is one of
-    *places* (``NETWORK/CARD``), those of its card."""
+    """Return all names by which servers can request the device: aliases of the setting (*aliases*), the name for its
+    physical network and, if its card is among *places* (``NETWORK/CARD``), the name for its card."""
     candidates = dict.fromkeys([*(spec["name"] for spec in aliases), *device.of_network,
                                 *(device.of_card if f"{device.physical_network}/{device.card}" in places else ())])
     return tuple(alias for alias in candidates if alias_names_device(device, alias, aliases))

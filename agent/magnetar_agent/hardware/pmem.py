@@ -46,7 +46,8 @@ class GuestPmem(NamedTuple):
 
 
 def present_namespaces(sysfs: Path, labelled: Mapping[str, Sequence[str]]) -> list[Namespace]:
-    """Return the namespaces of the setting ``pmem_namespaces`` (names by label) that exist, in its order."""
+    """Return the namespaces that exist, of those in *labelled*: the setting ``pmem_namespaces``, names by label. The
+    order is the setting's."""
     if not labelled:
         return []
     devices = _devices(sysfs) if any(not name.startswith("/") for names in labelled.values() for name in names) else {}

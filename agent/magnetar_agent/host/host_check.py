@@ -22,8 +22,9 @@ HARDWARE: Mapping[str, Mapping[str, str]] = {
 
 
 def print_host_check(socket: str, needed: Collection[str]) -> int:
-    """Print a line for each of ``NAMES``. Return the exit status: 1 when a required feature is missing, otherwise 0.
-    Required: *needed*, ``ALWAYS``, and injection if the settings enable it."""
+    """Print for each feature whether it works, as the agent at the unix *socket* reports. Return the exit status: 1 if
+    a required feature is missing, otherwise 0. Required: *needed*, ``ALWAYS``, and injection if the settings enable it.
+    """
     with Client(f"unix://{socket}") as client:
         host = client.get("host")
     bad = False

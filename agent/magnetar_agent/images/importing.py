@@ -96,8 +96,8 @@ def inspect_content(host: LocalHost, head: bytes, size: int, want: Fields) -> im
 
 
 def checked_content(host: LocalHost, want: Fields, part: ContentPart) -> image_format.Facts:
-    """Flush the part to disk and return its facts. Raises ``ImageRefused`` or ``InvalidField`` unless it matches
-    *want*."""
+    """Flush the content in *part* to disk, and return its format and sizes. Raises ``ImageRefused`` or ``InvalidField``
+    if the content differs from *want*, the image's fields."""
     part.check_digests(want.get("checksum"))
     facts = inspect_content(host, part.head(), part.size, want)
     check_boot_fields(want, facts.format)

@@ -33,8 +33,7 @@ TCP = ((socket.IPPROTO_TCP, socket.TCP_NODELAY, 1),
 
 
 def common_name(tls: ssl.SSLObject | None) -> str:
-    """Return the common name in the verified certificate of the other side; empty when that has shown no
-    certificate."""
+    """Return the common name in the verified certificate of the other side; empty if the other side has sent none."""
     shown: Any = tls.getpeercert() if tls else None
     names = [value for part in (shown or {}).get("subject", ()) for key, value in part if key == "commonName"]
     return names[-1] if names else ""

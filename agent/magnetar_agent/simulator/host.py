@@ -137,7 +137,7 @@ class SimulatedHost(ManagedHost):
         self.power_sync.boot()
 
     def close(self) -> None:
-        """End its operations and links, and remove its files."""
+        """End the host's operations and links, and remove the host's files."""
         self.feed.close()
         self.host.operations.close()
         self.host.links.close()

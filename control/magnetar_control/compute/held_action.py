@@ -28,7 +28,7 @@ Change = Callable[[List], List]
 
 
 class HeldAction(NamedTuple):
-    """One held action. *number*: the id of its row."""
+    """An action that is held back from the conductors. *number*: the id of its row."""
 
     caller: Caller
     target: Target

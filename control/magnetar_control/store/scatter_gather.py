@@ -51,8 +51,9 @@ def scatter_gather(store: Store, question: Callable[[Database], T], timeout: flo
 
 def scatter_gather_cells(cells: Sequence[tuple[CellMapping, Database]], question: Callable[[Database], T],
                          timeout: float | None = None) -> dict[str, T | None]:
-    """Call *question* with the databases of these cells, as ``scatter_gather`` does. SQLite cells are queried one after
-    the other, in this thread."""
+    """Call *question* with the databases of these cells in parallel; SQLite cells one after the other, in this thread.
+    Return the answers by cell id: ``None`` for a cell that fails or takes longer than *timeout* seconds (default: the
+    limit of ``statement_timeout``)."""
     if all(database.kind == "sqlite" for _cell, database in cells):
         return {cell.id: _answer(cell, lambda database=database: question(database))  # type: ignore[misc]
                 for cell, database in cells}
@@ -68,8 +69,8 @@ def _seconds(timeout: float | None) -> float:
 
 def scatter_query(cells: Sequence[tuple[CellMapping, Database]], prepare: Callable[[str], PreparedQuery],
                   parameters: Mapping[str, Any], timeout: float | None = None) -> dict[str, list[Any] | None]:
-    """Return the rows of a query in each of these cells by cell id, as ``scatter_gather_cells`` does. *prepare*:
-    returns the query for the kind of an engine."""
+    """Return the rows of one query in each of these cells, by cell id; ``None`` for a cell that fails or takes longer
+    than *timeout* seconds. *prepare*: returns the query for the kind of an engine."""
     def rows(database: Database) -> list[Any]:
         with database.read() as connection:
             return prepare(database.kind).all(connection, parameters)

@@ -31,7 +31,7 @@ RESTART = "restart every API process, the conductors of the cell and those that 
 
 @dataclass(frozen=True)
 class CellMapping:
-    """A cell in the API database's list."""
+    """The entry of a cell in the API database: id, name, the URL of its database, and whether it is disabled."""
 
     id: str
     name: str

@@ -34,7 +34,7 @@ class Permissions(Kind):
 
 
 class Ensure(Permissions):
-    """One item of a batch of ensures."""
+    """An item of a batch request: the key, the desired fields and the permissions of one ensure."""
 
     key = Field(Text(1, 255), "Name or uuid of the resource.", required=True)
     want = Field(Nullable(MapOf(Text(1, 64), Value())), "The desired document; null for absent.", required=True)

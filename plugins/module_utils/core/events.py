@@ -64,11 +64,11 @@ class CreateImageArgs(Kind):
 
 
 class CrashDumpArgs(Kind):
-    """A crash dump takes no arguments."""
+    """Arguments of a crash dump: there are none."""
 
 
 class ClearPasswordArgs(Kind):
-    """Clearing the password that the guest has reported takes no arguments."""
+    """Arguments for clearing the password that the guest has reported: there are none."""
 
 
 class DetachShareArgs(Kind):

@@ -215,7 +215,9 @@ class Operations:
         self._begin_next()
 
     def _begin_next(self, freed: int = 0) -> None:
-        """Add *freed* (may be negative) to the free places, and start queued operations while places are free."""
+        """Raise the number of operations that may start now by *freed* (may be negative), and start that many queued
+        ones.
+        """
         with self._lock:
             self._places += freed
             while self._places > 0 and self._queue and not self._given_up:

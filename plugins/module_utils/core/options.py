@@ -26,7 +26,7 @@ class Option(Field):
 
 
 class File(Text):
-    """The path of a file on the machine where the module runs."""
+    """The type of paths of files on the machine where the module runs."""
 
     def option(self) -> dict[str, Any]:
         return {"type": "path"}

@@ -74,9 +74,9 @@ def forget_step(kind: type[Kind], name: str) -> Step:
 
 
 def merge_nics(old: list[Document], requested: list[Document]) -> list[Document]:
-    """Return *requested* where it matches all NICs of *old*; otherwise *old* in order, each NIC replaced by the
-    *requested* one that matches it, then the remaining requested ones. A request matches by its MAC; without one, by
-    its network, bridge, port or physical network.
+    """Return the NICs *old* in their order, each replaced by the one in *requested* that matches it, then the remaining
+    requested ones. If every old NIC is matched, return *requested* in its own order. A request matches by its MAC;
+    without one, by its network, bridge, port or physical network.
     """
     unmatched = sorted(requested, key=lambda nic: not nic.get("port"))
     merged = []

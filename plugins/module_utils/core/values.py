@@ -18,7 +18,7 @@ from .versions import Range, Version
 
 
 class Value:
-    """Any JSON value."""
+    """The base class of value types; on its own, the type of any JSON value."""
 
     #: Python types of the values.
     form: tuple[type, ...] = ()
@@ -38,8 +38,8 @@ class Value:
 
 
 class Text(Value):
-    """A string of *min* to *max* characters that matches *pattern* as a whole; *rule* describes the pattern in error
-    messages.
+    """The type of strings of *min* to *max* characters that match *pattern* as a whole; *rule* describes the pattern in
+    error messages.
     """
 
     form = (str,)
@@ -77,7 +77,7 @@ class Text(Value):
 
 
 class Uuid(Text):
-    """A UUID; the normal form is lower case with hyphens."""
+    """The type of UUIDs; the normal form is lower case with hyphens."""
 
     def __init__(self) -> None:
         super().__init__(
@@ -93,7 +93,9 @@ class Uuid(Text):
 
 
 class Mac(Text):
-    """A unicast MAC address; the normal form is lower case. All zeros are refused, as no card has that address."""
+    """The type of unicast MAC addresses; the normal form is lower case. All zeros are refused, as no card has that
+    address.
+    """
 
     def __init__(self) -> None:
         super().__init__(17, 17, "(?!00:00:00:00:00:00)[0-9a-fA-F][02468aceACE](:[0-9a-fA-F]{2}){5}",
@@ -106,7 +108,7 @@ class Mac(Text):
 
 
 class Base64(Text):
-    """Base64 text of at most *max* characters, counted in encoded form."""
+    """The type of base64 texts of at most *max* characters, counted in encoded form."""
 
     def __init__(self, max: int) -> None:
         super().__init__(0, max)
@@ -124,7 +126,7 @@ class Base64(Text):
 
 
 class Integer(Value):
-    """A whole number from *min* to *max*."""
+    """The type of whole numbers from *min* to *max*."""
 
     form = (int,)
 
@@ -146,7 +148,7 @@ class Integer(Value):
 
 
 class Boolean(Value):
-    """A boolean: true or false."""
+    """The type of booleans: true or false."""
 
     form = (bool,)
 
@@ -163,14 +165,14 @@ class Boolean(Value):
 
 
 class Choice:
-    """One word of a ``Choices``, valid from *since* to *until*."""
+    """A word of the type ``Choices``, valid from version *since* to *until*."""
 
     def __init__(self, text: str, since: Optional[str] = None, until: Optional[str] = None) -> None:
         self.word, self.range = text, Range(since, until)
 
 
 class Choices(Value):
-    """One word out of a list; words are strings or ``Choice`` objects."""
+    """The type of one word out of a list; words are strings or ``Choice`` objects."""
 
     def __init__(self, *choices: Union[str, Choice]) -> None:
         self.choices = tuple(c if isinstance(c, Choice) else Choice(c) for c in choices)
@@ -193,7 +195,7 @@ class Choices(Value):
 
 
 class Nullable(Value):
-    """*value* or null; null means "none"."""
+    """The type of *value* or null; null means "none"."""
 
     def __init__(self, value: Value) -> None:
         self.value = value
@@ -212,7 +214,7 @@ class Nullable(Value):
 
 
 class ListOf(Value):
-    """A list of at most *max* items; ``unique`` removes equal items and sorts (a set has no order)."""
+    """The type of lists of at most *max* items; ``unique`` removes equal items and sorts (a set has no order)."""
 
     form = (list, tuple)
 
@@ -239,7 +241,7 @@ class ListOf(Value):
 
 
 class MapOf(Value):
-    """An object with at most *max* free keys; *key* and *value* are value types."""
+    """The type of objects with at most *max* free keys; *key* and *value* are value types."""
 
     form = (dict,)
 
@@ -273,8 +275,8 @@ def _either(rules: list[str]) -> str:
 
 
 class OneOf(Value):
-    """A value of one of several types; the first that accepts it counts. When none does, the error comes from the type
-    that resembles the value most, or combines the rules of all types when none stands out.
+    """The type of values of one of several types; the first type that accepts a value counts. When none does, the error
+    comes from the type that resembles the value most, or combines the rules of all types when none stands out.
     """
 
     def __init__(self, *values: Value) -> None:

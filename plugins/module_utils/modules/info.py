@@ -97,7 +97,9 @@ class InfoModule(Module):
         return query, tests
 
     def _keys(self, filterable):
-        """Return the keys of ``_KEYS`` for this kind, except *filterable* ones, each with the field that it reads."""
+        """Return the names of further filters of this kind, which the module itself applies, each with the field that
+        it tests. Without *filterable*, fields by which the API filters.
+        """
         listed = [f.name for f in self.kind.fields if "list" in f.on]
         return {name: field for name, field in _KEYS.items() if field in listed and name not in filterable
                 and (self.kind is Server or name in _COMMON)}

@@ -66,8 +66,8 @@ def local_disk_tags(want: Fields) -> dict[str, str]:
 
 # Completing ---------------------------------------------------------------------------------------------------------
 def complete_device_mapping(host: LocalHost, desired: Fields, document: Document | None) -> list[Fields]:
-    """Return the completed block device mapping of *desired*. Raises ``InvalidField`` naming the item, or ``Conflict``.
-    """
+    """Return the block device mapping that *desired* requests, with names resolved and missing values filled in. Raises
+    ``InvalidField`` naming the item, or ``Conflict``."""
     requested = desired.get(FIELD) or []
     if document is not None:
         recorded: list[Fields] = document.want.get(FIELD, [])

@@ -49,8 +49,9 @@ def check_item(host: LocalHost, desired: Fields, made: Fields, field: str) -> No
 
 
 def complete_local_disks(desired: Fields, made: list[Fields], field: str, bus: str) -> set[str]:
-    """Check the local items of a new server together, and name their devices. *bus*: the bus of the server's own disks.
-    Returns the device names of its ephemeral and swap disks. Raises ``InvalidField``."""
+    """Name the devices of the ephemeral and swap disks among *made*, the items of a new server's mapping, and return
+    the device names. *bus*: the bus of the server's own disks. Raises ``InvalidField`` for disks that the server cannot
+    have together."""
     blank, flavor = [block_device for block_device in made if is_blank(block_device)], desired["flavor"]
     if sum(map(is_swap, blank)) > 1:
         raise InvalidField(field, "has more than one swap disk")

@@ -35,7 +35,8 @@ def _most(host: LocalHost, capabilities: Mapping[str, Mapping[str, int]]) -> int
 
 
 def memory_key_inventory(host: LocalHost, facts: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """Return the inventory of keys, for the claims of a cloud. *facts*: of the host."""
+    """Return the inventory of the CPU's keys for encrypted memory, for the claims of a cloud; empty if the CPU has
+    none. *facts*: the host's fields."""
     most = _most(host, facts.get("memory_encryption") or {})
     return {MEMORY_KEY: make_inventory(most, 1)} if most else {}
 

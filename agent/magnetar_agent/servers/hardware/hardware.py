@@ -119,8 +119,8 @@ def check_cpu(host: LocalHost, hardware: Fields, virt_type: str) -> None:
 
 
 def choose_nic_models(desired: Fields, old: Fields) -> None:
-    """Set the NIC model of *desired*'s hardware for NICs with the default model, or with the model of *old*'s hardware.
-    """
+    """Give the NIC model of *desired*'s hardware to the NICs of *desired* that have the default model, or the model of
+    the hardware in *old*, the fields before the change."""
     model, former_model = ((server_fields.get("hardware") or {}).get("nic_model", "virtio")
                            for server_fields in (desired, old))
     if (model, former_model) == ("virtio", "virtio"):

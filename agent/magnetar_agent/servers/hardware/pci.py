@@ -66,7 +66,8 @@ def assignable_devices(host: LocalHost) -> list[PciDevice]:
 
 
 def promised_bandwidths(host: LocalHost) -> dict[str, dict[str, int]]:
-    """Return the bandwidths that the host promises to ports, by place (``core.bandwidth``)."""
+    """Return the bandwidths (kbit/s) that the host promises to ports: by place (a physical network, or a card in it),
+    then by direction."""
     return bandwidth.parse_bandwidth_setting(host.settings.resource_provider_bandwidths)
 
 

@@ -42,8 +42,8 @@ def _defaults(caller: Caller) -> Limits:
 
 
 def _merged_limits(caller: Caller, *holders: str) -> Limits:
-    """Return the limit of each resource: the limit of the first of *holders* that has one, otherwise the limit of the
-    settings."""
+    """Return the limit of each resource: the stored limit of the first of *holders* (projects, users, quota classes)
+    that has one, otherwise the limit of the settings."""
     return caller.fetch(quotas.fetch_effective_limits, _defaults(caller), *holders)
 
 
@@ -99,7 +99,8 @@ Given = Mapping[str, Limits]
 
 
 def configured_limits(caller: Caller, owner: Owner = Owner()) -> Given:  # noqa: B008
-    """Return the limits that are set for *owner* and by default, by holder and resource, of all services. One query."""
+    """Return the limits that administrators have set for the project of *owner*, for the user in it, and by default: by
+    holder, then by resource, of all services. Uses one query."""
     project, user = owner.project_id or caller.project, owner.user_id or caller.context.user_id
     return caller.fetch(quotas.fetch_quota_limits, (quotas.DEFAULT, project, quotas.user_quota_holder(project, user)))
 

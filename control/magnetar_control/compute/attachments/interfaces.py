@@ -26,7 +26,7 @@ RULE = "os_compute_api:os-attach-interfaces:"
 
 @server_use_case(rule=f"{RULE}list")
 def list_server_nics(caller: Caller, target: Target) -> list[PortOfServer]:
-    """Return all ports of the server, as ``Networks.ports`` returns them."""
+    """Return all ports of the server, each with its state and its host."""
     return caller.cloud.services.network.ports(target.row.id)
 
 
@@ -108,8 +108,8 @@ def _claim_host_resources(caller: Caller, target: Target, nic: ServerNic) -> Non
 
 def _requested_network(caller: Caller, network_id: str | None, port_id: str | None, address: str | None,
                        tag: str | None) -> PortRequest:
-    """Return the requested NIC with all keys, as ``Networks.check_requested`` returns it. Raises ``InvalidRequest``,
-    ``NotFound``, ``Conflict``."""
+    """Return the requested NIC with all keys of a ``PortRequest``, after checks by the network service. Raises
+    ``InvalidRequest``, ``NotFound``, ``Conflict``."""
     if network_id and port_id:
         raise InvalidRequest("Must not input both network_id and port_id")
     if address and not network_id:

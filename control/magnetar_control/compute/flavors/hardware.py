@@ -238,8 +238,8 @@ def stored_volume_image(properties: Mapping[str, Any]) -> ImageOfServer:
 
 
 def stored_rebuild_image(server: ServerRow, image: Mapping[str, Any] | None) -> ImageOfServer:
-    """Return the stored image fields of a *server* that is rebuilt from *image*. Its machine type stays, unless the
-    image asks for another."""
+    """Return the image fields that the row of *server* stores after a rebuild from *image*. The machine type stays,
+    unless the image asks for another."""
     stored_fields, machine = stored_image_fields(image), machines.machine_of_image(server.image)
     requested_machine = str(parse_hardware_specs(stored_fields.get("properties") or {}, BY_PROPERTY).get("machine",
                                                                                                          machines.AUTO))

@@ -60,14 +60,15 @@ class SizedHypervisor:
 
 @use_case(f"{RULE}list")
 def list_hypervisors(caller: Caller, page: HypervisorPage) -> list[Service]:
-    """Return the compute services of a page. Raises ``InvalidRequest`` when the marker does not exist, ``NotFound``
-    when no host's name contains the pattern."""
+    """Return the compute services of the hosts on *page*. Raises ``InvalidRequest`` when the marker does not exist,
+    ``NotFound`` when no host's name contains the pattern."""
     return _services_of(caller, _hosts_of_page(caller, page, ServiceHost))
 
 
 @use_case(f"{RULE}list-detail")
 def list_hypervisors_detail(caller: Caller, page: HypervisorPage) -> list[SizedHypervisor]:
-    """Return the hypervisors of a page. Raises the same errors as ``list_hypervisors``."""
+    """Return the hosts on *page* with their sizes. Raises ``InvalidRequest`` when the marker does not exist,
+    ``NotFound`` when no host's name contains the pattern."""
     return _hypervisors_of(caller, _hosts_of_page(caller, page, SizedHost))
 
 

@@ -44,8 +44,9 @@ class Described(Protocol):
 
 @dataclass(frozen=True)
 class RequestGroup:
-    """Resources by class, and the tests that their providers must pass. *suffix*: the group's suffix in the request, ""
-    for the group without one. *traits*: all traits that the group names, required or forbidden."""
+    """A group of a request for allocation candidates: amounts by resource class, and the *tests* that their providers
+    must pass. *suffix*: the group's suffix in the request, "" without one. *traits*: all traits that the group names,
+    required or forbidden."""
 
     suffix: str
     resources: Mapping[str, int]

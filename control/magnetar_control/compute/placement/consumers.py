@@ -45,7 +45,7 @@ class Wish:
 
 
 class Consumers:
-    """Changes of the allocations of consumers of *placement*'s providers."""
+    """The operations that change consumers' allocations of the providers of *placement*."""
 
     def __init__(self, placement: Placement) -> None:
         self.placement, self.cloud = placement, placement.cloud

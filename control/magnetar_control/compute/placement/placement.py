@@ -77,7 +77,7 @@ class Placement:
             return self.read_roots(connection, [row.id for row in rows]) if rows else []
 
     def read_roots(self, connection: Connection, ids: Collection[str] | None = None) -> list[Provider]:
-        """Return the same as ``roots``, in a transaction."""
+        """Return all hosts, or the hosts with the uuids *ids*, by name, as the transaction *connection* sees them."""
         rows, groups = hosts.fetch_host_rows(connection, ids=ids), aggregates.fetch_aggregate_rows(connection)
         classes, equipped = inventories.fetch_inventory_rows(connection,
                                                              ids), allocations.fetch_device_claims(connection, ids)
@@ -93,8 +93,8 @@ class Placement:
             return self.read_provider(connection, id)
 
     def read_provider(self, connection: Connection, id: str, *, lock: bool = False) -> Provider:
-        """Return the same as ``provider``, in a transaction. *lock* locks its host for a change until the transaction
-        ends; a provider below a host is then refused with ``InvalidRequest``."""
+        """Return one provider as the transaction *connection* sees it. *lock*: lock its host for a change until the
+        transaction ends; a provider below a host is then refused with ``InvalidRequest``. Raises ``NotFound``."""
         row = hosts.fetch_host_row(connection, id, lock=lock)
         if row is not None and row.id == id:
             groups = aggregates.fetch_aggregate_rows(connection)

@@ -97,7 +97,8 @@ def _whole_rows(caller: Caller, query: ServerListRequest) -> list[ServerRow]:
 
 @use_case(f"{DETAIL}:get_all_tenants")
 def list_all_servers(caller: Caller, *, soft_deleted: bool = False) -> list[ServerRow]:
-    """Return the servers of all projects of the cloud, as ``list_project_servers``. Raises ``Forbidden``."""
+    """Return the servers of all projects of the cloud, with all columns. *soft_deleted*: include soft-deleted ones.
+    Raises ``Forbidden``."""
     return _whole_rows(caller, ServerListRequest(limit=100 * EVERY, all_projects=True, soft_deleted=soft_deleted))
 
 

@@ -52,7 +52,8 @@ class UsageComparison(NamedTuple):
 
 
 class UsageRow(NamedTuple):
-    """The quota usage of a cell's servers except servers that move to another cell, or of one moving server."""
+    """A row of quota usage: the sum over the servers of a cell that stay there, or the usage of one server that moves
+    to another cell."""
 
     id: str | None
     leaving: str | None

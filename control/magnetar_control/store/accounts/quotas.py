@@ -48,7 +48,8 @@ def merge_quota_limits(defaults: Mapping[str, int], limits_by_holder: Mapping[st
 
 
 def fetch_effective_limits(connection: Connection, defaults: Mapping[str, int], *holders: str) -> Limits:
-    """Fetch the limits of *holders* and merge them as ``merge_quota_limits`` does. Uses one query."""
+    """Return the limit of each resource of *defaults*: the stored limit of the first of *holders* that has one,
+    otherwise the default. Uses one query."""
     return merge_quota_limits(defaults, fetch_quota_limits(connection, holders), *holders)
 
 

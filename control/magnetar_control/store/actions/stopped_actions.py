@@ -45,8 +45,8 @@ def cancel_server_actions(connection: Connection, server_id: str, *, stays: bool
 
 
 def reset_server_actions(connection: Connection, server_id: str) -> list[StoppedAction]:
-    """Cancel and drop actions as ``cancel_server_actions`` does, when an administrator resets the state of a server.
-    Deletions continue, and queued actions of ``LEFT_BEHIND`` stay in the queue."""
+    """Cancel the running actions of a server and drop the queued ones, because an administrator resets its state.
+    Deletions continue, and queued actions of ``LEFT_BEHIND`` stay. Return the dropped actions that had started."""
     return _stop(connection, _RESET, LEFT_BEHIND, RESET, server=server_id)
 
 
@@ -57,8 +57,8 @@ def deletion_is_pending(connection: Connection, server_id: str) -> bool:
 
 
 def overtake_server_actions(connection: Connection, server_id: str, keys: Collection[str]) -> list[StoppedAction]:
-    """Stop actions as ``cancel_server_actions`` does, but only those with these *keys*, because another action
-    overtakes them. Queued actions are dropped without exception."""
+    """Cancel the running actions of a server with these *keys*, and drop the queued ones without exception, because
+    another action overtakes them. Return the dropped actions that had started."""
     return _stop(connection, _NAMED, (), OVERTAKEN, server=server_id, keys=list(keys)) if keys else []
 
 

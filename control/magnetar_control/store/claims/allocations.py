@@ -215,13 +215,14 @@ def set_claimed_resources(connection: Connection, consumer_id: str, host_id: str
 
 
 def _texts(settled: SettledResources, placed: bool = True) -> dict[str, str]:
-    """Return *settled* as columns of ``allocations``, by name; without *placed*, leave out the column ``places``."""
+    """Return *settled* as values of columns of ``allocations``, by column; with *placed* false, without the column
+    ``places``."""
     texts = {name: inventories.canonical_json(document) for name, document in settled._asdict().items()}
     return texts if placed else {name: text for name, text in texts.items() if name != "places"}
 
 
 class Claim(NamedTuple):
-    """The claim of a server of *project_id* on a host of a cell."""
+    """The amounts and PCI devices that a server of *project_id* claims on a host, and the cell of the host."""
 
     server_id: str
     project_id: str
@@ -232,7 +233,7 @@ class Claim(NamedTuple):
 
 
 def claim_for_servers(connection: Connection, claims: Sequence[Claim]) -> bool:
-    """Claim as ``claim_host_resources`` with a cell does, for several servers. The servers must hold nothing yet, be in
+    """Make the *claims* of several servers, and map each server to its cell. The servers must hold nothing yet, be in
     no group, and need no further resource classes; their hosts must accept new servers. Return ``False`` when one
     server does not fit: the caller must then roll the transaction back."""
     kind, moment = connection.dialect.name, utc_now()
@@ -488,7 +489,7 @@ _HELD_ANYWHERE = select(allocations.c.host_id).where(
 
 
 def claim_by_single_statement(connection: Connection, claim: Claim, *, anyway: bool = False) -> bool | None:
-    """Claim as ``claim_host_resources`` with a cell does, by one statement on a connection of PostgreSQL's
+    """Make the *claim*, and map its server to its cell, by one statement on a connection of PostgreSQL's
     ``Database.single``: one message instead of five, and the host's row is locked only while the statement commits.
 
     The server must be in no group, and need no devices and no further resource classes. Return whether the claim

@@ -66,7 +66,8 @@ def _locked(query: Select[Any], lock: bool) -> Select[Any]:
 
 def _audit_classes(connection: Connection, names: Mapping[str, str], repair: bool, host_ids: Collection[str] | None,
                    lock: bool) -> list[Difference]:
-    """Audit as ``audit_host_counters`` does, for the classes in ``inventories``. *names*: names of the hosts, by id."""
+    """Return the differences of ``audit_host_counters`` for the classes in ``inventories``; with *repair*, correct
+    them. *names*: names of the hosts, by id. *host_ids*, *lock*: as there."""
     table = inventory_table.c
     some_hosts = [] if host_ids is None else [table.host_id.in_(list(host_ids))]
     some_claims = [] if host_ids is None else [allocations.c.host_id.in_(list(host_ids))]

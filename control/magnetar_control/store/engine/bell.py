@@ -56,8 +56,8 @@ class Bell:
         self.wait_for_ring(name, known_count, self.look_again if limit is None else min(limit, self.look_again))
 
     def wait_for_ring(self, name: str, known_count: int, limit: float) -> None:
-        """Wait as ``wait`` does, but for at most *limit* seconds, even if ``look_again`` is less. Only for names that
-        no other process rings."""
+        """Wait until *name* was rung more often than *known_count*, for at most *limit* seconds, even if ``look_again``
+        is less. Only for names that no other process rings."""
         with self._lock:
             condition = self._conditions.setdefault(name, threading.Condition(self._lock))
             condition.wait_for(lambda: self._rung.get(name, 0) != known_count, limit)

@@ -327,7 +327,7 @@ def insert_if_absent(connection: Connection, table: Table, **row: Any) -> bool:
 
 
 def insert_if_absent_returning(connection: Connection, table: Table, **row: Any) -> Row[Any] | None:
-    """Insert as ``insert_if_absent`` does; return the inserted row, or ``None`` when the row existed."""
+    """Insert *row* into *table* and return it; ``None``, with nothing inserted, if it violates a unique constraint."""
     return connection.execute(returning_rows(_insert_statement(connection.dialect.name, table)), row).one_or_none()
 
 

@@ -19,8 +19,8 @@ from .host_leases import NOT_REFUSED
 
 class CellLook(NamedTuple):
     """The state of a cell's hosts. *up*: the heartbeat (``metrics``, ``images``) of each host that sent one recently.
-    *io_ops*: see ``io_ops``. *flavors*: see ``flavor_names``; ``None`` when no caller needs them. *refused*: the hosts
-    whose agents' reports are refused."""
+    By host: *io_ops*, the number of servers with a ``HEAVY`` task_state; *flavors*, the names of its servers' flavors,
+    ``None`` when no caller needs them. *refused*: the hosts whose agents' reports are refused."""
 
     up: Mapping[str, Mapping[str, Any]]
     io_ops: Mapping[str, int]

@@ -83,7 +83,8 @@ def _last_seen(database: Database, silence: float) -> LastSeen:
 
 
 def _hosts_last_seen(database: Database, silence: float, names: Sequence[str]) -> LastSeen:
-    """Return the same as ``_last_seen``, but only for the hosts *names*."""
+    """Return when the hosts *names* of a cell were last seen, without its conductors. A host is down after *silence*
+    seconds without a heartbeat."""
     with database.read() as connection:
         late = _late_time(database, connection, silence)
         host_rows = connection.execute(_SEEN_OF, {"names": names}).all()

@@ -69,7 +69,8 @@ def open_console_channels(connection: Connection, database: Database, hash: str,
 
 
 def consume_console_channel(connection: Connection, database: Database, hash: str) -> bool:
-    """Use a token for a further channel; return ``False`` when no channels are left."""
+    """Use a SPICE token for a further channel of its session. Return ``False`` when no channels are left, or the token
+    is no longer valid."""
     return connection.execute(update(tokens).where(
         tokens.c.hash == _HASH, tokens.c.expires_at > database.clock(), tokens.c.channels > 0).values(
         channels=tokens.c.channels - 1), {"key": hash}).rowcount == 1

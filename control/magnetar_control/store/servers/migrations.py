@@ -57,8 +57,8 @@ ABORT, FORCE = "abort", "force_complete"
 
 def insert_action_migration(connection: Connection, action: Any, args: Mapping[str, Any], server: ServerRow,
                             **values: Any) -> str:
-    """Insert the migration of an action and record its uuid in the action's args, in one transaction; return the
-    uuid."""
+    """Insert a migration for *action*, and store its uuid in *args*, the arguments of the action, in the same
+    transaction. Return the uuid."""
     drawn = str(uuid.uuid4())
     insert_migration_row(connection, server, drawn, user_id=action.user_id, **values)
     connection.execute(update(actions).where(actions.c.id == action.id).values(

@@ -311,5 +311,6 @@ def _has_tag(tags: Sequence[str]) -> Condition:
 
 
 def _test_tags(tags: Sequence[str]) -> Condition:
-    """Return the same condition as ``_has_tag``, as a test of each server of a list."""
+    """Return the condition that a server has one of these tags, as a test of each server; ``_has_tag`` returns a
+    subquery."""
     return exists().where(server_tags.c.server_id == servers.c.id, server_tags.c.tag.in_(tags))

@@ -247,8 +247,8 @@ def update_list_column(connection: Connection, id: str, column: str,
 
 
 def update_server_progress(connection: Connection, id: str, own_states: tuple[str, ...] = (), **values: Any) -> None:
-    """Update as ``update_server_row`` does, for a running action whose task_states are *own_states*. If a deletion or
-    an overtaking action has set the task_state, it stays."""
+    """Set columns of a server for a running action, whose task_states are *own_states*; documents as JSON text. If a
+    deletion or an overtaking action has set the task_state, it stays."""
     connection.execute(*_progress(id, own_states, values))
     save_filter_rows(connection, id, values)
     end_consoles(connection, id, values.get("vm_state"))
@@ -256,7 +256,8 @@ def update_server_progress(connection: Connection, id: str, own_states: tuple[st
 
 def update_progress_returning(connection: Connection, id: str, own_states: tuple[str, ...] = (),
                               **values: Any) -> ServerRow | None:
-    """Update as ``update_server_progress`` does; return the new row, or ``None`` when the server is gone."""
+    """Set columns of a server as ``update_server_progress`` does, and return the new row; ``None`` when the server is
+    gone."""
     statement, parameters = _progress(id, own_states, values)
     end_consoles(connection, id, values.get("vm_state"))
     row = connection.execute(returning_rows(statement), parameters).one_or_none()

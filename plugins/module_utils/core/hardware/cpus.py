@@ -50,7 +50,7 @@ def _text(value: Any) -> Any:
 
 
 class CpuSet(Text):
-    """A set of CPUs as text; the normal form has sorted ranges."""
+    """The type of texts that name a set of CPUs; the normal form has sorted ranges, such as ``0-1,3``."""
 
     def __init__(self) -> None:
         super().__init__(1, 255, CPUS, "must be a list of CPUs such as 0-3,^2,8")
@@ -63,8 +63,8 @@ class CpuSet(Text):
 
 
 class CpuMask(CpuSet):
-    """A set of CPUs, or with ``^`` at the beginning all CPUs except the named ones. The normal form uses only one of
-    the two.
+    """The type of texts that name a set of CPUs or, with ``^`` at the beginning, all CPUs except the named ones. The
+    normal form uses only one of the two.
     """
 
     def check(self, value: Any, path: str, version: Optional[Version] = None) -> Any:
@@ -85,8 +85,8 @@ def masked_cpus(mask: str, count: int) -> frozenset[int]:
 
 
 class PageSize(Text):
-    """``small``, ``large``, ``any``, or a size. A size without a unit is KiB; ``b`` and ``bit`` are bits, as in Nova.
-    The normal form of a size is KiB as a text.
+    """The type of page sizes: ``small``, ``large``, ``any``, or a size. A size without a unit is KiB; ``b`` and ``bit``
+    are bits, as in Nova. The normal form of a size is KiB as a text.
     """
 
     def __init__(self) -> None:

@@ -36,8 +36,8 @@ def custom_resources(specs: Mapping[str, Any]) -> dict[str, int]:
 
 
 class Vgpus(NamedTuple):
-    """Virtual GPUs that extra specs request: their number, the *trait* of their device ("" for any), and the *groups*
-    that request them.
+    """The virtual GPUs that extra specs request: their number, the *trait* of their device ("" for any), and the
+    *groups* that request them.
     """
 
     total: int

@@ -40,7 +40,9 @@ def parse_alias_counts(text: str, field: str = "pci_alias") -> Dict[str, int]:
 
 
 class PciAliases(Text):
-    """Aliases of PCI devices with counts. The normal form names each alias once, sorted."""
+    """The type of texts that request PCI devices by alias and count, such as ``gpu:1,nic:2``. The normal form names
+    each alias once, sorted.
+    """
 
     def __init__(self) -> None:
         super().__init__(3, 255, ".*", "must name aliases and how many devices of each, such as gpu:1 or gpu:1,nic:2")
@@ -164,13 +166,15 @@ def reported_devices(host: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
 
 
 def _names(part: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return the ``vgpu_device_name`` of each request that virtual GPUs of *part*, an item of ``mdevs``, fit."""
+    """Return the device names by which servers can request the virtual GPUs of *part*, an item of the host's field
+    ``mdevs``: ``VGPU``, and a name for each of its traits.
+    """
     return (VGPU, *map(vgpu_device_name, part.get("traits") or ()))
 
 
 def device_pools(host: Mapping[str, Any]) -> list[DevicePool]:
-    """Return the pools that a host reports (the fields ``pci_pools`` and ``mdevs`` of ``kinds.Host``). An agent of an
-    older release reports no pools, only the number of devices of each alias.
+    """Return the pools that a host reports (the fields ``pci_pools`` and ``mdevs`` of ``kinds.Host``). Without
+    ``pci_pools`` (an agent of an older release), each alias becomes a pool.
     """
     parts = [DevicePool(_names(mdev), mdev["numa_node"], mdev["total"], mdev["free"], mdev.get("provider", ""),
                         VGPU_CLASS)
@@ -218,9 +222,9 @@ ANYWHERE = Affinity()
 
 def assign_candidates(units: Sequence[Sequence[Hashable]], room: Mapping[Any, int],
                       lax: int = 0) -> Optional[list[Any]]:
-    """Assign to each of the *units* one of its candidates, an early one where possible. *room*: how often each
-    candidate may be assigned. Return the candidate of each unit, or ``None`` where some unit gets none. The first *lax*
-    units may stay without: their candidate is then ``None``.
+    """Choose a candidate for each item of *units*, which lists its candidates, preferred ones first. *room*: how often
+    each candidate may be chosen. Return the choices in the order of *units*, or ``None`` where an item gets none. The
+    first *lax* items may get none: their choice is then ``None``.
     """
     taken: dict[Any, list[int]] = {}
 

@@ -40,7 +40,7 @@ def pmem_resources(text: str) -> dict[str, int]:
 
 
 class PmemLabels(Text):
-    """Labels separated by commas."""
+    """The type of texts of labels, separated by commas: ``6GB,LARGE``."""
 
     RULE = "must be labels of namespaces with commas between, such as 6GB,LARGE; %d at most" % MOST
 

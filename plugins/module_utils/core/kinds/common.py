@@ -24,7 +24,7 @@ REQUEST = Text(1, 128, r"[\w.-]+", "may have letters, digits and . _ - only")
 
 
 class OrNone(Nullable):
-    """*value*, null, or the word ``none``, which means null."""
+    """The type of *value*, null, or the word ``none``, which means null."""
 
     def check(self, value: Any, path: str, version: Optional[Version] = None) -> Any:
         return super().check(None if value == NONE else value, path, version)

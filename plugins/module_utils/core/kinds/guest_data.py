@@ -16,7 +16,9 @@ from ..versions import Version
 
 
 class GuestAddress(Text):
-    """An IP address; with *network*, a network with its prefix; with *interface*, an address with a prefix."""
+    """The type of IP addresses; with *network*, of networks with a prefix; with *interface*, of addresses with a
+    prefix.
+    """
 
     def __init__(self, network: bool = False, interface: bool = False) -> None:
         super().__init__(2, 49)

@@ -31,7 +31,7 @@ GROUPS = Nullable(ListOf(Uuid(), MOST_GROUPS, unique=True))
 
 
 class AllowedAddress(Text):
-    """An IP address, or a network of addresses."""
+    """The type of IP addresses and networks of addresses."""
 
     def __init__(self) -> None:
         super().__init__(2, 49, r"[0-9a-fA-F.:/]*", "must be an IP address or a network such as 192.0.2.0/28")

@@ -16,7 +16,7 @@ _NAME = Text(1, 255, "[A-Z0-9_]+", "must be capital letters, digits and _")
 
 
 class Ratio(Value):
-    """A number above 0, or a text of one."""
+    """The type of numbers above 0, and of texts of such numbers."""
 
     form = (int, float)
 
