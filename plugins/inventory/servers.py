@@ -377,8 +377,8 @@ def _fetch(options):
 
 
 def _trusted(value):
-    """Return *value* with texts that match ``HARMLESS`` marked as trusted. Ansible does not evaluate the others, which
-    users of servers may have written.
+    """Return *value* with those texts marked as trusted that contain no template (``HARMLESS``). Ansible does not
+    evaluate the other texts, which users of servers may have written.
 
     Without the mark ``ansible-inventory --list`` wraps each text in a mapping, which AWX does not understand.
     """

@@ -17,8 +17,8 @@ Features = tuple[tuple[str, str], ...]
 
 
 class CpuMode(NamedTuple):
-    """The CPU of guests by the agent's settings: a *mode* of ``MODES``, the *model* when the mode is ``CUSTOM``, and
-    additional *features*."""
+    """The CPU of guests by the agent's settings: libvirt's *mode*, or ``none`` for QEMU's default CPU; the *model* for
+    the mode ``custom``; and additional *features*."""
 
     mode: str
     model: str = ""

@@ -181,7 +181,8 @@ def forget_attachments(host: LocalHost, server: str) -> None:
 
 
 def adopt_attachments(host: LocalHost, migration: Document) -> None:
-    """Remove the mark ``ARRIVING`` from the attachments of a server that has arrived: they belong to this host now."""
+    """Remove the note that marks the attachments of a server as arriving (``ARRIVING``): the server has arrived, and
+    they belong to this host now."""
     for attachment in host.documents.list("volume_attachment"):
         if attachment.state.get(ARRIVING) == migration.id:
             del attachment.state[ARRIVING]

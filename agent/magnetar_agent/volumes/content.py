@@ -22,9 +22,9 @@ DISKS = ("raw", "qcow2", "iso")
 
 
 def source_bytes(source: str, standing: Document | None, name: str, field: str) -> int:
-    """Return the size in bytes of a new volume's source. *source*: its field in ``SOURCES``; *name*: its value;
-    *standing*: the document of the source. Raises ``InvalidField`` for *field* if the source is missing or incomplete.
-    """
+    """Return the size in bytes of the source of a new volume: the resource *name* of the type *source* (a field of
+    ``SOURCES``), with the document *standing*. Raises ``InvalidField`` for *field* if the source is missing or
+    incomplete."""
     kind = SOURCES[source]
     if standing is None:
         refuse_missing(InvalidField(field, f"must name a {kind.replace('_', ' ')} of this host", name), kind, name)
@@ -40,8 +40,8 @@ def source_bytes(source: str, standing: Document | None, name: str, field: str) 
 
 
 def source_of(want: Fields) -> tuple[str | None, str]:
-    """Return the field of ``SOURCES`` that names the source of a volume, and its value; for a reimage, the image.
-    (``None``, "") for an empty volume."""
+    """Return the source of a volume's content as (field of ``SOURCES``, value); for a reimage the image, and (``None``,
+    "") for an empty volume."""
     if want.get("reimage"):
         return "image", want["reimage"]["image"]
     return next(((name, want[name]) for name in SOURCES if want.get(name)), (None, ""))

@@ -280,8 +280,9 @@ def _too_few(host: LocalHost, names: Sequence[str], count: int, free: int, near:
 
 
 def complete_pci_devices(host: LocalHost, desired: Fields, old: Fields, id: str) -> None:
-    """Set the devices (``FIELD``) of *desired*, whose hardware and placement are known. *old*: the former ``want``.
-    Raises ``Conflict``, and ``InvalidField`` for a server that would be suspended with devices other than NICs."""
+    """Choose the PCI devices of *desired*, whose hardware and placement are known, and store them under ``FIELD``.
+    *old*: the former ``want``. Raises ``Conflict``, and ``InvalidField`` for a server that would be suspended with
+    devices other than NICs."""
     had, former = old.get(FIELD) or {}, old.get(BEFORE) or {}
     desired.pop(FIELD, None)
     desired.pop(BEFORE, None)

@@ -84,7 +84,8 @@ def restore_nics(task: Task) -> None:
 
 
 def forget_pulled(task: Task) -> None:
-    """Clear ``PULLED`` before a start, except for a suspended guest: other guests boot with all their NICs."""
+    """Clear the note ``PULLED`` (the guest's NICs are unplugged) before a start, except for a suspended guest: other
+    guests boot with all their NICs."""
     if PULLED in task.document.state:
         domain = task.host.hypervisor.domain(task.document.id)
         if domain is None or domain.state != SUSPENDED:

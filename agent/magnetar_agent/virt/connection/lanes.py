@@ -38,8 +38,8 @@ class CallPlace:
 
     @property
     def of_guests(self) -> bool:
-        """Return whether the call counts towards the limit of all guests: each call in the lanes ``OF_GUESTS``, and
-        each hanging call except those to storage pools."""
+        """Return whether the call counts towards the limit of all guests: each call that a guest can delay (lanes
+        ``OF_GUESTS``), and each hanging call except those to storage pools."""
         return self.lane in OF_GUESTS or (self.hangs and self.lane is not Lane.STORAGE)
 
 

@@ -30,7 +30,8 @@ class ExternalEvent(NamedTuple):
 
 @use_case("os_compute_api:os-server-external-events:create")
 def accept_external_events(caller: Caller, events: Sequence[ExternalEvent]) -> list[int]:
-    """Return the result of each event (``TAKEN``, ``WRONG``, ``MISSING``, ``IN_VAIN``), in their order."""
+    """Return the result of each event as a status, in their order: ``TAKEN`` (200), ``WRONG`` (400), ``MISSING`` (404)
+    or ``IN_VAIN`` (422)."""
     located_servers = servers.find_server_rows(caller.cloud.store, {event.server_id for event in events})
     return [_accept_event(caller, event, located_servers.get(event.server_id)) for event in events]
 

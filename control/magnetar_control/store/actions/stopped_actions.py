@@ -36,7 +36,8 @@ _RESET, _NAMED = actions.c.action.not_in(GOING), actions.c.action.in_(bindparam(
 
 
 def cancel_server_actions(connection: Connection, server_id: str, *, stays: bool = False) -> list[StoppedAction]:
-    """Cancel the running actions of a server that is being deleted, and drop the queued ones except ``OWING``.
+    """Cancel the running actions of a server that is being deleted, and drop the queued ones, except those that create
+    images (``OWING``).
 
     *stays*: the server is only soft-deleted, so also keep the actions of ``LEFT_BEHIND``, which release what they have
     reserved. Return the dropped actions that had started: no conductor reports their end.
@@ -46,7 +47,8 @@ def cancel_server_actions(connection: Connection, server_id: str, *, stays: bool
 
 def reset_server_actions(connection: Connection, server_id: str) -> list[StoppedAction]:
     """Cancel the running actions of a server and drop the queued ones, because an administrator resets its state.
-    Deletions continue, and queued actions of ``LEFT_BEHIND`` stay. Return the dropped actions that had started."""
+    Deletions continue, and queued actions that must release reserved resources (``LEFT_BEHIND``) stay. Return the
+    dropped actions that had started."""
     return _stop(connection, _RESET, LEFT_BEHIND, RESET, server=server_id)
 
 

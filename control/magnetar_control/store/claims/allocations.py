@@ -387,7 +387,8 @@ def _raise(connection: Connection, host_id: str, more: Amounts, servers: int, an
 
 
 def raise_parameters(host_id: str, more: Amounts, servers: int, anyway: bool) -> dict[str, Any]:
-    """Return the parameters of the statement ``RAISE``."""
+    """Return the parameters of the statement ``RAISE``, which raises the counters of a host by the amounts *more* and
+    the number *servers*. *anyway*: also when the host is disabled or forced down."""
     return {**{f"more_{name}": n for name, n in zip(RESOURCES, more, strict=True)},
             "host": host_id, "more_servers": servers, "anyway": anyway}
 

@@ -80,7 +80,7 @@ def operator_inventory(row: InventoryRow) -> Document:
 
 def effective_inventory(row: InventoryRow) -> Inventory:
     """Return the inventory of a row: the agent's fields, with the operator's values where an operator has set them; if
-    no agent reports it, the operator's fields alone; ``NOTHING`` without either."""
+    no agent reports it, the operator's fields alone; an inventory of 0 without either."""
     own = row.own or {}
     if row.told is None:
         return Inventory(**own) if own else NOTHING

@@ -107,9 +107,8 @@ def advisory_lock(connection: Connection, *words: str) -> None:
 
 
 class _Turn:
-    """A context manager whose block only a limited number of threads may enter at a time (see ``TURNS``). *places*: a
-    queue with one item for each thread that may enter. *patience*: seconds that a thread waits before it enters anyway.
-    """
+    """A limit on the threads that are in a ``with`` block at the same time. *places*: a queue with one item for each
+    thread that may enter. *patience*: seconds that a thread waits before it enters anyway."""
 
     __slots__ = ("mine", "patience", "places")
 

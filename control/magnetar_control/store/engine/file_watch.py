@@ -25,8 +25,8 @@ LATER, NOTICED = (0.05, 0.2, 1.0), (0.5,)
 
 
 class FileWatch(threading.Thread):
-    """A thread that rings the names ``ALL`` of *bell* after commits to the SQLite file at *path*. Raises ``OSError``
-    when the kernel's limit of watches is reached."""
+    """A thread that rings all names of *bell* after commits to the SQLite file at *path*, by any process. Raises
+    ``OSError`` when the kernel's limit of watches is reached."""
 
     def __init__(self, name: str, path: str, bell: Bell) -> None:
         super().__init__(name=f"watch {name}", daemon=True)

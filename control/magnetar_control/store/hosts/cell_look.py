@@ -19,8 +19,8 @@ from .host_leases import NOT_REFUSED
 
 class CellLook(NamedTuple):
     """The state of a cell's hosts. *up*: the heartbeat (``metrics``, ``images``) of each host that sent one recently.
-    By host: *io_ops*, the number of servers with a ``HEAVY`` task_state; *flavors*, the names of its servers' flavors,
-    ``None`` when no caller needs them. *refused*: the hosts whose agents' reports are refused."""
+    By host: *io_ops*, the number of servers whose task keeps the disks busy; *flavors*, the names of its servers'
+    flavors, ``None`` when no caller needs them. *refused*: the hosts whose agents' reports are refused."""
 
     up: Mapping[str, Mapping[str, Any]]
     io_ops: Mapping[str, int]
@@ -62,8 +62,8 @@ def read_cell_hosts(silence: float, flavors: bool, database: Database) -> CellLo
 
 
 def io_ops(connection: Connection) -> dict[str, int]:
-    """Return the number of servers with a ``HEAVY`` task_state on each host of a cell; hosts without such servers are
-    absent."""
+    """Return the number of servers on each host of a cell whose task_state means that they keep the host's disks busy
+    (``HEAVY``); hosts without such servers are absent."""
     return dict(connection.execute(_IO_OPS).all())
 
 

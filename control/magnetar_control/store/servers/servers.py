@@ -218,8 +218,8 @@ def action_is_allowed(server: ServerRow, key: str) -> bool:
 
 
 def update_server_row(connection: Connection, id: str, **values: Any) -> None:
-    """Set columns of a server; documents as JSON text. A conductor reports changes of ``TOLD`` columns to the guest.
-    Raises ``Moved``."""
+    """Set columns of a server; documents as JSON text. If the guest's metadata shows one of the columns (``TOLD``), a
+    conductor informs the guest. Raises ``Moved``."""
     statement = _CHANGED if TOLD.isdisjoint(values) else _TOLD_CHANGED
     if not connection.execute(statement, {"at": id, "updated_at": utc_now(), **values}).rowcount:
         raise Moved
@@ -453,8 +453,8 @@ def insert_late_actions(connection: Connection, leaving_server: LeavingServer) -
 
 @lru_cache(maxsize=200)
 def live_server_query(columns: frozenset[str]) -> PreparedQuery:
-    """Return the query for a server by the parameter ``id``, if it is not deleted, with these *columns* and
-    ``NEEDED``."""
+    """Return the query for a server by the parameter ``id``, if it is not deleted, with these *columns*, and the id,
+    owner and cell move of the server (``NEEDED``)."""
     named = [column for column in servers.c if column.name in columns | NEEDED]
     return PreparedQuery(select(*named).where(servers.c.id == bindparam("id"), servers.c.deleted_at.is_(None)))
 

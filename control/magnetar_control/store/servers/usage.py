@@ -38,8 +38,8 @@ EXISTS = "exists"
 
 def fetch_servers_of_period(store: Store, begin: str, end: str, *, project: str | None, limit: int,
                             marker: After | None, timeout: float) -> list[ServerRow]:
-    """Return the servers (``COLUMNS``) of a *project*, or of all, that existed between two times, including deleted
-    ones: at most *limit*, by project and uuid. Uses one query for each cell. Servers in cell0 never ran."""
+    """Return the servers of a *project*, or of all, that existed between two times, including deleted ones: at most
+    *limit*, by project and uuid, with ``COLUMNS``. Uses one query for each cell. Servers in cell0 never ran."""
     def asked(database: Database) -> Sequence[Any]:
         conditions = period_conditions(begin, end)
         project_column: Any = servers.c.project_id
