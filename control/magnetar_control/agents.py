@@ -51,7 +51,7 @@ PATIENCE = 5.0
 
 
 def user_message(error: MagnetarError) -> str:
-    """Return the message for users about a failed call of an agent. It does not name the host."""
+    """Return the message for users about *error*, a failed call of an agent. It does not name the host."""
     return PLAIN.get(error.code, error.message)
 
 
@@ -132,8 +132,8 @@ class Agents:
 
     @contextlib.contextmanager
     def client(self, endpoint: str, patience: float | None = None) -> Iterator[AgentClient]:
-        """Yield a client that no other thread uses meanwhile. *patience*: seconds of silence after which the agent
-        counts as unreachable; ``None``: the default."""
+        """Yield a client of the agent at *endpoint* that no other thread uses meanwhile. *patience*: seconds of silence
+        after which the agent counts as unreachable; ``None``: the default."""
         with self._lock:
             free = self._free_clients(endpoint)
             client = free.pop() if free else None
@@ -152,7 +152,8 @@ class Agents:
         client.close()
 
     def make(self, endpoint: str) -> AgentClient:
-        """Return a client outside of the pool. It is named ``CLOUD``, by which agents recognize calls of the cloud."""
+        """Return a client of the agent at *endpoint*, outside of the pool. It has the name by which agents recognize
+        calls of the cloud (``CLOUD``)."""
         tls = self.tls if endpoint.startswith("https") else {}
         return AgentClient(endpoint, context=self.shared_context, timeout=self.timeout, agent_name=CLOUD, **tls)
 

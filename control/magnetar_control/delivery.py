@@ -70,8 +70,8 @@ class Delivery:
 
     def _bring(self, client: Client, host: str, id: str, image: tuple[Document | None, str],
                checksum: str | None, boot: Mapping[str, str] = MappingProxyType({})) -> None:
-        """Deliver one image to the host. *image*: a result of ``show_with_location``. *boot*: its kernel, ramdisk and
-        cmdline."""
+        """Deliver one image to the host. *image*: a result of ``show_with_location``. *checksum*: as for ``image``.
+        *boot*: the image's kernel, ramdisk and cmdline."""
         key = ("image", host, id)
         with self._lock_of("part", host, id):
             if key in self.known and not checksum:

@@ -248,7 +248,8 @@ class AgentApplication(Front):
         return True
 
     def accept_link(self, transport: asyncio.BaseTransport, admitted: Callable[[], None]) -> None:
-        """Take over a TLS connection on which another agent requests a link; see ``Links.accept``."""
+        """Take over a TLS connection on which another agent requests a link. *admitted* is called once the agent is
+        admitted; see ``Links.accept``."""
         self.agent.host.links.accept(transport, admitted)
 
     def _routes(self, api: FastAPI, agent: ManagedHost, metrics: AgentMetrics) -> None:

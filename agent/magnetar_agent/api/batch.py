@@ -66,7 +66,7 @@ def ensure_many(drivers: Drivers, kind: type[Kind], items: list[tuple[str, Field
 
 
 def _raise_if_cancelled(results: list[dict[str, Any]]) -> None:
-    """Raise ``Cancelled`` when items were cancelled, naming the finished ones."""
+    """Raise ``Cancelled`` when items in *results* were cancelled; the error names the finished items."""
     stopped = [result["error"]["message"] for result in results
                if result.get("error", {}).get("code") == Cancelled.code]
     if not stopped:

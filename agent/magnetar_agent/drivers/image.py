@@ -126,8 +126,9 @@ class ImageDriver(DocumentDriver):
 
     def receive(self, host: LocalHost, key: str, chunks: Iterable[bytes], length: int | None,
                 operation: Operation) -> Result:
-        """Store the content of an image that waits for its upload, and return the result. After an error the image is
-        as it was, so the upload can be repeated. If the image has content already, the upload is compared with it."""
+        """Store *chunks*, *length* bytes, as the content of the image *key*, which waits for its upload; return the
+        result. After an error the image is as it was, so the upload can be repeated. If the image has content already,
+        the upload is compared with it."""
         document = host.documents.find("image", key)
         if document is None or document.deleting:
             raise NotFound(f"There is no image {key!r} on this host. Make it first, with source {{upload: true}}.",

@@ -56,12 +56,12 @@ class KeypairDriver(DocumentDriver):
 
 
 def sha256_fingerprint(blob: bytes) -> str:
-    """Return the fingerprint as ``ssh-keygen -l`` shows it."""
+    """Return the fingerprint of the public key *blob* as ``ssh-keygen -l`` shows it."""
     return "SHA256:" + base64.b64encode(hashlib.sha256(blob).digest()).decode().rstrip("=")
 
 
 def md5_fingerprint(blob: bytes) -> str:
-    """Return the fingerprint as Nova shows it."""
+    """Return the fingerprint of the public key *blob* as Nova shows it."""
     return hashlib.md5(blob, usedforsecurity=False).digest().hex(":")
 
 

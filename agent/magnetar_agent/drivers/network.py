@@ -191,7 +191,7 @@ def _bridge(host: LocalHost, requested_name: str | None, document: Document | No
 
 
 def _dhcp(want: Fields, net: IPv4Network) -> None:
-    """Fill in the DHCP range: all addresses except the first, which is the host's."""
+    """Fill in the DHCP range in *want*: all addresses of *net* except the first, which is the host's."""
     dhcp_range = {name: want.get(name) for name in ("dhcp_start", "dhcp_end")}
     want.setdefault("dhcp", True)
     if not want["dhcp"]:

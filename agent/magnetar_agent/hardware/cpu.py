@@ -80,11 +80,12 @@ def with_features(model_features: frozenset[str], requested_features: Features) 
 
 
 def guest_cpu(hardware: Mapping[str, Any], virt_type: str, requested_mode: CpuMode | None = None) -> Cpu:
-    """Return the CPU of a server's domain.
+    """Return the CPU of the domain of a server with this *hardware*.
 
     *requested_mode*: from the settings; without it ``HOST_MODEL`` with KVM, and QEMU's default CPU under emulation. The
     meaning of shares depends on the kind of cgroups: libvirt's shares are cgroup v1's ``cpu.shares`` or v2's
-    ``cpu.weight``."""
+    ``cpu.weight``.
+    """
     hidden = hardware.get("hide_hypervisor_id", False)
     counts = [hardware.get(f"cpu_{name}") for name in Topology._fields]
     mode, model, features = requested_mode or CpuMode(HOST_MODEL if virt_type == "kvm" else NONE)

@@ -43,7 +43,7 @@ class GuestDevices(NamedTuple):
 
 
 def guest_devices(hardware: Mapping[str, Any]) -> GuestDevices:
-    """Return the devices of a server."""
+    """Return the devices of a server with this *hardware*."""
     watchdog, pointer = hardware.get("watchdog", "disabled"), hardware.get("pointer", "virtio")
     rate = hardware.get("rng_bytes")
     return GuestDevices(
@@ -75,15 +75,15 @@ def apply_disk_hardware(hardware: Mapping[str, Any], disk: Disk) -> Disk:
 
 
 def volume_bus(hardware: Mapping[str, Any]) -> str:
-    """Return the bus of volumes without a requested bus: the bus of the server's own disks, or virtio if volumes cannot
-    use that bus."""
+    """Return the bus of volumes that request none: the bus of the server's own disks (from its *hardware*), or virtio
+    if volumes cannot use that bus."""
     bus = str(hardware.get("disk_bus", "virtio"))
     return bus if bus in BUSES else "virtio"
 
 
 def place_config_drive(hardware: Mapping[str, Any], disk: Disk) -> Disk:
-    """Return the config drive *disk* on the bus of the server's other disks, named after all of them. It is unchanged
-    if that bus is virtio, or IDE, which has no name left."""
+    """Return the config drive *disk* on the bus of the server's other disks, with a device name that follows theirs. It
+    is unchanged if that bus is virtio, or IDE, which has no name left."""
     bus = hardware.get("disk_bus", "virtio")
     return disk if bus in ("virtio", "ide") else replace(disk, bus=bus, target=PREFIX[bus] + "f")
 

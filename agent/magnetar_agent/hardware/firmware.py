@@ -17,7 +17,8 @@ class Firmware(NamedTuple):
 
 
 def guest_firmware(hardware: Mapping[str, Any], machine: str, host: Mapping[str, Any], place: Path) -> Firmware | None:
-    """Return the firmware of a server with its folder at *place*; ``None`` for BIOS. *host*: fields of ``kinds.Host``.
+    """Return the UEFI firmware of a server with this *hardware*, whose folder is *place*; ``None`` for BIOS. *host*:
+    fields of ``kinds.Host``.
 
     With secure boot the file of variables has another name: it holds the keys, without which secure boot would be off.
     """

@@ -262,7 +262,8 @@ def may_be_allowed(sysfs: Path, specs: Sequence[Mapping[str, str]]) -> list[PciD
 
 
 def moves_live(alias: str, aliases: Sequence[Mapping[str, str]]) -> bool:
-    """Return whether *alias* names only devices that can move to another host while their guest runs."""
+    """Return whether *alias* names only devices that can move to another host while their guest runs, by *aliases*, the
+    setting ``pci_alias``."""
     mine = [spec for spec in aliases if spec["name"] == alias]
     return bool(mine) and all(spec.get("live_migratable") == "yes" for spec in mine)
 

@@ -25,8 +25,8 @@ class LaunchSecurity(NamedTuple):
 
 def launch_security(hardware: Mapping[str, Any], host_encryption: Mapping[str,
                                                                           Mapping[str, int]]) -> LaunchSecurity | None:
-    """Return the parameters for a server's domain; ``None`` without encryption. *host_encryption*:
-    ``memory_encryption`` of ``kinds.Host``."""
+    """Return the parameters for the domain of a server with this *hardware*; ``None`` without encryption.
+    *host_encryption*: the host's field ``memory_encryption``."""
     if not (name := memory_model(hardware)):
         return None
     parameters = host_encryption.get(name, {})

@@ -62,8 +62,8 @@ def image_cache_gb(host: LocalHost) -> int:
 
 
 def host_facts(host: LocalHost) -> dict[str, Any]:
-    """Return ``LocalHypervisor.host``. If the settings put root disks into a pool, where encryption is not possible,
-    ``disk_encryption`` is empty."""
+    """Return the host's facts (``LocalHypervisor.host``). If the settings put root disks into a pool, where encryption
+    is not possible, ``disk_encryption`` is empty."""
     facts = host.hypervisor.host()
     return facts | {"disk_encryption": []} if host.settings.root_format in root_pool.WHAT else facts
 

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The context for drivers.
+"""``LocalHost``: the host that drivers act on.
 
 It does not depend on drivers or ``reconcile``: a driver that needs another resource created or changed calls ``ensure``
-or ``revise``, which the agent sets."""
+or ``revise``, which the agent sets.
+"""
 
 from __future__ import annotations
 

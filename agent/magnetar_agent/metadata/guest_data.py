@@ -45,7 +45,7 @@ class Device:
     trusted: bool = False
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the known fields only."""
+        """Return the fields of the device that are known, as in meta_data.json."""
         tags = {"tag": self.tags[0]} if self.share_id else {"tags": list(self.tags)}
         fields = {"type": self.type, "share_id": self.share_id, "bus": self.bus, "address": self.address, **tags,
                   "mac": self.mac, "serial": self.serial, "path": self.path}
@@ -197,7 +197,7 @@ def _of_ec2(guest: Guest, versions: Sequence[str]) -> Iterator[tuple[str, bytes]
 
 
 def _places(guest: Guest) -> list[str]:
-    """Return the paths of the injected files below the folder openstack, numbered as in Nova."""
+    """Return the paths of the *guest*'s injected files below the folder openstack, numbered as in Nova."""
     return [f"/content/{at:04}" for at in range(len(guest.injected))]
 
 

@@ -112,7 +112,8 @@ class SteeredTap:
 
 
 def bridge_rules(names: Steering, taps: Sequence[SteeredTap], seal: str) -> str:
-    """Return the input of ``nft`` that replaces the table of family bridge."""
+    """Return the input of ``nft`` that replaces the table of family bridge of *names* by rules for *taps*. *seal*: the
+    source MAC address that requests get."""
     steered = [(tap.index, *tap_addresses(tap.number), tap.gate) for tap in taps]
     to = ADDRESS, ADDRESS6
     sides = [
@@ -150,7 +151,8 @@ def bridge_rules(names: Steering, taps: Sequence[SteeredTap], seal: str) -> str:
 
 
 def switched_rules(names: Steering, taps: Sequence[SteeredTap], seal: str) -> str:
-    """Return the input of ``nft`` that replaces the table of family netdev."""
+    """Return the input of ``nft`` that replaces the table of family netdev of *names* by rules for *taps*. *seal*: the
+    source MAC address that requests get."""
     lines = [_without("netdev", names.table), f"table netdev {names.table} {{"]
     target = f"@th,64,128 {int(IPv6Address(ADDRESS6)):#034x}"
     for tap in taps:
@@ -186,7 +188,8 @@ def _set(name: str, type: str, elements: Iterable[str]) -> str:
 
 
 def namespace_setup(seal: str) -> tuple[str, str]:
-    """Return the input of ``ip -batch`` and of ``nft`` within a namespace of the service, once its device is there."""
+    """Return the input of ``ip -batch`` and of ``nft`` that sets up a namespace of the service, once its device is
+    there. *seal*: the source MAC address of valid requests."""
     links = (
         "link set lo up", f"addr add {ADDRESS}/32 dev {INNER}", f"addr add {ADDRESS6}/64 dev {INNER} nodad",
         f"link set {INNER} up", f"route add default dev {INNER}", f"route add local {TAPS}/4 dev lo",
@@ -200,7 +203,8 @@ def namespace_setup(seal: str) -> tuple[str, str]:
 
 # Running programs ---------------------------------------------------------------------------------------------------
 def run_network_program(words: Sequence[str], input_text: str = "", descriptors: Sequence[int] = ()) -> str:
-    """Run a program and return its output. Raises ``HypervisorError`` with its error output if it fails."""
+    """Run the program and arguments *words* with *input_text*, and return its output; it inherits *descriptors*. Raises
+    ``HypervisorError`` with its error output if it fails."""
     done = _ran(words, input_text, descriptors)
     if done.returncode:
         raise HypervisorError(f"{words[0]} refuses what the metadata service needs: {done.stderr.strip()[:500]}")

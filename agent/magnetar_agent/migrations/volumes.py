@@ -60,7 +60,8 @@ def _post_copy(want: Fields) -> str | None:
 
 
 def describe_volumes(host: LocalHost, server: Document) -> list[Fields]:
-    """Return the facts about the server's volumes for the manifest."""
+    """Return the facts about the server's volumes for the manifest, by which the target decides whether it can take the
+    server."""
     return [{"volume": attachment.want["volume"], "origin": _origin(host, attachment)}
             for attachment in attaching.server_attachments(host, server.id)]
 
@@ -141,7 +142,7 @@ def check_origins(host: LocalHost, manifest: Fields) -> None:
 
 
 def prepare_attachments(host: LocalHost, migration: Document, sent_attachments: list[Fields]) -> None:
-    """Write the attachments that the source sent, and open the sockets to their volumes."""
+    """Write the attachments that the source sent for *migration*, and open the sockets to their volumes."""
     drop_attachments(host, migration)
     for sent_attachment in sent_attachments:
         document = _checked(migration, sent_attachment)
@@ -150,7 +151,8 @@ def prepare_attachments(host: LocalHost, migration: Document, sent_attachments: 
 
 
 def _checked(migration: Document, sent_attachment: Fields) -> Document:
-    """Return the document of an attachment that the source sent. Its fields are checked like a request's."""
+    """Return the document of *sent_attachment*, which the source sent for *migration*. Its fields are checked like a
+    request's."""
     id, server = str(sent_attachment["id"]), migration.want["server"]
     settable = {f.name: sent_attachment["want"][f.name] for f in VolumeAttachment.settable()
                 if f.name in sent_attachment["want"]}

@@ -96,9 +96,9 @@ class _Journal:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
 
     def ended(self, request_id: str, entry: dict[str, Any], again: bool) -> dict[str, Any] | None:
-        """Return the recorded answer of the request; ``None`` if its event must be done. Raises ``Conflict`` if the
-        event was begun, its outcome is unknown and it may not be done *again*, or if the id belongs to another event.
-        """
+        """Return the recorded answer of the request; ``None`` if its event must be done. *entry*: event, arguments and
+        server. Raises ``Conflict`` if the event was begun, its outcome is unknown and it may not be done *again*, or if
+        the id belongs to another event."""
         try:
             recorded: dict[str, Any] = json.loads((self.folder / request_id).read_text())
         except OSError:

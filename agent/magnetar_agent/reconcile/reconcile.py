@@ -247,8 +247,8 @@ class _Change(Change):
 
     def _difference(self, document: Document, fresh: bool, have: Fields | None,
                     planned: Fields) -> list[dict[str, Any]]:
-        """Return the differences between current and planned fields. The document's value counts as the current one for
-        a field that the host does not report."""
+        """Return the differences between the current fields, *have*, and the *planned* ones. For a field that the host
+        does not report, the document's value counts. *fresh*: the resource is new, so that all fields differ."""
         return field_differences(self.kind, None if fresh else {**document.want, **(have or {})}, planned)
 
     def _apply(self, document: Document, fresh: bool, first: list[Step], planned: list[Step]) -> None:

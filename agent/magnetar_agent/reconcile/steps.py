@@ -122,8 +122,9 @@ def undo_creation(driver: Driver, task: Task) -> None:
 
 
 def cancelled_change(driver: Driver, former: Document, task: Task, begun: list[str]) -> Cancelled:
-    """Return the error of a cancelled change. If no data is lost yet, restore the resource as it was before; otherwise
-    leave the change to be continued by the next call. The error's message says which."""
+    """Return the error of a cancelled change. *begun*: the verbs that may have changed something. If no data is lost
+    yet, first restore the resource to *former*; otherwise the next call continues the change. The message says which.
+    """
     label = f"{former.kind} {former.name!r}"
     if set(begun) <= TWO_WAY:
         return _back(driver, former, task, begun, label)

@@ -84,7 +84,7 @@ def write_drive(host: LocalHost, document: Document, name: str, flushed: bool = 
 
 
 def _cloud_fields(host: LocalHost, document: Document) -> dict[str, Any]:
-    """Return the guest's fields that come from the cloud; without a cloud, from the host."""
+    """Return the fields of the guest's data that come from the cloud; for a server without a cloud, from the host."""
     want, cloud_data = document.want, document.want.get("guest_data")
     vendor = want.get("vendor_data") or {}
     static = _vendor_data(host) if cloud_data is None else vendor.get("static") or {}
@@ -189,7 +189,7 @@ def _places(domain: Domain | None) -> dict[str, tuple[str, str]]:
 
 
 def _mappings(want: Fields, disks: tuple[Disk, ...]) -> dict[str, str]:
-    """Return EC2's block device mapping, as Nova numbers it; without the config drive."""
+    """Return EC2's block device mapping of *disks*, the server's, numbered as in Nova; without the config drive."""
     mappings = {"ami": disks[0].target, "root": f"/dev/{disks[0].target}"}
     names = {disk.file: disk.label for disk in spec.blank_disks_of_server(want)}
     other_targets = sorted((disk.target for disk in disks[1:] if disk.device == "disk" and disk.path.name not in (

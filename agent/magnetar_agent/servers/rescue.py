@@ -116,7 +116,8 @@ def keeps_disks(document: Document) -> bool:
 
 
 def _rescue_image_name(document: Document, recorded: Fields) -> str | None:
-    """Return the name that the rescue image had when the rescue disk was made; ``None`` if none was made from it."""
+    """Return the name that the image of *recorded*, a rescue, had when the rescue disk was made; ``None`` if the disk
+    was not made from that image."""
     made = document.state.get("rescue")
     return made.get("name") if made and made["image"] == recorded["image"] else None
 
@@ -171,7 +172,8 @@ def _drop(task: Task) -> None:
 
 
 def rescue_disks(state: Fields, place: Path, root: Disk, key: DiskKey | None = None) -> list[Disk]:
-    """Return the rescue disk, encrypted with the *key*, then *root*. If the rescue disk is a CD, *root* comes first."""
+    """Return the rescue disk in the folder *place*, encrypted with the *key*, then *root*. If the rescue disk is a CD,
+    *root* comes first. *state*: of the server's document."""
     made = state["rescue"]
     if made["iso"]:
         return [root, Disk(place / (PREFIX + "base"), "sda", "raw", "cdrom", "sata", True)]

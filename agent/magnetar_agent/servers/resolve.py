@@ -153,7 +153,8 @@ def _key(host: LocalHost, key_name: str | None, old: Fields) -> str | None:
 
 
 def _root_format(host: LocalHost, requested: str, old: str | None) -> str:
-    """Return the root format; ``auto`` keeps the server's own, and is the settings' format for a new server."""
+    """Return the root format for *requested*: itself, or for ``auto`` that of *old*, the server's fields, and for a new
+    server that of the settings."""
     root_format = str(old or host.settings.root_format) if requested == "auto" else requested
     if root_format in root_pool.WHAT and old is None:
         root_pool.check_host(host, "root_format", root_format)
@@ -161,7 +162,8 @@ def _root_format(host: LocalHost, requested: str, old: str | None) -> str:
 
 
 def _virt_type(host: LocalHost, requested: str, old: str | None) -> str:
-    """Return kvm or qemu; ``auto`` keeps the server's own, and is the best that works on this host for a new server."""
+    """Return kvm or qemu for *requested*: itself, or for ``auto`` that of *old*, the server's fields, and for a new
+    server the best that works on this host."""
     if requested == "auto":
         configured = host.settings.virt_type if host.settings.virt_type != "auto" else None
         return old or configured or ("kvm" if host.hypervisor.kvm()["usable"] else "qemu")
@@ -267,7 +269,7 @@ def nic_plug(nic: Fields, field: str) -> Plug:
 
 
 def _is_same_nic(nic: Fields, old: Fields, requested_plug: Plug) -> bool:
-    """Return whether *old* is the NIC that *nic* requests."""
+    """Return whether *old* is the NIC that *nic* requests. *requested_plug*: where *nic* is plugged in."""
     if nic.get("mac"):
         return bool(nic["mac"] == old["mac"])
     return requested_plug == nic_plug(old, "networks")

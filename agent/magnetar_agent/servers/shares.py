@@ -56,5 +56,6 @@ def note_share(document: Document, state: str, tag: str, share: str | None, shar
 
 
 def shared_folders(host: LocalHost, state: Fields) -> tuple[SharedFolder, ...]:
-    """Return the shares of a server's document, with their folders. Raises ``Conflict`` if this host lacks a share."""
+    """Return the shares in *state*, of a server's document, with their folders. Raises ``Conflict`` if this host lacks
+    a share."""
     return tuple(SharedFolder(share_folder(host, share["share"]), share["tag"]) for share in state.get("shares", ()))

@@ -178,7 +178,8 @@ def _own_group() -> str:
 
 def _host_settings(settings: AgentSettings, options: SimulationOptions, state: Path,
                    files: CertificateFiles | None) -> AgentSettings:
-    """Return the settings that all hosts share. They always have a port for links, as hosts of a cloud do."""
+    """Return *settings* with the values that all simulated hosts share: the folder *state*, the port for links (hosts
+    of a cloud always have one) and the certificates in *files*."""
     pki: dict[str, Any] = {"tls_cert": state / "none.pem", "tls_key": state / "none.key"}
     if files:
         pki = {"tls_cert": files.host_cert, "tls_key": files.host_key, "tls_client_ca": files.ca,
@@ -188,7 +189,8 @@ def _host_settings(settings: AgentSettings, options: SimulationOptions, state: P
 
 
 def settings_snippet(endpoints: dict[str, str], files: CertificateFiles | None) -> str:
-    """Return settings of a control plane, as YAML, with these hosts."""
+    """Return settings of a control plane, as YAML, with the hosts at *endpoints* and the client's certificate in
+    *files*."""
     lines = [] if files is None else [f"agent_ca_cert: {json.dumps(str(files.ca))}",
                                       f"agent_client_cert: {json.dumps(str(files.client_cert))}",
                                       f"agent_client_key: {json.dumps(str(files.client_key))}"]

@@ -62,12 +62,14 @@ class Caller:
         return self.cloud.policy.allows(rule, self.context, target.project_id, target.user_id)
 
     def fetch(self, question: Callable[Concatenate[Connection, P], R], *args: P.args, **named: P.kwargs) -> R:
-        """Return the result of *question*, a function of ``store``, in a transaction that reads the API database."""
+        """Return the result of *question*, a function of ``store``, called with a transaction that reads the API
+        database, and with *args* and *named*."""
         with self.cloud.store.api.read() as connection:
             return question(connection, *args, **named)
 
     def write(self, change: Callable[Concatenate[Connection, P], R], *args: P.args, **named: P.kwargs) -> R:
-        """Return the result of *change*, a function of ``store``, in a transaction that changes the API database."""
+        """Return the result of *change*, a function of ``store``, called with a transaction that changes the API
+        database, and with *args* and *named*."""
         with self.cloud.store.api.write() as connection:
             return change(connection, *args, **named)
 

@@ -80,5 +80,5 @@ def flavor_local_disks(flavor: Item, mapping: Sequence[Item] = ()) -> list[Local
 
 
 def ephemeral_gib(flavor: Item, mapping: Sequence[Item] = ()) -> int:
-    """Return the total GiB of a server's ephemeral disks."""
+    """Return the total GiB of the ephemeral disks of a server with this *flavor* and block device *mapping*."""
     return sum(disk.size for disk in flavor_local_disks(flavor, mapping) if disk.file != SWAP) // GIB

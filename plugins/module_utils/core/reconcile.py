@@ -196,7 +196,9 @@ class Change:
                 want[name] = old[name]
 
     def result(self, steps: Sequence[Step], diff: list[dict[str, Any]], resource: Optional[Document]) -> Result:
-        """Return the answer to the ensure. Without *steps* nothing has changed, so the difference is empty."""
+        """Return the answer to the ensure, with *resource* as it is then. Without *steps* nothing has changed, so the
+        difference is empty.
+        """
         return Result(steps, diff if steps else [], resource, self.warnings)
 
 

@@ -61,7 +61,7 @@ class Range:
         return self.since <= version and (self.until is None or version <= self.until)
 
     def overlaps(self, other: Range) -> bool:
-        """Return whether some version lies in both ranges."""
+        """Return whether some version lies in this range and in *other*."""
         return (self.until is None or other.since <= self.until) and (
             other.until is None or self.since <= other.until
         )

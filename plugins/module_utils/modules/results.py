@@ -7,7 +7,8 @@ from ..core.errors import MagnetarError
 
 
 def module_result(noun, label, answer, diff_mode):
-    """Return the result of an ensure: ``changed``, ``<noun>``, ``actions``, ``changes``, ``request_id``, ``diff``, …
+    """Return the module's result for *answer*, the API's answer to an ensure: ``changed``, ``<noun>``, ``actions``,
+    ``changes``, ``request_id``, ``diff``, …
 
     An answer with only an operation (``wait: false``) counts as changed, since work is in progress.
     """
@@ -59,8 +60,8 @@ def one_line(text):
 
 
 def batch_result(noun, labels, answers, diff_mode, continue_on_error):
-    """Return the result of a batch, in the order of its items. A failed item fails the task; with *continue_on_error*,
-    the task fails only when all items fail.
+    """Return the result of a batch of resources *noun*, in the order of its items: *labels* are their names, *answers*
+    the API's. A failed item fails the task; with *continue_on_error*, the task fails only when all items fail.
     """
     results = [_item(noun, label, answer, diff_mode) for label, answer in zip(labels, answers)]
     bad = [item for item in results if item["failed"]]

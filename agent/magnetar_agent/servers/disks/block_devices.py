@@ -92,7 +92,8 @@ def complete_device_mapping(host: LocalHost, desired: Fields, document: Document
 
 
 def _cd_names(host: LocalHost, desired: Fields, parts: Fields) -> set[str]:
-    """Return the device names of a new server's config drive and, if it boots from a CD, of the CD."""
+    """Return the device names of the CDs of the new server *desired*: its config drive and, if it boots from a CD, that
+    CD. *parts*: its hardware."""
     image = host.documents.get("image", desired["image"]) if desired.get("image") else None
     has_cd = image is not None and image.state.get("disk_format") == "iso"
     drive = disk_layout.config_drive_layout(desired, disk_layout.drive_format(host, desired), has_cd)["target"]

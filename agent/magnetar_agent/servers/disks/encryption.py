@@ -38,7 +38,7 @@ def is_wanted(want: Fields) -> bool:
 
 def complete_encryption(host: LocalHost, desired: Fields, old: Fields, root_format: str,
                         image: Document | None) -> None:
-    """Seal the key from the request, and choose the format of the root disk. *root_format*: as requested. Raises
+    """Seal the disk key in *desired*, and choose the format of the root disk. *root_format*: as requested. Raises
     ``InvalidField`` for fields that an encrypted server cannot have, for a change of the encryption, and for an *image*
     that the server cannot open."""
     encrypted = is_wanted(desired)

@@ -98,7 +98,7 @@ def link_image(host: LocalHost, id: str, place: Path, prefix: str = "") -> dict[
 
 
 def unlink_image(place: Path, prefix: str = "") -> None:
-    """Remove the links that ``link_image`` has made in *place*."""
+    """Remove the links that ``link_image`` has made in *place* with this *prefix*."""
     for part in PARTS:
         (place / (prefix + part)).unlink(missing_ok=True)
 

@@ -79,8 +79,8 @@ def complete_local_disks(desired: Fields, made: list[Fields], field: str, bus: s
 
 
 def check_sum(flavor: Fields, mapping: Iterable[Mapping[str, Any]], field: str) -> None:
-    """Raise ``InvalidField`` naming *field* if the ephemeral disks together are larger than *flavor* allows. A disk
-    without a size has all of the flavor's, as in Nova."""
+    """Raise ``InvalidField`` naming *field* if the ephemeral disks in *mapping* are together larger than *flavor*
+    allows. A disk without a size counts as all that the flavor has, as in Nova."""
     sizes = [block_device.get("volume_size") or flavor["ephemeral"] for block_device, file in local_disk_files(mapping)
              if file not in ("disk", SWAP)]
     if sum(sizes) > flavor["ephemeral"]:

@@ -28,7 +28,8 @@ def _encryption_model(want: Mapping[str, Any]) -> str:
 
 
 def _most(host: LocalHost, capabilities: Mapping[str, Mapping[str, int]]) -> int:
-    """Return how many servers with encrypted memory the host can have, the sum for all kinds of encryption."""
+    """Return how many servers with encrypted memory the host can have, the sum over the models in *capabilities* (the
+    host's field ``memory_encryption``), or fewer if the settings say so."""
     configured, whole = host.settings.num_memory_encrypted_guests, sum(capability["guests"]
                                                                        for capability in capabilities.values())
     return min(whole, MOST) if configured is None else min(configured, whole)

@@ -89,7 +89,7 @@ def _specs(host: LocalHost, flavor: Fields) -> Fields:
 
 
 def _check_host(host: LocalHost, desired: Fields) -> None:
-    """Raise ``InvalidField`` for hardware that this host cannot provide."""
+    """Raise ``InvalidField`` if *desired* requests hardware that this host cannot provide."""
     hardware, facts = desired["hardware"], host.hypervisor.host()
     devices = {"pci_devices": pci.pci_device_totals(host)} if pci.needed_pci_devices(desired) else {}
     devices |= mdevs.mdev_totals(host) if mdevs.requests_vgpu(desired) else {}

@@ -43,7 +43,7 @@ def complete_machine(host: LocalHost, desired: Fields, old: Fields) -> None:
 
 
 def _machine_versions(facts: Fields, architecture: str) -> Mapping[str, str]:
-    """Return the machine types of guests of an architecture, each with its version."""
+    """Map each machine type of guests of an architecture to its version, from *facts*, the host's."""
     versions: Mapping[str, str] = facts["machine_types"].get(architecture, {})
     return versions
 

@@ -132,7 +132,8 @@ def for_config_drive(host: LocalHost, nic: Fields) -> NicAddress | None:
 
 # DHCP ---------------------------------------------------------------------------------------------------------------
 def reservations_of(server: Document) -> list[list[Any]]:
-    """Return the reservations of the server, including any that a crash may have left."""
+    """Return the DHCP reservations of the server, ``[mac, network, address]`` each, including any that a crash may have
+    left."""
     noted: list[list[Any]] = server.state.get(RESERVED, [])
     return noted + [reservation for reservation in address_reservations(server.want["networks"])
                     if reservation not in noted]

@@ -62,7 +62,7 @@ def unplug_device_nics(task: Task) -> None:
 
 def check_nics_live(document: Document, power: str) -> None:
     """Raise ``Conflict`` if the guest cannot release its NICs that are devices of the host, which a live migration
-    requires."""
+    requires: its *power* state is paused."""
     if power == PAUSED and pci.device_nics(document.want):
         raise Conflict(f"Server {document.name!r} is paused, and has NICs that are devices of its host, of which its "
                        "guest has to let go before it goes live. Unpause it first, or ask for type cold.")

@@ -23,8 +23,8 @@ RATES = ("max_tx_rate", "min_tx_rate")
 
 
 def check_function_nics(desired: Fields) -> None:
-    """Raise ``InvalidField`` if a server has NICs that are devices of the host, and requests something that they cannot
-    have."""
+    """Raise ``InvalidField`` if *desired*, a server, has NICs that are devices of the host, and requests something that
+    they cannot have."""
     functions = pci.device_nics(desired)
     for at, nic in enumerate(desired["networks"]):
         field = f"networks[{at}]"

@@ -46,7 +46,8 @@ def inspect_disk(path: Path, format: str) -> DiskSeen:
 
 
 def virtual_disk_size(source: Path | NetworkSource, format: str, user: tuple[int, int]) -> int:
-    """Return the size in bytes that a guest sees of a local or remote disk."""
+    """Return the size in bytes that a guest sees of the disk *source*, local or remote. *user*: the one that qemu-img
+    runs as."""
     if isinstance(source, Path):
         return inspect_disk(source, format).virtual_size
     output = run_program(["qemu-img", "info", "--output=json", "--", "json:" + json.dumps(_remote(source))],
@@ -188,7 +189,8 @@ def _seen(descriptor: int, path: Path, format: str) -> DiskSeen:
 
 
 def _luks_begin(descriptor: int, path: Path) -> int:
-    """Return the offset in bytes of the content in a disk of the format LUKS 1."""
+    """Return the offset in bytes of the content in the open disk *descriptor*. Raises ``HypervisorError`` naming *path*
+    if its format is not LUKS 1."""
     head = os.pread(descriptor, _LUKS.size, 0).ljust(_LUKS.size, b"\0")
     magic, version, sectors = _LUKS.unpack(head)
     if magic != b"LUKS\xba\xbe" or version != 1:
@@ -197,7 +199,8 @@ def _luks_begin(descriptor: int, path: Path) -> int:
 
 
 def _readable(descriptor: int, status: os.stat_result, group: int) -> None:
-    """Give *group* read access to the open file; ``Disks.permit`` does the same for paths."""
+    """Give *group* read access to the open file *descriptor* with the *status* of fstat(2); ``Disks.permit`` does the
+    same for paths."""
     if status.st_gid != group:
         os.fchown(descriptor, -1, group)
     if not status.st_mode & 0o040:

@@ -83,7 +83,8 @@ def _offered(conn: Any, virt_type: str) -> ET.Element:
 
 
 def _described(offered: ET.Element, model: str, features: Features) -> str:
-    """Return the XML element ``cpu`` of this *model* (default: the host's) with *features* added."""
+    """Return the XML element ``cpu`` of this *model* with *features* added. Without a model it describes the host's
+    CPU, from *offered*, libvirt's CPU modes."""
     cpu = ET.Element("cpu", mode="custom", match="exact")
     if model:
         ET.SubElement(cpu, "model", fallback="forbid").text = model
@@ -107,8 +108,8 @@ def _features(conn: Any, virt_type: str, cpu: str, compared: bool) -> frozenset[
 
 
 def missing_cpu_features(conn: Any, virt_type: str, cpu: str) -> str:
-    """Return a text that names the CPU model of *cpu* and those of its features that the host lacks; "" if none is
-    missing."""
+    """Return a text with the model of *cpu*, and those of its features that guests of this type (kvm, qemu) lack on the
+    host; "" if none is missing."""
     try:
         conn.compareHypervisorCPU(None, None, None, virt_type, cpu, libvirt.VIR_CONNECT_COMPARE_CPU_FAIL_INCOMPATIBLE)
     except libvirt.libvirtError as error:

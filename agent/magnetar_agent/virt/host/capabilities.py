@@ -202,8 +202,9 @@ def emulated_architectures(conn: Any, capabilities: ET.Element) -> list[str]:
 
 def _of_domains(conn: Any, machine: str, capability: str, arch: str | None = None,
                 type: str | None = None) -> ET.Element:
-    """Return libvirt's domain capabilities for a *machine*. If libvirt has none, log a warning and return an empty
-    element: the host then reports *capability* as missing, and reports all other facts."""
+    """Return libvirt's domain capabilities for guests with this *machine*, architecture and type. If libvirt has none,
+    log a warning and return an empty element: the host then reports *capability* as missing, and reports all other
+    facts."""
     try:
         return ET.fromstring(conn.getDomainCapabilities(None, arch, machine, type))  # noqa: S314 (libvirt wrote it)
     except libvirt.libvirtError as error:

@@ -41,12 +41,13 @@ Element = tuple[str, str]
 
 
 def is_used(desired: PortFilter) -> bool:
-    """Return whether any port has security groups."""
+    """Return whether any port of the filter *desired* has security groups."""
     return any(port.groups is not None for port in desired.ports)
 
 
 def group_elements(desired: PortFilter) -> Iterator[Element]:
-    """Yield each element with the name of its map or set, for all maps and sets of security groups."""
+    """Yield each element of the maps and sets of security groups in the filter *desired*, with the name of its map or
+    set."""
     for port in desired.ports:
         if port.groups is None:
             continue
@@ -60,7 +61,7 @@ def group_elements(desired: PortFilter) -> Iterator[Element]:
 
 
 def group_sets(desired: PortFilter) -> dict[str, tuple[str, str]]:
-    """Return the maps and sets of security groups: name to kind (map or set) and type."""
+    """Map the name of each map and set of security groups in the filter *desired* to its kind (map or set) and type."""
     named_sets = {"sends": ("map", "type ifname : verdict;"), "hears": ("map", "type ifname : verdict;"),
                   "resolvers": ("set", "type ifname . ipv4_addr;")} if is_used(desired) else {}
     for group in desired.groups:
@@ -70,7 +71,8 @@ def group_sets(desired: PortFilter) -> dict[str, tuple[str, str]]:
 
 
 def group_chains(desired: PortFilter) -> dict[str, tuple[str, ...]]:
-    """Return the chains of all combinations of groups that ports have: name to rules."""
+    """Map the name of each chain for a combination of security groups that ports of the filter *desired* have to its
+    rules."""
     groups_by_id = {group.id: group for group in desired.groups}
     return {_chain(groups, direction): tuple(_rules(groups_by_id, groups, direction))
             for groups in {port.groups for port in desired.ports if port.groups is not None} for direction in MAPS}
@@ -106,8 +108,8 @@ def following_chains() -> tuple[str, ...]:
 
 
 def group_change(table: str, loaded: PortFilter, desired: PortFilter) -> tuple[str, str]:
-    """Return two scripts for nftables. The first adds sets and chains, before elements are changed; the second removes
-    sets and chains, afterwards."""
+    """Return two scripts of nftables that change the security groups of *table* from *loaded* to *desired*. The first
+    adds sets and chains, before elements are changed; the second removes sets and chains, afterwards."""
     had, has, old, new = group_chains(loaded), group_chains(desired), group_sets(loaded), group_sets(desired)
     first = [f"add {kind} bridge {table} {name} {{ {type} }}" for name, (kind, type) in new.items() if name not in old]
     first += [f"add chain bridge {table} {name}" for name in has if name not in had]
@@ -259,14 +261,16 @@ def _parsed(rules: Iterable[GroupRule]) -> _Parsed:
 
 
 def _is_usual(port: Port, flow: Flow, side: FlowEnd, direction: str) -> bool:
-    """Return whether the connection needs no rule, because every port may have it: DHCP, and DNS at the host."""
+    """Return whether the connection needs no rule, because every port may have it: DHCP, and DNS at the host. *side*:
+    the connection as *port* sees it, in this *direction*."""
     ports = {"egress": (67, 547), "ingress": (68, 546)}[direction]
     return flow.protocol == 17 and (side.port in ports or (side.port == 53 and side.there == port.resolver))
 
 
 def _fits(rule: GroupRule, prefix: _Network | None, flow: Flow, side: FlowEnd, remote: _Address,
           groups_by_id: Mapping[str, PortGroup]) -> bool:
-    """Return whether *rule* permits the connection. The caller has compared direction and IP version."""
+    """Return whether *rule* permits the connection. *side*: the connection as the port sees it; *remote*: the other
+    end's address; *prefix*: the rule's. The caller has compared direction and IP version."""
     protocol = rule.protocol
     if protocol in ICMP:
         protocol = 1 if rule.version == 4 else 58

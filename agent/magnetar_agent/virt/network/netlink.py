@@ -28,7 +28,8 @@ def unpack_messages(reply: bytes) -> Iterator[tuple[int, int, int]]:
 
 
 def unpack_attributes(reply: bytes, at: int, end: int) -> dict[int, tuple[int, int]]:
-    """Return the start and end of the content of each attribute, by the attribute's number."""
+    """Return the start and end of the content of each attribute in *reply* between *at* and *end*, by the attribute's
+    number."""
     places = {}
     while at + _ATTRIBUTE.size <= end:
         length, number = _ATTRIBUTE.unpack_from(reply, at)

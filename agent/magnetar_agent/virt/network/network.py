@@ -298,7 +298,8 @@ def _owned(network: Any) -> bool:
 
 
 def _update(network: Any, xml: str, change: Callable[[dict[str, str]], dict[str, str]], flag: int) -> None:
-    """Change DHCP reservations with virNetworkUpdate, for a network whose dnsmasq reads no file of reservations."""
+    """Apply *change* to the DHCP reservations in *xml* with virNetworkUpdate, for a network whose dnsmasq reads no file
+    of reservations. *flag*: whether to change the running network or its definition."""
     hosts_before = _hosts(xml)
     hosts_after = change(hosts_before)
     for command, hosts, other_hosts in ((_DELETE, hosts_before, hosts_after), (_ADD, hosts_after, hosts_before)):

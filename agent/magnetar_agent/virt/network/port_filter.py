@@ -114,7 +114,7 @@ def _of_port(port: Port) -> Iterable[Element]:
 
 # Scripts for nft -----------------------------------------------------------------------------------------------------
 def removal_script(prefix: str) -> str:
-    """Return a script that removes both tables."""
+    """Return a script of nftables that removes both tables for taps with this *prefix*."""
     return "".join(f"add table {family} {table_name(prefix)}\ndelete table {family} {table_name(prefix)}\n"
                    for family in ("bridge", "inet"))
 
@@ -129,15 +129,15 @@ def change_script(loaded: PortFilter, desired: PortFilter) -> str:
 
 
 def is_a_change(loaded: PortFilter, desired: PortFilter) -> bool:
-    """Return whether ``change_script`` is enough: the filters differ only in elements, and in chains of security
-    groups."""
+    """Return whether ``change_script`` is enough to get from *loaded* to *desired*: the two filters differ only in
+    elements, and in chains of security groups."""
     return (bool(loaded.ports or loaded.bridges) and loaded.open_ports == desired.open_ports
             and group_filter.is_used(loaded) == group_filter.is_used(desired))
 
 
 def leased_script(prefix: str, leased: Iterable[tuple[str, str]]) -> str:
-    """Return a script that adds addresses that DHCP gave before the table existed. *leased*: pairs of tap and
-    address."""
+    """Return a script that adds addresses that DHCP gave before the table for *prefix* existed. *leased*: pairs of tap
+    and address."""
     return _elements("add", prefix, {("learned", f'"{tap}" . {int(IPv4Address(address)):#x} timeout {LEASE}')
                                      for tap, address in leased})
 
@@ -151,8 +151,9 @@ def _elements(verb: str, prefix: str, elements: Iterable[Element]) -> str:
 
 
 def replacement_script(desired: PortFilter, leased: Iterable[tuple[str, str]], bridges_follow: bool = True) -> str:
-    """Return a script that replaces both tables in one transaction, so each packet meets either the old or the new
-    ones. *bridges_follow*: see ``group_filter.fixed_chains``."""
+    """Return a script that replaces both tables by *desired*, with addresses from DHCP (*leased*: pairs of tap and
+    address), in one transaction, so each packet meets either the old or the new ones. *bridges_follow*: see
+    ``group_filter.fixed_chains``."""
     elements_by_set: dict[str, list[str]] = {}
     for set_, element in sorted(port_elements(desired)):
         elements_by_set.setdefault(set_, []).append(element)
@@ -177,7 +178,7 @@ def replacement_script(desired: PortFilter, leased: Iterable[tuple[str, str]], b
 
 
 def _frames(prefix: str) -> tuple[str, ...]:
-    """Return the chains of family bridge, which filter the frames of taps."""
+    """Return the chains of family bridge, which filter the frames of taps with this *prefix*."""
     def drop(name: str) -> str:
         return f"counter name {name} drop"
 
@@ -219,8 +220,8 @@ def _frames(prefix: str) -> tuple[str, ...]:
 
 
 def _host(prefix: str, open_ports: Sequence[str]) -> tuple[str, ...]:
-    """Return the chains of family inet: which services of the host guests may reach. A drop here is final, even if
-    other tables accept."""
+    """Return the chains of family inet: which services of the host (*open_ports*) guests may reach through taps with
+    this *prefix*. A drop here is final, even if other tables accept."""
     opened = [f"{protocol} dport {ports} accept" for protocol, _slash, ports in
               (open_port.partition("/") for open_port in open_ports)]
     return (

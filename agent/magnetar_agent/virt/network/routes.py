@@ -46,8 +46,8 @@ def _answers(link: socket.socket) -> Iterator[tuple[int, IPv4Network]]:
 
 
 def _parsed(reply: bytes, begin: int, end: int) -> tuple[int, IPv4Network] | None:
-    """Return device number (0: none) and destination network of one route; ``None`` for default, broadcast and
-    multicast routes."""
+    """Return device number (0: none) and destination network of the route in *reply* between *begin* and *end*;
+    ``None`` for default, broadcast and multicast routes."""
     _family, length, _source, _tos, _table, _protocol, _scope, kind, _flags = _ROUTE.unpack_from(reply, begin)
     if length < _SHORTEST or kind in (_BROADCAST, _MULTICAST):
         return None

@@ -39,25 +39,25 @@ User = tuple[int, int] | None
 
 def run_program(arguments: Sequence[str], purpose: str, timeout: float = TIMEOUT, user: User = None,
                 files: Sequence[int] = (), groups: Sequence[int] = ()) -> str:
-    """Run a program and return its output. *purpose* completes "could not …" in errors. *timeout*: seconds. The program
-    inherits the descriptors *files*. *groups*: additional groups of another *user*."""
+    """Run a program with *arguments*, and return its output. *purpose* completes "could not …" in errors. *timeout*:
+    seconds. The program inherits the descriptors *files*. *groups*: additional groups of another *user*."""
     return _finish(_start(arguments, purpose, user, files, groups), arguments[0], purpose, time.monotonic() + timeout,
                    None)
 
 
 def follow_program(arguments: Sequence[str], purpose: str, progress: Callable[[float], None], user: User = None,
                    files: Sequence[int] = ()) -> None:
-    """Run a program without a time limit. *progress* is called with the percentage, several times a second, and may
-    raise to end the program."""
+    """Run a program with *arguments*, without a time limit. *progress* is called with the percentage, several times a
+    second, and may raise to end the program. *purpose*, *user*, *files*: as in ``run_program``."""
     _finish(_start(arguments, purpose, user, files), arguments[0], purpose, None, progress)
 
 
 @contextmanager
 def pipe_program(arguments: Sequence[str], purpose: str, user: User, files: Sequence[int],
                  silence: float) -> Iterator[Iterator[bytes]]:
-    """Run a program without a time limit, and yield an iterator over the pieces of its output. The iterator ends when
-    the program has ended successfully. Raises ``HypervisorError`` if the program fails, or writes nothing to standard
-    output for *silence* seconds."""
+    """Run a program with *arguments*, without a time limit, and yield an iterator over the pieces of its output.
+    *purpose*, *user*, *files*: as in ``run_program``. The iterator ends when the program has ended successfully. Raises
+    ``HypervisorError`` if the program fails, or writes nothing to standard output for *silence* seconds."""
     process = _start(arguments, purpose, user, files)
     try:
         yield _pieces(process, arguments[0], purpose, silence)

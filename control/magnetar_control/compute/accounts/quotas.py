@@ -176,8 +176,8 @@ def check_metadata_quota(most: int, metadata: Mapping[str, Any] | None) -> None:
 
 
 def check_file_quota(limit: Limits, personality: Sequence[Mapping[str, str]]) -> None:
-    """Check that a server may have these files. Contents count decoded, as they are in the guest. Raises
-    ``Forbidden``."""
+    """Raise ``Forbidden`` when the injected files *personality* of a server exceed *limit*, the quota. Contents count
+    decoded, as they are in the guest."""
     sizes = {"injected_files": len(personality),
              "injected_file_path_bytes": max((len(file["path"].encode()) for file in personality), default=0),
              "injected_file_content_bytes": max((len(b64decode(file["contents"])) for file in personality), default=0)}
@@ -245,7 +245,7 @@ def show_default_quotas(caller: Caller, project: str) -> Limits:
 
 
 def show_quota_detail(caller: Caller, project: str, user: str | None) -> tuple[Limits, Limits]:
-    """Return the limits, and the usage of the resources whose usage is counted."""
+    """Return the limits of *project*, or of *user* in it, and the usage of the resources whose usage is counted."""
     _check_project(caller, project, "detail")
     return quota_limits(caller, project, user), _all_used(caller, project, user)
 
@@ -267,8 +267,8 @@ def update_quotas(caller: Caller, project: str, want: Mapping[str, int], user: s
 
 
 def check_quota_update(caller: Caller, project: str, want: Mapping[str, int]) -> None:
-    """Check that ``update_quotas`` would accept the limits *want* without *force*, and change nothing. Raises
-    ``Forbidden``, ``InvalidRequest``."""
+    """Raise ``Forbidden`` or ``InvalidRequest`` when ``update_quotas`` would refuse the limits *want* of *project*
+    without *force*; change nothing."""
     _check_project(caller, project, "update")
     _check_limits(want, _all_used(caller, project, None), {})
 

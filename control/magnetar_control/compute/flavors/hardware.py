@@ -38,7 +38,7 @@ KEPT_OF_IMAGE = ("properties", "min_disk", "min_ram", "disk_format", "container_
 
 
 def root_name(flavor: FlavorOfServer, image: Mapping[str, Any]) -> str:
-    """Return the device path of the root disk."""
+    """Return the device path of the root disk, such as ``/dev/vda``, of servers with this *flavor* and *image*."""
     return f"/dev/{root_device(requested_hardware(flavor, image).get('hardware', {}))}"
 
 

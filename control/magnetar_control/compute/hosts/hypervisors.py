@@ -161,7 +161,8 @@ def show_hypervisor_statistics(caller: Caller) -> dict[str, int]:
 
 
 def hypervisor_sizes(row: SizedHost | ResourceSums, info: Mapping[str, Any], workload: Workload) -> dict[str, Any]:
-    """Return a host's sizes and their usage: claimed by servers, and reserved."""
+    """Return the sizes of a host (*row*), or the sums of several, and their usage: claimed by servers, and reserved.
+    *info*: the agent's report. *workload*: numbers of servers, and of servers with a task."""
     memory_mb, disk_gb = row.memory_mb_used + row.memory_mb_reserved, row.disk_gb_used + row.disk_gb_reserved
     servers, busy = workload
     return {"vcpus": row.vcpus, "vcpus_used": row.vcpus_used, "memory_mb": row.memory_mb, "memory_mb_used": memory_mb,
@@ -171,8 +172,8 @@ def hypervisor_sizes(row: SizedHost | ResourceSums, info: Mapping[str, Any], wor
 
 
 def processor_info(vcpus: int, info: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the agent's description of the CPUs. When it reports no topology, all CPUs are in one socket, as in
-    libvirt."""
+    """Return the description of the CPUs from *info*, the agent's report. When it has no topology, all *vcpus* are in
+    one socket, as in libvirt."""
     return {"arch": info.get("architecture") or "unknown", "model": info.get("cpu_model") or "unknown",
             "vendor": "unknown", "features": [], "topology": {"sockets": 1, "cores": vcpus, "threads": 1},
             **(info.get("cpu_info") or {})}
@@ -246,8 +247,8 @@ def _uptime_or_none(agents: Agents, host: str, endpoint: str) -> str | None:
 
 
 def uptime_text(report: Mapping[str, Any]) -> str:
-    """Return the uptime in the format of uptime(1), which Nova shows: `` 08:32:11 up 93 days, 18:25, 12 users, load
-    average: 0.20, 0.12, 0.14``."""
+    """Return the agent's *report* of the uptime in the format of uptime(1), which Nova shows: `` 08:32:11 up 93 days,
+    18:25, 12 users, load average: 0.20, 0.12, 0.14``."""
     days, seconds = divmod(int(report["uptime"]), DAY)
     hours, minutes = seconds // HOUR, seconds % HOUR // MINUTE
     up = f"{days} {'day' if days == 1 else 'days'}, " if days else ""

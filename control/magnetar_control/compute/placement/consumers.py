@@ -155,8 +155,9 @@ def _split_wish(wish: Wish, rows: Sequence[ClaimRow], roots: Mapping[str, Provid
 
 def _check_cells(wish: Wish, rows: Sequence[ClaimRow], roots: Mapping[str, Provider],
                  below: Mapping[str, ChildProvider]) -> None:
-    """Raise ``InvalidRequest`` when *wish* would change the consumer's amounts of NUMA cells. Hosts without amounts in
-    *wish* are not checked."""
+    """Raise ``InvalidRequest`` when *wish* would change the consumer's amounts of NUMA cells, which *rows*, its
+    allocations, hold now. Hosts without amounts in *wish* are not checked. *roots*, *below*: hosts and the providers
+    below them, by uuid."""
     now: dict[str, dict[str, int]] = {}
     for row in rows:
         now |= roots[row.host_id].cells_of(row) if row.host_id in roots else {}
@@ -172,7 +173,8 @@ def _check_cells(wish: Wish, rows: Sequence[ClaimRow], roots: Mapping[str, Provi
 
 
 def _give_up_amounts(connection: Connection, id: str, rows: Sequence[ClaimRow], wish: Wish, devices: _Devices) -> None:
-    """Release what a consumer holds in excess of *wish*."""
+    """Release what *rows*, the allocations of consumer *id*, hold in excess of *wish* and of *devices* (by host and
+    alias)."""
     for row in rows:
         wished = wish.held.get(row.host_id)
         if wished is None:
@@ -187,7 +189,8 @@ def _give_up_amounts(connection: Connection, id: str, rows: Sequence[ClaimRow], 
 
 def _claim_wish(connection: Connection, id: str, rows: Sequence[ClaimRow], wish: Wish, devices: _Devices, server: str,
                 owner: Mapping[str, str] | None) -> None:
-    """Claim the amounts of *wish*, and update the consumer's generation. Raises ``InvalidRequest``, ``Conflict``."""
+    """Claim the amounts of *wish* and the *devices* (by host and alias) for consumer *id*, and increment the consumer's
+    generation. *owner*: of a consumer that is no server. Raises ``InvalidRequest``, ``Conflict``."""
     for host, wished in sorted(wish.held.items()):
         place = hosts.fetch_host_row(connection, host)
         if place is None or place.id != host:
@@ -223,7 +226,8 @@ def _generation(rows: Sequence[ClaimRow]) -> int | None:
 
 
 def _check_generation(id: str, rows: Sequence[ClaimRow], wish: Wish) -> None:
-    """Raise ``Conflict`` when the caller has seen another generation of the consumer than the current one."""
+    """Raise ``Conflict`` when the generation of the consumer in *wish*, which the caller has seen, is not that of
+    *rows*, its current allocations."""
     now = _generation(rows)
     if wish.generational and wish.generation != now:
         raise Conflict(f"consumer generation conflict - expected {'null' if now is None else now} but got "

@@ -126,7 +126,7 @@ class Placement:
             return [*dict.fromkeys((*STANDARD, *inventories.fetch_resource_classes(connection)))]
 
     def check_classes(self, names: Iterable[str]) -> None:
-        """Raise ``InvalidRequest`` for resource classes that do not exist."""
+        """Raise ``InvalidRequest`` for *names* of resource classes that do not exist."""
         odd = sorted({*names} - {*STANDARD})
         if odd and (missing := [name for name in odd if name not in (class_names := self.classes())]):
             raise InvalidRequest(f"Invalid resource class in resources parameter: {missing[0][:80]}; there are "
@@ -212,7 +212,7 @@ class Placement:
 
 
 def _consumer_type(row: ClaimRow) -> str:
-    """Return the type of an allocation's consumer."""
+    """Return the type of the consumer of *row*, an allocation: INSTANCE, MIGRATION, or the type that its owner gave."""
     if row.owner is not None:
         return row.owner["type"]
     return "INSTANCE" if row.consumer_id == row.server_id else "MIGRATION"

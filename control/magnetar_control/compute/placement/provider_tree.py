@@ -90,8 +90,8 @@ class Provider:
         return [part for part in self.info.get("providers") or () if numa_providers.is_cell_provider(part)]
 
     def cells_of(self, row: ClaimRow) -> dict[str, dict[str, int]]:
-        """Return the amounts of NUMA cells that the server of an allocation has, by uuid of the cell's provider, then
-        by resource class."""
+        """Return the amounts of NUMA cells that the server of *row*, an allocation, has: by uuid of the cell's
+        provider, then by resource class."""
         if row.owner is not None:
             return {}
         return {child_provider_id(self.root_id, cell["name"]): dict(cell["held"][row.server_id]) for cell in self._cells
@@ -141,7 +141,7 @@ class Provider:
         return pci.assign_held_devices(self._pools, counted, assigned)
 
     def devices_of(self, row: ClaimRow) -> list[tuple[str, str, str]]:
-        """Return the devices of an allocation that exist on the host, as (alias, uuid of the provider, resource
+        """Return the devices of *row*, an allocation, that exist on the host, as (alias, uuid of the provider, resource
         class)."""
         remaining = Counter(row.devices)
         devices = []

@@ -36,8 +36,8 @@ Wanted = Mapping[str, Any] | None
 
 
 class Providers:
-    """Changes of the providers of *placement*. *generation* parameters: the generation that the caller has seen;
-    ``None``: any."""
+    """The operations that change providers of *placement*. *generation* parameters: the generation that the caller has
+    seen; ``None``: any."""
 
     def __init__(self, placement: Placement) -> None:
         self.placement, self.cloud = placement, placement.cloud
@@ -82,8 +82,8 @@ class Providers:
 
     # Traits
     def set_traits(self, id: str, generation: int | None, names: Iterable[str]) -> Provider:
-        """Set the operator's traits of a provider, and return the provider; the traits that its agent reports stay.
-        Raises ``InvalidRequest`` for traits that an operator cannot set, ``NotFound``, ``Conflict``."""
+        """Set the operator's traits of a provider to *names*, and return the provider; the traits that its agent
+        reports stay. Raises ``InvalidRequest`` for traits that an operator cannot set, ``NotFound``, ``Conflict``."""
         with self._changing(id, generation) as (connection, provider):
             self._give_traits(connection, provider, names)
         return self.placement.provider(id)
@@ -159,8 +159,8 @@ class Providers:
 
     def _set_inventories(self, connection: Connection, provider: Provider, requested: Mapping[str, Wanted], whole: bool,
                          sure: bool = False) -> None:
-        """Set inventories of a locked provider. *whole*: as for ``set_inventories``. *sure*: also store values that
-        equal the current ones."""
+        """Set the *requested* inventories, by class, of a locked provider. *whole*: also remove the operator's values
+        of all other classes. *sure*: also store values that equal the current ones."""
         if whole:
             requested = {**dict.fromkeys((*provider.inventories, *provider.classes)), **requested}
         _check_inventories(connection, requested)
@@ -224,7 +224,7 @@ class Providers:
 
 
 def check_provider_generation(provider: Provider, generation: int | None) -> None:
-    """Raise ``Conflict`` when the caller has seen another generation."""
+    """Raise ``Conflict`` when *generation*, which the caller has seen, is not the current one of *provider*."""
     if generation is not None and generation != provider.generation:
         raise Conflict(
             f"Resource provider generation conflict: {provider.name} has generation {provider.generation}, and "

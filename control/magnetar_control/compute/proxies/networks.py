@@ -51,8 +51,8 @@ show_tenant_network = use_case(f"{TENANT_RULE}show")(show_network.function)
 
 
 def resolve_requested_networks(caller: Caller, requested: Any) -> list[PortRequest]:
-    """Return the *requested* networks as ``Networks.check_requested`` returns them. The policy decides whether the
-    caller may use external networks."""
+    """Return the *requested* networks as requests for NICs, checked by the network service. The policy decides whether
+    the caller may use external networks."""
     return caller.cloud.services.network.check_requested(
         caller.context, requested, external=caller.allows(ATTACH_EXTERNAL))
 

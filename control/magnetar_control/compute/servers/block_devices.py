@@ -160,7 +160,8 @@ def _property_of(image: Mapping[str, Any]) -> str:
 
 
 def _check_local_image(image: Mapping[str, Any] | None, block_devices: Sequence[BlockDevice]) -> None:
-    """Raise ``InvalidRequest`` for a local image that is not the root disk of the request's image.
+    """Raise ``InvalidRequest`` if one of *block_devices* is a local copy of an image, and not the root disk from
+    *image*.
 
     A volume with boot_index 0 is the root disk even when the request also names an image, as in Nova. Of that image,
     only the properties are then used.
@@ -191,7 +192,8 @@ def _check_boot_order(image: Mapping[str, Any] | None, block_devices: Sequence[B
 
 
 def _check_root_size(caller: Caller, block_devices: Sequence[BlockDevice], flavor: FlavorOfServer) -> None:
-    """Raise ``Forbidden`` when the root disk is local and the flavor has no disk, unless policy allows that."""
+    """Raise ``Forbidden`` when the root disk among *block_devices* is local and the flavor has no disk, unless policy
+    allows that."""
     if not flavor["disk"] and not any(map(is_root_volume, block_devices)):
         caller.check_policy("os_compute_api:servers:create:zero_disk_flavor")
 

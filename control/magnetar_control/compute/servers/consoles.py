@@ -110,12 +110,12 @@ class ConsoleUrls:
         self.base = (settings.console_url or f"{root}/console").rstrip("/")
 
     def of(self, opened: OpenedConsole) -> str:
-        """Return the URL that Nova would return: of the page of a graphical console, of the WebSocket of a serial
-        console."""
+        """Return the URL of the console *opened* that Nova would return: of the page of a graphical console, of the
+        WebSocket of a serial console."""
         return self.socket(opened) if opened.type == SERIAL else self.page(opened)
 
     def socket(self, opened: OpenedConsole) -> str:
-        """Return the URL of the WebSocket."""
+        """Return the URL of the WebSocket of the console *opened*."""
         return f"{self.base.replace('http', 'ws', 1)}/socket?token={opened.token}"
 
     def page(self, opened: OpenedConsole) -> str:
@@ -161,7 +161,8 @@ def resolve_console_token(cloud: Cloud, token: str) -> ConsoleGrant:
 
 
 def use_console_token(grant: ConsoleGrant) -> None:
-    """Use up the token, or one connection of a SPICE token. Raises ``Forbidden`` when another client has used it."""
+    """Use up the token of *grant*, or one connection of a SPICE token. Raises ``Forbidden`` when another client has
+    used it."""
     database, hash = grant.database, grant.token.hash
     with database.write() as connection:
         if grant.token.type != SPICE:
@@ -201,8 +202,8 @@ def console_whereabouts(cloud: Cloud, grant: ConsoleGrant) -> Whereabouts:
 
 
 def renew_console_token(cloud: Cloud, grant: ConsoleGrant, host: HostView) -> None:
-    """Make the used token valid once more for a short time, at the *host* to which the server has moved. The client
-    that had the console open can then open it again with the same URL."""
+    """Make the used token of *grant* valid once more for a short time, at the *host* to which the server has moved. The
+    client that had the console open can then open it again with the same URL."""
     old, seconds = grant.token, min(AGAIN, cloud.settings.console_token_ttl)
     with grant.database.write() as connection:
         consoles.insert_console_token(connection, grant.database, seconds, hash=old.hash, type=old.type,

@@ -222,7 +222,8 @@ def rebuild_server(caller: Caller, target: Target, wanted: Rebuild) -> ServerRow
 
 
 def _image_of(server: ServerRow, root: Mapping[str, Any] | None) -> str | None:
-    """Return the image of the server's root disk, or of its root volume *root*."""
+    """Return the uuid of the image of the server's root disk or, if that is a volume, of *root*; ``None`` without an
+    image."""
     return (root.get("volume_image_metadata") or {}).get("image_id") if root else server.image_id
 
 

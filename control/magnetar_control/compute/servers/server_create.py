@@ -375,8 +375,8 @@ def server_hostname(name: str, id: str) -> str:
 
 
 def new_server_rows(caller: Caller, prepared: Prepared, count: int) -> list[dict[str, Any]]:
-    """Return the rows of *count* new servers. Raises ``InvalidField`` when these are more than one request may
-    create."""
+    """Return the rows of *count* new servers of the request *prepared*. Raises ``InvalidField`` when these are more
+    than one request may create."""
     new_servers = prepared.wanted
     _check_count(caller, new_servers, count)
     shared, rows = _shared_columns(caller, prepared), []

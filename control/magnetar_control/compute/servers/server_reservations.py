@@ -38,7 +38,8 @@ OfServers = Mapping[str, NamedResources]
 
 
 def named_resources(rows: Sequence[Row]) -> OfServers:
-    """Return the existing volumes and ports that the *rows* of new servers ask for."""
+    """Return the existing volumes and ports that new servers ask for, by server; empty when none asks for any. *rows*:
+    of the servers."""
     texts = {row["request"] for row in rows}  # usually one: the request of all these servers
     by_text = {text: _resources_in_request(ServerRow.of_values({"request": text}).request) for text in texts}
     named = {row["id"]: by_text[row["request"]] for row in rows}
@@ -52,8 +53,8 @@ def _resources_in_request(request: ServerRequest) -> NamedResources:
 
 
 def held_until(caller: Caller, named: OfServers) -> Any:
-    """Return the time until which the servers' ``create`` actions are held back; ``None`` when nothing must be
-    reserved."""
+    """Return the time until which the ``create`` actions of the servers in *named* are held back; ``None`` when *named*
+    is empty, so that nothing must be reserved."""
     return caller.cloud.store.cell0.clock(HELD) if named else None
 
 
@@ -106,8 +107,8 @@ def _withdraw_servers(caller: Caller, named: OfServers, reserved: set[str]) -> N
 
 def _free_reservations(caller: Caller, server_id: str, resources: NamedResources,
                        reserved: set[str] | None = None) -> None:
-    """Release the reservations of a server's ports and volumes. *reserved*: the volume attachments to release;
-    ``None``: all."""
+    """Release the reservations of the ports and volumes in *resources*, which a server has. *reserved*: the volume
+    attachments to release; ``None``: all."""
     if resources.ports:
         caller.cloud.services.network.release(server_id)
     for attachment_id in (id_of_new(server_id, id) for id in resources.volumes):

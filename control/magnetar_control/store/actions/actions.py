@@ -265,7 +265,8 @@ def _statements(kind: str) -> Statements:
 
 
 def _idle_condition(table: Any, clock: Any) -> ColumnElement[bool]:
-    """Return the SQL condition for actions that no conductor works on: they are queued, or their lease has expired."""
+    """Return the SQL condition for actions in *table* that no conductor works on: they are queued, or their lease has
+    expired at *clock*."""
     return and_(is_open_action(table), or_(
         table.c.state == "queued", and_(table.c.state == "running", table.c.lease_until < clock)))
 
@@ -338,7 +339,8 @@ def renew_action_leases(database: Database, holder: str, numbers: Collection[int
 
 def end_action_row(connection: Connection, number: int, holder: str, state: str = "done", message: str | None = None,
                    args: str | None = None) -> bool:
-    """Mark the action as ended; return ``False`` when another holder has it or it has ended already.
+    """Mark the action *number* as ended in this *state*; return ``False`` when another holder has it or it has ended
+    already.
 
     *args*: JSON text that replaces the stored arguments, such as the arguments without a password.
     """
@@ -417,7 +419,8 @@ def advance_event_rows(connection: Connection, going: Mapping[int, str | None], 
 
 def insert_ended_event(connection: Connection, number: int, event: str, host: str | None, start_time: str,
                        result: str = "Success", details: str | None = None) -> None:
-    """Insert an event that has already ended."""
+    """Insert an event of the action with the id *number* that began at *start_time* and has just ended. *result*:
+    ``Success`` or ``Error``."""
     connection.execute(_HAPPENED, {
         "action_id": number, "event": event, "start_time": start_time, "finish_time": utc_now(), "host": host,
         "result": result, "details": details})
@@ -466,5 +469,5 @@ def evacuation_is_queued(connection: Connection, server_id: str) -> bool:
 
 
 def update_evacuation_row(connection: Connection, number: int, **values: Any) -> None:
-    """Set columns of the action row of a running evacuation."""
+    """Set columns (*values*) of the action *number*, a running evacuation."""
     connection.execute(update(actions).where(actions.c.id == number).values(updated_at=utc_now(), **values))

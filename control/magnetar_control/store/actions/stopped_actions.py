@@ -66,8 +66,8 @@ def overtake_server_actions(connection: Connection, server_id: str, keys: Collec
 
 @cache
 def _stops(which: ColumnElement[bool], taken: tuple[str, ...]) -> tuple[Update, ReturningUpdate[Any]]:
-    """Return the two statements of ``_stop``, to cancel and to drop actions. Built once: building takes longer than
-    executing."""
+    """Return the two statements of ``_stop``, which cancel running actions and drop queued ones. Built once for each
+    *which* and *taken*: building takes longer than executing."""
     mine = update(actions).where(actions.c.server_id == bindparam("server"), which)
     queued, is_taken = actions.c.state == "queued", actions.c.action.in_(taken)
     cancelling = mine.where(or_(actions.c.state == "running", and_(queued, is_taken))).values(cancel=True,

@@ -156,9 +156,9 @@ def _shift(amounts: dict[str, int], old: str, new: str, n: int) -> None:
 
 def resolve_claim_resources(connection: Connection, consumer_id: str, server_id: str, host_id: str,
                             desired: WantedResources) -> SettledResources | None:
-    """Return the resources that a consumer will hold on a host; ``None`` when the host has too few devices, or no card
-    with enough bandwidth. NICs of the server keep the places that they have on the host. Locks the host's row when
-    devices are requested."""
+    """Return the resources that a consumer will hold on a host for *desired*; ``None`` when the host has too few
+    devices, or no card with enough bandwidth. NICs of the server keep the places that they have on the host. Locks the
+    host's row when devices are requested."""
     whole = SettledResources(desired.resources, desired.devices, {nic.id: nic.network for nic in desired.nics})
     if not desired.devices:
         return whole
@@ -198,7 +198,8 @@ def fetch_card_places(connection: Connection, server_ids: Iterable[str]) -> dict
 
 
 def _free_on_card(free_amounts: Mapping[str, int], kind: str, place: str) -> str:
-    """Return a text with the free bandwidth (kbit/s) of a card in the direction *kind*, and the card's name."""
+    """Return a text with the bandwidth (kbit/s) in the direction *kind* that is free on the card of *place*, and the
+    card's name."""
     return f"{max(0, free_amounts.get(f'{kind}:{place}', 0))} ({card_of_place(place)})"
 
 

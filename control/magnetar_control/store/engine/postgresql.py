@@ -140,7 +140,9 @@ class _Cursor(psycopg.Cursor[Any]):
 
 
 def create_postgresql_engine(url: URL, pool: int, limit: float, breaker: CircuitBreaker, **how: Any) -> Engine:
-    """Create the engine. Its pool is LIFO, because the connection that was used last has most statements prepared."""
+    """Create SQLAlchemy's engine for the database at *url*. *limit*: seconds for a statement. *breaker*: the record of
+    whether the database hangs. The *pool* is LIFO, because the connection that was used last has most statements
+    prepared."""
     made = create_engine(url, pool_size=pool, max_overflow=pool, pool_recycle=OLD, pool_use_lifo=True,
                          hide_parameters=True,  # passwords and keys are among them, and errors are logged
                          connect_args={"prepare_threshold": 1, "cursor_factory": _Cursor}, **how)

@@ -32,7 +32,7 @@ class PreparedQuery:
         self._compiled: dict[str, _Compiled] = {}
 
     def all(self, connection: Connection, parameters: Mapping[str, Any]) -> list[Any]:
-        """Return all rows. Raises the errors of ``Connection.execute``."""
+        """Return all rows of the query with these *parameters*. Raises the errors of ``Connection.execute``."""
         compiled = self._compiled_for(connection)
         if connection.engine._has_events:  # noqa: SLF001
             return list(map(compiled.make, connection.execute(self.query, parameters)))
@@ -53,7 +53,8 @@ class PreparedQuery:
         return self._compiled_for(connection).send(connection, parameters)
 
     def first(self, connection: Connection, parameters: Mapping[str, Any]) -> Any | None:
-        """Return the first row; ``None`` without rows. Raises the errors of ``Connection.execute``."""
+        """Return the first row of the query with these *parameters*; ``None`` without rows. Raises the errors of
+        ``Connection.execute``."""
         rows = self.all(connection, parameters)
         return rows[0] if rows else None
 

@@ -82,8 +82,8 @@ def _begin(dbapi_connection: PoolProxiedConnection) -> None:
 
 
 def _with_log(raw: Any) -> None:
-    """Switch the file to WAL. The first switch locks the whole file; SQLite does not wait for that lock, so this
-    function retries for ``WAL_WITHIN`` seconds."""
+    """Switch the file of the connection *raw* to WAL. The first switch locks the whole file; SQLite does not wait for
+    that lock, so this function retries for ``WAL_WITHIN`` seconds."""
     deadline = time.monotonic() + WAL_WITHIN
     while True:
         try:

@@ -205,7 +205,8 @@ def _shape(info: Mapping[str, Any]) -> tuple[Any, ...]:
 
 
 def _reserve_images(values: dict[str, Any], info: Mapping[str, Any]) -> None:
-    """Add the disk space of the host's image cache to the reserved disk of *values*."""
+    """Add the disk space of the host's image cache, from *info* (the agent's report), to the reserved disk in *values*,
+    new columns of the host."""
     if "disk_gb_reserved" in values:
         values["disk_gb_reserved"] += int(info.get("image_cache_gb") or 0)
 

@@ -135,7 +135,8 @@ def _compute(row: ServiceHost, zone: str, cell: LastSeen | None) -> Service:
 
 
 def _conductor(cell_id: str, name: str, seen_at: str | None, *, up: bool) -> Service:
-    """Return a conductor as a service. It has no row of its own, so its ids are derived from cell and name."""
+    """Return the conductor *name* as a service, last seen at *seen_at*. It has no row of its own, so its ids are
+    derived from cell and name."""
     id = uuid.uuid5(uuid.UUID(cell_id), name)
     return Service(str(id), 2**30 + (id.int >> 99), CONDUCTOR, name, INTERNAL, cell_id, up, seen_at=seen_at)
 

@@ -86,7 +86,7 @@ def _of_server(connection: Connection, id: str) -> Sequence[Row[Any]]:
 
 
 def _without_id(row: StoredRow) -> dict[str, Any]:
-    """Return the columns without the id: each database assigns its own numbers."""
+    """Return the columns of *row* without its id: each database assigns its own numbers."""
     return {name: value for name, value in row.column_values().items() if name != "id"}
 
 

@@ -55,7 +55,7 @@ def fetch_console_token(connection: Connection, database: Database, hash: str) -
 
 
 def consume_console_token(connection: Connection, database: Database, hash: str) -> bool:
-    """Remove a valid token; return ``False`` when it was used before or is no longer valid."""
+    """Remove the valid token with this *hash*; return ``False`` when it was used before or is no longer valid."""
     return connection.execute(delete(tokens).where(
         tokens.c.hash == _HASH, tokens.c.expires_at > database.clock()), {"key": hash}).rowcount == 1
 

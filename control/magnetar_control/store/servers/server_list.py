@@ -111,8 +111,8 @@ def _query_cells(cells: Cells, request: ServerListRequest, *, columns: tuple[Any
 
 
 def _merged(answered: Sequence[Rows], sort: Sequence[tuple[str, bool]]) -> list[Any]:
-    """Merge the rows of several cells in order, each server once: for a server that leaves its cell, the row in the
-    target cell."""
+    """Return the rows of several cells (*answered*) in the order *sort*, each server once: for a server that leaves its
+    cell, the row in the target cell."""
     answered = [rows for rows in answered if rows]
     if len(answered) < 2:
         return list(answered[0]) if answered else []
@@ -129,7 +129,7 @@ def _merged(answered: Sequence[Rows], sort: Sequence[tuple[str, bool]]) -> list[
 
 def _rows(database: Database, *, request: ServerListRequest, columns: tuple[Any, ...],
           marker_values: tuple[Any, ...] | None) -> Rows:
-    """Return the page of one cell: of its live or deleted servers, or of both."""
+    """Return the page of one cell with these *columns*: its live or deleted servers, or both, after the marker."""
     sort = _unique_order(request.sort)
     conditions, after = _conditions(request, database.kind), _after(sort, database.kind, marker_values)
     parameters = _parameters(request, marker_values)
@@ -173,7 +173,7 @@ def _after_marker(sort: tuple[tuple[str, bool], ...], kind: str, empty: tuple[bo
 
 
 def _parameters(request: ServerListRequest, marker_values: tuple[Any, ...] | None) -> dict[str, Any]:
-    """Return the parameters of a page of one cell."""
+    """Return the parameters of the query of a page: limit, project, and the marker's values that are not null."""
     after = {f"after_{name}": value for (name, _descending), value in zip(
         _unique_order(request.sort), marker_values or (), strict=False) if value is not None}
     return {"most": request.limit, "project": request.project, **after}
@@ -181,7 +181,8 @@ def _parameters(request: ServerListRequest, marker_values: tuple[Any, ...] | Non
 
 def _question_by_ids(columns: tuple[Any, ...], sort: tuple[tuple[str, bool], ...], kind: str,
                      conditions: tuple[Condition, ...], further: Sequence[Condition]) -> Select[Any]:
-    """Return the statement of a page that first sorts uuids only, and then reads the whole rows of the page."""
+    """Return the query of a page that first sorts the uuids of servers that fulfil *conditions* and *further*, and then
+    reads the whole rows of the page."""
     ids = _question((servers.c.id,), sort, kind, conditions).query.where(*further).correlate(None)
     by_ids: Select[Any] = _question(columns, sort, kind, ()).query.where(servers.c.id.in_(ids))
     return by_ids

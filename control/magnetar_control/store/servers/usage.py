@@ -85,7 +85,7 @@ _BY_HOST = union_all(
 
 
 def period_conditions(begin: str, end: str) -> list[ColumnElement[bool]]:
-    """Return the conditions for servers that existed in a period. A server counts from its launch to its
+    """Return the conditions for servers that existed between *begin* and *end*. A server counts from its launch to its
     termination."""
     return [servers.c.launched_at < end, or_(servers.c.terminated_at.is_(None), servers.c.terminated_at > begin)]
 

@@ -101,6 +101,8 @@ def guest_architecture(hardware: Mapping[str, Any], host: Mapping[str, Any]) -> 
 
 
 def emulated_architecture(hardware: Mapping[str, Any], host: Mapping[str, Any]) -> str:
-    """Return the guest's architecture where it differs from the host's; "" where they are equal."""
+    """Return the architecture of a guest with this *hardware* where it differs from the host's; "" where they are
+    equal.
+    """
     requested = hardware.get(FIELD)
     return str(requested) if requested and requested != host.get("architecture") else ""

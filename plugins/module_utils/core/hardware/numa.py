@@ -66,7 +66,8 @@ class HostCell(NamedTuple):
 
 # Needs of a server --------------------------------------------------------------------------------------------------
 def pinned_cpus(hardware: Mapping[str, Any], vcpus: int) -> frozenset[int]:
-    """Return the virtual CPUs that are pinned, each to a host CPU of its own."""
+    """Return which virtual CPUs of a server with this *hardware* and *vcpus* are pinned, each to a host CPU of its own.
+    """
     policy = hardware.get("cpu_policy")
     if policy == "mixed":
         mask = hardware.get("cpu_dedicated_mask")
@@ -75,7 +76,7 @@ def pinned_cpus(hardware: Mapping[str, Any], vcpus: int) -> frozenset[int]:
 
 
 def realtime_cpus(hardware: Mapping[str, Any], vcpus: int) -> frozenset[int]:
-    """Return the virtual CPUs that run in real time."""
+    """Return which virtual CPUs of a server with this *hardware* and *vcpus* run in real time."""
     if not hardware.get("cpu_realtime"):
         return frozenset()
     mask = hardware.get("cpu_realtime_mask")

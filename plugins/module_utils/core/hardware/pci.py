@@ -350,7 +350,8 @@ def normalize_traits(text: str) -> list[str]:
 
 
 def pci_resource_class(vendor_id: str, product_id: str) -> str:
-    """Return the default resource class of devices, when the settings name none."""
+    """Return the resource class of devices with these ids when the settings name none: ``CUSTOM_PCI_VENDOR_PRODUCT``.
+    """
     return ("%sPCI_%s_%s" % (_CUSTOM, vendor_id, product_id)).upper()
 
 

@@ -133,12 +133,16 @@ class Client:
     def ensure_many(self, noun: str, items: Sequence[Document], dry_run: bool = False, wait: bool = True,
                     timeout: Optional[float] = None, request_id: Optional[str] = None,
                     progress: Progress = None) -> Document:
-        """Ensure *items*: each ``key``, ``want`` (``None``: absent) and permissions. Return ``{"results": [...]}``."""
+        """Ensure *items* of the kind *noun*: each ``key``, ``want`` (``None``: absent) and permissions. Return
+        ``{"results": [...]}``. Other parameters: as in ``ensure``.
+        """
         return self._change("PUT", _route(noun), {"dry_run": dry_run}, items, wait, timeout, request_id, progress)
 
     def delete(self, noun: str, key: str, dry_run: bool = False, wait: bool = True, timeout: Optional[float] = None,
                request_id: Optional[str] = None, progress: Progress = None) -> Document:
-        """Remove the resource; in the answer, ``changed`` is false when it was already absent."""
+        """Remove the resource *key* of the kind *noun*; in the answer, ``changed`` is false when it was already absent.
+        Other parameters: as in ``ensure``.
+        """
         return self._change("DELETE", _route(noun, key), {"dry_run": dry_run}, None, wait, timeout, request_id,
                             progress)
 

@@ -18,14 +18,14 @@ MANY = 1000
 
 
 def static_routes(doc: str) -> Field:
-    """Return the field of static routes."""
+    """Return the field of static routes, with the description *doc*."""
     return Field(ListOf(Record(destination=Field(PREFIX, "The network.", required=True),
                                nexthop=Field(ADDRESS, "The address that leads there.", required=True)), MANY), doc,
                  default=[], sample=[{"destination": "10.9.0.0/16", "nexthop": "10.1.0.9"}])
 
 
 def qos_policy_field(doc: str) -> Field:
-    """Return the field of the effective QoS policy."""
+    """Return the field of the effective QoS policy, with the description *doc*."""
     return Field(OrNone(REFERENCE), doc + " Without it, a new resource gets the cloud's default, and an existing one "
                  "keeps its policy.", sample="0d0b3c1e-8f5c-4c3a-9b53-1d0b5f1f5f10")
 
@@ -72,7 +72,7 @@ class AddressScope(Resource):
 
 
 def _bits(doc: str, sample: int) -> Field:
-    """Return a field for the length of a subnet's prefix."""
+    """Return a field for the length of a subnet's prefix, with the description *doc* and the example *sample*."""
     return Field(Integer(0, 128), doc, sample=sample)
 
 
