@@ -233,7 +233,7 @@ def _letters(text: str, count: int) -> str:
 
 
 class HypervisorNetworks(Protocol):
-    """The part of ``LocalHypervisor`` for networks."""
+    """The methods of ``LocalHypervisor`` for networks."""
 
     def bridges(self) -> frozenset[str]:
         """Return the names of the bridges of the host."""

@@ -200,9 +200,8 @@ class RbdPool(Protocol):
 
 
 class HypervisorStorage(Protocol):
-    """The part of ``LocalHypervisor`` for storage pools. Every call raises ``Conflict`` when there is no pool of that
-    name, or it does not run.
-    """
+    """The methods of ``LocalHypervisor`` for storage pools. Every call raises ``Conflict`` when there is no pool of
+    that name, or it does not run."""
 
     def check_pool(self, pool: str) -> None:
         """Raise ``Conflict`` when there is no pool of that name, or it does not run."""
@@ -240,7 +239,7 @@ class HypervisorStorage(Protocol):
 
 
 class HypervisorDisks(Protocol):
-    """The part of ``LocalHypervisor`` for disks that are files, and for copies of disks in use."""
+    """The methods of ``LocalHypervisor`` for disks that are files, and for copies of disks in use."""
 
     def disk(self, path: Path, format: str) -> DiskSeen | None:
         """Return the facts of a disk file of this *format*; ``None`` when the file is missing. The format is never

@@ -153,8 +153,8 @@ def _key(host: LocalHost, key_name: str | None, old: Fields) -> str | None:
 
 
 def _root_format(host: LocalHost, requested: str, old: str | None) -> str:
-    """Return the root format for *requested*: itself, or for ``auto`` that of *old*, the server's fields, and for a new
-    server that of the settings."""
+    """Return the root format for *requested*: itself, or for ``auto`` the server's *old* one, and for a new server that
+    of the settings."""
     root_format = str(old or host.settings.root_format) if requested == "auto" else requested
     if root_format in root_pool.WHAT and old is None:
         root_pool.check_host(host, "root_format", root_format)
@@ -162,8 +162,8 @@ def _root_format(host: LocalHost, requested: str, old: str | None) -> str:
 
 
 def _virt_type(host: LocalHost, requested: str, old: str | None) -> str:
-    """Return kvm or qemu for *requested*: itself, or for ``auto`` that of *old*, the server's fields, and for a new
-    server the best that works on this host."""
+    """Return kvm or qemu for *requested*: itself, or for ``auto`` the server's *old* type, and for a new server the
+    best that works on this host. Raises ``InvalidField`` for kvm on a host without KVM."""
     if requested == "auto":
         configured = host.settings.virt_type if host.settings.virt_type != "auto" else None
         return old or configured or ("kvm" if host.hypervisor.kvm()["usable"] else "qemu")

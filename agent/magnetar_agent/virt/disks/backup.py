@@ -29,7 +29,7 @@ END = 120.0
 
 
 class Backups(Domains):
-    """The part of ``LocalHypervisor`` that copies disks of active domains."""
+    """The methods of ``LocalHypervisor`` that copy disks of active domains."""
 
     def begin_copy(self, uuid: str, target: str, path: Path, format: str = "qcow2", key: DiskKey | None = None) -> None:
         """Call virDomainBackupBegin. The copy contains the disk as it is now, because QEMU copies each block before the

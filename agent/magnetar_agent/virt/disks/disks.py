@@ -36,7 +36,7 @@ _UNCOUNTED, _UNCOUNTED_TRIES = "Unable to get accurate CPU usage", 20
 
 
 class Disks:
-    """The disk part of ``LocalHypervisor``. It works without libvirt."""
+    """The methods of ``LocalHypervisor`` for disk files. They work without libvirt."""
 
     def disk(self, path: Path, format: str) -> DiskSeen | None:
         """Return the facts in a disk's header, also of a disk in use; ``None`` if the file is missing."""

@@ -45,7 +45,7 @@ _KVM, _MODULES = Path("/dev/kvm"), Path("/lib/modules")
 
 
 class Injections:
-    """The part of ``LocalHypervisor`` that writes into guests' file systems. *state_dir* holds the appliance."""
+    """The methods of ``LocalHypervisor`` that write into guests' file systems. *state_dir* holds the appliance."""
 
     def __init__(self, state_dir: Path) -> None:
         self._appliance = state_dir / "appliance"

@@ -53,7 +53,7 @@ _HMP = libvirt_qemu.VIR_DOMAIN_QEMU_MONITOR_COMMAND_HMP
 
 
 class Exports:
-    """The part of ``LocalHypervisor`` that serves disks to other hosts."""
+    """The methods of ``LocalHypervisor`` that serve disks to other hosts."""
 
     connection: ConnectionPool
 

@@ -16,7 +16,7 @@ _ZEROS = memoryview(bytes(1 << 20))
 
 
 class Pmem:
-    """The part of ``LocalHypervisor`` for persistent memory."""
+    """The methods of ``LocalHypervisor`` for persistent memory."""
 
     def empty_pmem(self, path: Path) -> None:
         """Overwrite all of a device with zeros (daxio), or a file that is used in place of one."""

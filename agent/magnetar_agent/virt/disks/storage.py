@@ -45,7 +45,7 @@ _OUTSIDE = ("systemd-run", "--quiet", "--wait", "--pipe", "--collect", "--servic
 
 
 class Storage:
-    """The part of ``LocalHypervisor`` for storage pools."""
+    """The methods of ``LocalHypervisor`` for storage pools."""
 
     connection: ConnectionPool
     templates: Path

@@ -24,7 +24,7 @@ _BREAK = '{"execute": "chardev-send-break", "arguments": {"id": "charserial0"}}'
 
 
 class Consoles(Domains):
-    """The part of ``LocalHypervisor`` for consoles."""
+    """The methods of ``LocalHypervisor`` for consoles."""
 
     def open_graphics(self, uuid: str, type: str) -> socket.socket:
         """Return one end of a socket pair, whose other end libvirt passes to QEMU (virDomainOpenGraphicsFD)."""

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class CpuModels:
-    """The part of ``LocalHypervisor`` for CPU models. Facts that cannot change while libvirtd runs are read once per
+    """The methods of ``LocalHypervisor`` for CPU models. Facts that cannot change while libvirtd runs are read once per
     connection."""
 
     connection: ConnectionPool

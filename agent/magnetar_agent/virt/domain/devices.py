@@ -29,7 +29,7 @@ _UNDERWAY = ("in the process of unplug", "pending", "already in the process")
 
 
 class Devices:
-    """The part of ``LocalHypervisor`` for devices of running domains."""
+    """The methods of ``LocalHypervisor`` for devices of running domains."""
 
     connection: ConnectionPool
     templates: Path

@@ -26,7 +26,7 @@ _SILENT = frozenset({libvirt.VIR_ERR_AGENT_UNRESPONSIVE, libvirt.VIR_ERR_AGENT_U
 
 
 class GuestAgent(Domains):
-    """The part of ``LocalHypervisor`` that uses guest agents."""
+    """The methods of ``LocalHypervisor`` that use guest agents."""
 
     def freeze(self, uuid: str) -> bool:
         """Call virDomainFSFreeze. Return whether the file systems are frozen. After an error of the guest agent, call

@@ -44,7 +44,7 @@ _ACTIVE = (libvirt.VIR_DOMAIN_RUNNING, libvirt.VIR_DOMAIN_BLOCKED, libvirt.VIR_D
 
 
 class Migrations:
-    """The migration part of ``LocalHypervisor``."""
+    """The methods of ``LocalHypervisor`` for migrations."""
 
     connection: ConnectionPool
 

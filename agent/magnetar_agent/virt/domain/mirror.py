@@ -31,7 +31,7 @@ END, LOOK = 60.0, 0.1
 
 
 class Mirrors(Domains, Devices):
-    """The part of ``LocalHypervisor`` that replaces disks of active domains."""
+    """The methods of ``LocalHypervisor`` that replace disks of active domains."""
 
     def capacity(self, uuid: str, target: str) -> int:
         """Return the size of the disk *target* in bytes (virDomainGetBlockInfo)."""

@@ -44,7 +44,7 @@ _RUNS = (libvirt.VIR_DOMAIN_RUNNING, libvirt.VIR_DOMAIN_BLOCKED, libvirt.VIR_DOM
 
 
 class Domains:
-    """The domain part of ``LocalHypervisor``."""
+    """The methods of ``LocalHypervisor`` for domains: read, define, start, stop."""
 
     connection: ConnectionPool
     templates: Path

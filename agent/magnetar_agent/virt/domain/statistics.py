@@ -34,7 +34,7 @@ _SESSIONS = Path("/run/systemd/sessions")
 
 
 class Statistics:
-    """The statistics part of ``LocalHypervisor``."""
+    """The methods of ``LocalHypervisor`` for statistics."""
 
     connection: ConnectionPool
 

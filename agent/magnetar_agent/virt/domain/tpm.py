@@ -30,7 +30,7 @@ _XML = """<secret ephemeral="yes" private="yes"><uuid>{uuid}</uuid>
 
 
 class Tpms:
-    """The TPM part of ``LocalHypervisor``."""
+    """The methods of ``LocalHypervisor`` for TPMs."""
 
     def save_tpm(self, uuid: str, path: Path) -> None:
         """Write a tar archive of the TPM files that libvirt has for the domain."""

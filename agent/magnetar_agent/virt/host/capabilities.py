@@ -44,8 +44,8 @@ tc filter add dev lo parent ffff: protocol all u32 match u32 0 0 police rate 1mb
 
 
 class Capabilities:
-    """The host part of ``LocalHypervisor``. Facts that cannot change while libvirtd runs are read once per
-    connection."""
+    """The methods of ``LocalHypervisor`` for facts about the host. Facts that cannot change while libvirtd runs are
+    read once per connection."""
 
     connection: ConnectionPool
     probe: Kvm

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class Mdevs:
-    """The part of ``LocalHypervisor`` for mediated devices."""
+    """The methods of ``LocalHypervisor`` for mediated devices."""
 
     connection: ConnectionPool
 

@@ -21,7 +21,7 @@ _WITH_DATA = getattr(libvirt, "VIR_CONNECT_LIST_NODE_DEVICES_CAP_VPD", 0)
 
 
 class ProductData:
-    """The part of ``LocalHypervisor`` for vital product data."""
+    """The methods of ``LocalHypervisor`` for vital product data."""
 
     connection: ConnectionPool
     _serials: Mapping[str, str] = MappingProxyType({})

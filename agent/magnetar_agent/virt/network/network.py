@@ -37,7 +37,7 @@ NET = Path("/sys/class/net")
 
 
 class LibvirtNetworks:
-    """The network part of ``LocalHypervisor``."""
+    """The methods of ``LocalHypervisor`` for networks."""
 
     connection: ConnectionPool
     templates: Path

@@ -239,7 +239,7 @@ def _host(prefix: str, open_ports: Sequence[str]) -> tuple[str, ...]:
 
 # The hypervisor's methods --------------------------------------------------------------------------------------------
 class NftPortFilter:
-    """The part of ``LocalHypervisor`` for port filters."""
+    """The methods of ``LocalHypervisor`` for port filters, implemented with nftables."""
 
     _end: socket.socket | None = None
 
