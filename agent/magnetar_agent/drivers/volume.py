@@ -115,7 +115,7 @@ class VolumeDriver(DocumentDriver):
         return plan_volume(want, have)
 
     def show(self, host: LocalHost, document: Document, have: Fields | None, snapshot: Any = None) -> Fields:
-        """Return the volume under Cinder's names."""
+        """Return the volume's fields with Cinder's status, and the servers that have the volume."""
         used = holders_of_volume(host, document.id) if snapshot is None else [*snapshot.get(document.id, {}).values()]
         renewed = document.state.get("reimaged")
         values = {**document.want, **document.state, "id": document.id, "name": document.name,

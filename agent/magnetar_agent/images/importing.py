@@ -80,8 +80,9 @@ def check_not_encrypted(document: Document | None) -> None:
 
 
 def inspect_content(host: LocalHost, head: bytes, size: int, want: Fields) -> image_format.Facts:
-    """Return the facts of new content for the image *want*; see ``image_format.inspect_image``. Raises
-    ``ImageRefused``, also for content that this host does not accept, or that differs from its declaration."""
+    """Return format and sizes of the new content for the image *want*, which begins with *head*; see
+    ``image_format.inspect_image``. Raises ``ImageRefused``, also for content that this host does not accept, or that
+    differs from its declaration."""
     claimed = want.get("disk_format")
     facts = image_format.inspect_image(head, size, claimed, image_format.is_encrypted(want))
     limit = host.settings.image_max_virtual_bytes

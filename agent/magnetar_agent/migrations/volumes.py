@@ -35,7 +35,7 @@ log = logging.getLogger(__name__)
 
 # The source -------------------------------------------------------------------------------------------------------
 def check_attachments(host: LocalHost, server: Document, want: Fields) -> None:
-    """Raise ``Conflict`` for attached volumes that prevent the migration."""
+    """Raise ``Conflict`` for attached volumes that prevent the migration with the fields *want*."""
     for attachment in attaching.server_attachments(host, server.id, leaving=True):
         volume = host.documents.get("volume", attachment.want["volume"])
         if attachment.deleting or attachment.state.get("unfinished"):

@@ -18,7 +18,7 @@ KEPT = 50
 
 
 class HostOperations(Operations):
-    """The operations of one host; during each of them its host is the current one."""
+    """The operations of one simulated host. While one of them runs, its host is the current host of its thread."""
 
     host: ServedHost
 

@@ -104,7 +104,8 @@ def _memory(stats: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _nics(root: ET.Element, stats: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return the NICs in the order of the XML, also NICs without counters."""
+    """Return the counters of each NIC, with its device and MAC, in the order of the XML, also for NICs that libvirt has
+    no counters of."""
     at = {device: number for number, device in _named(stats, "net")}
     nics = []
     for nic in root.iterfind("devices/interface"):

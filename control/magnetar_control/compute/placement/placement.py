@@ -69,8 +69,8 @@ class Placement:
         return self.roots({id}) or self.roots()
 
     def roots_of_name(self, name: str) -> list[Provider]:
-        """Return the hosts that may have a provider called *name*. A provider below a host has the name
-        ``HOST_PART``."""
+        """Return the hosts that may have a provider called *name*. The name of a provider below a host begins with the
+        host's name and ``_``."""
         names = [name, *(name[:at] for at, letter in enumerate(name[:LONGEST + 1]) if letter == "_")]
         with self.cloud.store.api.read() as connection:
             rows = hosts.fetch_host_page(connection, ServiceHost, column="name", values=names)

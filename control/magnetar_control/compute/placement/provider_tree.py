@@ -267,7 +267,7 @@ class ChildProvider(Provider):
 
     @property
     def name(self) -> str:
-        """The name: ``HOST_PART``, with the agent's name for the part."""
+        """The name: the host's name, ``_`` and the agent's name for the part."""
         return f"{self.row.name}_{self.told['name']}"
 
     @property

@@ -339,7 +339,7 @@ def _check_local_words(fields: Mapping[str, Any], source: str, request: BlockDev
 
 
 def _requested_disk_bus(request: BlockDeviceRequest) -> Any:
-    """Return the bus of a server's local disks when its flavor or image names one."""
+    """Return the bus of local disks that the flavor or image of *request* names; ``None`` when neither does."""
     return requested_hardware(request.flavor, request.image or {}).get("hardware", {}).get("disk_bus")
 
 

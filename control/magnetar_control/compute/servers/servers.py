@@ -67,13 +67,15 @@ def _list_page(caller: Caller, query: ServerListRequest, columns: Sequence[Any],
 
 @use_case(INDEX)
 def list_servers(caller: Caller, query: ServerListRequest) -> server_list.ServerPage:
-    """Return a page of servers, each with its id and name. Raises ``Forbidden``, ``InvalidRequest``."""
+    """Return the page of servers that *query* asks for, each with its id and name. Raises ``Forbidden``,
+    ``InvalidRequest``."""
     return _list_page(caller, query, BRIEF, INDEX)
 
 
 @use_case(DETAIL)
 def list_servers_detail(caller: Caller, query: ServerListRequest, columns: frozenset[str]) -> server_list.ServerPage:
-    """Return a page of servers with these *columns* of their rows. Unknown names of columns are ignored."""
+    """Return the page of servers that *query* asks for, with these *columns* of their rows. Unknown names of columns
+    are ignored."""
     return _list_page(caller, query, _columns(columns), DETAIL)
 
 

@@ -343,7 +343,8 @@ def insert_action_row(connection: Connection, id: str, key: str, request_id: str
 def insert_server_rows(connection: Connection, rows: Sequence[Mapping[str, Any]], request_id: str,
                        message: str | None = None,
                        args: Mapping[str, Any] | None = None, not_before: Any = None) -> None:
-    """Insert new servers, each with its create action, into cell0. *message*, *args*, *not_before*: for the actions."""
+    """Insert new servers, each with its create action, into cell0. *message*, *args*, *not_before*: columns of the
+    actions."""
     connection.execute(_NEW, [dict(row) for row in rows])
     insert_filter_rows(connection, rows)
     connection.execute(_ASKED, [
