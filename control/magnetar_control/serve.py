@@ -145,7 +145,7 @@ class Parts:
                 for host in self.hosts.all().values()]
 
     def bring(self, host: str, id: str) -> None:
-        """Deliver an image to a host."""
+        """Deliver the image *id* to the host *host*."""
         if place := self.hosts.get(host):
             with self.agents.client(place.endpoint) as client:
                 self.delivery.image(client, host, id)

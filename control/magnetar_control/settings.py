@@ -345,7 +345,7 @@ class Settings:
 
     @property
     def certificates(self) -> Path:
-        """Folder of the embedded key manager."""
+        """Folder of the certificates of the embedded key manager."""
         return self.certificates_dir or self.state_dir / "certificates"
 
     @property

@@ -348,7 +348,7 @@ class Issue:
 
 
 def ensure_certificate(module):
-    """Return the result of the task."""
+    """Issue or keep the certificate that the task describes, and return the result of the task."""
     issue = Issue(module.params)
     before, reason = describe_certificate(issue.found), issue.reason()
     if reason and not module.check_mode:

@@ -59,7 +59,7 @@ class DocumentDriver:
         yield from ()
 
     def show(self, host: LocalHost, document: Document, have: Fields | None, snapshot: Any = None) -> Fields:
-        """Return all fields that are for show and known from the document."""
+        """Return the fields of the kind that responses show, as far as the document has them."""
         values = {**document.want, **document.state, "id": document.id, "name": document.name,
                   "created_at": document.created_at, "updated_at": document.updated_at}
         return {f.name: values.get(f.name) for f in self.kind.fields if SHOW in f.on}

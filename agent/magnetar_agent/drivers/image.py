@@ -111,7 +111,7 @@ class ImageDriver(DocumentDriver):
                 yield Step("fetch", f"take in the content from {place}", source=source)
 
     def show(self, host: LocalHost, document: Document, have: Fields | None, snapshot: Any = None) -> Fields:
-        """Return status, and sizes once the content is present."""
+        """Return the image's fields with its status, and with its sizes once the content is present."""
         state = document.state
         waits = (document.want.get("source") or state.get("source") or importing.UPLOAD) == importing.UPLOAD
         absent = "queued" if waits else "error" if state.get("fault") else "saving" if state else "active"

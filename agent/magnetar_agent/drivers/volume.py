@@ -164,7 +164,7 @@ class SnapshotDriver(DocumentDriver):
         return plan_volume(want, have)
 
     def show(self, host: LocalHost, document: Document, have: Fields | None, snapshot: Any = None) -> Fields:
-        """Return the snapshot under Cinder's names."""
+        """Return the snapshot's fields with Cinder's status."""
         state, volume = document.state, host.documents.get("volume", document.want["volume"])
         volume_fields = {"pool": volume.want["pool"], "format": volume.want["format"], "size": volume.want["size"],
                          "bootable": bool(volume.state.get("bootable"))} if volume else {}

@@ -20,7 +20,7 @@ MANY = 1000
 
 
 class Journal:
-    """The journal in the file *path*. Objects have names, and are plain JSON."""
+    """A journal in the file *path* of objects, which have names and are plain JSON."""
 
     def __init__(self, path: Path) -> None:
         self.path = path

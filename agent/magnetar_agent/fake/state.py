@@ -51,7 +51,7 @@ class FakeDomain:
 
 @dataclass
 class FakeNetwork:
-    """A stored network of the fake libvirt."""
+    """A network of the fake hypervisor, as the state file stores it."""
 
     seen: NetworkSeen
     leases: list[Lease] = field(default_factory=list)

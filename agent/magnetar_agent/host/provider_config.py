@@ -43,7 +43,8 @@ class ProviderConfig:
 
 
 def make_inventory(total: int, max_unit: int) -> dict[str, Any]:
-    """Return an inventory in the form of these files, for resources that the agent itself reports."""
+    """Return an inventory of *total*, at most *max_unit* for one consumer, in the form of provider files. For resources
+    that the agent itself reports."""
     return {"total": total, "reserved": 0, "min_unit": 1, "max_unit": max_unit, "step_size": 1,
             "allocation_ratio": 1.0}
 
@@ -84,7 +85,7 @@ def read_provider_config(folder: Path, name: str) -> ProviderConfig:
 
 
 def _parsed(path: Path, name: str) -> list[_Provider]:
-    """Return the providers of a file that describe this host."""
+    """Return the providers in the file *path* that describe the host *name*."""
     import yaml
 
     try:

@@ -64,7 +64,7 @@ class _Gate:
 
 
 class MetadataService:
-    """The metadata service of a host."""
+    """The agent's part of the metadata service: its threads, and the devices and tables that it keeps up to date."""
 
     def __init__(self, host: LocalHost) -> None:
         self.host = host

@@ -100,7 +100,7 @@ def _cloud_fields(host: LocalHost, document: Document) -> dict[str, Any]:
 
 
 def guest_keys(host: LocalHost, document: Document) -> tuple[Key, ...]:
-    """Return the server's keys, with the cloud's names for them if there is a cloud."""
+    """Return the public keys of the server, with the cloud's names for them if there is a cloud."""
     cloud_data = document.want.get("guest_data")
     if cloud_data is not None:
         return tuple(Key(**key) for key in cloud_data["keys"])
@@ -140,7 +140,8 @@ def _nic(host: LocalHost, want: Fields, nic: Fields) -> GuestNic:
 
 
 def _addressed(host: LocalHost, nic: Fields, nic_data: Fields) -> dict[str, Any]:
-    """Return addresses, name servers and routes of a NIC, or of a VLAN that it carries."""
+    """Return addresses, name servers and routes of *nic*, a NIC or a VLAN that it carries. *nic_data*: the cloud's
+    data."""
     return {"address": addresses.for_config_drive(host, nic), "dns": tuple(nic_data.get("dns_nameservers", ())),
             "routes": tuple((route["destination"], route["nexthop"]) for route in nic_data.get("host_routes", ())),
             "ipv6": tuple(_address6(ipv6) for ipv6 in nic_data.get("ipv6", ()))}

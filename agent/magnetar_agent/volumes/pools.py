@@ -91,7 +91,7 @@ class Pool(Protocol):
         """Remove the content *id*, also incomplete content of an interrupted attempt. Missing content is ignored."""
 
     def disk(self, id: str, format: str) -> Disk:
-        """Return the disk for QEMU; the caller sets its target."""
+        """Return the content *id* as a disk for QEMU; the caller sets its target."""
 
     def names(self) -> list[str]:
         """Return the names of all content of Magnetar in the pool."""

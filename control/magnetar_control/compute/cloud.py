@@ -118,7 +118,7 @@ def _read_heartbeats(database: Database, silence: float) -> dict[str, tuple[str,
 
 
 class Cloud:
-    """The parts of the cloud that the handlers share."""
+    """The parts of the cloud that all handlers share: settings, store, services, policy and hosts."""
 
     def __init__(self, settings: Settings, store: Store, services: Services, agents: Agents,
                  hosts: Hosts | None = None) -> None:

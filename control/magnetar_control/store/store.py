@@ -40,7 +40,7 @@ class CellMapping:
 
 
 class Store:
-    """All databases. Cell databases are opened at first use."""
+    """All databases of the cloud: the API database, cell0 and those of the cells, which are opened at first use."""
 
     def __init__(self, api: Database, pool: int = 16) -> None:
         self.api, self.pool = api, pool

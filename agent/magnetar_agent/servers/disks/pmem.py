@@ -59,7 +59,7 @@ def pmem_facts(host: LocalHost) -> dict[str, dict[str, Any]]:
 
 
 def pmem_inventories(facts: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
-    """Return ``pmem_facts`` as inventories by resource class, for the claims of a cloud."""
+    """Return *facts*, the result of ``pmem_facts``, as inventories by resource class, for the claims of a cloud."""
     return {pmem_resource_class(label): make_inventory(counts["total"], counts["total"]) for label,
             counts in facts.items()}
 

@@ -246,7 +246,7 @@ def _escaped(path: Path) -> str:
 
 
 def _empty(part: Path, format: str, size: int, backing: Backing | None = None) -> None:
-    """Create a disk without content, or an overlay on *backing*."""
+    """Write a disk without content, or an overlay on *backing*, to the file *part*."""
     path = backing.path if backing else part
     if not path.is_absolute():
         raise HypervisorError(f"The path {path} of a disk is not absolute.")

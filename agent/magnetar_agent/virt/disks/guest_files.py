@@ -126,7 +126,7 @@ def mount_file_systems(guest: Any, partition: int) -> None:
 
 
 def write_injected_parts(guest: Any, job: dict[str, Any]) -> dict[str, str]:
-    """Write each part of the job; return the reason for each part that could not be written."""
+    """Write each part of the *job* into the *guest*; return the reason for each part that could not be written."""
     failed = {}
     for name, writes in (("key", _key), ("metadata", _metadata), ("password", _password), ("files", _files)):
         if job[name]:

@@ -132,7 +132,7 @@ class Injections:
 
 
 def _searched() -> dict[str, int]:
-    """Return the modification times in ns of the system's Python and of its folders of modules (``SEARCHED``), by path."""
+    """Return the modification times in ns of the system's Python and its folders of modules (``SEARCHED``), by path."""
     times: dict[str, int] = {}
     for path in (Path(PYTHON), *(path for pattern in SEARCHED for path in Path("/").glob(pattern[1:]))):
         with suppress(OSError):

@@ -32,7 +32,7 @@ def xml_text(value: object) -> str:
 
 
 def xml_line(value: object) -> str:
-    """Return ``xml_text`` on one line, for fields where libvirt allows no line break (titles)."""
+    """Return *value* as ``xml_text`` does, on one line, for fields where libvirt allows no line break (titles)."""
     return " ".join(xml_text(value).split())
 
 

@@ -74,7 +74,7 @@ class CandidateRequest:
 
     @cached_property
     def resources(self) -> dict[str, int]:
-        """The sum of all groups, by class."""
+        """The requested amounts of all groups together, by resource class."""
         total: Counter[str] = Counter()
         for group in self.groups:
             total.update(group.resources)
@@ -92,7 +92,7 @@ class AllocationCandidate:
 
     @property
     def providers(self) -> list[Provider]:
-        """The providers of which amounts would be claimed."""
+        """The providers on which the candidate would claim amounts."""
         return [provider for provider in self.root.tree if provider.id in self.held]
 
 
@@ -128,7 +128,7 @@ def list_allocation_candidates(placement: Placement, request: CandidateRequest) 
 
 
 def _candidates_of_tree(root: Provider, request: CandidateRequest) -> Iterator[AllocationCandidate]:
-    """Yield the candidates of one host."""
+    """Yield the candidates for *request* in the tree of the host *root*."""
     if not all(test(root) for test in request.tests):
         return
     options = [list(_provider_options(root.tree, group)) for group in request.groups]

@@ -48,7 +48,7 @@ class Consumer:
 
 
 class Placement:
-    """The cloud's resource providers."""
+    """The queries of the cloud's resource providers, their usage and their allocations."""
 
     def __init__(self, cloud: Cloud) -> None:
         self.cloud, settings = cloud, cloud.settings

@@ -233,7 +233,8 @@ def check_provider_generation(provider: Provider, generation: int | None) -> Non
 
 
 def _check_inventories(connection: Connection, requested: Mapping[str, Wanted]) -> None:
-    """Raise ``InvalidRequest`` or ``InvalidField`` for invalid classes and fields."""
+    """Raise ``InvalidRequest`` or ``InvalidField`` for invalid classes and fields in *requested*, inventories by class.
+    """
     names = {name for name, fields in requested.items() if fields is not None and name not in CLASSES}
     if names and (missing := sorted(names - {*inventories.fetch_resource_classes(connection)} - {*GIVEN_CLASSES})):
         raise InvalidRequest(f"Unknown resource class in inventory: {missing[0][:80]}. Make it first: PUT "

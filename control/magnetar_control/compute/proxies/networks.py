@@ -84,7 +84,7 @@ def _floating_ip_documents(caller: Caller, floating_ips: Documents) -> Documents
 
 @use_case("os_compute_api:os-floating-ip-pools")
 def list_floating_ip_pools(caller: Caller) -> Documents:
-    """Return the external networks."""
+    """Return the external networks, which are Nova's pools of floating IPs."""
     return [{"name": name or id} for id, name in _external_networks(caller).items()]
 
 

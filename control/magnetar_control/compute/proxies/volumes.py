@@ -16,7 +16,7 @@ SNAPSHOTS = f"{RULE}snapshots:"
 
 @use_case(f"{RULE}list")
 def list_volumes(caller: Caller, limit: int, offset: int = 0) -> Documents:
-    """Return the volumes of the caller's project, newest first."""
+    """Return at most *limit* volumes of the caller's project after the first *offset*, newest first."""
     volumes: Documents = caller.cloud.services.volume.volumes.list(
         caller.context, VolumeListing(limit=limit, offset=offset))[0]
     return volumes
@@ -54,7 +54,7 @@ def delete_volume(caller: Caller, id: str) -> None:
 
 @use_case(f"{SNAPSHOTS}list")
 def list_volume_snapshots(caller: Caller, limit: int, offset: int = 0) -> Documents:
-    """Return the snapshots of the caller's project, newest first."""
+    """Return at most *limit* snapshots of the caller's project after the first *offset*, newest first."""
     snapshots: Documents = caller.cloud.services.volume.snapshots.list(
         caller.context, VolumeListing(limit=limit, offset=offset))[0]
     return snapshots

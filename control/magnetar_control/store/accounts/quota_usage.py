@@ -72,7 +72,8 @@ def fetch_quota_usage(connection: Connection, project: str, user: str | None = N
 
 def fetch_quota_usage_of_cells(cells: Sequence[tuple[CellMapping, Database]], project: str, user: str | None,
                                timeout: float) -> dict[str, list[UsageRow] | None]:
-    """Return the rows of ``fetch_quota_usage`` by cell; ``None`` for a cell that does not answer."""
+    """Return the quota usage of a project, or of one *user* in it, by cell (rows of ``fetch_quota_usage``); ``None``
+    for a cell that does not answer."""
     rows_by_cell = scatter_query(cells, lambda kind: _usage_query(kind, user is not None),
                                  {"project": project, "user": user}, timeout)
     return {id: None if rows is None else list(map(UsageRow._make, rows)) for id, rows in rows_by_cell.items()}

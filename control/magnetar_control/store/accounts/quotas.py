@@ -19,18 +19,19 @@ _FOUND = select(quotas).where(quotas.c.project_id.in_(bindparam("holders", expan
 
 
 def user_quota_holder(project: str, user: str) -> str:
-    """Return the key of the stored limits of a user in a project."""
+    """Return the key under which the limits of a user in a project are stored."""
     return f"{project}/{user}"
 
 
 def class_quota_holder(name: str) -> str:
-    """Return the key of the stored limits of a quota class. Only the class of the defaults has an effect, as in
-    Nova."""
+    """Return the key under which the limits of a quota class are stored. Only the class of the defaults has an effect,
+    as in Nova."""
     return name if name == DEFAULT else f"class/{name}"
 
 
 def fetch_quota_limits(connection: Connection, holders: Iterable[str]) -> dict[str, Limits]:
-    """Return the stored limits of *holders*, by holder and resource."""
+    """Return the stored limits of *holders* (keys of projects, users in projects and quota classes), by holder and
+    resource."""
     limits: dict[str, Limits] = {}
     for row in connection.execute(_FOUND, {"holders": list(holders)}).all():
         limits.setdefault(row.project_id, {})[row.resource] = row.limit

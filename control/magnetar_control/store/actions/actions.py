@@ -283,7 +283,7 @@ def _with_room() -> Iterator[ColumnElement[bool]]:
 
 
 def _busy(running: Sequence[RunningActions]) -> Counter[tuple[str | None, str]]:
-    """Return how many actions of each kind run on each host."""
+    """Return how many of the *running* actions there are by host and kind."""
     busy: Counter[tuple[str | None, str]] = Counter()
     for row in running:
         busy[row.host, row.kind] += row.running

@@ -158,10 +158,9 @@ def claim_host_resources(connection: Connection, consumer_id: str, server_id: st
     classes in ``inventories``. A resize calls this again. With *cell_id*, also map the server to that cell.
 
     *owner*: type, project and user of a consumer that is no server, and does not count as one. *nics*, *isolate*: see
-    ``nic_bandwidth.WantedResources``; each NIC gets a card or network for its bandwidth, or keeps it when *nics* is
-    ``None``. Return ``False``, with nothing changed, when the host has too little left or is gone, or when the group's
-    policy does not allow it; unless *anyway*, also when the host is disabled or forced down.
-    """
+    ``nic_bandwidth.WantedResources``; with *nics* ``None``, NICs keep the cards that provide their bandwidth. Return
+    ``False``, with nothing changed, when the host lacks room or is gone, or the group's policy does not allow it;
+    unless *anyway*, also when the host is disabled or forced down."""
     if group and not _allowed(connection, group, server_id, host_id):
         return False
     kind, me = connection.dialect.name, {"consumer": consumer_id, "host": host_id}

@@ -46,7 +46,7 @@ class Renewal(NamedTuple):
 
 
 class _Statements(NamedTuple):
-    """The statements for one engine. ``_parameters`` returns their parameters."""
+    """The SQL statements of this module for one engine; ``_parameters`` returns their parameters."""
 
     known: Any
     free: Any

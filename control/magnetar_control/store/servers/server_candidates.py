@@ -129,6 +129,6 @@ def _are_more(connection: Connection, conditions: tuple[Condition, ...], count: 
 
 
 def changed_conditions(request: ServerListRequest) -> list[Condition]:
-    """Return the conditions that a server was last changed within the bounds that *request* sets; empty without bounds."""
+    """Return the conditions that a server was last changed within the bounds of *request*; empty without bounds."""
     return [*([servers.c.updated_at >= request.since] if request.since else []),
             *([servers.c.updated_at <= request.before] if request.before else [])]

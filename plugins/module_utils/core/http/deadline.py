@@ -18,7 +18,7 @@ class Deadline:
         self._timer: Optional[asyncio.TimerHandle] = None
 
     def begin(self, loop: asyncio.AbstractEventLoop, seconds: float) -> None:
-        """Start the timer, unless it runs already."""
+        """Start the timer of *seconds* in the event loop *loop*, unless it runs already."""
         if self._timer is None:
             self._timer = loop.call_later(seconds, self._missed)
 
