@@ -164,9 +164,9 @@ class ShareOfServer(TypedDict):
 
 
 class ServerRequest(TypedDict, total=False):
-    """The original request of a server, for later steps. ``off``: the server is not started. ``past_filters``: the
-    host was chosen as ZONE:HOST. ``roles``: the roles of the user. ``tpm_secret_drawn``: see
-    ``store.servers.servers``."""
+    """The original request of a server, for later steps. ``off``: the server is not started. ``past_filters``: the host
+    was chosen as ZONE:HOST. ``roles``: the roles of the user. ``tpm_secret_drawn``: the owner of the TPM secret that
+    was created (``user`` or ``deployment``)."""
 
     networks: ReadOnly[Sequence[PortRequest]]
     blocks: ReadOnly[Sequence[BlockDevice]]

@@ -33,8 +33,8 @@ parse_domain = lru_cache(maxsize=5000)(_parse)
 @dataclass
 class FakeDomain:
     """A stored domain: the XML of its definition, its state, the XML of the running domain, and the disk copies in
-    progress by target: {path, xml, looks}, where *looks* counts queries. *tpm*: the secret of its TPM, and the
-    content."""
+    progress by target: {path, xml, looks}, where *looks* counts queries. *tpm*: the secret and the content of its TPM.
+    """
 
     xml: str
     state: str = OFF
@@ -59,7 +59,8 @@ class FakeNetwork:
 
 
 def host_of(network: str, mac: str) -> str:
-    """Return the object name of the DHCP reservation and lease of *mac* in *network*; see ``State._change``."""
+    """Return the name of the object that holds the DHCP reservation and the lease of *mac* in *network*; see
+    ``State._change``."""
     return f"host {network} {mac}"
 
 

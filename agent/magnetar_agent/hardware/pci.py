@@ -177,9 +177,9 @@ def _remote(sysfs: Path, device: PciDevice, serials: Mapping[str, str],
 
 
 def alias_names_device(device: PciDevice, alias: str, aliases: Sequence[Mapping[str, str]]) -> bool:
-    """Return whether *alias* names the device. One alias may occur several times in *aliases* (the setting
-    ``pci_alias``). Physical and virtual functions of SR-IOV are named only by aliases of their type. The names by which
-    NICs request the device (``PciDevice.of_network``, ``of_card``) count as aliases."""
+    """Return whether *alias* names the device by *aliases*, the setting ``pci_alias``, in which one alias may occur
+    several times. Only aliases of its type name a physical or virtual function of SR-IOV. The names by which NICs
+    request the device (``PciDevice.of_network``, ``of_card``) count as aliases."""
     if alias in device.of_network or alias in device.of_card:
         return True
     return not device.vdpa and device.remote is None and any(
@@ -294,7 +294,7 @@ def device_aliases(device: PciDevice, aliases: Sequence[Mapping[str, str]], plac
 
 def pci_warnings(sysfs: Path, specs: Sequence[Mapping[str, str]], types: Sequence[Mapping[str, str]],
                  places: Iterable[str] = ()) -> Iterator[str]:
-    """Yield warnings about this host: it lacks something that guests need for the devices of the settings
+    """Yield a warning for each thing that this host lacks and that guests need for the devices of the settings
     ``pci_device_spec`` (*specs*) and ``enabled_mdev_types`` (*types*), or for the bandwidth of cards (*places*,
     ``NETWORK/CARD``)."""
     if specs and not sysfs_entries(sysfs / "class/iommu"):

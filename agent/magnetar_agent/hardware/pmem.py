@@ -65,8 +65,8 @@ _NOTHING = (Path(), 0, 0)
 
 
 def _file(path: Path, known_files: set[tuple[int, int]]) -> tuple[Path, int, int]:
-    """Return path, KiB and alignment (0) of the file at *path*; ``_NOTHING`` if it is missing or among *known_files*
-    (device and inode), to which it is added: a file with two names would belong to two servers."""
+    """Return path, KiB and alignment (0) of the file at *path*, and add its device and inode to *known_files*. Return
+    ``_NOTHING`` if the file is missing or known already: a file with two names would belong to two servers."""
     try:
         status = path.stat()
     except OSError:

@@ -254,8 +254,8 @@ class HypervisorDisks(Protocol):
 
     def copy_disk(self, source: Path | NetworkSource, source_format: str, path: Path, format: str,
                   progress: Progress, key: DiskKey | None = None) -> None:
-        """Copy and convert a disk atomically; sparse; flushed to disk. *key*: opens the source, if that is encrypted,
-        and encrypts the copy, which is a qcow2 or of the format luks."""
+        """Copy a disk to *path*, converted to *format*, atomically. The copy is sparse, and flushed to disk. *key*:
+        opens the source, if that is encrypted, and encrypts the copy, which is a qcow2 or of the format luks."""
 
     def lend_keys(self, uuid: str, keys: Sequence[DiskKey], secret: str | None) -> None:
         """Define the keys of encrypted disks and the *secret* of the TPM of an incoming running domain in libvirt,

@@ -72,7 +72,7 @@ def fits_filters(shown: Mapping[str, Any], filters: Mapping[str, Container[str]]
 
 
 def matches_one_text(value: Any, accepted: Container[str]) -> bool:
-    """Return whether the text of *value* is one of *accepted*. For a reference, its uuid or its name must be one."""
+    """Return whether the text of *value* is one of *accepted*; for a reference, whether its uuid or its name is."""
     return any(text in accepted for text in _names(value))
 
 

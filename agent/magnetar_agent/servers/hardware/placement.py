@@ -190,8 +190,8 @@ def complete_placement(host: LocalHost, desired: Fields, old: Fields, id: str, w
 
 def choose_target_placement(host: LocalHost, want: Fields, id: str, live: bool, worth: Mapping[int, int]) -> None:
     """Set in *want* a placement for the server *id*, which comes from another host. The caller holds the lock
-    ``CHOICES`` until the document is written. *live*: its guest runs, and keeps the size of its pages. *worth*: as for
-    ``choose_placement``. Raises ``Conflict`` if the host has no room."""
+    ``CHOICES`` until the document is written. *live*: its guest runs, and keeps the size of its pages. *worth*:
+    preference of each host cell, because of devices. Raises ``Conflict`` if the host has no room."""
     had = want.pop(FIELD, None)
     if placement_needs(want):
         want[FIELD] = choose_placement(host, want, id, worth, had if live else None)
@@ -199,8 +199,8 @@ def choose_target_placement(host: LocalHost, want: Fields, id: str, live: bool, 
 
 def prepare_placement(host: LocalHost, document: Document, keep: Callable[[], None], worth: Mapping[int, int]) -> None:
     """Prepare the server's placement before its domain is defined or started: release the former placement after a
-    change, and replace a placement that is no longer possible. *keep* writes the document. *worth*: as for
-    ``choose_placement``. Raises ``Conflict``."""
+    change, and replace a placement that is no longer possible. *keep* writes the document. *worth*: preference of each
+    host cell, because of devices. Raises ``Conflict``."""
     want = document.want
     if FIELD not in want and placement_needs(want) is None:
         return

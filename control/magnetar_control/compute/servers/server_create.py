@@ -166,8 +166,8 @@ def preview_server_row(caller: Caller, new_servers: NewServers,
 def create_named_server(caller: Caller, row: dict[str, Any], warning: str | None,
                         admin_pass: str | None = None) -> bool:
     """Write a *row* of ``preview_server_row``, and return ``True``; ``False`` without writing when the project has a
-    server of that name meanwhile. *admin_pass*: as in ``NewServers``. Raises ``Conflict`` when another server has the
-    uuid."""
+    server of that name meanwhile. *admin_pass*: a password for the guest. Raises ``Conflict`` when another server has
+    the uuid."""
     store = caller.cloud.store
     with store.cell0.write() as connection:
         advisory_lock(connection, caller.project, row["name"])

@@ -189,8 +189,8 @@ def resolve_claim_resources(connection: Connection, consumer_id: str, server_id:
 
 
 def fetch_card_places(connection: Connection, server_ids: Iterable[str]) -> dict[tuple[str, str], str]:
-    """Return the place (``NETWORK/CARD``) of each NIC of these servers whose bandwidth comes from a card: (port, name
-    of the host) to place."""
+    """Return the places (``NETWORK/CARD``) of the bandwidth of NICs of these servers, by (port, name of the host). NICs
+    whose bandwidth comes from no card are absent."""
     query = select(allocations.c.places, hosts.c.name).join(hosts, hosts.c.id == allocations.c.host_id).where(
         allocations.c.server_id.in_(list(server_ids)), allocations.c.places != "{}")
     return {(port, row.name): place for row in connection.execute(query)

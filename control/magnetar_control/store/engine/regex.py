@@ -259,7 +259,8 @@ class Pattern:
 
 def parse_wildcards(text: str) -> list[str] | None:
     """Return the expression *text* as a wildcard pattern for whole texts: a list of ``ANY_TEXT``, ``ANY_CHAR`` and
-    characters. Return ``None`` for an expression with more than characters, dots, ^ at its start and $ at its end."""
+    characters. Return ``None`` for an expression that has other parts than characters, dots, ^ at its start and $ at
+    its end."""
     anchored, inner = text.startswith("^"), text.removeprefix("^")
     parts, at, ended = [] if anchored else [ANY_TEXT], 0, False
     while at < len(inner):
