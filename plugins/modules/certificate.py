@@ -238,7 +238,7 @@ def describe_certificate(certificate):
 
 
 class Issue:
-    """The issue of one certificate: its current state, its desired state, and the steps between them."""
+    """The issuing of one certificate: its current state, its desired state, and the steps between them."""
 
     def __init__(self, params):
         self.params = params

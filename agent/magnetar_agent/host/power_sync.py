@@ -142,8 +142,8 @@ class PowerSync:
 
     # One domain ---------------------------------------------------------------------------------------------------
     def follow(self, id: str, reason: str) -> None:
-        """Copy the power state of the domain into the document of server *id*, unless the server is unfinished or
-        migrates. Waits for the server's lock."""
+        """Copy the power state of the domain, and the *reason* of a stop, into the document of server *id*, unless the
+        server is unfinished or migrates. Waits for the server's lock."""
         if self.host.documents.get("server", id) is None:
             return
         with self.host.locks.hold("server", id):

@@ -37,8 +37,8 @@ UNFINISHED = (".part", ".new", ".new.part", BEGUN)
 
 
 class Pool(Protocol):
-    """A pool. *id* is the uuid of a volume or snapshot, *size* is in bytes. Every call may raise ``Conflict`` if the
-    pool cannot be used now, and ``NoSpace``."""
+    """A pool that holds the content of volumes and snapshots. *id* is the uuid of a volume or snapshot, *size* is in
+    bytes. Every call may raise ``Conflict`` if the pool cannot be used now, and ``NoSpace``."""
 
     name: str
     #: Whether other hosts reach the same content.

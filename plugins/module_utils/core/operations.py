@@ -195,7 +195,8 @@ class Operations:
         return self.begin(Operation(name, **labels), function, stream)
 
     def begin(self, operation: Operation, function: Callable[[Operation], Any], stream: bool = False) -> Operation:
-        """Start *function* for *operation* as ``start`` does, and return it. Raises ``HypervisorDown`` after ``close``.
+        """Start *function* for the existing *operation*, and return the operation; see ``start``. Raises
+        ``HypervisorDown`` after ``close``.
         """
         operation.progress["phase"] = "waiting"
         with self._lock:

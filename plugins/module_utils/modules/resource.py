@@ -37,8 +37,8 @@ class ResourceModule(Module):
         self.options = self.fields + self.own + self.common() + WAITING
 
     def common(self):
-        """Return the options of all such modules: ``state``, ``on_immutable``, the permissions, and ``purge_FIELD`` for
-        fields that can be added to.
+        """Return the options that every module of a resource has: ``state``, ``on_immutable``, the permissions, and
+        ``purge_FIELD`` for fields that can be added to.
         """
         names = {field.name for field in self.fields}
         purge = {"purge_" + name: Option(Boolean(), "Whether %s missing in O(%s) are removed, when O(%s) is given."

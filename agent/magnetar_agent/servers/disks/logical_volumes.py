@@ -63,7 +63,7 @@ def is_block(document: Document) -> bool:
 
 
 def make(task: Task, file: str, size: int, label: str | None = None) -> None:
-    """Make an empty disk of *size* bytes, or with *label* one with only a file system or swap area
+    """Make the disk *file* of *size* bytes: empty or, with *label*, with an empty file system or a swap area
     (``HypervisorDisks.make_disk``)."""
     note_lvm_pool(task.host, task.document, task.keep)
     disk = allot_logical_volume(task.host, task.document, file, size)

@@ -97,7 +97,7 @@ def _begin(task: Task, base: str | None = None) -> RbdPool:
 
 
 def make(task: Task, file: str, bytes: int, label: str | None = None) -> None:
-    """Make an empty disk of *bytes*, or with *label* one with only a file system or swap area
+    """Make the disk *file* of the size *bytes*: empty or, with *label*, with an empty file system or a swap area
     (``HypervisorDisks.make_disk``)."""
     host, document = task.host, task.document
     pool, name = _begin(task), _name(document, file)

@@ -43,8 +43,8 @@ def memory_key_inventory(host: LocalHost, facts: Mapping[str, Any]) -> dict[str,
 
 
 def complete_memory_encryption(host: LocalHost, desired: Fields, old: Fields, id: str) -> None:
-    """Raise ``InvalidField`` for a server that would be suspended with encrypted memory, and ``Conflict`` if the host
-    has no key left."""
+    """Raise ``InvalidField`` if *desired* would be suspended with encrypted memory, and ``Conflict`` if the host has no
+    key left for it. *old*: the former ``want``."""
     mine = _encryption_model(desired)
     if mine and desired.get("power") == SUSPENDED:
         raise InvalidField("power", _STATE, SUSPENDED)

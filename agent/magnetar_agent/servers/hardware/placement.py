@@ -127,7 +127,8 @@ def _parts(want: Mapping[str, Any]) -> Iterator[Placement]:
 
 
 def free_cells(host: LocalHost, without: str = "") -> list[HostCell]:
-    """Return the free part of ``divide_host_cells``. The part of the server *without* counts as free."""
+    """Return the host's NUMA cells (``divide_host_cells``) with only their free CPUs, memory and pages. What the server
+    *without* has counts as free."""
     return remaining_cells(divide_host_cells(host), held_placements(host, without))
 
 

@@ -121,8 +121,8 @@ def check_disk_buses(block_devices: Sequence[BlockDevice], properties: Mapping[s
 
 
 def default_disk_config(properties: Mapping[str, Any]) -> str:
-    """Return the disk_config of a request without one. The *properties* of the root disk's image say whether the root
-    partition grows."""
+    """Return the disk_config of a request without one, ``AUTO`` or ``MANUAL``, from the *properties* of the root disk's
+    image."""
     return "AUTO" if str(properties.get("auto_disk_config")).lower() in ("true", "1", "yes") else "MANUAL"
 
 
@@ -263,7 +263,7 @@ def _invalid_mapping(why: str) -> MagnetarError:
 
 def _complete_block_device(caller: Caller, request: BlockDeviceRequest, block_device: Mapping[str, Any],
                            where: str) -> BlockDevice:
-    """Return one item of a mapping with all its keys. Raises ``InvalidRequest`` for keys that contradict each other."""
+    """Return *block_device*, an item of a mapping, with all its keys. Raises ``InvalidRequest`` if keys contradict."""
     source = block_device.get("source_type") or "volume"
     uuid = block_device.get("uuid") or block_device.get(f"{source}_id")
     target = block_device.get("destination_type") or ("local" if source in ("image", "blank") else "volume")

@@ -230,7 +230,7 @@ def merge_server_hardware(requested: Mapping[str, Any], overrides: Mapping[str, 
 
 
 def _check(hardware: Mapping[str, Any]) -> None:
-    """Raise ``InvalidField`` for fields that contradict each other."""
+    """Raise ``InvalidField`` for fields of *hardware* that contradict each other."""
     for name in _DISK:
         total, apart = name % "total", [name % way for way in ("read", "write") if name % way in hardware]
         if total in hardware and apart:
@@ -263,7 +263,7 @@ def _check_bases(hardware: Mapping[str, Any]) -> None:
 
 
 def _check_trust(hardware: Mapping[str, Any]) -> None:
-    """Raise ``InvalidField`` for firmware and TPM fields that contradict each other."""
+    """Raise ``InvalidField`` for firmware and TPM fields of *hardware* that contradict each other."""
     if hardware.get("secure_boot") == "required" and hardware.get("firmware") != "uefi":
         raise InvalidField("hardware.secure_boot", "needs firmware uefi (hw_firmware_type)", "required")
     if hardware.get("tpm_model") == "tpm-crb" and hardware["tpm_version"] != "2.0":
@@ -271,7 +271,9 @@ def _check_trust(hardware: Mapping[str, Any]) -> None:
 
 
 def _check_encrypted_memory(hardware: Mapping[str, Any]) -> None:
-    """Raise ``InvalidField`` for fields that do not work with encrypted memory, which only the guest can read."""
+    """Raise ``InvalidField`` for fields of *hardware* that do not work with encrypted memory, which only the guest can
+    read.
+    """
     if not hardware.get(MEMORY):
         return
     if hardware.get("firmware") != "uefi":

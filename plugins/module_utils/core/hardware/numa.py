@@ -106,8 +106,8 @@ def numa_needs(hardware: Mapping[str, Any], vcpus: int, ram: int) -> Optional[Ne
 
 
 def check_numa(hardware: Mapping[str, Any], vcpus: int, ram: Optional[int] = None) -> None:
-    """Raise ``InvalidField`` for fields that contradict each other or do not fit *vcpus* and *ram* in MiB (``None``:
-    not known here).
+    """Raise ``InvalidField`` for fields of *hardware* that contradict each other or do not fit *vcpus* and *ram* in MiB
+    (``None``: not known here).
     """
     _check_cpus(hardware, vcpus)
     if hardware.get("locked_memory") and "mem_page_size" not in hardware:
