@@ -310,7 +310,8 @@ server_tags = Table(
 server_addresses = Table(
     "server_addresses", CELL,
     Column("version", Integer, primary_key=True, autoincrement=False),  # 4 or 6
-    Column("address", String(45), primary_key=True),
+    # By code points, so that an index finds the addresses with the same beginning.
+    Column("address", String(45).with_variant(String(45, collation="C"), "postgresql"), primary_key=True),
     Column("server_id", UUID, ForeignKey("servers.id", ondelete="CASCADE"), primary_key=True),
     Index("server_addresses_server", "server_id"),
     define_partial_index("server_addresses_trigrams", "address", where="version = 6", postgresql_using="gin",

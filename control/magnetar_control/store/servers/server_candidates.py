@@ -8,7 +8,8 @@ addresses, which are no column.
 
 from __future__ import annotations
 
-from itertools import pairwise
+from collections.abc import Iterator, Sequence
+from itertools import pairwise, product
 from typing import Any
 
 import orjson
@@ -19,6 +20,7 @@ from sqlalchemy import (
     String,
     any_,
     bindparam,
+    column,
     func,
     literal,
     literal_column,
@@ -37,6 +39,10 @@ Condition = ColumnElement[bool]
 MOST = 1000
 #: The number of changed servers of all projects that are read for the candidates of one project.
 MOST_CHANGED = 4 * MOST
+#: The most beginnings of addresses that a query searches for.
+MOST_PREFIXES = 8000
+#: A character that sorts after the digits and the dot of an IPv4 address.
+AFTER = ":"
 NUMBERS = tuple(map(str, range(256)))
 LIVE, GONE = servers.c.deleted_at.is_(None), servers.c.deleted_at.is_not(None)
 
@@ -46,61 +52,85 @@ def candidate_conditions(connection: Connection, request: ServerListRequest, gon
     accepts; an empty list if no filter has an index, or if the filter accepts more than ``MOST`` servers. *gone*: for a
     list of deleted servers instead of live ones."""
     kind = connection.dialect.name
-    query = _address_query(kind, request)
-    if query is None and kind == "sqlite":
-        query = _candidate_query(connection, request, gone)
-    if query is None:
-        return []
-    ids = list(connection.execute(query.limit(MOST + 1)).scalars())
-    if len(ids) > MOST:
-        return []
-    ids = list(dict.fromkeys(ids))  # a server may have several addresses that match
-    if kind == "postgresql":
-        return [servers.c.id == any_(literal(ids, ARRAY(String)))]
-    each = func.json_each(orjson.dumps(ids).decode()).table_valued("value", name="candidate")
-    return [servers.c.id.in_(select(each.c.value))]
-
-
-def _address_query(kind: str, request: ServerListRequest) -> Select[Any] | None:
-    """Return the query for ids of servers with a requested address, perhaps several times each; ``None`` without such a
-    filter. For a part of an address, the query tests all addresses of the IP version, or on SQLite only the project's.
-    On PostgreSQL return ``None`` for a part of an address in one project, because reading the project's servers is as
-    fast."""
-    for version, pattern in request.addresses.items():
-        # Not a parameter: a general plan would not find the index of IPv6 addresses.
-        found = select(server_addresses.c.server_id).where(server_addresses.c.version == literal_column(f"{version:d}"))
-        if not pattern:
+    queries = _address_queries(kind, request)
+    if not queries and kind == "sqlite":
+        queries = [query] if (query := _candidate_query(connection, request, gone)) is not None else []
+    for query in queries:
+        ids = list(connection.execute(query.limit(MOST + 1)).scalars())
+        if len(ids) > MOST:
             continue
-        if version == 4 and (addresses := possible_addresses(pattern)) is not None:
-            return found.where(server_addresses.c.address.in_(addresses))
-        found = found.where(match_pattern(kind, server_addresses.c.address, pattern))
-        if not request.project:
-            return found
-        if kind == "sqlite":
-            return found.join_from(servers, server_addresses, server_addresses.c.server_id == servers.c.id).where(
-                servers.c.project_id == request.project, servers.c.deleted_at.is_(None))
-    return None
+        ids = list(dict.fromkeys(ids))  # a server may have several addresses that match
+        if kind == "postgresql":
+            return [servers.c.id == any_(literal(ids, ARRAY(String)))]
+        return [servers.c.id.in_(select(_each_of(kind, ids)))]
+    return []
 
 
-def possible_addresses(pattern: str) -> list[str] | None:
-    """Return all IPv4 addresses that the expression *pattern* accepts, if it consists of four numbers between dots, the
-    first and the last possibly cut off; ``None`` for any other expression.
+def _each_of(kind: str, texts: Sequence[str]) -> Any:
+    """Return the column of a table with these *texts* as rows, from one parameter."""
+    rows = func.unnest(literal(texts, ARRAY(String))) if kind == "postgresql" else func.json_each(
+        orjson.dumps(texts).decode())
+    table = rows.table_valued(column("value", String), name="each_text")
+    return (table.render_derived(name="each_text") if kind == "postgresql" else table).c.value
 
-    A dot in an expression matches any character, also a digit: "1.5" accepts 115. Return ``None`` for such an
-    expression."""
+
+def _address_queries(kind: str, request: ServerListRequest) -> list[Select[Any]]:
+    """Return queries for ids of servers with a requested address, perhaps several times each; empty without such a
+    filter. The first reads the addresses with the beginnings that an expression accepts (``address_prefixes``). The
+    second is for an expression that accepts too many of these, and tests the addresses of the project, or all."""
+    version, pattern = next(((version, pattern) for version, pattern in request.addresses.items() if pattern), (0, ""))
+    if not pattern:
+        return []
+    address, queries = server_addresses.c.address, []
+    # Not a parameter: a general plan would not find the index of IPv6 addresses.
+    found = select(server_addresses.c.server_id).where(server_addresses.c.version == literal_column(f"{version:d}"))
+    if version == 4 and (prefixes := address_prefixes(pattern)) is not None:
+        prefix = _each_of(kind, prefixes)
+        queries.append(found.join_from(prefix.table, server_addresses,
+                                       (address >= prefix) & (address < prefix + literal_column(f"'{AFTER}'"))))
+    found = found.where(match_pattern(kind, address, pattern))
+    if not request.project:
+        return queries or [found]
+    if kind == "sqlite":  # PostgreSQL reads the project's servers sooner than their addresses
+        queries.append(found.join_from(servers, server_addresses, server_addresses.c.server_id == servers.c.id).where(
+            servers.c.project_id == request.project, servers.c.deleted_at.is_(None)))
+    return queries
+
+
+def address_prefixes(pattern: str) -> list[str] | None:
+    """Return all possible beginnings of the IPv4 addresses that the expression *pattern* accepts. Return ``None`` for
+    more than ``MOST_PREFIXES`` of them, and for an expression that is not numbers between dots, of which the first and
+    the last may be cut off."""
     parts = parse_wildcards(pattern)
     if parts is None:
         return None
     begins, ends = parts[:1] != [ANY_TEXT], parts[-1:] != [ANY_TEXT]
     inner = parts[not begins:len(parts) - (not ends)]
     texts = "".join("." if part == ANY_CHAR else part for part in inner).split(".")
-    if len(texts) != 4 or not all(text.isascii() and text.isdigit() for text in texts) or any(
-            len(left) == len(right) == 1 and left in "12" for left, right in pairwise(texts)):
+    # A dot at an end that is cut off only refuses some of the addresses.
+    texts = texts[not begins and not texts[0]:len(texts) - (not ends and not texts[-1])]
+    if not 1 <= len(texts) <= 5 or not all(text.isascii() and text.isdigit() for text in texts):
         return None
-    first = [number for number in NUMBERS if (number == texts[0] if begins else number.endswith(texts[0]))]
-    last = [number for number in NUMBERS if (number == texts[3] if ends else number.startswith(texts[3]))]
-    middle = f".{texts[1]}.{texts[2]}."
-    return [left + middle + right for left in first for right in last]
+    prefixes: list[str] = []
+    for reading in _readings(texts):
+        free = 4 - len(reading)
+        first = [number for number in NUMBERS if (number == reading[0] if begins else number.endswith(reading[0]))]
+        places = [place for place in range(free + 1) if (place == 0 or not begins) and (place == free or not ends)]
+        if len(prefixes) + len(first) * sum(len(NUMBERS) ** place for place in places) > MOST_PREFIXES:
+            return None
+        prefixes += (".".join((*before, number, *reading[1:]))
+                     for place in places for before in product(NUMBERS, repeat=place) for number in first)
+    return prefixes
+
+
+def _readings(texts: list[str]) -> Iterator[list[str]]:
+    """Yield the numbers of an address that the expression of these *texts* between dots describes. A dot matches any
+    character, also a digit: "1.5" stands for the two numbers, and for 105, 115 … 195."""
+    yield texts
+    for at, (left, right) in enumerate(pairwise(texts)):
+        if len(left) == len(right) == 1 and left in "12":
+            for digit in "0123456789":
+                yield from _readings([*texts[:at], left + digit + right, *texts[at + 2:]])
 
 
 def _candidate_query(connection: Connection, request: ServerListRequest, gone: bool) -> Select[Any] | None:
@@ -112,17 +142,17 @@ def _candidate_query(connection: Connection, request: ServerListRequest, gone: b
     alive = GONE if gone else LIVE
     if request.since or request.before:
         changed = (alive, *changed_conditions(request))
-        if _are_more(connection, changed, MOST_CHANGED if request.project else MOST):
+        if has_more_servers(connection, changed, MOST_CHANGED if request.project else MOST):
             return None
         # The plus keeps SQLite from reading all servers of the project.
         mine = [literal_column("+servers.project_id") == request.project] if request.project else []
         return select(servers.c.id).where(*changed, *mine)
-    named = [match_pattern("sqlite", servers.c.name, pattern) for column, pattern in request.matching
-             if column == "name"]
+    named = [match_pattern("sqlite", servers.c.name, pattern) for name, pattern in request.matching
+             if name == "name"]
     return select(servers.c.id).where(alive, *named) if named and not gone and not request.project else None
 
 
-def _are_more(connection: Connection, conditions: tuple[Condition, ...], count: int) -> bool:
+def has_more_servers(connection: Connection, conditions: Sequence[Condition], count: int) -> bool:
     """Return whether more than *count* servers fulfil the conditions. Reads at most one row more than *count*."""
     first = select(literal_column("1")).select_from(servers).where(*conditions).limit(bindparam("most")).subquery()
     return bool(connection.execute(select(func.count()).select_from(first), {"most": count + 1}).scalar_one() > count)

@@ -8,7 +8,7 @@ from sqlalchemy import delete, insert, select
 
 from magnetar_control.store.engine.tables import server_addresses, server_tags, servers
 from magnetar_control.store.servers import cell_moves
-from magnetar_control.store.servers.server_candidates import possible_addresses
+from magnetar_control.store.servers.server_candidates import address_prefixes
 from magnetar_control.store.servers.servers import insert_server_rows, update_server_progress, update_server_row
 
 ADDRESSES = '{"private": [{"addr": "10.0.0.7", "version": 4}, {"addr": "fd00::7", "version": 6}]}'
@@ -54,19 +54,30 @@ def test_a_new_server_is_unchanged_since_its_creation(database):
         assert connection.execute(select(servers.c.updated_at)).scalar() == MOMENT
 
 
-def test_possible_addresses_are_all_that_an_expression_accepts():
+def test_each_address_that_an_expression_accepts_begins_with_one_of_its_prefixes():
     drawn = random.Random(5)
     numbers = ("0", "1", "2", "5", "10", "11", "25", "55", "77", "100", "112", "152", "168", "192", "200", "255")
     addresses = [".".join(drawn.choices(numbers, k=4)) for _at in range(3000)]
     known = 0
-    for _at in range(200):
-        text = ".".join(drawn.choices(numbers, k=4))
-        pattern = f"{drawn.choice(('', '^'))}{drawn.choice((text, re.escape(text)))}{drawn.choice(('', '$'))}"
-        possible = possible_addresses(pattern)
-        if possible is not None:
+    for _at in range(300):
+        text = ".".join(drawn.choices(numbers, k=drawn.choice((2, 3, 3, 4, 4, 5))))
+        pattern = f"{drawn.choice(('', '^', '.'))}{drawn.choice((text, re.escape(text)))}{drawn.choice(('', '$', '.'))}"
+        prefixes = address_prefixes(pattern)
+        if prefixes is not None:
             known += 1
-            assert {address for address in addresses if re.search(pattern, address)} == set(addresses) & set(possible)
-    assert known > 100
-    assert possible_addresses("10.0.0.77") == ["10.0.0.77", "110.0.0.77", "210.0.0.77"]
-    for pattern in ("", "10.0.0", "192.168.1.5", "10.0.0.[0-9]", "fd00::1", "1.2.3.4.5"):
-        assert possible_addresses(pattern) is None, pattern
+            begun = {address for address in addresses if address.startswith(tuple(prefixes))}
+            assert {address for address in addresses if re.search(pattern, address)} <= begun, pattern
+    assert known > 150
+
+
+def test_prefixes_are_few():
+    assert address_prefixes("10.0.0.77") == ["10.0.0.77", "110.0.0.77", "210.0.0.77"]
+    assert address_prefixes(r"^10\.0\.0\.7$") == ["10.0.0.7"]
+    assert address_prefixes("^10.0.") == ["10.0"]
+    assert address_prefixes("^192.168.1.5")[:3] == ["192.168.1.5", "192.168.105", "192.168.115"]
+    assert len(address_prefixes("192.168.1.5")) == 1 + 10 + 256 * 10
+    assert len(address_prefixes("10.0.77")) == 3 + 256 * 3
+    assert len(address_prefixes("10.0.1.5")) == 3 * (1 + 10 + 256 * 10)
+    for pattern in ("", "10.0", "10.1.5", "10.0.0.[0-9]", "fd00::1", "1.2.3.4.5.6"):
+        assert address_prefixes(pattern) is None, pattern
+    assert address_prefixes("^10.0$") == address_prefixes("300.1.77.3") == []
