@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from datetime import datetime, timedelta
 from typing import Any
 
 from sqlalchemy import (
@@ -21,42 +22,66 @@ from sqlalchemy import (
 )
 
 from magnetar_control.store.engine.conditions import keyset_condition
-from magnetar_control.store.engine.database import Database, insert_if_absent
+from magnetar_control.store.engine.database import Database, format_moment, insert_if_absent
 from magnetar_control.store.engine.tables import servers, usage_audits
 from magnetar_control.store.scatter_gather import scatter_gather
 from magnetar_control.store.store import Store
 
+from .server_candidates import GONE, LIVE, MOST, has_more_servers
 from .server_row import ServerRow
 
 COLUMNS = (servers.c.id, servers.c.project_id, servers.c.name, servers.c.vm_state, servers.c.flavor,
            servers.c.launched_at, servers.c.terminated_at, servers.c.leaving)
 #: Project and uuid of the last server on the previous page.
 After = tuple[str, str]
+#: The most time by which the clocks of an API and of a conductor may differ: a server may seem to be launched this much
+#: before it was created.
+CLOCK_SKEW = timedelta(minutes=10)
 #: The name of the row in ``usage_audits``.
 EXISTS = "exists"
 
 
 def fetch_servers_of_period(store: Store, begin: str, end: str, *, project: str | None, limit: int,
                             marker: After | None, timeout: float) -> list[ServerRow]:
-    """Return the servers of a *project*, or of all, that existed between two times, including deleted ones: at most
-    *limit*, by project and uuid, with ``COLUMNS``. Uses one query for each cell. Servers in cell0 never ran."""
+    """Return the servers (``COLUMNS``) of a *project*, or of all, that existed between two times, including deleted
+    ones: at most *limit*, by project and uuid. Servers in cell0 never ran.
+
+    Sends one query to each cell for a page in the order of projects, or two for all servers if they are few, after at
+    most three queries that find out whether they are."""
     def asked(database: Database) -> Sequence[Any]:
         conditions = period_conditions(begin, end)
-        project_column: Any = servers.c.project_id
-        if database.kind == "postgresql":
-            project_column = project_column.collate("C")  # by code points, as in SQLite and Python
-        if project is not None:
-            conditions.append(project_column == project)
-        if marker is not None:
-            conditions.append(keyset_condition([(project_column, False), (servers.c.id, False)], marker))
-        question = select(*COLUMNS).where(*conditions).order_by(project_column, servers.c.id).limit(limit)
         with database.read() as connection:
+            if (parts := _conditions_of_few(connection, begin, end)) is not None:
+                rows = (row for part in parts for row in connection.execute(select(*COLUMNS).where(*part, *conditions)))
+                return [row for row in rows if project in (None, row.project_id) and (
+                    marker is None or (row.project_id, row.id) > marker)]
+            project_column: Any = servers.c.project_id
+            if database.kind == "postgresql":
+                project_column = project_column.collate("C")  # by code points, as in SQLite and Python
+            if project is not None:
+                conditions.append(project_column == project)
+            if marker is not None:
+                conditions.append(keyset_condition([(project_column, False), (servers.c.id, False)], marker))
+            question = select(*COLUMNS).where(*conditions).order_by(project_column, servers.c.id).limit(limit)
             return connection.execute(question).all()
 
     server_rows = [row for rows in scatter_gather(store, asked, timeout).values() for row in rows or ()]
     server_rows.sort(key=lambda row: row.leaving is None)  # for a server that changes its cell, the target row counts
     once = {row.id: row for row in server_rows}
     return ServerRow.several(sorted(once.values(), key=lambda row: (row.project_id, row.id))[:limit])
+
+
+def _conditions_of_few(connection: Connection, begin: str, end: str) -> list[Sequence[ColumnElement[bool]]] | None:
+    """Return conditions of which at least one holds for each server that existed in a period: of live servers, and of
+    deleted ones, each with an index and for at most ``MOST`` servers. Return ``None`` if there are more."""
+    created = servers.c.created_at < format_moment(datetime.fromisoformat(end) + CLOCK_SKEW)
+    parts: list[Sequence[ColumnElement[bool]]] = []
+    for choices in ([(LIVE, created)], [(GONE, created), (servers.c.terminated_at > begin,)]):
+        part = next((choice for choice in choices if not has_more_servers(connection, choice, MOST)), None)
+        if part is None:
+            return None
+        parts.append(part)
+    return parts
 
 
 def count_servers_by_host(store: Store, begin: str, end: str) -> dict[str, dict[str, int] | None]:

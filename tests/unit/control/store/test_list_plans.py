@@ -137,8 +137,8 @@ def _migrations(store, host=None, marker=None, **equal):
     return migrations.fetch_migration_rows(store, equal, host, None, None, newest=True, limit=50, marker=marker)[0]
 
 
-def _usage(store, project=None, marker=None):
-    return usage.fetch_servers_of_period(store, _moment(2000), _moment(3000), project=project, limit=50, marker=marker,
+def _usage(store, project=None, marker=None, begin=2000, end=3000):
+    return usage.fetch_servers_of_period(store, _moment(begin), _moment(end), project=project, limit=50, marker=marker,
                                          timeout=60.0)
 
 
