@@ -87,7 +87,7 @@ def _fill_ports(database: Database, rows: Sequence[Mapping[Any, Any]]) -> None:
             (network.security_groups, "group", {"revision": 1})):
         more = "network_id" in table.c
         insert_rows(database, table, (
-            {**columns, **({"network_id": objects["network", project]} if more else {}), "id": id,
+            {**columns, **({"network_id": objects["network", project]} if more else {}), "id": id, "tags": "[]",
              "project_id": project, "name": "default", "created_at": format_moment(FIRST_CREATED)}
             for (of, project), id in objects.items() if of == kind))
     first = int(ip_address("10.0.0.2"))
@@ -95,7 +95,7 @@ def _fill_ports(database: Database, rows: Sequence[Mapping[Any, Any]]) -> None:
         {"id": _port_id(row), "project_id": row["project_id"], "name": "", "created_at": row["created_at"],
          "network_id": objects["network", row["project_id"]], "status": "ACTIVE", "device_id": row["id"],
          "mac_address": f"fa:16:{at >> 24:02x}:{at >> 16 & 255:02x}:{at >> 8 & 255:02x}:{at & 255:02x}",
-         "device_owner": "compute:nova", "host": row["host"], "made_for_server": True, "place": 0,
+         "device_owner": "compute:nova", "host": row["host"], "made_for_server": True, "place": 0, "tags": "[]",
          "security_groups": f'["{objects["group", row["project_id"]]}"]'} for at, row in enumerate(rows)))
     insert_rows(database, network.addresses, (
         {"subnet_id": objects["subnet", row["project_id"]], "number": first + at, "port_id": _port_id(row),
