@@ -81,7 +81,7 @@ def _address_queries(kind: str, request: ServerListRequest) -> list[Select[Any]]
     version, pattern = next(((version, pattern) for version, pattern in request.addresses.items() if pattern), (0, ""))
     if not pattern:
         return []
-    address, queries = server_addresses.c.address, []
+    address, queries = server_addresses.c.address, list[Select[Any]]()
     # Not a parameter: a general plan would not find the index of IPv6 addresses.
     found = select(server_addresses.c.server_id).where(server_addresses.c.version == literal_column(f"{version:d}"))
     if version == 4 and (prefixes := address_prefixes(pattern)) is not None:

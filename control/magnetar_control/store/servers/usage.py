@@ -75,8 +75,10 @@ def _conditions_of_few(connection: Connection, begin: str, end: str) -> list[Seq
     """Return conditions of which at least one holds for each server that existed in a period: of live servers, and of
     deleted ones, each with an index and for at most ``MOST`` servers. Return ``None`` if there are more."""
     created = servers.c.created_at < format_moment(datetime.fromisoformat(end) + CLOCK_SKEW)
-    parts: list[Sequence[ColumnElement[bool]]] = []
-    for choices in ([(LIVE, created)], [(GONE, created), (servers.c.terminated_at > begin,)]):
+    kinds: Sequence[Sequence[Sequence[ColumnElement[bool]]]] = (
+        [(LIVE, created)], [(GONE, created), (servers.c.terminated_at > begin,)])
+    parts = []
+    for choices in kinds:
         part = next((choice for choice in choices if not has_more_servers(connection, choice, MOST)), None)
         if part is None:
             return None
