@@ -6,7 +6,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 
-from magnetar_control.compute.placement.placement import Placement
+import orjson
+
+from magnetar_control.compute.placement.placement import ListedProvider, Placement
 from magnetar_control.compute.placement.provider_tree import CLASSES, Provider
 from magnetar_control.services import Context
 from magnetar_control.web import Request
@@ -26,8 +28,12 @@ LINKS = (("self", ""), ("inventories", "/inventories"), ("usages", "/usages"), (
 SINCE = {"aggregates": 1, "traits": 6, "allocations": 11}
 #: Parameters of the list of providers, with their first microversion.
 PARAMETERS = {"name": 0, "uuid": 0, "member_of": 3, "resources": 4, "in_tree": 14, "required": 18}
+#: The place of a provider's uuid in the text of its links.
+_UUID = "{uuid}"
 #: Parameters that match either all providers of a host or none.
 OF_HOSTS = frozenset({"member_of"})
+#: Parameters for which hosts are tested without the reports of their agents.
+WITHOUT_REPORTS = frozenset({"member_of", "resources"})
 
 
 class PlacementRoutes:
@@ -56,27 +62,31 @@ class PlacementRoutes:
     def providers(self, request: Request) -> Document:
         """Return the providers that match all parameters."""
         minor = views.minor_version(request)
+        if not request.query:
+            return {"resource_providers": list(map(_provider_view(minor), self.placement.listed_providers()))}
         tests = [_test(name, value, minor) for name, value in request.query]
         of_hosts = [_test(name, value, minor) for name, value in request.query if name in OF_HOSTS]
         classes = {kind for name, value in request.query if name == "resources"
                    for kind in query.parse_resources(value)}
         self.placement.check_classes(classes)
-        roots = self._roots(dict(request.query))
-        self.placement.check_traits({trait for name, value in request.query if name == "required"
-                                     for trait in query.parse_required_traits(value, minor)[1]}, roots)
         # No part of a host gives a class of hosts (``pci.NOT_DEVICES``). Only the parts need the report of a host.
         whole = classes.isdisjoint(CLASSES)
+        roots = self._roots(dict(request.query), whole)
+        self.placement.check_traits({trait for name, value in request.query if name == "required"
+                                     for trait in query.parse_required_traits(value, minor)[1]}, roots)
         matching = (provider for root in roots if all(test(root) for test in of_hosts)
                     for provider in (root.tree if whole else (root,)) if all(test(provider) for test in tests))
         return {"resource_providers": list(map(_provider_view(minor), matching))}
 
-    def _roots(self, parameters: Mapping[str, str]) -> list[Provider]:
-        """Return the hosts (root providers) whose trees may match *parameters*. With ``required``, return all hosts:
-        checking that a trait exists needs the traits of all hosts."""
+    def _roots(self, parameters: Mapping[str, str], whole: bool) -> list[Provider]:
+        """Return the hosts (root providers) whose trees, or which themselves if not *whole*, may match *parameters*.
+        With ``required``, return all hosts: checking that a trait exists needs the traits of all hosts."""
         if "required" not in parameters and (tree := parameters.get("uuid") or parameters.get("in_tree")):
             return self.placement.roots_of_tree(query.parse_uuids("uuid", [tree])[0])
         if "required" not in parameters and (name := parameters.get("name")):
             return self.placement.roots_of_name(name)
+        if not whole and parameters.keys() <= WITHOUT_REPORTS:
+            return self.placement.roots_without_reports()
         return self.placement.roots()
 
     def provider(self, request: Request) -> Document:
@@ -182,16 +192,17 @@ def _sum(usages: Iterable[dict[str, int]]) -> dict[str, int]:
     return total
 
 
-def _provider_view(minor: int) -> Callable[[Provider], Document]:
+def _provider_view(minor: int) -> Callable[[Provider | ListedProvider], Document]:
     """Return a function that makes the document of a provider at microversion 1.*minor*; since 1.14 with its place in
-    the tree."""
-    links = [(name, end) for name, end in LINKS if minor >= SINCE.get(name, 0)]
+    the tree. The links are JSON text, because there are six in each of thousands of documents."""
+    links = orjson.dumps([{"rel": name, "href": f"/placement/resource_providers/{_UUID}{end}"} for name, end in LINKS
+                          if minor >= SINCE.get(name, 0)]).decode()
 
-    def view(provider: Provider) -> Document:
-        path = f"/placement/resource_providers/{provider.id}"
+    def view(provider: Provider | ListedProvider) -> Document:
+        id = provider.id
         tree = views.tree_view(provider) if minor >= 14 else {}
-        return {"uuid": provider.id, "name": provider.name, "generation": provider.generation, **tree,
-                "links": [{"rel": name, "href": path + end} for name, end in links]}
+        return {"uuid": id, "name": provider.name, "generation": provider.generation, **tree,
+                "links": orjson.Fragment(links.replace(_UUID, id))}
     return view
 
 

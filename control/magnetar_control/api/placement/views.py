@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from magnetar_control.compute.placement.placement import ListedProvider
 from magnetar_control.compute.placement.provider_tree import Provider
 from magnetar_control.web import Request
 from magnetar_core.document import Document
@@ -25,7 +26,7 @@ def traits_view(provider: Provider) -> Document:
     return {"traits": sorted(provider.traits), "resource_provider_generation": provider.generation}
 
 
-def tree_view(provider: Provider) -> Document:
+def tree_view(provider: Provider | ListedProvider) -> Document:
     """Return the uuids of the provider's parent and of its root provider, which is the host."""
     return {"parent_provider_uuid": provider.parent_id, "root_provider_uuid": provider.root_id}
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from sqlalchemy import Connection, select
 
@@ -32,6 +32,8 @@ from .provider_tree import STANDARD, ChildProvider, Provider, allocated_amounts,
 
 #: The length of the longest name of a host.
 LONGEST = 255
+#: The most hosts that a query names; for more it reads all.
+MOST_NAMED = 500
 
 
 @dataclass(frozen=True)
@@ -47,6 +49,24 @@ class Consumer:
     generation: int
 
 
+class ListedProvider(NamedTuple):
+    """A resource provider as lists show it, with the attributes of ``Provider``."""
+
+    id: str
+    name: str
+    generation: int
+    parent_id: str | None
+    root_id: str
+
+
+class HostParts(NamedTuple):
+    """The providers below a host, each with uuid, name and uuid of its parent. *state*: the time of the host's last
+    change, and its classes of bandwidth, from which the providers follow."""
+
+    state: tuple[Any, ...]
+    providers: Sequence[tuple[str, str, str | None]]
+
+
 class Placement:
     """The queries of the cloud's resource providers, their usage and their allocations."""
 
@@ -54,6 +74,25 @@ class Placement:
         self.cloud, settings = cloud, cloud.settings
         self.usual = Ratios(settings.cpu_allocation_ratio, settings.ram_allocation_ratio,
                             settings.disk_allocation_ratio)
+        self._parts: Mapping[str, HostParts] = {}
+
+    def listed_providers(self) -> list[ListedProvider]:
+        """Return what lists show of all providers, in the order of ``providers``. Reads the reports of those hosts only
+        that have changed since the last call."""
+        with self.cloud.store.api.read() as connection:
+            rows = hosts.fetch_host_summaries(connection)
+            classes = inventories.fetch_inventory_rows(connection)
+            states = {row.id: (row.updated_at, *_networks(classes.get(row.id, {}))) for row in rows}
+            parts = {id: known for id, known in self._parts.items() if known.state == states.get(id)}
+            if changed := states.keys() - parts.keys():
+                roots = self.read_roots(connection, changed if len(changed) <= MOST_NAMED else None)
+                parts |= {root.id: HostParts(states[root.id], [
+                    (child.id, child.name, child.parent_id) for child in root.children])
+                    for root in roots if root.id in changed}
+        self._parts = parts
+        return [ListedProvider(id, name, row.generation, parent, row.id) for row in sorted(rows)
+                for id, name, parent in (
+                    (row.id, row.name, None), *(parts[row.id].providers if row.id in parts else ()))]
 
     def providers(self) -> list[Provider]:
         """Return all providers, hosts by name, each followed by the providers below it."""
@@ -78,7 +117,18 @@ class Placement:
 
     def read_roots(self, connection: Connection, ids: Collection[str] | None = None) -> list[Provider]:
         """Return all hosts, or the hosts with the uuids *ids*, by name, as the transaction *connection* sees them."""
-        rows, groups = hosts.fetch_host_rows(connection, ids=ids), aggregates.fetch_aggregate_rows(connection)
+        return self._with_rows(connection, hosts.fetch_host_rows(connection, ids=ids), ids)
+
+    def roots_without_reports(self) -> list[Provider]:
+        """Return all hosts by name, for tests of their inventories and aggregates only: the providers below them and
+        the traits are in the agents' reports, which are not read."""
+        with self.cloud.store.api.read() as connection:
+            return self._with_rows(connection, hosts.fetch_hosts_without_reports(connection))
+
+    def _with_rows(self, connection: Connection, rows: Sequence[HostRow],
+                   ids: Collection[str] | None = None) -> list[Provider]:
+        """Return the providers of the hosts *rows*, which have the uuids *ids* (``None``: all hosts)."""
+        groups = aggregates.fetch_aggregate_rows(connection)
         classes, equipped = inventories.fetch_inventory_rows(connection,
                                                              ids), allocations.fetch_device_claims(connection, ids)
         groups_by_host: dict[str, list[Aggregate]] = {}
@@ -116,7 +166,7 @@ class Placement:
     def _provider(self, row: HostRow, groups: Sequence[Aggregate], classes: Mapping[str, Mapping[str, InventoryRow]],
                   equipped: Mapping[str, Sequence[Any]]) -> Provider:
         host_classes = classes.get(row.id, {})
-        networks = {name: inventory for name, inventory in host_classes.items() if bandwidth.split_resource(name)[1]}
+        networks = {name: host_classes[name] for name in _networks(host_classes)}
         plain = {name: inventory for name, inventory in host_classes.items() if name not in networks}
         return Provider(row, groups, self.usual, plain, equipped.get(row.id, ()), networks)
 
@@ -209,6 +259,11 @@ class Placement:
                                 for name_amount in amounts.items()):
                     total[name] = total.get(name, 0) + n
         return {kind: (len(ids), sums[kind]) for kind, ids in consumers.items()}
+
+
+def _networks(classes: Iterable[str]) -> list[str]:
+    """Return the resource classes among *classes* that are bandwidth of a physical network."""
+    return [name for name in classes if bandwidth.split_resource(name)[1]]
 
 
 def _consumer_type(row: ClaimRow) -> str:

@@ -12,7 +12,7 @@ from functools import cache
 from typing import Any, TypeVar
 
 import orjson
-from sqlalchemy import Connection, Select, bindparam, func, select, update
+from sqlalchemy import Connection, Select, bindparam, func, null, select, update
 from sqlalchemy.sql.elements import ColumnElement
 
 from magnetar_control.store.claims import inventories
@@ -50,12 +50,12 @@ _MOVES = select(func.count()).select_from(allocations).where(
     allocations.c.host_id.not_in(select(hosts.c.id).where(hosts.c.disabled.is_(True))))
 
 
-def _rows(*where: ColumnElement[bool]) -> Select[Any]:
-    return HostRow.selection(hosts, cell_disabled=cells.c.disabled).join_from(
+def _rows(*where: ColumnElement[bool], **others: ColumnElement[Any]) -> Select[Any]:
+    return HostRow.selection(hosts, cell_disabled=cells.c.disabled, **others).join_from(
         hosts, cells, cells.c.id == hosts.c.cell_id).where(*where).order_by(hosts.c.name)
 
 
-_EVERY = _rows()
+_EVERY, _WITHOUT_REPORTS = _rows(), _rows(info=null())
 _SUMMARIES = select(*(cells.c.disabled if name == "cell_disabled" else hosts.c[name]
                       for name in HostSummary._fields)).join_from(hosts, cells, cells.c.id == hosts.c.cell_id)
 #: The query for a host by name or id. Built once: building it takes longer than executing it.
@@ -68,6 +68,11 @@ def fetch_host_rows(connection: Connection, cell_id: str | None = None,
     where = [] if cell_id is None else [hosts.c.cell_id == cell_id]
     where += [] if ids is None else [hosts.c.id.in_(list(ids))]
     return HostRow.several(connection.execute(_rows(*where) if where else _EVERY))
+
+
+def fetch_hosts_without_reports(connection: Connection) -> list[HostRow]:
+    """Return all hosts by name, with ``None`` in place of the agents' reports, which are most of a row."""
+    return HostRow.several(connection.execute(_WITHOUT_REPORTS))
 
 
 def fetch_host_summaries(connection: Connection) -> list[HostSummary]:
