@@ -61,11 +61,12 @@ ADVICE = {
     "unavailable": "Repeat the request after some seconds.",
     "not-supported": "Use another host, or leave out the feature that the message names.",
     "failed": "Remove the cause that the message names, then repeat the request.",
+    "fencing-failed": "Run `magnetar host fence-status HOST`; see [Fence a host](../howto/fence-a-host.md).",
     "timed-out": "Look at the operation that the message names, or run the task again to continue waiting.",
     "invalid-settings": "Correct the key that the message names. The service does not start before.",
 }
 #: Statuses that no answer has: errors of commands and of the start of a service.
-WITHOUT_STATUS = ("invalid-settings",)
+WITHOUT_STATUS = ("invalid-settings", "fencing-failed")
 
 
 def error_classes(base: type[MagnetarError] = MagnetarError) -> Iterator[type[MagnetarError]]:

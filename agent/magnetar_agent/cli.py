@@ -134,7 +134,8 @@ def _token(command: argparse.ArgumentParser) -> None:
 
 
 def _host(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    command = _command(commands, "host", None, "Report what this host can provide to guests, and what it lacks.",
+    command = _command(commands, "host", None, "Report what this host can provide to guests, and what it lacks; with "
+                       "a control plane, fence hosts of the cloud.",
                        "magnetar host check\n  magnetar host check --need ovn --need kvm")
     actions = command.add_subparsers(dest="action", metavar="ACTION", required=True)
     check = _command(actions, "check", run_host_check, "Ask the host's agent, and report missing features with their "

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """The control plane's subcommands of ``magnetar``: serve, api, conductor, audit, db, cell, config, policy,
-machine-type, image-property."""
+host, machine-type, image-property."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from magnetar_core.errors import InvalidField, MagnetarError
 
-from . import hardware_commands, policy_command
+from . import fence_commands, hardware_commands, policy_command
 from . import settings_file as configuration
 
 if TYPE_CHECKING:
@@ -66,6 +66,7 @@ def subcommands(commands: Commands) -> None:
                      "one JSON object per line")
     old.add_argument("--dry-run", action="store_true", help="only report the numbers")
     _add_cell_commands(commands)
+    fence_commands.add_fence_commands(_add_command, partial(_add_group, commands))
     policy_command.add_policy_commands(_add_command, partial(_add_group, commands))
     hardware_commands.add_hardware_commands(_add_command, partial(_add_group, commands))
 
@@ -101,6 +102,10 @@ def _add_command(commands: Commands, name: str, run: Command, text: str, example
 
 
 def _add_group(commands: Commands, name: str, text: str) -> Commands:
+    """Return the actions of the group *name*. The command line of the agent may have the group already."""
+    if name in commands.choices:
+        return next(action for action in commands.choices[name]._actions  # noqa: SLF001 - argparse has no public list
+                    if isinstance(action, argparse._SubParsersAction))  # noqa: SLF001
     return commands.add_parser(name, help=text, description=text).add_subparsers(
         dest="action", metavar="ACTION", required=True)
 
@@ -168,12 +173,15 @@ def run_config(options: argparse.Namespace) -> int:
     """Run ``magnetar config``."""
     from magnetar_control.conductor.worker import vendordata_auth
     from magnetar_control.conductor.worker.vendordata import vendordata_targets
+    from magnetar_control.fencing.fence_devices import fence_devices, read_device_secrets
     from magnetar_control.notifications.receivers import receivers_of
     from magnetar_control.scheduler.rules import scheduler_rules
 
     settings = configuration.load_settings(options.config)
     scheduler_rules(settings)
     receivers_of(settings)
+    for device in fence_devices(settings).values():
+        read_device_secrets(device)
     list(vendordata_targets(settings))
     vendordata_auth.checked_auth_options(settings.vendordata_dynamic_auth)
     for row in configuration.describe_settings():

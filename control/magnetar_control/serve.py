@@ -38,6 +38,7 @@ from magnetar_control.conductor.periodic.periodic import Periodic
 from magnetar_control.conductor.worker.action_runner import ActionRunner
 from magnetar_control.conductor.worker.conductor import Conductor
 from magnetar_control.documents import attachment_ids
+from magnetar_control.fencing.fence_devices import fence_devices
 from magnetar_control.scheduler.rules import scheduler_rules
 from magnetar_control.services import Images, KeyManager, Services
 from magnetar_control.services.barbican import BarbicanKeys
@@ -88,7 +89,8 @@ class Parts:
     def __init__(self, settings: Settings) -> None:
         memory.limit_malloc_arenas()
         self.settings = settings
-        scheduler_rules(settings)  # refuses settings that cannot be followed
+        for check in (scheduler_rules, fence_devices):  # refuse settings that cannot be followed
+            check(settings)
         #: The password of admin, when the first start generated it.
         self.bootstrapped: str | None = None
         self.working: Conductor | None = None

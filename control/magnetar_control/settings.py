@@ -110,6 +110,14 @@ class Settings:
         "servers or volumes do not count. Further operations wait, and projects take turns.", 64, 1)
     heartbeat: float = _doc("Seconds between two heartbeats of an agent.", 5.0)
     host_down_after: float = _doc("Seconds without a heartbeat until a host counts as down.", 15.0)
+    fencing: dict[str, dict[str, Any]] = _doc(
+        "Power devices of hosts, for conductors and `magnetar host fence`: host to agent (a program of fence-agents), "
+        "parameters (its options, without secrets) and secrets_file (NAME=VALUE lines, mode 0600).", dict)
+    fence_agents_dir: Path = _doc("Folder of fence agents. Debian's package fence-agents installs them there.",
+                                  Path("/usr/sbin"))
+    fence_timeout: float = _doc("Seconds for one run of a fence agent. Then it is killed.", 60.0, 0.1, 600)
+    fence_tries: int = _doc("How often a fence agent is asked to switch a host, and to confirm it, before fencing has "
+        "failed.", 3, 1, 20)
     host_return_wait: float = _doc("Seconds after the last heartbeat of a down host. Until then, a new or unshelved "
         "server waits for it if no other host is valid. 0: the server fails immediately.", 60.0, 0)
     workers: int = _doc("Actions that a conductor runs in parallel.", 16)

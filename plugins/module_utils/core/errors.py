@@ -230,6 +230,13 @@ class Failed(MagnetarError):
     status = 500
 
 
+class FencingFailed(MagnetarError):
+    """The host is not off for certain. Switch it off by hand before its servers are evacuated."""
+
+    code = "fencing-failed"
+    status = 500
+
+
 class TimedOut(MagnetarError):
     """The time allowed has passed; the work may still be going on."""
 
@@ -248,7 +255,8 @@ ERRORS = {
     for cls in (
         MagnetarError, InvalidField, InvalidRequest, Unauthenticated, Forbidden, NotFound, Gone, Ambiguous, Conflict,
         Immutable, InUse, ImageRefused, NoSpace, TooLarge, Cancelled, TooManyRequests, TooSlow, HypervisorDown,
-        HypervisorError, GuestSilent, StorageSilent, Unreachable, Unavailable, NotSupported, Failed, TimedOut,
+        HypervisorError, GuestSilent, StorageSilent, Unreachable, Unavailable, NotSupported, Failed, FencingFailed,
+        TimedOut,
     )
 }
 

@@ -17,7 +17,7 @@ from magnetar_control.services.network.security import host_groups
 from magnetar_control.store.claims.allocations import release_consumer_claims
 from magnetar_control.store.engine.tables import allocations, host_states
 from magnetar_control.store.engine.tables import hosts as table
-from magnetar_control.store.hosts import aggregates, conductors, host_removals, hosts, services
+from magnetar_control.store.hosts import aggregates, conductors, fencings, host_removals, hosts, services
 from magnetar_control.store.hosts.services import COMPUTE, CONDUCTOR, Service
 from magnetar_control.store.servers import migrations
 from magnetar_core.errors import Conflict, InvalidRequest, NotFound
@@ -92,6 +92,7 @@ def _set_host_columns(caller: Caller, name: str, status: str | None, reason: str
     values: dict[str, Any] = {} if status is None else {"disabled": status == DISABLED, "disabled_reason": reason}
     if forced_down is not None:
         if not forced_down:
+            _check_unfenced(caller, name)
             _check_evacuated(caller, name)
         values["forced_down"] = forced_down
     with caller.cloud.store.api.write() as connection:
@@ -100,6 +101,13 @@ def _set_host_columns(caller: Caller, name: str, status: str | None, reason: str
         if caller.cloud.notifications and (row := hosts.fetch_host_row(connection, name)) is not None:
             caller.notify(connection, partial(payloads.service_payload, row), "service.update")
     caller.cloud.hosts.all(fresh=True)
+
+
+def _check_unfenced(caller: Caller, name: str) -> None:
+    """Raise ``InvalidRequest`` when the host *name* is fenced: only `magnetar host unfence` ends that."""
+    if caller.fetch(fencings.is_host_held, name):
+        raise InvalidRequest(f"Service host {name} cannot be updated: the host is fenced. An administrator ends that "
+                             f"with `magnetar host unfence {name}`, which also resets forced_down.")
 
 
 def _check_evacuated(caller: Caller, name: str) -> None:
@@ -156,4 +164,5 @@ def _forget_host(connection: Connection, service: Service, evacuations: Collecti
     aggregates.remove_aggregate_host_row(connection, None, service.host)
     host_groups.forget_host_groups(connection, service.host)
     host_removals.remove_host_removals(connection, service.host)
+    fencings.remove_fencing_row(connection, service.host)
     connection.execute(delete(table).where(table.c.id == service.id))

@@ -26,6 +26,7 @@ from magnetar_control.conductor.steps.schedule import RANDOM, spec_of
 from magnetar_control.conductor.worker.retry import retry_later
 from magnetar_control.conductor.worker.work import HostDown, Work, admin_message
 from magnetar_control.documents import VolumeOfServer
+from magnetar_control.fencing.host_fencing import HostFencing
 from magnetar_control.scheduler.choose import NoValidHost
 from magnetar_control.scheduler.place import place_server
 from magnetar_control.store.actions import actions
@@ -34,13 +35,15 @@ from magnetar_control.store.engine.database import utc_now
 from magnetar_control.store.hosts import hosts, services
 from magnetar_control.store.servers import consoles, migrations, servers
 from magnetar_core.document import Document
-from magnetar_core.errors import Cancelled, Conflict, MagnetarError, NotFound
+from magnetar_core.errors import Cancelled, Conflict, FencingFailed, MagnetarError, NotFound
 from magnetar_core.power import ACTIVE, ERROR, OFF, REBUILD, RUNNING, STOPPED
 
 from .server_create import make_server, refused_on_all_hosts
 from .server_power import stop_guest
 
 log = logging.getLogger(__name__)
+#: Seconds after which an evacuation looks again at a host that another process fences.
+WAIT_FOR_FENCE = 1.0
 
 
 class SourceUp(Conflict):
@@ -81,18 +84,44 @@ class Evacuation(MigrationTask):
             spec = replace(spec.forced_to(), volume_hosts=only)
         return place_server(self.api, self.conductor.states, spec, map_cell=False, random=RANDOM).host
 
+    def is_source_fenced(self) -> bool:
+        """Return whether the old host is off for certain, or has no power device; fence it if necessary. ``False``
+        while another process fences it. Raises ``SourceUp``, ``FencingFailed``."""
+        answers = _source_heard_lately(self)
+        if answers and not self._is_forced_down():
+            raise self._source_up()
+        fencing = HostFencing(self.conductor.store, self.conductor.settings)
+        try:
+            with self.work.resting():
+                return fencing.confirm_fenced(self.source, f"the evacuation of server {self.work.id}",
+                                              str(self.row.created_at), answers=answers)
+        except Conflict:  # another process was faster
+            return False
+        except MagnetarError as error:
+            raise FencingFailed(
+                f"Host {self.source} is not off for certain, since its fencing has failed, so nothing was evacuated. "
+                f"An administrator finds the reason with `magnetar host fence-status {self.source}`.",
+                explanation=error.message) from None
+
     def decide(self) -> None:
         """Save that the old host has lost the server. Raises ``SourceUp`` if that host is up (again)."""
-        silence = self.conductor.settings.host_down_after
-        with self.conductor.store.api.read() as connection:
-            row = hosts.fetch_host_row(connection, self.source)
+        silence, forced_down = self.conductor.settings.host_down_after, self._is_forced_down()
         with self.work.database.write() as connection:
             self.work.confirm_lease(connection)
             up = services.is_host_heard(self.work.database, connection, self.source, silence, lock=True)
-            if up and not (row is None or row.forced_down):
-                raise SourceUp(f"Compute service of {self.source} is still in use.")
+            if up and not forced_down:
+                raise self._source_up()
             migrations.update_migration_row(connection, self.id, status=migrations.LOST)
             self.row = migrations.reload_migration_row(connection, self.id)
+
+    def _is_forced_down(self) -> bool:
+        """Return whether the old host counts as down regardless of its agent; also if it has left the cloud."""
+        with self.conductor.store.api.read() as connection:
+            row = hosts.fetch_host_row(connection, self.source)
+        return row is None or row.forced_down
+
+    def _source_up(self) -> SourceUp:
+        return SourceUp(f"Compute service of {self.source} is still in use.")
 
     def has_failed_on(self, host: str) -> None:
         """Save that the build failed on *host*: this action does not build there again."""
@@ -119,6 +148,8 @@ def run_evacuation(work: Work) -> None:
         _undo_build(move, host, Cancelled("The server was deleted, or its state was reset, before it was evacuated."))
     elif failed := [name for name in claimed_hosts if name in move.tried]:  # a conductor died during this cleanup
         _undo_build(move, failed[0], Conflict(f"The build on host {failed[0]} has failed."))
+    elif move.row.status == "accepted" and not _is_fenced(move):
+        pass  # it has failed, or waits in the queue
     elif host is None:
         _choose(move)
     elif host != work.action.host or host != move.row.target:
@@ -126,6 +157,21 @@ def run_evacuation(work: Work) -> None:
         work.put_back(0.0, host=host)
     else:
         _build_on(move, host)
+
+
+def _is_fenced(move: Evacuation) -> bool:
+    """Return whether the evacuation may go on: the old host is off for certain, or has no power device. If the fencing
+    has failed, end the action; while another process fences the host, put the action back."""
+    began = utc_now()
+    try:
+        if move.is_source_fenced():
+            return True
+    except MagnetarError as error:
+        _note_failed_event(move, began, error)
+        _fail(move, error)
+    else:
+        move.work.put_back(WAIT_FOR_FENCE)
+    return False
 
 
 def _choose(move: Evacuation) -> None:
@@ -139,14 +185,19 @@ def _choose(move: Evacuation) -> None:
         if work.conductor.settling():
             work.put_back(1.0)
             return
-        why = admin_message(none)
-        work.end_writes.append(lambda connection: actions.insert_ended_event(
-            connection, work.action.id, work.rule.event, work.conductor.name, began, "Error", why))
+        _note_failed_event(move, began, none)
         _fail(move, none, **({} if work.args.get("forced") else {"vm_state": ERROR}))
     except MagnetarError as error:  # its root volume is gone
         _fail(move, error)
     else:
         work.put_back(0.0, host=host)
+
+
+def _note_failed_event(move: Evacuation, began: str, error: MagnetarError) -> None:
+    """Let the end of the action save an event that began at the time *began*, and failed with *error*."""
+    work, why = move.work, admin_message(error)
+    work.end_writes.append(lambda connection: actions.insert_ended_event(
+        connection, work.action.id, work.rule.event, work.conductor.name, began, "Error", why))
 
 
 def _build_on(move: Evacuation, host: str) -> None:

@@ -18,6 +18,7 @@ from magnetar_control.conductor.steps.migration import remove_server_from_host
 from magnetar_control.conductor.worker.conductor import Conductor
 from magnetar_control.store.claims import allocations
 from magnetar_control.store.engine.tables import servers as table
+from magnetar_control.store.hosts import fencings
 from magnetar_control.store.servers import migrations, servers
 from magnetar_control.store.servers.server_row import ServerRow
 from magnetar_core.ensure import BATCH_MAX
@@ -26,6 +27,8 @@ from magnetar_core.http.client import Client
 from magnetar_core.power import LIVE, OFF
 
 log = logging.getLogger(__name__)
+#: Seconds between two looks whether a host that answers is still fenced.
+FENCED_LOOK = 5.0
 
 
 def complete_evacuations(conductor: Conductor, client: Client, host: str, completed_ids: Collection[str]) -> set[str]:
@@ -68,13 +71,30 @@ def free_evacuated_source(conductor: Conductor, host: str, id: str) -> None:
     conductor.read_host(host)
 
 
+def _wait_until_unfenced(conductor: Conductor, host: str) -> bool:
+    """Return ``True`` when the host is not fenced; ``False`` when the conductor ends before that."""
+    warned = False
+    while True:
+        with conductor.store.api.read() as connection:
+            if not fencings.is_host_held(connection, host):
+                return True
+        if not warned:
+            log.warning("host %s is fenced, and its agent answers: its servers stay off until `magnetar host unfence "
+                        "%s`", host, host, extra={"host": host})
+            warned = True
+        if conductor.over.wait(FENCED_LOOK):
+            return False
+
+
 def start_held_servers(conductor: Conductor, host: str, resources: Sequence[Mapping[str, Any]]) -> None:
     """Start the servers of *resources* that wait for the cloud's permission, if they are still on the host. Servers
-    with a running evacuation keep waiting."""
+    with a running evacuation keep waiting. On a fenced host all wait until it is unfenced."""
     held_ids = [resource["id"] for resource in resources if resource.get("held")]
     if not held_ids:
         return
     try:
+        if not _wait_until_unfenced(conductor, host):
+            return
         with conductor.database.read() as connection:
             lost = {evacuation.server_id for evacuation in migrations.fetch_evacuation_rows(connection, host)}
             mine = ServerRow.several(connection.execute(select(

@@ -167,6 +167,16 @@ allocations = Table(
     define_partial_index("allocations_devices", "consumer_id", where=HAS_DEVICES),
     define_partial_index("allocations_owned", "consumer_id", where="owner IS NOT NULL"))
 
+#: The last fencing of each host, see ``fencings``. *attempt*: whoever works on it, until *busy_until*. *confirmed_at*:
+#: when the fence agent last said that the host is off. The columns *was_*: the columns of the host's row before it was
+#: fenced, null while the host's row is not changed.
+fencings = Table(
+    "fencings", API, Column("host", NAME, primary_key=True), Column("state", String(16), nullable=False),
+    Column("agent", NAME, nullable=False), Column("requested_at", TIME, nullable=False),
+    Column("requested_by", NAME, nullable=False), Column("attempt", UUID, nullable=False), Column("busy_until", TIME),
+    Column("ended_at", TIME), Column("confirmed_at", TIME), Column("message", Text, nullable=False, default=""),
+    Column("was_disabled", Boolean), Column("was_disabled_reason", NAME), Column("was_forced_down", Boolean))
+
 #: Objects that hosts must remove after their deletion, see ``host_removals``. *noun*, *key*: the agents' names for an
 #: object.
 host_removals = Table(

@@ -20,6 +20,7 @@ from magnetar_control.store.engine import tables
 from magnetar_control.store.engine.database import Database
 from magnetar_control.store.engine.rows import DocumentColumn, SelectedRow, StoredRow
 from magnetar_control.store.hosts import hosts
+from magnetar_control.store.hosts.fencings import FencingRow
 from magnetar_control.store.hosts.host_row import DiskHost, HealthHost, HostRow, ServiceHost, SizedHost
 from magnetar_control.store.hosts.image_requests import ImageRequest
 from magnetar_control.store.servers.consoles import ConsoleToken
@@ -56,6 +57,7 @@ DECODES = {
 TABLES = {ServerRow: tables.servers, MigrationRow: tables.migrations, ServerGroupRow: tables.server_groups,
           ClaimRow: tables.allocations, ServerClaim: tables.allocations, InventoryRow: tables.inventories,
           HostRow: tables.hosts, ImageRequest: tables.image_requests, FlavorRow: tables.flavors,
+          FencingRow: tables.fencings,
           ActionRow: tables.actions, ActionEvent: tables.action_events, ConsoleToken: tables.console_tokens}
 #: Selections of some columns of a table.
 PARTS = {ServiceHost: tables.hosts, SizedHost: tables.hosts, HealthHost: tables.hosts, DiskHost: tables.hosts,

@@ -1,0 +1,172 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Runs of fence agents, programs of Debian's package fence-agents: parameters as ``name=value`` lines on standard
+input, exit status 0 for success (of ``status``: on), 2 for a host that is off, anything else for a failure."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import re
+import select
+import signal
+import subprocess
+import time
+from collections.abc import Collection, Iterator
+from typing import NamedTuple
+
+from magnetar_core.errors import FencingFailed
+
+from .fence_devices import FenceDevice, read_device_secrets
+
+log = logging.getLogger(__name__)
+ON, OFF = "on", "off"
+#: Exit statuses of ``status`` for a host that is on, and for one that is off.
+POWER_BY_STATUS = {0: ON, 2: OFF}
+#: What agents print for ``status``.
+STATUS_LINE = re.compile(r"\bstatus:\s*(on|off)\b", re.IGNORECASE)
+#: Bytes of the output that are kept, and characters of it in messages.
+KEPT, SHOWN = 16 * 1024, 300
+#: Seconds between a failed try and the next; seconds between two looks at a running agent.
+PAUSE, LOOK = 2.0, 0.05
+ENVIRONMENT = {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "LC_ALL": "C.UTF-8"}
+
+
+class FenceAnswer(NamedTuple):
+    """Exit status and output of a fence agent. *text*: without secrets, in one line."""
+
+    status: int
+    text: str
+
+
+def longest_fencing(device: FenceDevice) -> float:
+    """Return the seconds after which ``switch_host`` has certainly ended."""
+    return device.tries * (2 * device.timeout + PAUSE) + 10
+
+
+def switch_host(device: FenceDevice, power: str) -> None:
+    """Switch a host on or off, and return when its agent has confirmed that with ``status``. Each failure of the agent
+    is tried again, up to the tries of the device. Raises ``FencingFailed``, ``InvalidSettings``."""
+    secrets = read_device_secrets(device)
+    failure = None
+    for number in range(device.tries):
+        if number:
+            time.sleep(PAUSE)
+        try:
+            answer = _run_agent(device, power, secrets)
+            if answer.status:
+                failure = _failed(device, power, answer)
+            if _power_of(device, secrets) == power:
+                return
+            failure = failure or FencingFailed(
+                f"Host {device.host} is still {ON if power == OFF else OFF}: {device.agent} was asked to switch it "
+                f"{power}, ended without an error, and then reports the opposite. Check that the parameters in the "
+                f"setting fencing name the right outlet or machine, and switch the host {power} by hand.")
+        except FencingFailed as error:
+            if error.details.get("final"):
+                raise
+            failure = error
+        log.warning("host %s: try %s of %s to switch it %s: %s", device.host, number + 1, device.tries, power, failure)
+    assert failure is not None
+    raise failure
+
+
+def host_power(device: FenceDevice) -> str:
+    """Return whether a host is ``on`` or ``off``, as its fence agent reports. Raises ``FencingFailed``,
+    ``InvalidSettings``."""
+    return _power_of(device, read_device_secrets(device))
+
+
+def _power_of(device: FenceDevice, secrets: dict[str, str]) -> str:
+    answer = _run_agent(device, "status", secrets)
+    power = POWER_BY_STATUS.get(answer.status)
+    if power is None:
+        raise _failed(device, "status", answer)
+    words = {word.lower() for word in STATUS_LINE.findall(answer.text)}
+    if words and words != {power}:
+        raise FencingFailed(f"{device.agent} contradicts itself about host {device.host}: its exit status says "
+                            f"{power}, and it prints: {answer.text}. Run it by hand, or use another agent in the "
+                            "setting fencing.")
+    return power
+
+
+def _failed(device: FenceDevice, action: str, answer: FenceAnswer) -> FencingFailed:
+    reason = answer.text or "it prints no reason"
+    return FencingFailed(f"{device.agent} failed for host {device.host} (action {action}, exit status "
+                         f"{answer.status}): {reason}. Check address, plug and secrets in the setting fencing; "
+                         f"`{device.program} -o metadata` lists the parameters.")
+
+
+def _run_agent(device: FenceDevice, action: str, secrets: dict[str, str]) -> FenceAnswer:
+    """Run the fence agent once. Raises ``FencingFailed`` if it cannot be run, or does not end in time; it is killed
+    then, with all processes that it has started."""
+    lines = {**device.parameters, **secrets, "action": action}
+    request = "".join(f"{name}={value}\n" for name, value in lines.items()).encode()
+    with _started(device) as process:
+        deadline, output = time.monotonic() + device.timeout, b""
+        assert process.stdin is not None
+        assert process.stdout is not None
+        with contextlib.suppress(BrokenPipeError):  # an agent that reads nothing has its own reason
+            process.stdin.write(request)
+            process.stdin.close()
+        while process.poll() is None:
+            if time.monotonic() > deadline:
+                raise FencingFailed(
+                    f"{device.agent} did not end within {device.timeout:g} seconds for host {device.host} (action "
+                    f"{action}), and was killed. Check the address in the setting fencing, and that the device "
+                    "answers; a slow one needs a larger fence_timeout.")
+            output = _read_more(process, output, LOOK)
+        output = _read_more(process, output, 0)
+        return FenceAnswer(process.returncode, _printable_output(output, secrets.values()))
+
+
+@contextlib.contextmanager
+def _started(device: FenceDevice) -> Iterator[subprocess.Popen[bytes]]:
+    """Start the fence agent in a process group of its own, which is killed at the end."""
+    try:
+        process = subprocess.Popen(  # noqa: S603 - a program that the operator's settings name
+            [str(device.program)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+            env=ENVIRONMENT, cwd="/", start_new_session=True, bufsize=0)
+    except FileNotFoundError:
+        raise FencingFailed(f"The fence agent of host {device.host} is not installed on this machine: there is no "
+                            f"{device.program}. Install the package fence-agents, or correct the setting fencing or "
+                            "fence_agents_dir.", final=True) from None
+    except OSError as error:
+        raise FencingFailed(f"The fence agent of host {device.host}, {device.program}, cannot be run: "
+                            f"{error.strerror}. Install the package fence-agents again, or correct the setting "
+                            "fencing.", final=True) from None
+    try:
+        os.set_blocking(process.stdout.fileno(), False)  # type: ignore[union-attr]
+        yield process
+    finally:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+        for pipe in (process.stdin, process.stdout):
+            if pipe is not None:
+                with contextlib.suppress(OSError):
+                    pipe.close()
+
+
+def _read_more(process: subprocess.Popen[bytes], output: bytes, seconds: float) -> bytes:
+    """Return *output* with what the agent has printed meanwhile, waiting up to *seconds* for it. Only the last bytes
+    are kept, so that an agent may print without end."""
+    assert process.stdout is not None
+    poll = select.poll()  # also for descriptors above those of select.select
+    poll.register(process.stdout, select.POLLIN)
+    if poll.poll(seconds * 1000):
+        with contextlib.suppress(BlockingIOError):
+            part = os.read(process.stdout.fileno(), KEPT)
+            if not part:  # the agent has closed its output
+                time.sleep(seconds)
+            output = (output + part)[-KEPT:]
+    return output
+
+
+def _printable_output(output: bytes, secrets: Collection[str]) -> str:
+    """Return the end of an agent's output as one line without secrets and control characters."""
+    text = output.decode("utf-8", "replace")
+    for secret in sorted(filter(None, secrets), key=len, reverse=True):
+        text = text.replace(secret, "...")
+    line = " ".join("".join(character if character.isprintable() else " " for character in text).split())
+    return line if len(line) <= SHOWN else f"...{line[-SHOWN:]}"

@@ -1,0 +1,189 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Fencing of hosts: switch a host off by its fence agent, confirm that, and keep the host down until it is unfenced.
+
+The row of the fencing is written before the agent runs, so a crash leaves it ``requested``, and any fencing may be
+repeated. docs/explanation/evacuation.md has the rules."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import NamedTuple
+
+from sqlalchemy import Connection, select
+
+from magnetar_control.settings import Settings
+from magnetar_control.store.engine.database import utc_now
+from magnetar_control.store.engine.tables import migrations as table
+from magnetar_control.store.hosts import fencings, hosts
+from magnetar_control.store.hosts.fencings import FencingRow
+from magnetar_control.store.hosts.host_row import HostRow
+from magnetar_control.store.servers.migrations import ENDED, EVACUATION
+from magnetar_control.store.store import Store
+from magnetar_core.errors import Conflict, FencingFailed, InvalidRequest, MagnetarError, NotFound
+
+from .fence_agents import OFF, ON, host_power, longest_fencing, switch_host
+from .fence_devices import FenceDevice, fence_devices
+
+#: The agent of a fencing that an administrator has confirmed instead of a fence agent.
+BY_HAND = "by hand"
+#: Seconds for which a confirmed fencing is believed without asking the fence agent again; seconds for an attempt
+#: without an agent.
+CONFIRMED, WITHOUT_AGENT = 30.0, 10.0
+
+
+class HostStatus(NamedTuple):
+    """The last fencing of a host, and its power: ``on``, ``off``, or ``None`` when *problem* says why it is unknown."""
+
+    host: str
+    agent: str | None
+    fencing: FencingRow | None
+    power: str | None
+    problem: str = ""
+
+    @property
+    def contradicts(self) -> bool:
+        """Whether the host is on although it is fenced."""
+        return self.power == ON and self.fencing is not None and self.fencing.state == fencings.FENCED
+
+
+class HostFencing:
+    """The fencing of a cloud's hosts with the power devices of *settings*."""
+
+    def __init__(self, store: Store, settings: Settings) -> None:
+        self.store, self.devices = store, fence_devices(settings)
+
+    def fence_host(self, host: str, by: str, *, confirmed: bool = False) -> FencingRow:
+        """Switch a host off, and keep it disabled and down. *by*: who wants it. *confirmed*: the host was switched off
+        by hand, so no fence agent is run. Raises ``FencingFailed``, ``Conflict``, ``InvalidRequest``, ``NotFound``."""
+        self._find_host(host)
+        device = None if confirmed else self.devices.get(host)
+        if device is None and not confirmed:
+            raise InvalidRequest(f"Host {host} has no power device in the setting fencing. Add one; or switch the host "
+                                 f"off by hand, and then run `magnetar host fence {host} --confirmed`.")
+        with self._attempt(host, device, by, to_fence=True) as attempt:
+            if device is not None:
+                switch_host(device, OFF)
+            how = "Switched off by hand, as confirmed" if device is None else f"Switched off by {device.agent}"
+            message = f"Fenced at {utc_now()[:19]} for {by}. {how}. Use it again with: magnetar host unfence {host}"
+            self._write(lambda connection: fencings.hold_fenced_host(connection, host, attempt, message), host)
+        return self._fetch(host)
+
+    def unfence_host(self, host: str, by: str, *, confirmed: bool = False) -> FencingRow:
+        """Switch a fenced host on, and give it back the status that it had. *confirmed*: it was switched on by hand, so
+        no fence agent is run. Raises ``FencingFailed``, ``Conflict``, ``InvalidRequest``, ``NotFound``."""
+        row = self._find_host(host)
+        fencing = self._find_fencing(host)
+        if fencing is None or fencing.state == fencings.UNFENCED:
+            raise InvalidRequest(f"Host {host} is not fenced. `magnetar host fence-status` lists the fenced hosts.")
+        device = None if confirmed or fencing.agent == BY_HAND else self.devices.get(host)
+        with self._attempt(host, device, by, to_fence=False) as attempt:
+            self._check_no_evacuation(row)
+            if device is not None:
+                switch_host(device, ON)
+            how = f"Switched on by {device.agent}" if device else "To be switched on by hand"
+            message = f"Unfenced at {utc_now()[:19]} for {by}. {how}."
+            self._write(lambda connection: fencings.release_fenced_host(connection, host, attempt, message), host)
+        return self._fetch(host)
+
+    def confirm_fenced(self, host: str, by: str, since: str, *, answers: bool) -> bool:
+        """Return ``True`` if nothing forbids an evacuation: the host has no power device, or is certainly off. Fence it
+        if it is not. Return ``False`` while another attempt works on the host.
+
+        *since*: a failure after this time counts for this evacuation too. *answers*: whether the host's agent answers.
+        Raises ``FencingFailed``."""
+        fencing, device = self._find_fencing(host), self.devices.get(host)
+        if fencing is not None and fencing.busy:
+            return False
+        if fencing is not None and fencing.state == fencings.FENCED and fencing.agent == BY_HAND:
+            if answers:
+                raise FencingFailed(f"Host {host} was confirmed to be switched off by hand, but its agent answers. "
+                                    f"Switch it off, and run `magnetar host fence {host}` again.")
+            return True
+        if device is None:
+            return True
+        if fencing is not None and fencing.state == fencings.FENCED and (fencing.confirmed_at or "") > utc_now(
+                -CONFIRMED):
+            return True
+        if fencing is not None and fencing.state == fencings.FAILED and (fencing.ended_at or "") > since:
+            raise FencingFailed(fencing.message)
+        self.fence_host(host, by)
+        return True
+
+    def is_forced_down(self, host: str) -> bool:
+        """Return whether a host counts as down regardless of its agent. Raises ``NotFound``."""
+        return self._find_host(host).forced_down
+
+    def host_statuses(self, host: str | None = None) -> list[HostStatus]:
+        """Return the status of *host*, or of all hosts with a power device or a fencing. Asks the fence agents for the
+        power of hosts. Raises ``NotFound``."""
+        if host is not None:
+            self._find_host(host)
+        with self.store.api.read() as connection:
+            rows = {row.host: row for row in fencings.fetch_fencing_rows(connection)}
+        return [self._status_of(name, rows.get(name))
+                for name in ([host] if host is not None else sorted({*rows, *self.devices}))]
+
+    def _status_of(self, host: str, fencing: FencingRow | None) -> HostStatus:
+        device = self.devices.get(host)
+        if device is None:
+            return HostStatus(host, None, fencing, None)
+        try:
+            return HostStatus(host, device.agent, fencing, host_power(device))
+        except MagnetarError as error:
+            return HostStatus(host, device.agent, fencing, None, error.message)
+
+    @contextmanager
+    def _attempt(self, host: str, device: FenceDevice | None, by: str, *, to_fence: bool) -> Iterator[str]:
+        """Write that an attempt has begun, and yield its id. Write the failure if the block fails or is interrupted.
+        Raises ``Conflict`` while another attempt works on the host."""
+        attempt = str(uuid.uuid4())
+        with self.store.api.write() as connection:
+            if not fencings.claim_fencing(
+                    connection, host, attempt, agent=device.agent if device else BY_HAND, by=by, to_fence=to_fence,
+                    seconds=longest_fencing(device) if device else WITHOUT_AGENT):
+                row = fencings.fetch_fencing_row(connection, host)
+                until = (row.busy_until or "")[:19] if row else ""
+                raise Conflict(f"Host {host} is being switched by another process until {until} at the latest. Wait "
+                               "for its end; if that process has died, repeat this after that time.")
+        try:
+            yield attempt
+        except BaseException as error:
+            message = error.message if isinstance(error, MagnetarError) else f"Interrupted ({type(error).__name__})."
+            failed = {"state": fencings.FAILED} if to_fence else {}
+            with self.store.api.write() as connection:
+                fencings.end_fencing(connection, host, attempt, message=message, ended_at=utc_now(), **failed)
+            raise
+
+    def _write(self, write: Callable[[Connection], bool], host: str) -> None:
+        with self.store.api.write() as connection:
+            if not write(connection):
+                raise Conflict(f"Another process has switched host {host} meanwhile, or removed it. See `magnetar host "
+                               f"fence-status {host}`, and repeat this.")
+
+    def _find_host(self, host: str) -> HostRow:
+        with self.store.api.read() as connection:
+            row = hosts.fetch_host_row(connection, host)
+        if row is None or row.name != host:
+            raise NotFound(f"There is no host {host} in the cloud. `openstack compute service list` lists the hosts.")
+        return row
+
+    def _find_fencing(self, host: str) -> FencingRow | None:
+        with self.store.api.read() as connection:
+            return fencings.fetch_fencing_row(connection, host)
+
+    def _fetch(self, host: str) -> FencingRow:
+        row = self._find_fencing(host)
+        if row is None:
+            raise NotFound(f"Host {host} was removed from the cloud meanwhile.")
+        return row
+
+    def _check_no_evacuation(self, row: HostRow) -> None:
+        """Raise ``Conflict`` while a server is being evacuated from a host: its guest must not start there now."""
+        with self.store.cell(row.cell_id).read() as connection:
+            open_one = connection.execute(select(table.c.server_id).where(
+                table.c.source == row.name, table.c.type == EVACUATION, table.c.status.not_in(ENDED)).limit(1)).scalar()
+        if open_one:
+            raise Conflict(f"Host {row.name} stays off: server {open_one} is being evacuated from it. Repeat this when "
+                           "`openstack server migration list --type evacuation` shows no open evacuation.")
