@@ -12,12 +12,12 @@ import select
 import signal
 import subprocess
 import time
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 from magnetar_core.errors import FencingFailed
 
-from .fence_devices import FenceDevice, read_device_secrets
+from .fence_devices import SECRET, FenceDevice, read_device_secrets
 
 log = logging.getLogger(__name__)
 ON, OFF = "on", "off"
@@ -27,6 +27,8 @@ POWER_BY_STATUS = {0: ON, 2: OFF}
 STATUS_LINE = re.compile(r"\bstatus:\s*(on|off)\b", re.IGNORECASE)
 #: Bytes of the output that are kept, and characters of it in messages.
 KEPT, SHOWN = 16 * 1024, 300
+#: Values in files of secrets that are shorter, and no secrets by their names, may be in messages.
+SHORT = 5
 #: Seconds between a failed try and the next; seconds between two looks at a running agent.
 PAUSE, LOOK = 2.0, 0.05
 ENVIRONMENT = {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "LC_ALL": "C.UTF-8"}
@@ -109,7 +111,7 @@ def _run_agent(device: FenceDevice, action: str, secrets: dict[str, str]) -> Fen
         with contextlib.suppress(BrokenPipeError):  # an agent that reads nothing has its own reason
             process.stdin.write(request)
             process.stdin.close()
-        while process.poll() is None:
+        while not _has_ended(process):
             if time.monotonic() > deadline:
                 raise FencingFailed(
                     f"{device.agent} did not end within {device.timeout:g} seconds for host {device.host} (action "
@@ -117,7 +119,7 @@ def _run_agent(device: FenceDevice, action: str, secrets: dict[str, str]) -> Fen
                     "answers; a slow one needs a larger fence_timeout.")
             output = _read_more(process, output, LOOK)
         output = _read_more(process, output, 0)
-        return FenceAnswer(process.returncode, _printable_output(output, secrets.values()))
+        return FenceAnswer(_end_group(process), _printable_output(output, secrets))
 
 
 @contextlib.contextmanager
@@ -139,13 +141,24 @@ def _started(device: FenceDevice) -> Iterator[subprocess.Popen[bytes]]:
         os.set_blocking(process.stdout.fileno(), False)  # type: ignore[union-attr]
         yield process
     finally:
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
+        if process.returncode is None:
+            _end_group(process)
         for pipe in (process.stdin, process.stdout):
             if pipe is not None:
                 with contextlib.suppress(OSError):
                     pipe.close()
+
+
+def _has_ended(process: subprocess.Popen[bytes]) -> bool:
+    """Return whether the agent has ended. Its process id stays its own, so that its group can still be killed."""
+    return os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
+
+
+def _end_group(process: subprocess.Popen[bytes]) -> int:
+    """Kill all processes that the agent has left, and itself if it runs; return its exit status."""
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(process.pid, signal.SIGKILL)
+    return process.wait()
 
 
 def _read_more(process: subprocess.Popen[bytes], output: bytes, seconds: float) -> bytes:
@@ -163,10 +176,12 @@ def _read_more(process: subprocess.Popen[bytes], output: bytes, seconds: float) 
     return output
 
 
-def _printable_output(output: bytes, secrets: Collection[str]) -> str:
-    """Return the end of an agent's output as one line without secrets and control characters."""
+def _printable_output(output: bytes, secrets: Mapping[str, str]) -> str:
+    """Return the end of an agent's output as one line without secrets and control characters. A short name of a user
+    stays, since its letters are parts of other words."""
     text = output.decode("utf-8", "replace")
-    for secret in sorted(filter(None, secrets), key=len, reverse=True):
-        text = text.replace(secret, "...")
+    hidden = {value for name, value in secrets.items() if value and (len(value) >= SHORT or SECRET.search(name.lower()))}
+    for value in sorted(hidden, key=len, reverse=True):
+        text = text.replace(value, "...")
     line = " ".join("".join(character if character.isprintable() else " " for character in text).split())
     return line if len(line) <= SHOWN else f"...{line[-SHOWN:]}"
