@@ -180,7 +180,8 @@ def _printable_output(output: bytes, secrets: Mapping[str, str]) -> str:
     """Return the end of an agent's output as one line without secrets and control characters. A short name of a user
     stays, since its letters are parts of other words."""
     text = output.decode("utf-8", "replace")
-    hidden = {value for name, value in secrets.items() if value and (len(value) >= SHORT or SECRET.search(name.lower()))}
+    hidden = {value for name, value in secrets.items()
+              if value and (len(value) >= SHORT or SECRET.search(name.lower()))}
     for value in sorted(hidden, key=len, reverse=True):
         text = text.replace(value, "...")
     line = " ".join("".join(character if character.isprintable() else " " for character in text).split())
