@@ -136,8 +136,8 @@ class HostFencing:
 
     @contextmanager
     def _attempt(self, host: str, device: FenceDevice | None, by: str, *, to_fence: bool) -> Iterator[str]:
-        """Write that an attempt has begun, and yield its id. Write the failure if the block fails or is interrupted.
-        Raises ``Conflict`` while another attempt works on the host."""
+        """Write that an attempt has begun, and yield its id. Write the failure of the block; after an interruption the
+        state stays, and another attempt may begin. Raises ``Conflict`` while another attempt works on the host."""
         attempt = str(uuid.uuid4())
         with self.store.api.write() as connection:
             if not fencings.claim_fencing(
@@ -150,10 +150,11 @@ class HostFencing:
         try:
             yield attempt
         except BaseException as error:
-            message = error.message if isinstance(error, MagnetarError) else f"Interrupted ({type(error).__name__})."
-            failed = {"state": fencings.FAILED} if to_fence else {}
+            columns = {"message": f"Interrupted ({type(error).__name__})."}
+            if isinstance(error, MagnetarError):
+                columns = {"message": error.message, **({"state": fencings.FAILED} if to_fence else {})}
             with self.store.api.write() as connection:
-                fencings.end_fencing(connection, host, attempt, message=message, ended_at=utc_now(), **failed)
+                fencings.end_fencing(connection, host, attempt, ended_at=utc_now(), **columns)
             raise
 
     def _write(self, write: Callable[[Connection], bool], host: str) -> None:

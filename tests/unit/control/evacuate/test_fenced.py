@@ -12,6 +12,7 @@ from magnetar_control.store.hosts import fencings
 from tests.support.fence_agent import FakeFenceAgent
 from tests.support.waiting import eventually
 from tests.unit.control.moves.clouds import claims, flavors, row
+from tests.unit.control.moves.dying import Fate, through
 from tests.unit.control.moves.inside import Inside
 
 from .evacuating import ENGINES
@@ -127,6 +128,17 @@ def test_servers_of_a_host_share_one_fencing(admin, agent, fencing):
     for id in ids:
         assert admin.call.settled(id)["OS-EXT-SRV-ATTR:host"] != host
     assert agent.actions(host).count("off") == 1 and fencing.host_statuses(host)[0].power == "off"
+
+
+@pytest.mark.parametrize("number", [1, 2, 3, 4])
+def test_a_conductor_that_dies_meanwhile(admin, lost, agent, number):
+    """Before it writes that it fences, before it writes that it has, or after that: another one goes on."""
+    id, host = lost
+    fate = Fate(number)
+    found = through(admin.cloud, id, "evacuate", fate, host=None, forced=False, stopped=False)
+    assert fate.died and found.host != host and (found.vm_state, found.fault) == ("active", None)
+    assert agent.power(host) == "off" and row_of(admin, host).state == "fenced"
+    assert row_of(admin, host).busy_until is None and service(admin, host)["forced_down"]
 
 
 def test_a_host_that_was_switched_on_is_fenced_again(admin, lost, agent, fencing, monkeypatch):

@@ -115,10 +115,13 @@ def test_an_interruption_ends_the_attempt(site, monkeypatch):
     def interrupted(*_args):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(host_fencing, "switch_host", interrupted)
-    site.run("fence", "kvm1", status=130)
-    assert (site.row("kvm1").state, site.row("kvm1").busy) == ("failed", False)
+    with monkeypatch.context() as patch:
+        patch.setattr(host_fencing, "switch_host", interrupted)
+        site.run("fence", "kvm1", status=130)
+    assert (site.row("kvm1").state, site.row("kvm1").busy) == ("requested", False)
     assert site.row("kvm1").message == "Interrupted (KeyboardInterrupt)."
+    site.run("fence", "kvm1")
+    assert site.row("kvm1").state == "fenced"
 
 
 def test_an_attempt_that_lost_the_row_says_so(site, monkeypatch):
