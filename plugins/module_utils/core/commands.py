@@ -15,6 +15,8 @@ AGENT, CONTROL = "magnetar_agent.cli", "magnetar_control.cli"
 #: Subcommands of the control plane; the agent's command line has all others, and shows the help of both.
 OF_CONTROL = ("serve", "api", "conductor", "audit", "db", "cell", "config", "policy",
               "machine-type", "image-property")
+#: Actions of the control plane in a group of both.
+SHARED = {"host": ("fence", "unfence", "fence-status")}
 #: Subcommands of the agent that do not depend on the control plane.
 OF_AGENT = ("agent", "token", "console", "version")
 #: Exit status when the reader of the output has gone, as shells report it: 128 plus the number of SIGPIPE.
@@ -35,7 +37,8 @@ def main(arguments: Optional[Sequence[str]] = None) -> int:
 
 
 def _run(words: list[str]) -> int:
-    module_name = CONTROL if words and words[0] in OF_CONTROL else AGENT
+    of_control = bool(words) and (words[0] in OF_CONTROL or (len(words) > 1 and words[1] in SHARED.get(words[0], ())))
+    module_name = CONTROL if of_control else AGENT
     try:
         module = import_module(module_name)
     except ModuleNotFoundError as error:

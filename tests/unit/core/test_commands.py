@@ -23,7 +23,9 @@ def of_control():
 
 
 def test_the_table_has_all_of_the_control_plane():
-    assert set(of_control()) == set(commands.OF_CONTROL)
+    assert set(of_control()) == {*commands.OF_CONTROL, *commands.SHARED}
+    shared = next(iter(of_control()["host"]._subparsers._group_actions)).choices
+    assert tuple(shared) == commands.SHARED["host"]
 
 
 def test_help_tells_of_all(capsys):
