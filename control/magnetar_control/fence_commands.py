@@ -24,7 +24,7 @@ _WHERE = "Run it where the conductor of the host's cell runs, with its settings 
 def add_fence_commands(command: Any, group: Any) -> None:
     """Add the actions to the group ``host``. *command* and *group*: the functions of ``cli`` that add an action and a
     group."""
-    every = group("host", "Fence hosts of the cloud: switch them off for certain.")
+    every = group("host", "Look after the hosts of the cloud.")
     fence = command(every, "fence", run_fence, "Switch a host off by its fence agent, confirm that, and keep the host "
                     f"disabled and down. Status 1 if the host is not off for certain. {_WHERE}",
                     "magnetar host fence kvm1\n  magnetar host fence kvm1 --confirmed")

@@ -1,13 +1,16 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Metrics for Prometheus: requests, ended actions, queues, hosts, claims."""
+"""Metrics for Prometheus: requests, ended actions, queues, hosts, claims, room to fail."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from time import monotonic
 from typing import Any
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, generate_latest
 from prometheus_client.core import GaugeMetricFamily, Metric
+
+from magnetar_control.scheduler.room_report import RoomReport
 
 from .health import Health
 
@@ -21,6 +24,17 @@ GAUGES = (
     ("magnetar_hosts", "Compute hosts by state: up, down, disabled.", "hosts", "state"),
     ("magnetar_claimed", "What servers hold of the cell's hosts.", "claimed", "resource"),
     ("magnetar_claimable", "What they may hold.", "claimable", "resource"))
+
+#: Gauges of room to fail, by cell, scope (cloud, zone, aggregate) and its name: name, help, and the value of a report.
+ROOM_GAUGES: tuple[tuple[str, str, Callable[[RoomReport], int]], ...] = (
+    ("magnetar_room_to_fail", "1 when all servers of any one host have a place on other hosts (N+1).",
+     lambda report: report.holds),
+    ("magnetar_room_lacking_hosts", "Hosts whose servers would not all have a place on other hosts.",
+     lambda report: len(report.lacking)),
+    ("magnetar_room_unplaced_servers", "Most servers of one host that would have no place.",
+     lambda report: max((len(room.unplaced) for room in report.lacking), default=0)))
+#: Seconds after which a check of the room is not shown any more: another conductor makes the checks by now.
+ROOM_KEPT = 3600.0
 
 #: The metrics of one process: name, help and type of each, and its samples with name, labels and value.
 Samples = list[tuple[str, str, str, list[tuple[str, dict[str, str], float]]]]
@@ -45,7 +59,10 @@ class Metrics:
         self._counted: dict[tuple[str, str, str, int], tuple[Counter, Histogram]] = {}
         self.actions = Counter("magnetar_actions", "Actions of servers that this conductor has ended.",
                                ("action", "result"), registry=self.own)
+        #: The last check of the room to fail: when it was made, the cell, and the reports.
+        self._room: tuple[float, str, Sequence[RoomReport]] = (float("-inf"), "", ())
         ProcessCollector(registry=self.own)
+        self.own.register(_Gauges(self._room_gauges))
         self.registry.register(self)
 
     def request(self, service: str, method: str, route: str, status: int, seconds: float) -> None:
@@ -61,6 +78,20 @@ class Metrics:
     def ended(self, action: str, result: str) -> None:
         """Count one action: *result* is done or failed."""
         self.actions.labels(action, result).inc()
+
+    def set_room(self, cell: str, reports: Sequence[RoomReport]) -> None:
+        """Report a check of the room to fail in a *cell* by this process's conductor."""
+        self._room = monotonic(), cell, [report for report in reports if report.rooms]
+
+    def _room_gauges(self) -> Iterator[GaugeMetricFamily]:
+        checked_at, cell, reports = self._room
+        if monotonic() - checked_at > ROOM_KEPT:
+            return
+        for name, text, value in ROOM_GAUGES:
+            family = GaugeMetricFamily(name, text, labels=("cell", "scope", "name"))
+            for report in reports:
+                family.add_metric((cell, report.scope.kind, report.scope.name), value(report))
+            yield family
 
     def count_consoles(self, count: Callable[[], int]) -> None:
         """Report the number of consoles that are open through this process, which *count* returns."""
@@ -93,6 +124,17 @@ class Metrics:
                 for key, number in value.items() if label else [("", value)]:
                     family.add_metric((cell.name, key) if label else (cell.name,), number)
             yield family
+
+
+class _Gauges:
+    """A collector of the gauges that a function yields at each scrape."""
+
+    def __init__(self, gauges: Callable[[], Iterable[Metric]]) -> None:
+        self.collect = gauges
+
+    def describe(self) -> list[Metric]:
+        """Return an empty list, as ``Metrics.describe``."""
+        return []
 
 
 class _Labelled(CollectorRegistry):

@@ -231,7 +231,7 @@ class Parts:
         volume worker."""
         self.working = self.conductor(services)
         self.runner = ActionRunner(self.working, FLOWS)
-        self.working.ended = self.metrics.ended
+        self.working.ended, self.working.room_checked = self.metrics.ended, self.metrics.set_room
         self._ends.callback(self.volumes.worker.stop)
         self._ends.callback(self.runner.stop)
         senders = [NotificationSender(self.working, receiver)

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from magnetar_control.store.claims.allocations import Amounts
 from magnetar_control.store.hosts.host_row import HostRow
@@ -77,6 +77,17 @@ class HostState:
         """Return the numbers that filters and weighers compare. *mates*: number of other members of the server's group
         on the host."""
         return (*self.numbers[:-1], mates) if mates else self.numbers
+
+
+class KeptClaims(NamedTuple):
+    """The claims of a host at a moment: the fields of ``HostState`` that a placed server changes."""
+
+    used: Amounts
+    servers: int
+    io_ops: int
+    flavors: frozenset[str]
+    numa: HostNuma
+    pci: HostPci
 
 
 @dataclass(eq=False, slots=True)

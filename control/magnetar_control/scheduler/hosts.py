@@ -12,6 +12,7 @@ import ipaddress
 import logging
 import threading
 from collections.abc import Collection, Iterable, Iterator, Mapping
+from copy import copy
 from operator import attrgetter
 from types import MappingProxyType
 from typing import Any
@@ -28,7 +29,7 @@ from magnetar_core.version import version_number
 
 from .aggregate_filters import projects_of
 from .filters import TENANTS, Filter
-from .host_state import FITS, Block, HostState, Profile, Row
+from .host_state import FITS, Block, HostState, KeptClaims, Profile, Row
 from .request_spec import RequestSpec
 from .rules import DEFAULT_RULES, Rules
 from .weighers import malformed_multipliers
@@ -213,6 +214,20 @@ class HostStates:
                 host.numa.unplaced(numa)
                 host.pci.unplaced(devices)
                 self._touch(host)
+
+    def keep_claims(self, name: str) -> KeptClaims:
+        """Return the claims of a host as they are now, for ``restore_claims``."""
+        with self.lock:
+            host = self.hosts[name]
+            return KeptClaims(host.used, host.servers, host.io_ops, host.flavors, copy(host.numa), copy(host.pci))
+
+    def restore_claims(self, name: str, kept: KeptClaims) -> None:
+        """Undo all calls of ``used`` since ``keep_claims``."""
+        with self.lock:
+            host = self.hosts[name]
+            host.used, host.servers, host.io_ops, host.flavors = kept.used, kept.servers, kept.io_ops, kept.flavors
+            host.numa, host.pci = kept.numa, kept.pci
+            self._touch(host)
 
     def refused(self, name: str) -> None:
         """Stop counting all PCI devices of a host as free, because the database refused a claim: its agent's report

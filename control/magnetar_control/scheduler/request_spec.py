@@ -311,17 +311,32 @@ def spec_of_server(api: Database, volumes: Any, context: Any, row: ServerRow,
     *api*: the API database, read only if hints need it. *volumes*, *context*: the volume service, and the user whose
     volumes are read there. *flavor*: the new flavor of a resize. *over*: fields that the caller decides, such as
     ``host`` and ``ignored`` of a move."""
-    request, hints, image = row.request, row.hints, row.image
-    flavor = row.flavor if flavor is None else flavor
-    root, nics = next(filter(is_root_volume, request.get("blocks") or ()), None), nics_of(row)
-    names = hint_texts(hints, "different_host") + hint_texts(hints, "same_host")
+    request, hints = row.request, row.hints
+    names = hinted_server_ids(hints)
     group, where = None, {}
     if hints.get("group") or names:
         with api.read() as connection:
             group = hosts.fetch_scheduling_group(connection, row.id, hints["group"]) if hints.get("group") else None
             where = hosts.fetch_hosts_of_servers(connection, row.project_id, names) if names else {}
     if "volume_hosts" not in over:
+        root = next(filter(is_root_volume, request.get("blocks") or ()), None)
         over["volume_hosts"] = root_disk_hosts(volumes, context, root)
+    spec = spec_of_row(row, flavor, **{"group": group, **hinted_host_fields(hints, where), **over})
+    return with_current_offers(api, spec)
+
+
+def hinted_server_ids(hints: Mapping[str, Any]) -> list[str]:
+    """Return the uuids of the servers in the hints different_host and same_host."""
+    return hint_texts(hints, "different_host") + hint_texts(hints, "same_host")
+
+
+def spec_of_row(row: ServerRow, flavor: FlavorOfServer | None = None, **over: Any) -> RequestSpec:
+    """Return the request for the server of a row by the row alone, without a database. *flavor*: the new flavor of a
+    resize. *over*: fields that the caller decides; ``group``, ``volume_hosts`` and the hosts of hints are not read
+    here."""
+    request, image = row.request, row.image
+    flavor = row.flavor if flavor is None else flavor
+    root, nics = next(filter(is_root_volume, request.get("blocks") or ()), None), nics_of(row)
     spec = RequestSpec(**{
         "server_id": row.id, "project_id": row.project_id,
         "amounts": claimed_amounts(flavor, root is not None, image),
@@ -329,11 +344,11 @@ def spec_of_server(api: Database, volumes: Any, context: Any, row: ServerRow,
         "flavor_name": flavor["name"], "vcpus": int(flavor["vcpus"]), "extra_specs": flavor.get("extra_specs") or {},
         "image": image.get("properties") or {}, "machine": machine_of_image(image),
         "image_id": row.image_id or "", "availability_zone": row.pinned_availability_zone or row.availability_zone,
-        "host": request.get("host") or request.get("hypervisor_hostname"), "hints": hints, "group": group,
-        "needs_ovn": _on_ovn(row), **hinted_host_fields(hints, where), **over})
+        "host": request.get("host") or request.get("hypervisor_hostname"), "hints": row.hints,
+        "needs_ovn": _on_ovn(row), **over})
     if request.get("past_filters") and not row.launched_at:  # moves and rebuilds do not keep it
         spec = spec.past_all_filters()
-    return with_current_offers(api, spec)
+    return spec
 
 
 def with_current_offers(api: Database, spec: RequestSpec) -> RequestSpec:

@@ -379,6 +379,9 @@ class Volumes(Protocol):
     def where(self, id: str) -> str:
         """Return the name of the compute host that stores the volume."""
 
+    def hosts_of_volumes(self, ids: Collection[str]) -> Mapping[str, str]:
+        """Return the hosts of volumes by uuid. Volumes without a host, and unknown ones, are absent."""
+
     def delete(self, context: Context, id: str) -> None:
         """Remove a volume without attachments; do nothing when there is no such volume."""
 

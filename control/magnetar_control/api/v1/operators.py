@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """The kinds that only a cloud has: compute_service, hypervisor, host, cell, instance_action, limits, availability_zone,
-server_topology."""
+server_topology, capacity."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from magnetar_control.api.v1.servers.server import SERVERS
 from magnetar_control.api.v1.servers.server_view import agent_timestamp
 from magnetar_control.compute.accounts import quotas
 from magnetar_control.compute.caller import Caller
-from magnetar_control.compute.hosts import availability_zones, cells, hypervisors, services
+from magnetar_control.compute.hosts import availability_zones, capacity, cells, hypervisors, services
 from magnetar_control.compute.servers import instance_actions, migrations
 from magnetar_control.compute.servers.server_topology import show_server_topology
 from magnetar_control.compute.target import Target, find_server_target
@@ -28,6 +28,7 @@ from magnetar_core.errors import InvalidField, NotFound
 from magnetar_core.fields import Kind
 from magnetar_core.kinds import (
     AvailabilityZone,
+    Capacity,
     Cell,
     ComputeService,
     Host,
@@ -250,6 +251,20 @@ class ServerTopologies(CloudDriver):
         return {"server": target.row.id, **show_server_topology(caller, target)}
 
 
+class Capacities(CloudDriver):
+    """The driver of capacity reports, for administrators."""
+
+    kind, makeable = Capacity, False
+
+    def every(self, caller: Caller) -> list[Document]:
+        return self.filtered(caller, {})
+
+    def filtered(self, caller: Caller, filters: dict[str, Any]) -> list[Document]:
+        """Return the reports for GET /v1/capacity?zone=…&aggregate=…; without these, of all scopes."""
+        zone, aggregate = filters.pop("zone", None), filters.pop("aggregate", None)
+        return [report.as_document() for report in capacity.list_room_reports(caller, zone, aggregate)]
+
+
 def _action(caller: Caller, target: Target, row: ShownAction,
             events: Sequence[ActionEvent] | None = ()) -> Document:
     return {"id": row.request_id, "server": row.server_id, "action": ACTIONS[row.action].label, "message": row.message,
@@ -270,4 +285,4 @@ def _event(caller: Caller, target: Target, row: ActionEvent) -> Document:
 CLOUD_ONLY: Sequence[CloudDriver] = (
     Reported(Host, _hosts), ComputeServices(), Reported(Hypervisor, _hypervisors), Cells(), InstanceActions(),
     Reported(Limits, _limits), Reported(Migration, _migrations), Reported(AvailabilityZone, _availability_zones),
-    ServerTopologies(), ResourceProviders(), Reported(HostTrait, traits_of_hosts))
+    ServerTopologies(), ResourceProviders(), Reported(HostTrait, traits_of_hosts), Capacities())

@@ -5,13 +5,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 from magnetar_control.compute.caller import Caller
 from magnetar_control.documents import FlavorOfServer, ImageOfServer
 from magnetar_control.scheduler.choose import NoValidHost, choose_hosts
-from magnetar_control.scheduler.hosts import HostStates
+from magnetar_control.scheduler.current_hosts import read_current_hosts
 from magnetar_control.scheduler.request_spec import (
     claimed_amounts,
     devices_of,
@@ -19,10 +18,7 @@ from magnetar_control.scheduler.request_spec import (
     resources_of,
     spec_of_server,
 )
-from magnetar_control.scheduler.rules import scheduler_rules
 from magnetar_control.store.claims.allocations import Amounts
-from magnetar_control.store.hosts import aggregates, cell_look, hosts
-from magnetar_control.store.scatter_gather import scatter_gather
 from magnetar_control.store.servers.server_row import ServerRow
 from magnetar_core.errors import NoSpace
 
@@ -54,16 +50,9 @@ def predicted_host(caller: Caller, row: Mapping[str, Any], freed: FlavorOfServer
             resources={name: n for name, new in spec.resources.items()
                        if (n := new - resources_of(freed, freed_image).get(name, 0)) > 0},
             numa=None if placed_hardware(freed, freed_image) else spec.numa)
-    states = HostStates(cloud.settings.default_availability_zone, scheduler_rules(cloud.settings))
-    with cloud.store.api.read() as connection:
-        rows, groups = hosts.fetch_host_rows(connection), aggregates.fetch_aggregate_rows(connection)
-    states.refresh(rows, groups)
+    states = read_current_hosts(cloud.store, cloud.settings)
     if freed:
         spec = replace(spec, has_devices=dict.fromkeys(states.hosts, devices_of(freed)))
-    look = partial(cell_look.read_cell_hosts, cloud.settings.host_down_after, states.rules.looks_at_flavors)
-    cell_states = scatter_gather(cloud.store, look, cloud.settings.cell_timeout)
-    for row_of_host in rows:
-        states.seen(row_of_host.name, cell_states.get(row_of_host.cell_id) or cell_look.NOTHING)
     try:
         return choose_hosts(states, spec)[0].host
     except NoValidHost as error:

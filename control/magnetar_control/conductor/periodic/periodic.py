@@ -47,6 +47,8 @@ from .audit_state import Finding
 from .cell_audit import CellAudit
 from .notification_sender import drop_old
 from .repair import repair_finding
+from .room_check import LOOK as ROOM_LOOK
+from .room_check import check_cell_room
 from .usage_audit import LOOK as USAGE_LOOK
 from .usage_audit import tell_usage
 from .usage_check import LOOK as USAGE_CHECK_LOOK
@@ -244,6 +246,8 @@ TASKS = (
     PeriodicTask("bringing images to hosts", LOOK, lambda periodic: periodic.image_cache.look()),
     PeriodicTask("giving up images for hosts", 3600.0, lambda periodic: periodic.image_cache.forget()),
     PeriodicTask("audit", 120.0, lambda periodic: periodic.audit(periodic.rest_after), own_thread=True),
+    PeriodicTask("checking room to fail", ROOM_LOOK,
+                 lambda periodic: check_cell_room(periodic.conductor, periodic.rest_after), own_thread=True),
     PeriodicTask("checking quota usage", USAGE_CHECK_LOOK, lambda periodic: periodic.usage_check.look()),
     PeriodicTask("purge", 3600.0, _purge),
     PeriodicTask("closing idle connections to agents", 30.0,

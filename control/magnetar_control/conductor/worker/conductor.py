@@ -9,7 +9,7 @@ import threading
 import time
 import uuid
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from typing import Any
@@ -24,6 +24,7 @@ from magnetar_control.scheduler.aggregate_filters import ratios_of_aggregates
 from magnetar_control.scheduler.choose import would_pass
 from magnetar_control.scheduler.hosts import HostStates
 from magnetar_control.scheduler.request_spec import RequestSpec
+from magnetar_control.scheduler.room_report import RoomReport
 from magnetar_control.scheduler.rules import scheduler_rules
 from magnetar_control.services import Services
 from magnetar_control.services.identity import service_user
@@ -77,6 +78,8 @@ class Conductor:
         self.recheck: Callable[[str, Mapping[str, Any]], None] = lambda _host, _document: None
         #: Called for each action that ends, with its name and ``done`` or ``failed``.
         self.ended: Callable[[str, str], None] = lambda _action, _result: None
+        #: Called with the name of the cell and each check of its room to fail.
+        self.room_checked: Callable[[str, Sequence[RoomReport]], None] = lambda _cell, _reports: None
         #: When the conductor began to look for the hosts' agents; ``None`` before.
         self._settling_since: float | None = None
         #: Cells that were disabled when the scheduler's hosts were last read.

@@ -372,6 +372,11 @@ class EmbeddedVolumes:
             raise Conflict(f"Volume {id} is on no host yet.")
         return str(row.host)
 
+    def hosts_of_volumes(self, ids: Collection[str]) -> dict[str, str]:
+        with self.database.read() as connection:
+            return {row.id: row.host for row in connection.execute(select(table.c.id, table.c.host).where(
+                table.c.id.in_(list(ids)), table.c.host.is_not(None)))}
+
     def delete(self, context: Context, id: str) -> None:
         """Queue the deletion of a volume, even if it is still being made. A repeated call does nothing."""
         with self.database.write() as connection:

@@ -122,9 +122,15 @@ def fetch_available_amounts(connection: Connection, amounts: Mapping[str, int],
     amounts_by_host: dict[str, dict[str, int]] = {}
     for row in connection.execute(query):
         requested = amounts.get(row.resource_class, row.min_unit)
-        suits = row.min_unit <= requested <= row.max_unit and requested % row.step_size == 0
-        amounts_by_host.setdefault(row.name, {})[row.resource_class] = max(0, row.limit - row.used) if suits else 0
+        amounts_by_host.setdefault(row.name, {})[row.resource_class] = available_amount(row, requested)
     return amounts_by_host
+
+
+def available_amount(row: Any, requested: int) -> int:
+    """Return the unclaimed amount of an inventory, the *row*; 0 if it does not allow a single consumer the amount
+    *requested*."""
+    suits = row.min_unit <= requested <= row.max_unit and requested % row.step_size == 0
+    return max(0, row.limit - row.used) if suits else 0
 
 
 def fetch_provided_classes(connection: Connection, names: Iterable[str]) -> set[str]:

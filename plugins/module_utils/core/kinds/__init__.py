@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from .aggregate import HostAggregate
 from .availability_zone import AvailabilityZone
+from .capacity import Capacity
 from .cell import Cell
 from .compute_service import ComputeService
 from .export import VolumeExport
@@ -43,7 +44,7 @@ from .usage import Usage
 from .volume import Volume, VolumeAttachment, VolumeSnapshot
 from .volume_type import CloudVolumeType
 
-__all__ = ["BY_NOUN", "CLOUD_KINDS", "KINDS", "AddressGroup", "AddressScope", "AvailabilityZone", "Cell",
+__all__ = ["BY_NOUN", "CLOUD_KINDS", "KINDS", "AddressGroup", "AddressScope", "AvailabilityZone", "Capacity", "Cell",
            "CloudVolumeType", "ComputeService", "DefaultSecurityGroupRule", "Flavor", "FloatingIp", "GroupFilter",
            "Host", "HostAggregate", "HostTrait", "Hypervisor", "Image", "InstanceAction", "InterfaceAttachment",
            "Keypair", "Limits", "Migration", "Network", "NetworkPort", "NetworkRouter", "NetworkTrunk", "QosPolicy",
@@ -56,5 +57,5 @@ KINDS = (Server, Flavor, Image, Keypair, Network, Volume, VolumeSnapshot, Volume
 CLOUD_KINDS = (ComputeService, Hypervisor, Cell, InstanceAction, Limits, AvailabilityZone, HostAggregate, ServerGroup,
                Quota, Usage, ServerTopology, ShareAttachment, Subnet, NetworkPort, NetworkRouter, FloatingIp,
                SecurityGroup, AddressGroup, QosPolicy, RbacPolicy, NetworkTrunk, AddressScope, SubnetPool,
-               DefaultSecurityGroupRule, CloudVolumeType, ResourceProvider, HostTrait)
+               DefaultSecurityGroupRule, CloudVolumeType, ResourceProvider, HostTrait, Capacity)
 BY_NOUN = {kind.noun: kind for kind in KINDS}

@@ -201,6 +201,12 @@ def test_what_operators_steer(cloud: Cloud) -> None:
     assert member.get("/v1/hypervisor").status == 403 and member.get("/v1/cell").status == 403
     assert admin.get("/v1/host").json["hosts"][0]["name"] == "kvm1"
     assert member.get("/v1/limits").json["limits"][0]["instances_used"] == 0
+    assert member.get("/v1/capacity").status == 403
+    (report,) = admin.get("/v1/capacity?zone=nova").json["capacities"]
+    assert (report["scope"], report["zone"], report["aggregate"], report["hosts"]) == ("zone", "nova", None, 1)
+    assert admin.get("/v1/capacity/cloud").json["scope"] == "cloud"
+    wrong = admin.get("/v1/capacity?zone=hall9")
+    assert wrong.status == 400 and "there is no availability zone of this name" in str(wrong.json)
     assert member.get("/v1/availability_zone").json["availability_zones"] == [
         {"name": "nova", "available": True, "hosts": []}]
 

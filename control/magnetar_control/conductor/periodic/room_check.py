@@ -1,0 +1,27 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The check of a cell's room to fail, for the metrics: whether any one host may fail."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+
+from magnetar_control.conductor.worker.conductor import Conductor
+from magnetar_control.scheduler.room_report import CLOUD, RoomReport, report_room
+
+log = logging.getLogger(__name__)
+#: Seconds between two checks.
+LOOK = 600.0
+
+
+def check_cell_room(conductor: Conductor, pause: Callable[[float], object] = lambda _seconds: None) -> list[RoomReport]:
+    """Check for each host of the conductor's cell whether it may fail, report it as metrics, and return the reports.
+    *pause*: see ``room.check_room``."""
+    reports = report_room(conductor.store, conductor.services.volume, conductor.settings, cell_id=conductor.cell.id,
+                          pause=pause)
+    conductor.room_checked(conductor.cell.name, reports)
+    for report in reports:
+        if report.scope.kind == CLOUD and not report.holds:
+            log.warning("cell %s has no room for the servers of a failed host: %s", conductor.cell.name, report.reason,
+                        extra={"cell": conductor.cell.name})
+    return reports

@@ -1,0 +1,142 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Room to fail: whether all servers of each host would find a place on the other hosts (N+1).
+
+Each host is looked at for itself, as if only this host had failed. Its servers are placed one after the other, largest
+first, by the scheduler's filters and weights, as evacuations would do it. All claims are in memory only."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from sqlalchemy.exc import SQLAlchemyError
+
+from magnetar_control.store.claims import inventories
+from magnetar_control.store.claims.inventories import InventoryRow
+from magnetar_control.store.engine.database import Database, is_database_unreachable
+from magnetar_control.store.hosts import room_rows
+from magnetar_control.store.hosts.room_rows import ClaimedHost, GroupOfHosts
+from magnetar_control.store.servers.server_row import ServerRow
+from magnetar_control.store.store import Store
+
+from .hosts import HostStates
+from .request_spec import RequestSpec, hinted_host_fields, hinted_server_ids, spec_of_row
+from .trial import Inventories, Trial
+
+#: Number of hosts whose servers are read together; number of servers that a report names for each host.
+PAGE, NAMED = 50, 10
+
+
+class PlacedServer(NamedTuple):
+    """A server on a host, with its request for another host, and its server group."""
+
+    row: ServerRow
+    spec: RequestSpec
+    group: GroupOfHosts | None
+
+
+class HostRoom(NamedTuple):
+    """Whether a host may fail. *servers*: their number, or ``None`` if the host's cell does not answer. *unplaced*:
+    names of the servers without a place elsewhere, largest first; *reason*: why the first of them has none."""
+
+    host: str
+    servers: int | None
+    unplaced: Sequence[tuple[str, str]] = ()
+    reason: str = ""
+
+    @property
+    def holds(self) -> bool:
+        """Return whether all servers of the host have a place elsewhere."""
+        return self.servers is not None and not self.unplaced
+
+
+def check_room(store: Store, volumes: Any, states: HostStates, names: Collection[str],
+               pause: Callable[[float], object] = lambda _seconds: None) -> list[HostRoom]:
+    """Return for each of the hosts *names* whether it may fail. *volumes*: the volume service. *states*: all hosts, the
+    caller's own. *pause* is called after each page of hosts with the seconds that it took."""
+    trial = Trial(states, _read_inventories(store.api, states))
+    rooms: list[HostRoom] = []
+    for database, page in _pages_of_hosts(store, states, names):
+        began = time.monotonic()
+        try:
+            servers_by_host = read_placed_servers(store.api, database, volumes, states, page)
+        except SQLAlchemyError as error:
+            if not is_database_unreachable(error):
+                raise
+            rooms += [HostRoom(host, None, (), f"The database of its cell ({database.name}) does not answer.")
+                      for host in page]
+            continue
+        rooms += [_check_host(trial, host, servers_by_host.get(host, [])) for host in page]
+        pause(time.monotonic() - began)
+    return sorted(rooms, key=lambda room: room.host)
+
+
+def _pages_of_hosts(store: Store, states: HostStates,
+                    names: Collection[str]) -> Iterator[tuple[Database, list[str]]]:
+    """Yield the hosts *names* in pages of one cell each."""
+    for cell, database in store.databases():
+        of_cell = sorted(name for name in names if states.rows[name].cell_id == cell.id)
+        for at in range(0, len(of_cell), PAGE):
+            yield database, of_cell[at:at + PAGE]
+
+
+def _read_inventories(api: Database, states: HostStates) -> Inventories:
+    with api.read() as connection:
+        by_id: Mapping[str, Mapping[str, InventoryRow]] = inventories.fetch_inventory_rows(connection)
+    return {name: by_id[host.id] for name, host in states.hosts.items() if host.id in by_id}
+
+
+def read_placed_servers(api: Database, database: Database, volumes: Any, states: HostStates,
+                        names: Collection[str]) -> dict[str, list[PlacedServer]]:
+    """Return the servers of the hosts *names* of a cell by host. Each requests any other host of the cell that has its
+    root volume, as its evacuation would."""
+    with database.read() as connection:
+        rows = room_rows.fetch_servers_of_hosts(connection, names)
+    groups = {str(row.hints["group"]) for row in rows if row.hints.get("group")}
+    hinted = {id for row in rows for id in hinted_server_ids(row.hints)}
+    with api.read() as connection:
+        group_by_id = room_rows.fetch_groups_with_hosts(connection, groups) if groups else {}
+        claims = room_rows.fetch_claimed_hosts(connection, hinted) if hinted else []
+    roots = {row.id: root for row in rows if (root := _root_volume(row))}
+    volume_hosts = volumes.hosts_of_volumes(set(roots.values())) if roots else {}
+    servers_by_host: dict[str, list[PlacedServer]] = {}
+    for row in rows:
+        root = roots.get(row.id)
+        spec = spec_of_row(
+            row, host=None, ignored=frozenset([row.host]), cell_id=states.rows[row.host].cell_id,
+            volume_hosts=None if root is None else frozenset(filter(None, [volume_hosts.get(root)])),
+            **hinted_host_fields(row.hints, _hosts_of_hinted(row, claims)))
+        servers_by_host.setdefault(row.host, []).append(
+            PlacedServer(row, spec, group_by_id.get(str(row.hints.get("group")))))
+    return servers_by_host
+
+
+def _root_volume(row: ServerRow) -> str | None:
+    return next((volume["volume_id"] for volume in row.volumes if volume.get("boot_index") == 0), None)
+
+
+def _hosts_of_hinted(row: ServerRow, claims: Iterable[ClaimedHost]) -> dict[str, list[str]]:
+    """Return the hosts of the servers of the same project in a server's hints, by uuid."""
+    ids, where = set(hinted_server_ids(row.hints)), dict[str, list[str]]()
+    for claim in claims if ids else ():
+        if claim.server_id in ids and claim.project_id == row.project_id:
+            where.setdefault(claim.server_id, []).append(claim.host)
+    return where
+
+
+def _check_host(trial: Trial, host: str, servers: Sequence[PlacedServer]) -> HostRoom:
+    """Place all *servers* of a host elsewhere, take this back, and return the result."""
+    unplaced: list[PlacedServer] = []
+    reason = ""
+    for server in sorted(servers, key=_size, reverse=True):
+        if trial.place(server.spec, server.group) is None:
+            reason = reason or trial.why_not(server.spec, server.group)
+            unplaced.append(server)
+    trial.undo()
+    return HostRoom(host, len(servers), [(server.row.id, server.row.name) for server in unplaced], reason)
+
+
+def _size(server: PlacedServer) -> tuple[int, int, int, str]:
+    amounts = server.spec.amounts
+    return amounts.memory_mb, amounts.vcpus + amounts.pcpus, amounts.disk_gb, server.row.id

@@ -1,0 +1,124 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The report of room to fail for the whole cloud, for availability zones and for aggregates (see ``room``).
+
+The hosts of a scope are those that may fail. Their servers may find places on all hosts that the scheduler allows, also
+on hosts outside the scope."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+from magnetar_control.settings import Settings
+from magnetar_control.store.hosts import aggregates
+from magnetar_control.store.hosts.aggregates import Aggregate
+from magnetar_control.store.store import Store
+from magnetar_core.document import Document
+from magnetar_core.errors import InvalidField
+
+from .current_hosts import read_current_hosts
+from .hosts import HostStates
+from .room import HostRoom, check_room
+
+#: The scopes of reports: all hosts, the hosts of an availability zone, or those of an aggregate.
+CLOUD, ZONE, AGGREGATE = "cloud", "zone", "aggregate"
+#: Number of servers that a report names for each host.
+NAMED = 10
+
+
+class Scope(NamedTuple):
+    """A set of hosts with its kind (``CLOUD``, ``ZONE`` or ``AGGREGATE``) and name."""
+
+    kind: str
+    name: str
+    hosts: frozenset[str]
+
+
+class RoomReport(NamedTuple):
+    """Whether each host of a scope may fail."""
+
+    scope: Scope
+    rooms: Sequence[HostRoom]
+
+    @property
+    def holds(self) -> bool:
+        """Return whether any one of the hosts may fail."""
+        return all(room.holds for room in self.rooms)
+
+    @property
+    def lacking(self) -> list[HostRoom]:
+        """The hosts that may not fail, those with the most servers without a place first."""
+        rooms = [room for room in self.rooms if not room.holds]
+        return sorted(rooms, key=lambda room: (-len(room.unplaced), room.host))
+
+    @property
+    def reason(self) -> str:
+        """The reason for ``holds``, as a sentence or two."""
+        if not self.rooms:
+            return "It has no hosts."
+        if self.holds:
+            return f"If any one of {len(self.rooms)} hosts fails, all of its servers have a place on other hosts."
+        worst = self.lacking[0]
+        return f"{len(self.lacking)} of {len(self.rooms)} hosts may not fail. {describe_lacking_host(worst)}"
+
+    def as_document(self) -> Document:
+        """Return the report as a document of the kind ``capacity``."""
+        kind, name = self.scope.kind, self.scope.name
+        return {"name": name, "scope": kind, "zone": name if kind == ZONE else None,
+                "aggregate": name if kind == AGGREGATE else None, "holds": self.holds,
+                "reason": self.reason,
+                "hosts": len(self.rooms), "servers": sum(room.servers or 0 for room in self.rooms),
+                "lacking": [{"host": room.host, "servers": room.servers, "unplaced": len(room.unplaced),
+                             "examples": [{"id": id, "name": name} for id, name in room.unplaced[:NAMED]],
+                             "reason": room.reason} for room in self.lacking]}
+
+
+def describe_lacking_host(room: HostRoom) -> str:
+    """Return a text about a host that may not fail."""
+    if room.servers is None:
+        return f"{room.host}: {room.reason}"
+    names = ", ".join(name for _id, name in room.unplaced[:3])
+    more = len(room.unplaced) - 3
+    return (f"{room.host}: {len(room.unplaced)} of {room.servers} servers have no place on another host ({names}"
+            f"{f' and {more} more' if more > 0 else ''}). {room.reason}")
+
+
+def report_room(store: Store, volumes: Any, settings: Settings, zone: str | None = None, aggregate: str | None = None,
+                *, cell_id: str | None = None,
+                pause: Callable[[float], object] = lambda _seconds: None) -> list[RoomReport]:
+    """Return the reports of the cloud, of all zones and of all aggregates; with *zone* or *aggregate* (a name or uuid)
+    only theirs. *volumes*: the volume service. *cell_id*: only the hosts of this cell. *pause*: see ``check_room``.
+    Raises ``InvalidField`` for an unknown zone or aggregate."""
+    states = read_current_hosts(store, settings)
+    with store.api.read() as connection:
+        groups = aggregates.fetch_aggregate_rows(connection)
+    of_cell = {name for name, row in states.rows.items() if cell_id in (None, row.cell_id)}
+    scopes = [scope._replace(hosts=scope.hosts & of_cell) for scope in _scopes(states, groups, zone, aggregate)]
+    rooms = check_room(store, volumes, states, frozenset().union(*(scope.hosts for scope in scopes)), pause)
+    return [RoomReport(scope, [room for room in rooms if room.host in scope.hosts]) for scope in scopes]
+
+
+def _scopes(states: HostStates, groups: Sequence[Aggregate], zone: str | None, aggregate: str | None) -> list[Scope]:
+    """Return the requested scopes. Raises ``InvalidField``."""
+    by_zone: dict[str, set[str]] = {group.zone: set() for group in groups if group.zone}
+    for name, host in states.hosts.items():
+        by_zone.setdefault(host.profile.zone, set()).add(name)
+    zones = [Scope(ZONE, name, frozenset(by_zone[name])) for name in sorted(by_zone)]
+    by_name = sorted(groups, key=lambda group: group.name)
+    named = [Scope(AGGREGATE, group.name, frozenset(group.hosts) & states.hosts.keys()) for group in by_name]
+    if zone is None and aggregate is None:
+        return [Scope(CLOUD, CLOUD, frozenset(states.hosts)), *zones, *named]
+    scopes = []
+    if zone is not None:
+        scopes += [_found("zone", "availability zone", zone, zones, {})]
+    if aggregate is not None:
+        scopes += [_found("aggregate", "aggregate", aggregate, named, {group.uuid: group.name for group in by_name})]
+    return scopes
+
+
+def _found(field: str, noun: str, name: str, scopes: Sequence[Scope], names_by_uuid: dict[str, str]) -> Scope:
+    for scope in scopes:
+        if scope.name == names_by_uuid.get(name, name):
+            return scope
+    known = ", ".join(scope.name for scope in scopes) or "none"
+    raise InvalidField(field, f"there is no {noun} of this name in the cloud; there are: {known}", name)
