@@ -274,7 +274,12 @@ class Cloud:
         with self.parts.api_database.write() as connection:
             connection.execute(update(volume.snapshots).values(status="available"))
         self._made("/volume/v3/attachments", "attachment", {"volume_uuid": volume_, "instance_uuid": str(uuid.uuid4())})
+        offered = self._made("/volume/v3/volumes", "volume", {"size": 1, "name": "b"})
+        with self.parts.api_database.write() as connection:
+            connection.execute(update(volume.volumes).where(volume.volumes.c.id == offered).values(status="available"))
+        self._made("/volume/v3/volume-transfers", "transfer", {"volume_id": offered, "name": "a"})
         self.known |= {
+            "os-volume-transfer": self.known["volume-transfers"],
             "volume": [volume_, "a"],
             "volume_snapshot": [self.known["snapshots"][0], "a"],
             "types": ["default", "gold"],

@@ -23,7 +23,7 @@ from magnetar_control.api.v1.app import DRIVERS
 from magnetar_control.api.v1.driver import CloudDriver
 from magnetar_control.api.v1.servers.consoles import OpenConsoleRequest
 from magnetar_control.api.v1.servers.events import EVENTS
-from magnetar_control.api.volume import attachments, encryption, limits, nouns, snapshots, types, volumes
+from magnetar_control.api.volume import attachments, encryption, limits, nouns, snapshots, transfers, types, volumes
 from magnetar_control.api.volume.values import METADATA
 from magnetar_control.services.identity.application_credentials import FIELDS as CREDENTIAL
 from magnetar_control.services.identity.resources import RESOURCES
@@ -297,6 +297,9 @@ VOLUMES: dict[tuple[str, str], Schema] = {
     ),
     ("PUT", "os-quota-sets/{id}"): wrapped("quota_set", limits.QUOTA_SET.schema()),
 }
+for _path in transfers.PATHS:
+    VOLUMES["POST", _path] = wrapped("transfer", transfers.CREATE_NEW.schema())
+    VOLUMES["POST", f"{_path}/{{id}}/accept"] = wrapped("accept", transfers.ACCEPT.schema())
 for _noun in ("volumes", "snapshots"):
     for _method in ("POST", "PUT"):
         VOLUMES[_method, f"{_noun}/{{id}}/metadata"] = wrapped("metadata", METADATA.value.schema())

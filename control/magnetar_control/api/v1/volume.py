@@ -21,7 +21,8 @@ from magnetar_core.reconcile import is_uuid_key
 from .driver import ALL_PROJECTS, CloudDriver
 from .image import CloudImages
 
-STATUS = {"available": "available", "in-use": "in-use", "creating": "creating", "downloading": "creating"}
+STATUS = {"available": "available", "in-use": "in-use", "creating": "creating", "downloading": "creating",
+          "awaiting-transfer": "awaiting-transfer"}
 #: Seconds between checks of a resource that is being created, and in total.
 LOOK, LIMIT = 0.1, 1800.0
 #: Sources of a volume: field, and the statuses in which the source can be copied.

@@ -21,6 +21,7 @@ from .encryption import EncryptionRoutes
 from .limits import LimitRoutes
 from .pools import PoolRoutes
 from .snapshots import SnapshotRoutes
+from .transfers import PATHS, TransferRoutes
 from .types import TypeRoutes
 from .volumes import VolumeRoutes
 
@@ -76,6 +77,7 @@ class VolumeApplication(RoutedService):
             *(route for routes in (VolumeRoutes, SnapshotRoutes, AttachmentRoutes, LimitRoutes, PoolRoutes, TypeRoutes,
                                           EncryptionRoutes)
               for route in routes(service).routes()),
+            *(route for path in PATHS for route in TransferRoutes(service, path).routes()),
             *metadata.metadata_routes("volumes/{id}", service.volumes),
             *metadata.metadata_routes("snapshots/{id}", service.snapshots),
             *none.absent_volume_routes(), *filters.filter_routes()]

@@ -14,13 +14,10 @@ from magnetar_core.errors import InvalidRequest
 
 #: Empty lists: path to key.
 NONE_OF = {"backups": "backups", "groups": "groups", "group_snapshots": "group_snapshots",
-           "volume-transfers": "transfers", "os-volume-transfer": "transfers", "consistencygroups": "consistencygroups",
-           "cgsnapshots": "cgsnapshots"}
+           "consistencygroups": "consistencygroups", "cgsnapshots": "cgsnapshots"}
 #: Empty lists without details, of resources that cannot be created.
 FEW = {"clusters": "clusters", "extensions": "extensions", "group_types": "group_types", "qos-specs": "qos_specs"}
 _GROUPS = "Embedded volumes belong to no groups. Take snapshots of the volumes one by one."
-_TRANSFERS = ("Embedded volumes stay in their project. Make an image of the volume (openstack image create --volume), "
-              "and share that with the other project.")
 _MANAGED = ("Embedded volumes are made here, and what a host has otherwise is not taken over. Bring content in as an "
             "image, and make a volume of that.")
 #: Path of a POST to the reason of its refusal.
@@ -29,8 +26,7 @@ INSTEAD = {
                "create --volume), which the image service keeps.",
     "groups": _GROUPS, "groups/action": _GROUPS, "group_snapshots": _GROUPS, "group_types": _GROUPS,
     "consistencygroups": _GROUPS, "consistencygroups/create_from_src": _GROUPS, "cgsnapshots": _GROUPS,
-    "volume-transfers": _TRANSFERS, "os-volume-transfer": _TRANSFERS, "manageable_volumes": _MANAGED,
-    "manageable_snapshots": _MANAGED,
+    "manageable_volumes": _MANAGED, "manageable_snapshots": _MANAGED,
     "qos-specs": "Embedded volumes have no QoS specs: hosts limit what a server does with its disks, by the flavor's "
                  "extra specs quota:disk_read_bytes_sec and the like."}
 

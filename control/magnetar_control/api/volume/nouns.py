@@ -65,13 +65,17 @@ class NounRoutes:
 
     def list(self, request: Request, detailed: bool = False) -> Document:
         """Return the requested page of resources, with a link to the next page if this page is full."""
-        listing = parse_volume_listing(request, self.filters)
+        listing = self.listing(request)
         rows, count = self.page(request, listing, detailed)
         shown = [self.view(request, row, detailed) for row in rows]
         answer: Document = {f"{self.name}s": shown}
         if shown and len(shown) == listing.limit:
             answer[f"{self.name}s_links"] = request.next_page(shown[-1]["id"])
         return answer if count is None else {**answer, "count": count}
+
+    def listing(self, request: Request) -> VolumeListing:
+        """Return the list request that the query describes."""
+        return parse_volume_listing(request, self.filters)
 
     def page(self, request: Request, listing: VolumeListing, detailed: bool) -> tuple[Documents, int | None]:
         """Return the rows of the page, and the number of rows on all pages; ``None`` if the number is not requested."""

@@ -109,6 +109,21 @@ def volume_attachment_view(request: Request, row: Row, detailed: bool = True) ->
     return shown
 
 
+def brief_transfer_view(request: Request, row: Row) -> Document:
+    """Return a transfer in Cinder's form, for a list without details and for the answer to accept."""
+    return {**{name: row[name] for name in ("id", "volume_id", "name")},
+            "links": resource_links(request, "os-volume-transfer", row["id"])}
+
+
+def transfer_view(request: Request, row: Row, key: bool = False) -> Document:
+    """Return an open transfer in full. *key*: with its key, in the answer to create."""
+    return {**brief_transfer_view(request, row), "created_at": row["created_at"],
+            **({"auth_key": row["auth_key"]} if key else {}),
+            **versioned_fields(request, (55, True, "no_snapshots", row["no_snapshots"]),
+                               (57, True, "source_project_id", row["project_id"]),
+                               (57, True, "destination_project_id", None), (57, True, "accepted", False))}
+
+
 def volume_type_view(request: Request, volume_type: VolumeType, answer: str = "show") -> Document:
     """Return a volume type in the form of the *answer* to show, create or update. Callers other than administrators see
     only the extra specs that matter to users."""

@@ -79,7 +79,7 @@ def reset_status(connection: Connection, context: Context, row: RowMapping, *, s
 def force_delete_volume(connection: Connection, context: Context, row: RowMapping) -> None:
     """Queue the deletion of the volume in any status, attached or not."""
     connection.execute(delete(held).where(held.c.volume_id == row["id"]))
-    begin_delete(connection, row, force=True)
+    begin_delete(connection, row, force=True, admin=True)
 
 
 def reserve_volume(connection: Connection, context: Context, row: RowMapping) -> None:

@@ -37,6 +37,7 @@ from .snapshots import SnapshotStore, begin_snapshot
 from .tables import attachments as held
 from .tables import snapshots
 from .tables import volumes as table
+from .transfers import TransferStore
 from .types import TypeStore, VolumeType
 from .volumes import VolumeStore, attachments_of, documents
 from .worker import BELL, Hosts, Reach, Worker
@@ -68,6 +69,7 @@ class EmbeddedVolumes:
         self.types = TypeStore(database, tuple(pools))
         self.volumes, self.snapshots = VolumeStore(database), SnapshotStore(database)
         self.attachments = attachments.AttachmentStore(database, used)
+        self.transfers = TransferStore(database, self.quota)
         self.show, self.snapshot = self.volumes.find, self.snapshots.find
         self.worker = Worker(database, self.reach, pause)
 

@@ -17,7 +17,8 @@ from magnetar_core.document import Document, Documents
 from magnetar_core.errors import Conflict, Forbidden, InvalidRequest, MagnetarError, NotFound
 from magnetar_core.query import check_sort
 
-NOUNS = {"volumes": "Volume", "volume_snapshots": "Snapshot", "volume_attachments": "Volume attachment"}
+NOUNS = {"volumes": "Volume", "volume_snapshots": "Snapshot", "volume_attachments": "Volume attachment",
+         "volume_transfers": "Transfer"}
 #: Maximum number of keys in the metadata of a volume or snapshot.
 KEYS = 256
 SORTED = ("id", "name", "size", "status", "created_at", "updated_at", "bootable")

@@ -63,6 +63,8 @@ volumes = Table(
 snapshots = Table(
     "volume_snapshots", API, *_thing(), Column("volume_id", UUID, nullable=False),
     Column("bootable", Boolean, nullable=False, default=False), Column("volume_type", NAME, nullable=False),
+    # Image metadata of the volume when it went to another project without the snapshot. Null: that of the volume.
+    Column("image_metadata", JsonColumn),
     Index("volume_snapshots_project", "project_id", "created_at", "id"),
     Index("volume_snapshots_created", "created_at", "id"), Index("volume_snapshots_volume", "volume_id"),
     Index("volume_snapshots_task", "task"))
@@ -76,3 +78,14 @@ attachments = Table(
     Column("attached_at", TIME),
     *timestamp_columns(), Index("volume_attachments_volume", "volume_id"),
     Index("volume_attachments_server", "server_id"))
+
+#: Open transfers of volumes to other projects; see ``transfers``. ``project_id``: the project that has the volume.
+transfers = Table(
+    "volume_transfers", API, Column("id", UUID, primary_key=True),
+    Column("volume_id", UUID, ForeignKey("volumes.id", ondelete="CASCADE"), nullable=False, unique=True),
+    Column("project_id", NAME, nullable=False), Column("name", NAME),
+    Column("no_snapshots", Boolean, nullable=False, default=False),
+    # The key's hash, with its salt, in hexadecimal digits.
+    Column("salt", String(64), nullable=False), Column("key_hash", String(64), nullable=False),
+    *timestamp_columns(), Index("volume_transfers_project", "project_id", "created_at", "id"),
+    Index("volume_transfers_created", "created_at", "id"))

@@ -97,13 +97,16 @@ def _source(connection: Connection, context: Context, values: Document) -> RowMa
         if origin is not None:
             values.update(pool=origin["pool"], multiattach=values["multiattach"] or origin["multiattach"])
     if origin is not None:
-        values.setdefault("image_metadata", origin["image_metadata"])
+        own_metadata = row["image_metadata"]
+        values.setdefault("image_metadata", origin["image_metadata"] if own_metadata is None else own_metadata)
     return row
 
 
-def begin_delete(connection: Connection, row: RowMapping, cascade: bool = False, force: bool = False) -> None:
+def begin_delete(connection: Connection, row: RowMapping, cascade: bool = False, force: bool = False,
+                 admin: bool = False) -> None:
     """Queue the deletion of the volume. Raises ``InvalidRequest`` while it is in use, or if it has snapshots and
-    *cascade* is false. *force*: in any status."""
+    *cascade* is false. *force*: in any status. *admin*: also with snapshots of the project that gave the volume
+    away."""
     id = row["id"]
     # Locked, so that a simultaneous new snapshot is seen here, or sees the deletion.
     connection.execute(select(volumes.c.id).where(volumes.c.id == id).with_for_update())
@@ -112,6 +115,9 @@ def begin_delete(connection: Connection, row: RowMapping, cascade: bool = False,
     if used or (taken and not cascade):
         raise InvalidRequest(f"Invalid volume: Volume {id} must not be attached or have snapshots (asked with cascade, "
                              f"they go too); current status is: {row['status']}.")
+    if not admin and any(snapshot["project_id"] != row["project_id"] for snapshot in taken):
+        raise InvalidRequest(f"Invalid volume: Volume {id} has snapshots in the project that transferred it. They must "
+                             "be deleted first, there or by an administrator.")
     for snapshot in taken:
         queue_volume_task(connection, snapshots, snapshot, "delete", None if force else SNAPSHOTS_DELETABLE,
                           status="deleting")
@@ -182,5 +188,6 @@ class VolumeStore(NamedStore):
         if force:
             check_admin(context, "volume:force_delete")
         with self.database.write() as connection:
-            begin_delete(connection, get_visible_row(connection, volumes, context, id), cascade=cascade, force=force)
+            begin_delete(connection, get_visible_row(connection, volumes, context, id), cascade=cascade, force=force,
+                         admin=context.is_admin)
             self.database.ring(connection, BELL)

@@ -15,8 +15,8 @@ DISK_KEY = Nullable(Text(64, 64, "[0-9a-f]*", "must be 64 hexadecimal digits"))
 #: Name of a pool in the agent's setting ``pools``.
 POOL = Text(1, 63, r"[A-Za-z0-9][A-Za-z0-9_.\-]*", "may have letters, digits, and . - _ only")
 SIZE = Integer(1, 2**20)
-#: Those of Cinder's status words that an agent reports without a cloud.
-STATUSES = ("creating", "available", "in-use", "error")
+#: Cinder's status words that are reported; the last one only by a cloud.
+STATUSES = ("creating", "available", "in-use", "error", "awaiting-transfer")
 
 
 #: Buses that guests see volumes on; they determine the letters of device names.

@@ -30,6 +30,7 @@ from magnetar_control.services.network.tables import (
     trunks,
 )
 from magnetar_control.services.volume import tables as volume
+from magnetar_control.services.volume.transfers import hash_auth_key
 from magnetar_control.store.engine import tables as store
 from magnetar_control.store.engine.database import insert_if_absent, utc_now
 from magnetar_control.store.hosts import hosts
@@ -38,6 +39,8 @@ from tests.support.control.columns import row_values
 PROJECTS = ("red", "blue")
 KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIO0VvMS9bZk0jSAlPS4gCcVmXkGQhWeS3VUN0Zz5bBNJ of-{0}-keypair"
 CONTENT = b"0" * 512
+#: The key of all transfers.
+AUTH_KEY = "0123456789abcdef"
 #: In the names of private things: who reads one of another project's reads too much.
 MARK = "owned-by-{0}-"
 
@@ -214,6 +217,10 @@ class Things:
         things["used_volume"] = self._add(volume.volumes, name=f"{mark}used volume", **row,
                                           **{**more, "status": "in-use"})
         things["held_volume"] = self._add(volume.volumes, name=f"{mark}held", **row, **{**more, "status": "reserved"})
+        waiting = self._add(volume.volumes, name=f"{mark}awaiting", **row, **{**more, "status": "awaiting-transfer"})
+        things["transfer"] = self._add(volume.transfers, volume_id=waiting, project_id=row["project_id"],
+                                       name=f"{mark}transfer", salt="00", key_hash=hash_auth_key(AUTH_KEY, "00"))
+        things["awaiting_volume"] = waiting
         things["attachment"] = self._add(
             volume.attachments, volume_id=things["used_volume"], project_id=row["project_id"], host="kvm1",
             server_id=things["server"], device="/dev/vdb", status="attached", attached_at=utc_now())
@@ -262,6 +269,7 @@ class Things:
         """What blue lets others see."""
         for visibility in ("public", "community", "shared"):
             self.things[visibility] = {"image": self._image("blue", visibility, f"open {visibility}")}
+        self.things["public"]["offered_transfer"] = self.things["blue"]["transfer"]
         shared = self.things["shared"]
         shared |= {"shared_image": shared["image"], "member": self._member(shared["image"], self.projects["red"])}
         self._networks("blue", "public", shared=True)

@@ -165,3 +165,24 @@ def test_cinderclient_leads_a_volume_through_its_life(clients: dict[str, Any]) -
     eventually(lambda: volume.id not in [one.id for one in cinder.volumes.list()])
     with pytest.raises(cinder_errors.NotFound, match=volume.id):
         cinder.volumes.get(volume.id)
+
+
+def test_cinderclient_transfers_a_volume_to_another_project(cloud: Cloud, clients: dict[str, Any]) -> None:
+    cinder = clients["cinderclient"]
+    volume = cinder.volumes.create(1, name="given")
+    eventually(lambda: cinder.volumes.get(volume.id).status == "available")
+    transfer = cinder.transfers.create(volume.id, name="gift", no_snapshots=True)
+    assert cinder.volumes.get(volume.id).status == "awaiting-transfer"
+    assert [one.id for one in cinder.transfers.list()] == [transfer.id]
+    assert not hasattr(cinder.transfers.get(transfer.id), "auth_key")
+    bob = cloud.caller("receiver", "receiving", "member")
+    clients["keystoneclient"].users.update(bob.user_id, password="secret-of-bob")
+    with logged_in(cloud.port, "receiver", "secret-of-bob", "receiving") as session:
+        own = all_clients(session)["cinderclient"]
+        with pytest.raises(cinder_errors.BadRequest, match="Invalid auth key"):
+            own.transfers.accept(transfer.id, "0" * 32)
+        assert own.transfers.accept(transfer.id, transfer.auth_key).volume_id == volume.id
+        assert [one.id for one in own.volumes.list()] == [volume.id] and own.transfers.list() == []
+        own.volumes.delete(volume.id)
+    with pytest.raises(cinder_errors.NotFound, match=transfer.id):
+        cinder.transfers.delete(transfer.id)

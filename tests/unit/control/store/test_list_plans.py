@@ -73,6 +73,7 @@ def _other_rows(number):
     thing = {**common, "user_id": "alice", "size": 1, "status": "available", "volume_type": "default"}
     yield volume.volumes, {**thing, "availability_zone": "nova"}
     yield volume.snapshots, {**thing, "volume_id": _id(8, number)}
+    yield volume.transfers, {**common, "volume_id": _id(8, number), "salt": "00", "key_hash": "00"}
     yield table.server_groups, {**common, "user_id": "alice", "policy": "affinity"}
     yield table.allocations, {"consumer_id": server, "host_id": _id(10, number % 50), "server_id": server, "vcpus": 1,
                               "memory_mb": 1, "disk_gb": 1, "created_at": common["created_at"]}
@@ -164,6 +165,8 @@ CALLS = {
     "volumes": lambda store: _of_volumes(store, volume.volumes, OWNER),
     "all volumes": lambda store: _of_volumes(store, volume.volumes, ADMIN, everywhere=True),
     "snapshots": lambda store: _of_volumes(store, volume.snapshots, OWNER),
+    "transfers": lambda store: _of_volumes(store, volume.transfers, OWNER),
+    "all transfers": lambda store: _of_volumes(store, volume.transfers, ADMIN, everywhere=True),
     "all snapshots": lambda store, **listing: _of_volumes(store, volume.snapshots, ADMIN, everywhere=True, **listing),
     "migrations": _migrations, "usage": _usage, "server groups": _groups, "statistics": _statistics,
     "servers of hosts in a period": lambda store: [usage.count_servers_by_host(store, _moment(2000), _moment(3000))],

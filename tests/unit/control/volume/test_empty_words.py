@@ -247,8 +247,7 @@ def test_who_sees_an_image_is_said_from_3_1_on(ask, service):
 
 @pytest.mark.parametrize("path", [
     "backups", "groups", "groups/action", "group_snapshots", "group_types", "consistencygroups", "cgsnapshots",
-    "consistencygroups/create_from_src", "volume-transfers", "os-volume-transfer", "manageable_volumes", "qos-specs",
-    "manageable_snapshots"])
+    "consistencygroups/create_from_src", "manageable_volumes", "qos-specs", "manageable_snapshots"])
 def test_what_there_is_none_of_says_why(ask, path):
     refused(ask, "POST", f"/v3/{path}", {"backup": {}}, "mbedded volumes")
 
