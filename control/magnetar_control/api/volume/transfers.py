@@ -51,12 +51,14 @@ class TransferRoutes(NounRoutes):
         self.path = path
 
     def routes(self) -> list[Guarded]:
-        one = f"{self.path}/{{id}}"
+        transfer_path = f"{self.path}/{{id}}"
         return [
             guarded_route(f"GET {self.path}", self.list),
             guarded_route(f"GET {self.path}/detail", partial(self.list, detailed=True)),
-            guarded_route(f"POST {self.path}", self.create, 202), guarded_route(f"GET {one}", self.show),
-            guarded_route(f"POST {one}/accept", self.accept, 202), guarded_route(f"DELETE {one}", self.delete, 202)]
+            guarded_route(f"POST {self.path}", self.create, 202),
+            guarded_route(f"GET {transfer_path}", self.show),
+            guarded_route(f"POST {transfer_path}/accept", self.accept, 202),
+            guarded_route(f"DELETE {transfer_path}", self.delete, 202)]
 
     def view(self, request: Request, row: Any, detailed: bool = True) -> Document:
         return views.transfer_view(request, row) if detailed else views.brief_transfer_view(request, row)

@@ -6,10 +6,12 @@ from __future__ import annotations
 import uuid
 from concurrent.futures import ThreadPoolExecutor
 from threading import Barrier
+from types import SimpleNamespace
 
 import pytest
 from sqlalchemy import select, update
 
+from magnetar_control.api.v1.volume import VOLUMES
 from magnetar_control.services.volume import tables
 from magnetar_core.errors import MagnetarError
 from tests.support.control.serving import ADMIN, ALICE, BOB, READER
@@ -187,6 +189,8 @@ def test_an_offered_volume_stays_as_it_is(ask, service):
             ("POST", f"{at_volume}/action", {"os-reserve": {}}),
             ("POST", "/v3/attachments", {"attachment": {"volume_uuid": volume, "instance_uuid": ABSENT}})):
         assert "awaiting-transfer" in str(ask(method, path, body, status=400)), path
+    caller = SimpleNamespace(context=ALICE)
+    assert VOLUMES.shown(caller, service.volumes.show(ALICE, volume))["status"] == "awaiting-transfer"
     ask.as_(ADMIN)("POST", f"{at_volume}/action", {"os-force_delete": {}}, status=202)
     work(service)
     assert ask("GET", "/v3/volume-transfers")["transfers"] == []
