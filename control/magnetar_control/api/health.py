@@ -90,7 +90,7 @@ class HealthServer:
             timeout = HEALTH_PATIENCE
 
             def handle(self) -> None:
-                """Override ``handle``: limit the number of connections, and the time of each connection."""
+                """Override ``BaseHTTPRequestHandler.handle``: limit the number of connections, and the time of each."""
                 if not places.acquire(blocking=False):
                     return
                 ends = threading.Timer(HEALTH_PATIENCE, shut_down_socket, (self.connection,))

@@ -77,7 +77,7 @@ class ServerEvent(NamedTuple):
 
     @property
     def event_type(self) -> str:
-        """Nova's event type."""
+        """Return Nova's event type, such as ``instance.create.end``."""
         return ".".join(filter(None, (self.object, self.name, self.phase)))
 
 

@@ -42,7 +42,7 @@ class ActionFault(NamedTuple):
     step: str
 
     def payload(self) -> Document:
-        """Return Nova's payload."""
+        """Return the fault as Nova's ``ExceptionPayload``."""
         return versioned_object("ExceptionPayload", "1.1", exception=self.exception, exception_message=self.message,
                                 function_name=self.step, module_name=self.module, traceback=None)
 

@@ -32,11 +32,11 @@ AGENT = "magnetar-notifications"
 
 
 class NotSent(Exception):
-    """The receiver has not accepted the notification, and may later. The text says why, without secrets."""
+    """An error: the receiver has not accepted the notification, but may later. The text says why, without secrets."""
 
 
 class Refused(Exception):
-    """The receiver will never accept the notification. The text says why."""
+    """An error: the receiver will never accept the notification. The text says why."""
 
 
 class Receiver(Protocol):
@@ -44,7 +44,7 @@ class Receiver(Protocol):
 
     @property
     def name(self) -> str:
-        """The name of the receiver, under which the database has its waiting notifications."""
+        """Return the receiver's name, under which the database has its waiting notifications."""
 
     def send(self, message: str) -> None:
         """Send one notification (JSON text). Raises ``NotSent``, ``Refused``."""

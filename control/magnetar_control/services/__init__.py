@@ -91,7 +91,7 @@ class Identity(Protocol):
         """Return whether the project exists. Used for access to flavors, and for quotas."""
 
     def projects_named(self, context: Context, name: str) -> Mapping[str, str]:
-        """Return the projects of this name that *context* may see: id to the id of its domain."""
+        """Return the projects of this name that *context* may see, as {id: id of its domain}."""
 
 
 class Images(Protocol):
@@ -168,10 +168,11 @@ class Networks(Protocol):
         """Check the networks that a server requests, and return one request for each NIC, in normal form.
 
         ``dns_name``: the name of the port, if it has one. ``resources``: the bandwidth that the port needs from its
-        host, by ``bandwidth.bandwidth_resource``. ``devices``: the number of host devices that the port needs, by
-        ``pci.network_devices_name``. *requested*: "auto", "none", or Nova's list; an empty list is the default network.
-        *external*: allow external networks that are not shared with the caller. Raises ``InvalidRequest`` that names a
-        missing resource, 409 for a port in use, ``Forbidden`` (``ExternalNetworkAttachForbidden``).
+        host; the keys are from ``bandwidth.bandwidth_resource``. ``devices``: the number of host devices that it needs;
+        keys from ``pci.network_devices_name``. *requested*: "auto", "none", or Nova's list; an empty list is the
+        default network. *external*: allow external networks that are not shared with the caller. Raises
+        ``InvalidRequest`` that names a missing resource, 409 for a port in use, ``Forbidden``
+        (``ExternalNetworkAttachForbidden``).
         """
 
     def check_range(self, context: Context, cidr: str) -> None:

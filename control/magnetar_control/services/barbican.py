@@ -2,7 +2,7 @@
 """The key manager Barbican (API v1) as a ``services.KeyManager``.
 
 Certificates are users' secrets. Keys are secrets of the service user's project. Barbican chooses the uuids of secrets,
-so the name of a key's secret contains the key's uuid. The payload of the secret is the text of ``KeyStore``.
+so the name of a key's secret contains the key's uuid. The secret's payload is the text that ``KeyStore`` describes.
 """
 
 from __future__ import annotations

@@ -43,7 +43,7 @@ class Peers:
 
     @property
     def socket_path(self) -> Path:
-        """Path of the socket of this process."""
+        """Return the path of the socket of this process."""
         return self.folder / f"{self.name}.sock"
 
     def knows(self, headers: Mapping[str, str]) -> bool:

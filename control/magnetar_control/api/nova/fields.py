@@ -132,7 +132,7 @@ class Body(Value):
                 field_value in value.items()}
 
     def _rule_of_unknown(self, name: Any, fields: Mapping[str, ApiField]) -> str:
-        """Return the rule that the unknown field *name* breaks. *fields*: the fields of the version."""
+        """Return the error text for the unknown field *name*: the versions that have it, or the known *fields*."""
         spans = [f"2.{field.since} and later" if field.until >= NEWEST else f"2.{field.since} to 2.{field.until}"
                  for field in self.fields if field.wire == name]
         return f"is a field of microversions {', '.join(spans)}; leave it out" if spans else unknown_field_rule(

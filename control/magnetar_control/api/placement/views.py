@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Common parts of answers of reading and writing, and the microversion of a request."""
+"""Documents that the answers of ``reading`` and ``writing`` have in common, and the microversion of a request."""
 
 from __future__ import annotations
 

@@ -183,7 +183,7 @@ class CloudDriver:
 
     def recreate(self, caller: Caller, have: Document, want: Document, operation: Operation) -> str | None:
         """Remove the resource *have*, create *want*, and return the uuid as ``make`` does. If the creation fails, raise
-        the error; before that, create *have* again if the kind's resources are ``only_a_document``."""
+        the error; before that, create *have* again if it holds nothing but its document (``only_a_document``)."""
         defaults = self.kind.defaults()
         self.remove(caller, have, operation)
         try:

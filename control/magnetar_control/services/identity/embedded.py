@@ -27,7 +27,7 @@ BLANKS = ("%(project_id)s", "$(project_id)s", "%(tenant_id)s", "$(tenant_id)s")
 class EmbeddedIdentity:
     """An implementation of ``services.Identity``.
 
-    *life*: lifetime of tokens in seconds. *follow*: use the host of the client's request in the catalogue.
+    *life*: lifetime of tokens in seconds. *follow*: use the host of the client's request in the catalogue's URLs.
     *look_again*: seconds until changes by other processes take effect. *clock*: returns seconds since the epoch.
     """
 

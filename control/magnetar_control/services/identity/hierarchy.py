@@ -30,7 +30,7 @@ def projects_below(connection: Connection, project_id: str) -> dict[str, list[st
 
 
 def project_ids_above(connection: Connection, project_id: str) -> list[str]:
-    """Return the ids of the projects above a project, the nearest first, and then of the domain."""
+    """Return the ids of the projects above a project, the nearest first; the last id is the domain's."""
     path = [project_id]
     while above := connection.execute(select(projects.c.parent_id).where(projects.c.id == path[-1])).scalar():
         path.append(above)

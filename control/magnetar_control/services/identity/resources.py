@@ -51,8 +51,8 @@ class Secret(Text):
 
 
 def declare_field(value: Value, default: Any = UNSET, on: str = CHANGING) -> Field:
-    """Return the declaration of a resource's field. Without *default* the field is required in new resources. *on*: the
-    requests that can set the field: ``FIXED`` or ``CHANGING``."""
+    """Return the declaration of a resource's field with the type *value*. Without *default* the field is required in
+    new resources. *on*: the requests that can set the field: ``FIXED`` or ``CHANGING``."""
     return Field(value, "", on=on, required=default is UNSET, default=default)
 
 

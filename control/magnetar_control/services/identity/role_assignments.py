@@ -33,7 +33,7 @@ class RoleAssignments:
         self.tokens = tokens
 
     def roles(self, **named: str) -> Documents:
-        """Return the roles that are directly assigned to the actor (user or group) on the target; *named* has both."""
+        """Return the roles directly assigned to the actor (user or group) on the target; *named*: the ids of both."""
         with self.tokens.database.read() as connection:
             ids = select(tables.assignments.c.role_id).filter_by(**_assignment_columns(connection, named))
             return ROLES.documents(connection, tables.roles.c.id.in_(ids))
@@ -124,7 +124,7 @@ def _missing(named: Mapping[str, str]) -> NotFound:
 
 
 def _names(connection: Connection) -> dict[str, Document]:
-    """Return the names, and the domains if any, of all objects that an assignment can refer to, by id."""
+    """Return {id: {name, domain}} for all objects that an assignment can refer to; roles and domains have no domain."""
     names_by_id: dict[str, Document] = {id: {"name": name} for table in (tables.domains, tables.roles)
                                         for id, name in connection.execute(select(table.c.id, table.c.name))}
     for table in (tables.projects, tables.users, tables.groups):

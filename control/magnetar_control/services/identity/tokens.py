@@ -65,8 +65,9 @@ class Claims(NamedTuple):
     """The content of a token.
 
     *scope*: project, domain, system or "" (none). Times are seconds since the epoch. The epochs of user and scope are
-    their values when the token was issued. *chain*: ids of the tokens that this token was exchanged from, the first one
-    first. *trust_id*: the trust that is the scope; then *user_id* is the trustee, *trustor_epoch* the trustor's epoch.
+    their values when the token was issued: the token ends when one increases. *chain*: ids of the tokens that this
+    token was exchanged from, the first one first. *trust_id*: the trust that is the scope; then *user_id* is the
+    trustee, *trustor_epoch* the trustor's epoch.
     """
 
     id: str

@@ -134,7 +134,7 @@ class EmbeddedImages:
             images.set_tags(connection, id, fields.TAGS.check(sorted(names), "tags"))
 
     def activate(self, context: Context, id: str, status: str) -> None:
-        """Set the *status*: deactivated, so that only administrators get the content, or active again."""
+        """Set the *status* of an image: deactivated, so that only administrators get the content, or active again."""
         with self.database.write() as connection:
             image = images.require_image_document(connection, context, id)
             if not images.update_image_row(connection, image["id"], {"status": status}, ("active", "deactivated")):

@@ -24,7 +24,7 @@ class Members:
         self.database = database
 
     def list(self, context: Context, image_id: str) -> tuple[RowMapping, ...]:
-        """Return all members for the owner; for a member, only its own row."""
+        """Return the members of an image: all of them for the owner; for a member, only its own row."""
         with self.database.read() as connection:
             image = images.require_image_document(connection, context, image_id)
             rows = connection.execute(select(members).filter_by(image_id=image_id).order_by(members.c.member))

@@ -138,8 +138,8 @@ def is_signed(image: Mapping[str, Any]) -> bool:
 class Signatures:
     """The verification of images before they reach a host.
 
-    *verify*: verify signatures. *validate*: the certificate must also be trusted by the user or linked to *defaults*.
-    Both apply when the user names certificates.
+    *verify*: verify signatures. *validate*: the certificate must also be linked to one of *defaults*, the ids of
+    trusted certificates. If the user names certificates, both are checked, with these instead of *defaults*.
     """
 
     def __init__(self, keys: KeyManager, images: Images, verify: bool, validate: bool, defaults: Sequence[str]) -> None:

@@ -122,8 +122,8 @@ class EmbeddedNetworks:
     """The embedded ``services.Networks``, in the API *database*. *default_cidr*: the addresses of the network or pool
     that ``bootstrap`` creates, a /16 because it serves all projects; ``None``: create none. *pools*: the ranges of
     users' subnets. *limits*: the default quotas of projects. *engine*: makes the networks between hosts; ``None``:
-    agents alone make networks. *wait*: how long guests wait for the engine. *physical_mtu*: the MTU of the hosts' own
-    networks. *domain*: the DNS domain of networks without their own."""
+    agents alone make networks. *wait*: the longest waits for the engine when a guest starts. *physical_mtu*: the MTU of
+    the hosts' own networks. *domain*: the DNS domain of networks without their own."""
 
     def __init__(self, database: Database, default_cidr: str | None = "10.213.0.0/16",
                  pools: Sequence[IPv4Network] = addresses.PRIVATE, limits: Mapping[str, int] | None = None,

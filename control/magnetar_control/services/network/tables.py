@@ -214,8 +214,7 @@ TAKEN = taken_by_server()
 
 
 def has_group(group_id: str) -> ColumnElement[bool]:
-    """Return the SQL condition that a port has a security group. It searches the text of the JSON column, because LIKE
-    compares texts."""
+    """Return the SQL condition that a port has a security group: the JSON column's text contains the group's id."""
     return type_coerce(ports.c.security_groups, Text).contains(f'"{group_id}"', autoescape=True)
 
 

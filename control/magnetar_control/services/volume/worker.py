@@ -119,8 +119,8 @@ class Worker:
             thread.join(5)
 
     def rest(self, bell_count: int, limit: float) -> None:
-        """Wait at most *limit* seconds for a new task: until the count of the bell that announces volume tasks exceeds
-        *bell_count*. Does not read the tables."""
+        """Wait at most *limit* seconds for a new task: until the database's bell for volume tasks has rung more than
+        *bell_count* times. Does not read the tables."""
         if not self._over.is_set():
             self.database.bell.wait_for_ring(BELL, bell_count, limit)
 

@@ -43,8 +43,8 @@ class DefaultRules(CloudDriver):
         return document
 
     def find(self, caller: Caller, key: str) -> Document | None:
-        """Return the rule with the uuid *key*, or the rule that the parts of *key* describe; *key* names groups by name
-        or uuid."""
+        """Return the rule with the uuid *key*, or the rule that the parts of *key* describe (groups by name or uuid);
+        ``None`` if there is none."""
         if is_uuid_key(key):
             rule_rows = visible_rows(caller, PLURAL, id=[key.lower()])
             return _shown(rule_rows[0]) if rule_rows else None

@@ -44,7 +44,7 @@ class FloatingIps(Networking):
                     "fixed_ip_address": forwarding["internal_ip_address"]} for forwarding in row["forwardings"]]}
 
     def find(self, caller: Caller, key: str) -> Document | None:
-        """Return the floating IP with the uuid, name or address *key*."""
+        """Return the floating IP with the uuid, name or address *key*; ``None`` if there is none."""
         if floating_ip := super().find(caller, key):
             return floating_ip
         if is_uuid_key(key) or self.plural not in caller.cloud.services.network.resources:

@@ -171,7 +171,7 @@ class CloudNetworks(CloudDriver):
 
 
 def _check_names(want: Document) -> None:
-    """Check that bridge and domain go with the mode. Raises ``InvalidField``."""
+    """Check that the mode of the network *want* allows its bridge and domain. Raises ``InvalidField``."""
     if want["mode"] == "bridge" and not want.get("bridge"):
         raise InvalidField("bridge", "is required for mode bridge: the name of a bridge that all hosts have")
     if want["mode"] != "bridge" and want.get("bridge"):

@@ -46,8 +46,8 @@ class RbacPolicies(CloudDriver):
         return document
 
     def find(self, caller: Caller, key: str) -> Document | None:
-        """Return the policy with the uuid *key*, or the policy that the parts of *key* describe; the object is given by
-        name or uuid."""
+        """Return the policy with the uuid *key*, or the policy that the parts of *key* describe (the object by name or
+        uuid); ``None`` if there is none."""
         if is_uuid_key(key):
             policy_rows = visible_rows(caller, "rbac_policies", id=[key.lower()], project_id=[caller.project])
             return _shown(policy_rows[0]) if policy_rows else None

@@ -165,8 +165,8 @@ def _ports(connection: Connection, ids: Sequence[str] | None) -> Iterator[Logica
 
 
 def _policy(port: RowMapping) -> str | None:
-    """Return the id of a port's QoS policy: its own, or its network's; ``None`` if there is none, or the port is the
-    cloud's own."""
+    """Return the id of a port's QoS policy: its own, or its network's; ``None`` if there is none, or the port belongs
+    to the cloud itself, such as a router's."""
     if port["device_owner"].startswith(router_ports.OWN):
         return None
     policy_id: str | None = port["qos_policy_id"] or port["network_policy"]

@@ -44,7 +44,7 @@ class Wait(NamedTuple):
 
 
 class Hearing:
-    """A waiting caller: the ids of the notes that this process has written to the engine since the wait began."""
+    """The record of a waiting caller: the notes that this process has written to the engine since the wait began."""
 
     def __init__(self) -> None:
         self.notes: set[str] = set()
@@ -108,8 +108,9 @@ class EngineWorker:
         self._silent = True
 
     def round(self) -> None:
-        """Write all noted changes, if this process leads. First write all units when another process wrote last, or the
-        last comparison is old. Notes of ports with an unknown chassis stay for the next round, and so may new notes."""
+        """Write all noted changes, if this process leads. If another process wrote last, or the last comparison is old,
+        compare all units first (``whole``). Notes of ports with an unknown chassis stay for the next round, and so may
+        new ones."""
         self.leads = self.engine.leads()
         if not self.leads:
             return

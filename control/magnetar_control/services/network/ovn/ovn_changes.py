@@ -28,8 +28,8 @@ _HOLDING = {table: tuple(column for holding, column, _held in HOLDERS if holding
 @dataclass
 class NorthboundChanges:
     """The changes of a repair. *make*, *drop*: rows to insert and delete. *change*: columns to set. *put*, *take*:
-    (holder, row) to add to, and remove from, a holder's column. *refer*: (row, column, name of the row that it will
-    refer to). *found*: the differences in words."""
+    (holder, row) to add the row to, or remove it from, the holder, which is (table, key, column). *refer*: (row,
+    column, name of the row that it will refer to). *found*: the differences in words."""
 
     make: list[NorthRow] = field(default_factory=list)
     change: list[tuple[Any, dict[str, Any]]] = field(default_factory=list)
@@ -95,8 +95,8 @@ class Northbound:
             self._hold(row, column)
 
     def _hold(self, row: Any, column: str) -> None:
-        """Update which rows the *column* of *row* refers to, maybe thousands. To be fast this reads the IDL's own data,
-        without its conversion to Python: the atoms stay the same objects, and keep their hashes."""
+        """Record the rows to which *column* of *row* refers now. These may be thousands, so this reads the IDL's own
+        data: a conversion to Python would make new objects, whose hashes must be computed again."""
         place, holder = (row.uuid, column), (*self.names[row.uuid], column)
         previous, now = self._held.get(place, set()), set(row._data[column].values)  # noqa: SLF001
         for atom in now - previous:

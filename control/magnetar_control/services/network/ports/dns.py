@@ -70,7 +70,7 @@ def dns_assignment(name: str, fixed_ips: Sequence[Document], domain: str) -> lis
 def check_domain(connection: Connection, network: Mapping[Any, Any]) -> None:
     """Raise ``InvalidField`` when a network may not have its ``dns_domain``. OVN lets datagrams from port 53 pass to
     every port of a switch with names, against all rules (ovn-northd(8), 23.03: priority 34000 of ls_out_acl). Therefore
-    only networks of one project, without a physical network, have a domain."""
+    only networks of type ovn that are not shared have a domain."""
     dns_domain = network["dns_domain"]
     if dns_domain and (not network["by_engine"] or network["type"] != "ovn"):
         raise InvalidField("dns_domain", "must be empty, but of a network of type ovn", dns_domain)

@@ -157,8 +157,8 @@ def _make_port(connection: Connection, context: Context, id: str, request: PortR
 
 
 def nics_of_server(connection: Connection, server_id: str, *, lock: bool = False) -> list[ServerNic]:
-    """Return the NICs of a server, in their order in the server. *lock*: lock what determines the ports' needs from a
-    host (bandwidth, devices) until the transaction ends."""
+    """Return the NICs of a server, in their order in the server. *lock*: lock the rows that determine what the ports
+    need from a host (bandwidth, devices) until the transaction ends."""
     return cast("list[ServerNic]", _nics_of_server(connection, server_id, states=False, lock=lock))
 
 

@@ -67,8 +67,8 @@ def _inside(connection: Connection, id: str) -> list[Document]:
 
 
 def trunk_facts_of_ports(connection: Connection, rows: Sequence[RowMapping]) -> dict[str, Document]:
-    """Return what trunks add to each port: ``trunk_details`` (Neutron's) to a parent port; ``status`` and ``host`` of
-    the parent to a subport."""
+    """Return {port id: fields that trunks add to the port}: ``trunk_details`` (Neutron's) of a parent port; of a
+    subport the parent's ``status`` and ``host``; none of other ports."""
     facts_by_port: dict[str, Document] = {row["id"]: {} for row in rows}
     for row in connection.execute(_TRUNKED, {"ids": list(facts_by_port)}):
         details = facts_by_port[row.parent].setdefault("trunk_details", {"trunk_id": row.id, "sub_ports": []})

@@ -80,8 +80,8 @@ def _truth(value: Any) -> bool | None:
 
 
 def function_rates(connection: Connection, rows: Sequence[Mapping[Any, Any]]) -> dict[str, dict[str, int]]:
-    """Return the rates of the ports that are virtual functions with a QoS policy, in the agent's form: whole Mbit/s,
-    because cards support no fractions, and no minimum above the maximum. *rows*: of ports, with ``policy``."""
+    """Return {port id: rates} for those ports of *rows* that are virtual functions with a QoS policy (``policy``).
+    Rates are in whole Mbit/s, because cards support no fractions; a minimum is never above the maximum."""
     policies = {row["policy"] for row in rows if row["policy"] and is_host_device(row)}
     rates_by_policy: dict[str, dict[str, int]] = {}
     for rule in connection.execute(select(*qos_rules.c["policy_id", "kind", "max_kbps", "min_kbps"]).where(

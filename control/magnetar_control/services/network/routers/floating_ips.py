@@ -40,7 +40,7 @@ def floating_ip_documents(connection: Connection, rows: Sequence[RowMapping]) ->
 
 
 def forwardings_of(connection: Connection, ids: Sequence[str]) -> Sequence[RowMapping]:
-    """Return the port forwardings of floating IPs."""
+    """Return the rows of the port forwardings of the floating IPs *ids*."""
     row = forwardings.c
     return connection.execute(select(forwardings).where(row.floatingip_id.in_(ids)).order_by(
         row.protocol, row.external_port)).mappings().all() if ids else ()

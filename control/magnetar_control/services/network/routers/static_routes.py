@@ -118,12 +118,12 @@ def stranded_route(port_rows: Sequence[RowMapping], routes: Sequence[Document]) 
 def check_loops(connection: Connection, context: Context, router: Mapping[Any, Any] | RowMapping,
                 port_rows: Sequence[RowMapping], routes: Sequence[Document], *, lost_subnet: str = "",
                 new_address: str = "") -> None:
-    """Raise ``Conflict`` when packets that *router* sends by *routes* would circle between routers. *port_rows*: the
-    ports of the router after the change. The caller has locked *router*. This locks the routers that the packets can
-    reach: of two changes which form a loop together, the second sees the first. Without routes this reads nothing.
+    """Raise ``Conflict`` when packets that *router* sends by *routes* would circle between routers, or pass too many.
+    *port_rows*: the ports of the router after the change. The caller has locked *router*; this locks the routers that
+    the packets can reach, so of two changes which form a loop together, the second sees the first.
 
-    If the routes stay as they are, this looks only for new loops: of packets to the subnet *lost_subnet*, or through
-    the next hop *new_address*.
+    After a change of interfaces this looks only for new loops: of packets to the removed *lost_subnet* (CIDR), or
+    through the next hop *new_address*, the address of the new interface.
     """
     if not routes:
         return
@@ -221,11 +221,10 @@ def _is_covered(prefix: AddressRange, known_ranges: Iterable[AddressRange]) -> b
 
 def _is_summary(stations: Mapping[str, RouteStation], start: RouteStation, prefix: AddressRange,
                 loop: Sequence[tuple[RouteStation, RouteHop]], known_ranges: Iterable[AddressRange]) -> bool:
-    """Return whether a *loop* of packets to *prefix* is allowed because of a summary route: a hub routes a whole range
-    to a spoke, and the spoke routes everything else back to the hub. The routes of such a loop have different ranges.
-    The loop is allowed if one of these is the default route, or if a part of *prefix* in *known_ranges* is routed
-    without a loop. A loop is also allowed if all its routes are wider than *prefix*: the subnet of *prefix* was removed
-    from the spoke."""
+    """Return whether *loop*, a loop of packets to *prefix*, is allowed. A loop whose routes are all wider than *prefix*
+    is allowed: a hub routes a whole range to a spoke, from which the subnet *prefix* was removed, and the spoke routes
+    everything else back. A loop of routes with different ranges is also allowed if one of these is the default route,
+    or if packets to a smaller part of *prefix* (in *known_ranges*) get into no loop."""
     to = {hop.to for _station, hop in loop}
     if len(to) > 1 and any(address_range.text in DEFAULT for address_range in to):
         return True
