@@ -85,13 +85,13 @@ class UrlReceiver(NamedTuple):
 
 
 class LogReceiver(NamedTuple):
-    """A file of JSON lines; without *path* the service's own log."""
+    """A receiver that appends to a file of JSON lines; without *path*, to the service's own log."""
 
     path: Path | None
     name: str = LOG
 
     def send(self, message: str) -> None:
-        """Append a notification to the log. It is on the disk when this returns."""
+        """Append a notification to the log. With *path*, it is on the disk when this returns."""
         if self.path is None:
             notification = orjson.loads(message)
             log.info("%s", notification["event_type"], extra={"notification": notification})

@@ -55,8 +55,8 @@ _FRAME_LOG = FrameLog()
 
 
 def framing_site(sites: ConsoleSites, headers: Mapping[str, str], root: str) -> str | None:
-    """Return the site whose page frames the console without permission; ``None`` if no site does. Browsers say whether
-    a page is framed only over HTTPS and on loopback. Otherwise the site is that of ``Referer``, which may only link to
+    """Return the site whose page frames the console without permission; ``None`` if no site does. Over HTTPS and on
+    loopback, browsers say whether a page is framed. Otherwise this is the site of ``Referer``, which may only link to
     the console."""
     site = site_of(headers.get("referer", ""))
     if tells_of_frames(headers):

@@ -35,7 +35,7 @@ NOT_INHERITED = ("Roles are not inherited by projects below. Give the role on ea
 
 
 def absent_identity_routes(tokens: Tokens) -> list[Guarded]:
-    """Return the routes of the absent resources."""
+    """Return the routes of the resources of Keystone that this service does not have."""
     routes = []
     for path, plural, name, who, instead in NONE_OF:
         routes += [guarded_route(f"GET {path}", partial(_list, plural), who=who),

@@ -30,7 +30,7 @@ ABSENT = {"GET /v2/info/stores": _ONE_STORE, "GET /v2/info/stores/detail": _ONE_
 
 
 def absent_image_routes() -> list[Guarded]:
-    """Return the routes of the absent resources. Tasks are for administrators, as in Glance."""
+    """Return the routes of Glance's resources that are absent here. Tasks are for administrators, as in Glance."""
     namespaces = "/v2/metadefs/namespaces"
     return [
         guarded_route(f"GET {namespaces}", lambda _request: {

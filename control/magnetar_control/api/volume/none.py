@@ -32,7 +32,7 @@ INSTEAD = {
 
 
 def absent_volume_routes() -> list[Guarded]:
-    """Return the routes of the absent resources, below ``/v3``."""
+    """Return the routes, below ``/v3``, of the resources of Cinder that this service does not have."""
     lists = {**NONE_OF, **FEW, **{f"{path}/detail": key for path, key in NONE_OF.items()}}
     return [*(guarded_route(f"GET {path}", partial(_nothing, key)) for path, key in lists.items()),
             *(guarded_route(f"POST {path}", partial(_refuse, why)) for path, why in INSTEAD.items())]

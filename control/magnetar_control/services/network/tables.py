@@ -205,8 +205,8 @@ OWNER = "compute:nova"
 
 
 def taken_by_server(of: FromClause = ports) -> ColumnElement[bool]:
-    """Return the SQL condition that a server has a port, or has reserved it. It also tests ``place``, which only the
-    service sets, because users can set ``device_owner``. *of*: the table of ports, or an alias."""
+    """Return the SQL condition that a server has a port, or has reserved it. Users can set ``device_owner``, so it also
+    tests ``place``, which only the service sets. *of*: the table of ports, or an alias."""
     return (of.c.device_owner == OWNER) & of.c.place.is_not(None)
 
 

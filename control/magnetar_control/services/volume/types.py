@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Volume types: one for each pool of the agents, derived from the settings, and types that administrators create.
 
-A volume stores its type by name, and the type's pool, ``multiattach`` and encryption at the time of creation. So these
-cannot change while volumes have the type (Cinder: ``allow_inuse_volume_type_modification = False``).
+A volume stores its type by name, and the type's pool, ``multiattach`` and encryption at the time of creation. So pool,
+``multiattach`` and encryption cannot change while volumes have the type (Cinder: ``allow_inuse_volume_type_modification
+= False``).
 """
 
 from __future__ import annotations

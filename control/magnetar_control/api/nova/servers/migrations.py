@@ -24,14 +24,14 @@ Row = MigrationRow
 
 class MigrationView(View):
     """The documents of migrations for one caller. *hosts*: whether the caller may see source and target. *numbers*:
-    numbers of flavors, by flavor id."""
+    Nova's numeric ids of flavors, by flavor id."""
 
     def __init__(self, call: Call, answer: str, *, hosts: bool, numbers: Mapping[str, int] | None = None) -> None:
         super().__init__(call, FIELDS, answer)
         self.hosts, self.numbers = hosts, numbers or {}
 
     def number(self, flavor: FlavorOfServer | None) -> int | None:
-        """Return the number of the flavor with the id *flavor*."""
+        """Return the numeric id of a server's flavor; ``None`` if it is not known."""
         return self.numbers.get(migrations.flavor_id_of(flavor))
 
 

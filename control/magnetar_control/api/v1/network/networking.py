@@ -47,10 +47,10 @@ def rows_by_key(caller: Caller, plural: str, key: str) -> list[Row]:
 
 def resolve_reference(caller: Caller, kind: type[Kind], plural: str, field_and_key: tuple[str, str],
                       usable: Any) -> str:
-    """Return the uuid of the row of *plural* that *field_and_key*, (field, name or uuid), names among the *usable*
-    rows; the key itself if a dry run may assume that the row is created before. Of several rows with the name, the
-    project's own comes first, then one shared with all projects, then one that another project shares with this one: so
-    no other project can redirect the name. Raises ``InvalidField``, also for an ambiguous name."""
+    """Return the uuid of the *usable* row of *plural* with the key in *field_and_key*, (field, name or uuid); the key
+    itself if a dry run may assume that the row is created before. Of several rows with the name, the project's own
+    comes first, then one shared with all projects, then one that another project shares with this one: so no other
+    project can redirect the name. Raises ``InvalidField``, also for an ambiguous name."""
     field, key = field_and_key
     candidates = [row for row in rows_by_key(caller, plural, key) if usable(row)]
     candidates = [row for row in candidates if row["project_id"] == caller.project] or [

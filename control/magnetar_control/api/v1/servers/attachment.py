@@ -127,9 +127,9 @@ class VolumeAttachments(Attached):
             yield from super().plan(want, have)
 
     def check_make(self, caller: Caller, want: Document, have: Document | None) -> None:
-        """Check that the volume and the device name are free, and that *have*, which is detached first, is no root
-        disk; with ``replaces``, check that the volumes may be swapped. The Compute API would silently choose another
-        device name. Raises ``InvalidField``, ``Conflict``."""
+        """Check that the volume is free, and the device name too, because the Compute API would silently choose another
+        one; that *have*, which is detached first, is no root disk; with ``replaces``, that the volumes may be swapped.
+        Raises ``InvalidField``, ``Conflict``."""
         row = SERVERS.row(caller, want["server"])
         if row is None:
             return  # a dry run assumes the server

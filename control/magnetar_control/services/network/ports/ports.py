@@ -164,8 +164,8 @@ def _may_choose(context: Context, network: RowMapping, values: Document) -> None
 
 
 def _may_address(context: Context, network: RowMapping, verb: str) -> None:
-    """Raise ``Forbidden`` unless the caller may choose addresses on the network. Another server may just have released
-    the chosen address. *verb*: create or update, for the error."""
+    """Raise ``Forbidden`` unless the caller may choose addresses on the network: another server may just have released
+    the chosen one. *verb*: create or update, for the error."""
     check_network_owner(context, network["project_id"], f"{verb}_port:fixed_ips:ip_address", "addresses")
 
 
