@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The common part of the queries of several OpenStack APIs."""
+"""The check for unknown query parameters, which several OpenStack APIs share."""
 
 from __future__ import annotations
 

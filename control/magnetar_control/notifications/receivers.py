@@ -40,7 +40,7 @@ class Refused(Exception):
 
 
 class Receiver(Protocol):
-    """A receiver of notifications."""
+    """The interface of receivers of notifications."""
 
     @property
     def name(self) -> str:

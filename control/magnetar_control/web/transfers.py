@@ -60,7 +60,7 @@ class Pace:
     window: float = 120.0
 
     def clock(self) -> Clock:
-        """Return a new clock, for one transfer."""
+        """Return a new ``Clock``, which measures one transfer."""
         return Clock(self)
 
 

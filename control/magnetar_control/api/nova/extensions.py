@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""extensions: a closed list for old clients."""
+"""extensions: the list of the Compute API's extensions, which never changes, for old clients."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""flavor: the flavors of the cloud; administrators create and remove them."""
+"""The driver of the kind flavor: the flavors of the cloud; administrators create and remove them."""
 
 from __future__ import annotations
 

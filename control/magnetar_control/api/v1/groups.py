@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""aggregate and server_group: groups of hosts, and servers that the scheduler places together or apart."""
+"""The drivers of aggregate and server_group: groups of hosts; servers that the scheduler places together or apart."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""image: the images of the image service that the caller sees; ``PUT /v1/image/{key}/data`` uploads content."""
+"""The driver of the kind image: images that the caller sees; ``PUT /v1/image/{key}/data`` uploads content."""
 
 from __future__ import annotations
 
@@ -191,8 +191,8 @@ class CloudImages(CloudDriver):
 
 def _mine(caller: Caller, image: Document, open: Collection[str]) -> bool:
     """Return whether the caller may use the image. Callers who are not administrators may use all images that they see.
-    Administrators see the images of all projects, and may use those of their own project and those with a visibility in
-    *open*. A community image is found by its uuid only, because any project may give it any name."""
+    Administrators see the images of all projects; they may use those of their own project and those with a visibility
+    in *open*: community only by uuid, because any project may give its image any name."""
     return image["_owner"] == caller.project or image["_visibility"] in open or not caller.context.is_admin
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""keypair: the keypairs of the user."""
+"""The driver of the kind keypair: the keypairs of the user."""
 
 from __future__ import annotations
 

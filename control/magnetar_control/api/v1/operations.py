@@ -71,7 +71,7 @@ def error_of(error: Exception, request_id: str) -> MagnetarError:
 
 
 class ProjectOperation(Operation):
-    """An operation of a project."""
+    """An operation in the cloud of one project, for one user's request."""
 
     def __init__(self, name: str, kind: str, key: str | None, caller: Caller, subject: str | None = None) -> None:
         context, self._timeout = caller.context, caller.settings.cell_timeout

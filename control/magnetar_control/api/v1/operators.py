@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The kinds that only a cloud has: compute_service, hypervisor, host, cell, instance_action, limits, availability_zone,
-server_topology, capacity."""
+"""The drivers of kinds that only a cloud has: compute_service, hypervisor, host, cell, instance_action, limits,
+availability_zone, server_topology, capacity."""
 
 from __future__ import annotations
 

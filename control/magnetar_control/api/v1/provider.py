@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""resource_provider and trait: inventories and traits of hosts, as operators see and set them."""
+"""The drivers of resource_provider and trait: inventories and traits of hosts, as operators see and set them."""
 
 from __future__ import annotations
 

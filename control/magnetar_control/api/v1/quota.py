@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""quota: the limits of a project."""
+"""The driver of the kind quota: the limits of a project."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""usage: the resources that projects have used in a period."""
+"""The driver of the kind usage: the resources that projects have used in a period."""
 
 from __future__ import annotations
 

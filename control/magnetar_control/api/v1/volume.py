@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""volume and volume_snapshot: the volumes and snapshots of the volume service."""
+"""The drivers of volume and volume_snapshot: the volumes and snapshots of the volume service."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""volume_type: the volume types of the volume service. Administrators create them, all projects see them."""
+"""The driver of the kind volume_type: volume types, which administrators create and all projects see."""
 
 from __future__ import annotations
 

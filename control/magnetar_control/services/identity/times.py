@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Times in the identity tables: texts, in UTC."""
+"""The conversion of times in the identity tables, which are texts in UTC."""
 
 from __future__ import annotations
 

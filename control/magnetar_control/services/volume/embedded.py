@@ -55,8 +55,8 @@ class EmbeddedVolumes:
     """The embedded ``services.Volumes``, in the API *database*, with the content on compute hosts.
 
     *hosts* returns [{name, endpoint, disk_gb, disk_gb_free, up}]. *ensure_image* (host, image's uuid) makes a host have
-    an image. *images*: the image service. *pools*: the agents' pools, the default one first. *used*: whether a server
-    uses an attachment. *limits*: the default quotas of projects. *keys*: the key manager of encrypted volumes.
+    an image. *images*: the image service. *pools*: the agents' pools, the default one first. *used*: returns whether a
+    server uses an attachment. *limits*: the default quotas of projects. *keys*: the key manager of encrypted volumes.
     """
 
     def __init__(self, database: Database, hosts: Hosts, agents: Agents, ensure_image: Callable[[str, str], None],
@@ -164,9 +164,9 @@ class EmbeddedVolumes:
         return lambda host: (not hints.get("same_host") or host in same) and host not in different
 
     def _snapshot_of_image(self, context: Context, id: str) -> str | None:
-        """Return the id of the root volume's snapshot, if the image *id* is of a volume-backed server and has no
-        content, as Cinder does. ``None`` for other images. The snapshot must belong to the project of the volume or of
-        the image: conductors call this as administrators, and a user can write any uuid into an image. Raises
+        """Return the id of the snapshot of a root volume to which the image *id* refers: an image without content, made
+        from a volume-backed server. ``None`` for other images. The snapshot must belong to the project of the volume or
+        of the image: conductors call this as administrators, and a user can write any uuid into an image. Raises
         ``NotFound``."""
         image = (self.images.show(context, id) if self.images else None) or {}
         mapping = (image.get("properties") or {}).get("block_device_mapping")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Address groups of the network service."""
+"""The driver of the kind address_group: address groups of the network service."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Default security group rules of the network service: the key is USES,DIRECTION,ETHERTYPE,PROTOCOL,MIN,MAX,REMOTE."""
+"""The driver of default security group rules; their key is USES,DIRECTION,ETHERTYPE,PROTOCOL,MIN,MAX,REMOTE."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Floating IPs of the network service, with their port forwardings."""
+"""The driver of the kind floating_ip: floating IPs of the network service, with their port forwardings."""
 
 from __future__ import annotations
 

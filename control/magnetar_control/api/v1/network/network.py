@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""network: a network of the network service with its first subnet. A host creates the network when a server on the host
-needs it."""
+"""The driver of the kind network: a network of the network service with its first subnet. A host creates the network
+when a server on the host needs it."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Ports of the network service."""
+"""The driver of the kind port: ports of the network service."""
 
 from __future__ import annotations
 

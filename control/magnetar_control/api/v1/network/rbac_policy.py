@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""RBAC policies of the network service: the key is TYPE:ACTION:PROJECT:OBJECT."""
+"""The driver of the kind rbac_policy: RBAC policies of the network service; their key is TYPE:ACTION:PROJECT:OBJECT."""
 
 from __future__ import annotations
 

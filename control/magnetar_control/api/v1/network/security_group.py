@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Security groups of the network service, with their rules."""
+"""The driver of the kind security_group: security groups of the network service, with their rules."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Subnets of the network service."""
+"""The driver of the kind subnet: subnets of the network service."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Subnet pools and address scopes of the network service."""
+"""The drivers of the kinds subnet_pool and address_scope of the network service."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""volume_attachment, interface_attachment and share_attachment: resources of a server; the key is SERVER:RESOURCE."""
+"""The drivers of volume_attachment, interface_attachment and share_attachment; their key is SERVER:RESOURCE."""
 
 from __future__ import annotations
 

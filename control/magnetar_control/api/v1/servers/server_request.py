@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The request for a server with its references resolved, and in the form of the use cases."""
+"""The conversion of requests for servers: references are resolved, and the form is that of the use cases."""
 
 from __future__ import annotations
 

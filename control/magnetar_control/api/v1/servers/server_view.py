@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The document of a server of the cloud in the form of its kind; keys that begin with ``_`` are only for the plan."""
+"""The conversion of a server's row to a document of the kind server; keys that begin with ``_`` are for the plan."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Units as rows of OVN's northbound database (ovn-nb(5))."""
+"""The conversion of units (networks, ports, groups, routers) to rows of OVN's northbound database (ovn-nb(5))."""
 
 from __future__ import annotations
 

@@ -48,8 +48,8 @@ def create_port_forwarding_row(connection: Connection, context: Context, values:
 
 def _inside(connection: Connection, context: Context, floating: RowMapping, values: Mapping[Any, Any]) -> Document:
     """Return {internal_ip_address} of a port forwarding with *values*, and store the router that leads to this address
-    in the row of the floating IP *floating*. Raises ``InvalidRequest`` if its other port forwardings use another
-    router."""
+    in the row of the floating IP *floating*. Raises ``InvalidRequest`` if the floating IP's other port forwardings use
+    another router."""
     target = leads_to(connection, context, floating, {
         "port_id": values["internal_port_id"], "fixed_ip_address": values["internal_ip_address"]})
     if floating["router_id"] not in (None, target["router_id"]):
