@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The scheduler hints of a request for servers."""
+"""The value type of the scheduler hints in a request for servers."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The query of a list of images: filters, sorting and pages (Image API v2, "List images")."""
+"""The parser of the query of a list of images: filters, sorting and pages (Image API v2, "List images")."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Network agents: the agent of each compute host, which creates the networks there (API reference, "Agents"). For
-administrators; agents are changed only as compute services."""
+"""The routes of network agents: the agent of each compute host, which creates the networks there (API reference,
+"Agents"). For administrators; agents are changed only as compute services."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The numbers of total and used addresses of networks (API reference, "Network IP availability"). For
-administrators."""
+"""The routes of IP availability, for administrators: total and used addresses of networks (API reference, "Network IP
+availability")."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Types of QoS rules: the supported ones, and the types that OVN cannot implement (API reference, "Quality of
+"""The routes of types of QoS rules: the supported ones, and those that OVN cannot implement (API reference, "Quality of
 Service")."""
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The quotas of Neutron: limits and usage of projects (API reference, "Quotas extension")."""
+"""The routes of Neutron's quotas: limits and usage of projects (API reference, "Quotas extension")."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Resources of Neutron that are absent, because another resource replaces them or nothing needs them: each path has its
+"""The routes of absent resources of Neutron, which another resource replaces or nothing needs: each path has its
 reason."""
 
 from __future__ import annotations

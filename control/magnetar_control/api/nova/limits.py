@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""limits: the limits of a project, and its usage."""
+"""GET /limits: the limits of a project, and its usage."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The encryption of volume types (Block Storage API v3, "Volume types (types)": encryption), and of a volume."""
+"""The routes of the encryption of volume types (Block Storage API v3, "Volume types (types)"), and of a volume."""
 
 from __future__ import annotations
 

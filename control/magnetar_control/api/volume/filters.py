@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The filters of lists (Block Storage API v3, "Resource filters", 3.33)."""
+"""The routes that name the filters of lists (Block Storage API v3, "Resource filters", 3.33)."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Limits, quotas, zones, services and messages: small answers that clients need."""
+"""The routes of limits, quotas, zones, services and messages: small answers that clients need."""
 
 from __future__ import annotations
 

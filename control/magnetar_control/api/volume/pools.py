@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The storage pools of hosts, and the capabilities of each host (Block Storage API v3, "Back-end storage pools",
-"Capabilities")."""
+"""The routes of storage pools of hosts, and of the capabilities of each host (Block Storage API v3, "Back-end storage
+pools", "Capabilities")."""
 
 from __future__ import annotations
 

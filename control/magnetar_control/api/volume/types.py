@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Volume types, their extra specs, and the access of projects (Block Storage API v3, "Volume types (types)", "Volume
-type access (types, action)")."""
+"""The routes of volume types, their extra specs, and the access of projects (Block Storage API v3, "Volume types
+(types)", "Volume type access (types, action)")."""
 
 from __future__ import annotations
 

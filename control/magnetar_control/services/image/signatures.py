@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Signatures of images. Four properties of an image hold the signature of its content's digest, and name a certificate
-in the key manager. Source: the documentation of image signature verification of Glance and Nova."""
+"""The verification of images' signatures. Four properties of an image hold the signature of its content's digest, and
+name a certificate in the key manager. Source: the documentation of image signature verification of Glance and Nova."""
 
 from __future__ import annotations
 

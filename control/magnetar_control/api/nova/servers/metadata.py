@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Metadata of servers: keys and values for their owners and guests."""
+"""servers/{id}/metadata: keys and values for a server's owner and guest."""
 
 from __future__ import annotations
 

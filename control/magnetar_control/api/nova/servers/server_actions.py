@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Server actions: POST /servers/{id}/action."""
+"""POST /servers/{id}/action: the actions on servers, with their bodies."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Tags of servers (2.26): words for searches."""
+"""servers/{id}/tags (2.26): words by which lists of servers can be filtered."""
 
 from __future__ import annotations
 
