@@ -40,7 +40,7 @@ def delegated_roles(connection: Connection, chain: list[Row]) -> list[dict[str, 
 
 
 def use_trust(connection: Connection, trust_id: str) -> None:
-    """Count down the remaining uses of a trust that gets a token. Raises ``Unauthenticated`` if none are left."""
+    """Take one of the remaining uses of a trust for a new token. Raises ``Unauthenticated`` if none are left."""
     trust = tables.trusts.c
     counted = connection.execute(update(tables.trusts).where(trust.id == trust_id, trust.remaining_uses > 0).values(
         remaining_uses=trust.remaining_uses - 1)).rowcount

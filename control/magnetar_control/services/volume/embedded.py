@@ -154,8 +154,8 @@ class EmbeddedVolumes:
         return values, chosen
 
     def _near(self, context: Context, hints: Mapping[str, Sequence[str]]) -> Callable[[str], bool] | None:
-        """Return a function that tells whether a host has one of the volumes ``same_host`` and none of
-        ``different_host``; ``None`` without *hints*. Raises ``NotFound``."""
+        """Return a function that tells whether a host has one of the volumes ``same_host``, if there are any, and none
+        of ``different_host``; ``None`` without *hints*. Raises ``NotFound``."""
         if not any(hints.values()):
             return None
         host_of = self.volumes.hosts(context, {id for ids in hints.values() for id in ids})

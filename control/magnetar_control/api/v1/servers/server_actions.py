@@ -63,8 +63,8 @@ def _awaited(caller: Caller, id: str, operation: Operation, late: str, done: Cal
 
 def wait_until_idle(caller: Caller, id: str, operation: Operation,
                     done: Callable[[Any, Any], bool] | None = None) -> Any:
-    """Return the row when the server has no task left (and *done* is true); ``None`` when the server is gone. Raises
-    ``Cancelled``, ``TimedOut``."""
+    """Wait until the server has no task left (and *done* is true), and return its row; ``None`` when the server is
+    gone. Raises ``Cancelled``, ``TimedOut``."""
     late = f"has been busy for {LIMIT:.0f} s; look at its task_state and its actions."
     return _awaited(caller, id, operation, late, lambda database, row: (
         row.task_state is None and row.vm_state != BUILDING and (done is None or done(database, row))))

@@ -195,7 +195,7 @@ class OvnEngine:
 
 
 class _Idl(ovn_servers.DatabaseCopy):
-    """The local copy of the northbound database. ``followed``: the bell that rings when NB_Global has changed."""
+    """The local copy of the northbound database. ``followed``: a ``Bell`` that rings when NB_Global has changed."""
 
     def __init__(self, *words: Any, **more: Any) -> None:
         self.followed = Bell(LOOK)  # before the first message of the database

@@ -64,6 +64,6 @@ class MessageParser(ovs.json.Parser):  # type: ignore[misc]
 
 
 def register_message_parser() -> None:
-    """Make connections of ``ovs`` use this parser, even if the C module of ``ovs`` is built: the C parser counts
-    bytes."""
+    """Make connections of ``ovs`` use this parser, even if the C module of ``ovs`` is built: the C parser counts bytes,
+    this one characters."""
     ovs.json.PARSER, ovs.json.Parser = ovs.json.PARSER_PY, MessageParser

@@ -105,7 +105,7 @@ def groups_of_rows(rows: Iterable[Row[Any]]) -> set[str]:
 
 
 def forget_host_groups(connection: Connection, host: str) -> None:
-    """Delete the rows of *host*, which is removed from the cloud."""
+    """Delete the record of the security groups that *host* has, because it leaves the cloud."""
     connection.execute(deleting(security_group_hosts).where(_HELD.host == host))
 
 
