@@ -81,11 +81,11 @@ class AgentClient(Client):
 
     @property
     def address(self) -> Endpoint:
-        """The parsed endpoint."""
+        """The parsed endpoint of the agent."""
         return self._address
 
     def request_text(self, target: str, accept: str = "application/json") -> bytes:
-        """Return the bytes of a GET request of *target*."""
+        """Return a GET request of *target*, as the bytes to send. *accept*: the accepted media type."""
         host = self._address.host or "localhost"
         headers = {"Host": f"[{host}]" if ":" in host else host, **super()._headers(new_request_id(), accept)}
         lines = [f"GET {target} HTTP/1.1", *(f"{name}: {value}" for name, value in headers.items())]

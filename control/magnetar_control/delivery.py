@@ -47,7 +47,7 @@ class Delivery:
 
         *checksum*: of the content whose signature was verified; the agent is then asked whether it has that content,
         and accepts no other. *checksum_of*: returns the checksum of a kernel or ramdisk. Raises ``InvalidRequest`` for
-        a kernel or ramdisk that the image may not have.
+        a kernel or ramdisk that ``check_parts`` refuses.
         """
         key = ("image", host, id)
         if key in self.known and not checksum:
@@ -90,7 +90,7 @@ class Delivery:
             self.remember(key)
 
     def remember(self, key: tuple[str, str, str]) -> None:
-        """Remember the delivery *key*, so that the image is not brought again."""
+        """Remember a delivery, so that the image is not brought again. *key*: ("image", host, uuid) or similar."""
         if len(self.known) >= REMEMBERED:
             self.known = set()
         self.known.add(key)

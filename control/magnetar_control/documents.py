@@ -125,7 +125,7 @@ class BlockDevice(TypedDict):
 
 
 class NewVolume(TypedDict):
-    """The volume that replaces another one of a server."""
+    """The volume that is about to replace a server's volume."""
 
     volume_id: ReadOnly[str]
     attachment_id: ReadOnly[str]

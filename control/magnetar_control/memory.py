@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The memory of a process as its C library keeps it (glibc's ``malloc``); other libraries are left as they are."""
+"""Less memory kept by glibc's ``malloc``: fewer arenas, and free memory returned to the kernel. No effect with other C
+libraries."""
 
 from __future__ import annotations
 

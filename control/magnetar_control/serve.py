@@ -197,7 +197,7 @@ class Parts:
                          self.settings.schedules)
 
     def applications(self, services: Services) -> dict[str, Application]:
-        """Return the applications by their path prefix."""
+        """Return the HTTP applications (compute, identity, image, …) by the prefix of their paths."""
         cloud = Cloud(self.settings, self.store, services, self.agents, self.hosts)
         self.networks.on_moved(partial(told_guests.note_guests, self.store))
         console = ConsoleApplication(cloud)

@@ -363,12 +363,12 @@ class Settings:
 
     @property
     def trusted_certificates(self) -> list[str]:
-        """The trusted certificates of servers that name none."""
+        """Ids of the certificates that servers trust if their request names none; empty if none is verified."""
         both = self.verify_image_signatures and self.enable_certificate_validation
         return self.default_trusted_certificate_ids if both else []
 
     def pools(self) -> list[IPv4Network]:
-        """Return the setting ``network_pools``. Raises ``InvalidSettings``."""
+        """Return the networks in the setting ``network_pools``. Raises ``InvalidSettings``."""
         try:
             return [IPv4Network(pool) for pool in self.network_pools]
         except ValueError as error:
@@ -379,7 +379,8 @@ class Settings:
         return share_of(self.workers, self.host_share)
 
     def of_project(self, all: int) -> int:
-        """Return how many of *all* one project may use (``project_share``)."""
+        """Return the share of *all*, a limit on requests or connections, that one project may use (``project_share``).
+        """
         return share_of(all, self.project_share)
 
     def limits(self) -> dict[str, int]:

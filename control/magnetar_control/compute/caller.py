@@ -21,7 +21,7 @@ R = TypeVar("R")
 
 
 class Owner(NamedTuple):
-    """The owner of the target of a rule; ``None`` stands for the caller's project or user."""
+    """The owner of a policy rule's target; ``None`` stands for the caller's project or user."""
 
     project_id: str | None = None
     user_id: str | None = None

@@ -59,10 +59,10 @@ class Filter(NamedTuple):
     """One filter. ``passes(host, spec)`` returns whether the host passes; its docstring is the row in
     docs/reference/configuration.md.
 
-    The filter passes every host if ``asked(spec)`` is false. *bound*: in filters that read ``ROOM``, returns the bound
-    that hosts of a profile must meet. *optioned*: ``passes`` and *bound* take the settings as ``options``; ``active``
-    returns whether these settings make the filter do anything. *lacks*: returns what a refused host lacks, for
-    administrators."""
+    The filter passes every host if ``asked(spec)`` is false. *bound*: in filters with ``sight`` ``ROOM``, returns the
+    bound that hosts of a profile must meet. *optioned*: ``passes`` and *bound* take the settings as ``options``;
+    ``active`` returns whether these settings make the filter do anything. *lacks*: returns what a refused host lacks,
+    for administrators."""
 
     name: str
     sight: str
@@ -121,7 +121,8 @@ def lacking_cells(host: HostState, spec: RequestSpec) -> str:
 
 
 def room_filter(name: str, at: int, unit: str) -> Filter:
-    """Return the filter of one resource. It passes every host if the server requests none of the resource."""
+    """Return the filter *name* of one resource: the one at index *at* of ``Amounts``, counted in *unit*. It passes
+    every host if the server requests none of the resource."""
     def passes(host: HostState, spec: RequestSpec) -> bool:
         """The host has enough left within its limit, and at least as much in total as the server needs."""
         return spec.amounts[at] <= host.numbers[FITS[at]]

@@ -64,7 +64,8 @@ class HostState:
         self.numbers = self.counted()
 
     def counted(self) -> Row:
-        """Return the numbers of the host as they are now. Free amounts may be negative after ratios were lowered.
+        """Return the host's row of numbers (``row``) as they are now. Free amounts may be negative after ratios were
+        lowered.
 
         One server never gets more than the host really has, at any ratio (Placement's max_unit), so the amount that
         fits is the lesser of free and total."""
@@ -74,8 +75,8 @@ class HostState:
                 self.metrics_weight, p - e, self.pci.free, 0)
 
     def row(self, mates: int = 0) -> Row:
-        """Return the numbers that filters and weighers compare. *mates*: number of other members of the server's group
-        on the host."""
+        """Return the host's row: the numbers that filters and weighers compare. *mates*: number of other members of the
+        server's group on the host."""
         return (*self.numbers[:-1], mates) if mates else self.numbers
 
 

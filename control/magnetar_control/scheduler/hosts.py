@@ -371,8 +371,8 @@ class HostStates:
         return profile
 
     def _arrange(self) -> None:
-        """Put similar hosts into the same blocks: group them by profile, then halve the groups by free memory, disk and
-        CPUs of both kinds."""
+        """Put similar hosts into the same blocks: group them by profile, then halve the groups by free memory, disk,
+        shared and dedicated CPUs."""
         by_profile: dict[Profile, list[HostState]] = {}
         for host in self.hosts.values():
             by_profile.setdefault(host.profile, []).append(host)

@@ -157,7 +157,8 @@ def read_host(database: Database, states: HostStates, name: str) -> None:
 
 
 def read_hosts(database: Database, states: HostStates) -> None:
-    """Read all hosts and aggregates again from the database. Of hosts that have not changed, read only the summary."""
+    """Read all hosts and aggregates again from the database. Of hosts that have not changed, read only the
+    ``HostSummary``."""
     with database.read() as connection:
         assumed, summaries = states.take_assumed(), hosts.fetch_host_summaries(connection)
         changed = [row for row in summaries if row.name in assumed or states.summaries.get(row.name) != row]

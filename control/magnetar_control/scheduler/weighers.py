@@ -41,8 +41,8 @@ MULTIPLIER = "_weight_multiplier"
 
 
 class Weigher(NamedTuple):
-    """One weigher. *name*: the name of its multiplier. *at*: the index of its number in the row. *sign*: 1 if more is
-    better, -1 if less is."""
+    """One weigher. *name*: the name of its multiplier. *at*: the index of the number that it weighs, in the hosts'
+    rows. *sign*: 1 if more is better, -1 if less is."""
 
     name: str
     at: int
@@ -71,8 +71,8 @@ def image_locality(host: HostState, spec: RequestSpec) -> float:
 
 
 class Term(NamedTuple):
-    """The contribution of one weigher to the weights of hosts of one profile: 0 when the number at index *at* is *low*,
-    and *worth* when it is *low* + *span*."""
+    """The contribution of one weigher to the weights of hosts of one profile: *worth* x (number - *low*) / *span*, with
+    the number at index *at* of the host's row."""
 
     at: int
     low: float
@@ -126,8 +126,8 @@ def weights_of_rows(rows: Sequence[Row], whole: Sum) -> list[float]:
 
 
 def weight_bound(low: Row, high: Row, whole: Sum) -> float:
-    """Return an upper bound for the weights by the formula *whole* of rows between *low* and *high*. The bound also
-    holds after rounding: ``weights_of_rows`` is monotone in each number."""
+    """Return an upper bound of the weights that the formula *whole* gives to rows between *low* and *high*. The bound
+    also holds after rounding: ``weights_of_rows`` is monotone in each number."""
     total = whole.base
     for at, least, span, worth in whole.terms:
         total += worth * (((high[at] if worth > 0 else low[at]) - least) / span)

@@ -133,8 +133,8 @@ def _sent_query(database: Database, connection: Connection, query: PreparedQuery
 
 
 def _receive(sent: dict[int, tuple[CellMapping, Database, Sent]], deadline: float) -> dict[str, list[Any] | None]:
-    """Return the rows of the cells that were *sent* a query, by cell id, and remove these cells from *sent* (by
-    socket)."""
+    """Return the rows of all cells that were *sent* a query (by socket), by cell id; ``None`` for a cell that fails, or
+    has not answered at *deadline*. Empties *sent*."""
     answers: dict[str, list[Any] | None] = {}
     poll = select.poll()
     for socket in sent:

@@ -125,7 +125,8 @@ def _between(begin: str, end: str) -> timedelta:
 # Audits of hosts ------------------------------------------------------------------------------------------------
 @dataclass(frozen=True)
 class Audit:
-    """The number of servers that each host had in a period: *counts* by host. *left*: hosts whose count is unknown."""
+    """An answer of os-instance_usage_audit_log: the number of servers on each host in a period. *counts*: by host.
+    *left*: hosts whose count is unknown."""
 
     begin: datetime
     end: datetime

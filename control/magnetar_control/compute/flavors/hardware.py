@@ -45,8 +45,8 @@ def root_name(flavor: FlavorOfServer, image: Mapping[str, Any]) -> str:
 def check_server_specs(caller: Caller, flavor: FlavorOfServer | None, image: Mapping[str, Any] | None,
                        had: Mapping[str, Any] | None = None, stands: Mapping[str, Any] | None = None) -> str | None:
     """Raise ``InvalidRequest`` for extra specs of *flavor* and properties of *image* that are malformed, contradict
-    each other or have no effect; a setting makes the last only a warning (``refuse_without_effect``). Return a warning
-    about specs and properties that are accepted and ignored; ``None`` without any.
+    each other, or have no effect (unless the setting ``specs_without_effect`` is ``warn``). Return a warning about
+    those that are accepted without effect; ``None`` if there are none.
 
     *flavor* and *image* are results of ``find_flavor`` and ``find_image``. When the request changes only one of them,
     the other is ``None``, and *had* is the server's current one. *stands*: properties of the server's current image;

@@ -221,7 +221,8 @@ def set_host_aggregates(caller: Caller, connection: Any, host: str, aggregate_id
 
 
 def _check_zone_stays(row: Aggregate, want: Mapping[str, Any], action: str) -> None:
-    """Raise ``InvalidRequest`` when *want* removes the availability zone."""
+    """Raise ``InvalidRequest`` when *want* removes the availability zone of the aggregate *row*. *action*: for the
+    message."""
     if ZONE in want and not want[ZONE]:
         raise _refused_action(row, action, InvalidRequest,
                               f"Aggregate {row.name} does not support empty named availability zone")

@@ -20,7 +20,7 @@ RULE = "os_compute_api:os-availability-zone:"
 
 
 class Zone(NamedTuple):
-    """An availability zone. *services*: the services that answers list in the zone."""
+    """An availability zone. *services*: the services in the zone that the API lists."""
 
     name: str
     available: bool

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Bare metal nodes. Nova forwards these requests to Ironic until 2.35 when there is one; here there is none."""
+"""Bare metal nodes. Until 2.35, Nova forwards these requests to Ironic, if there is one; Magnetar has none, and
+refuses."""
 
 from __future__ import annotations
 

@@ -26,8 +26,8 @@ MOST, TRIES = 1000, 20000
 
 
 class Described(Protocol):
-    """The attributes that the tests of a request read: of one provider, or of several providers that together serve a
-    group."""
+    """The attributes of a provider, or of several providers that together serve a group, which the tests of a request
+    read."""
 
     @property
     def traits(self) -> frozenset[str]:
@@ -168,7 +168,7 @@ def _candidates_of_tree(root: Provider, request: CandidateRequest) -> Iterator[A
 
 def _amounts_of_group(group: RequestGroup, several: Sequence[Provider]) -> list[tuple[Provider, str, int]]:
     """Return (provider, resource class, amount) for each resource of *group*. *several*: the only provider of a group
-    with a suffix; the provider of each resource class, in their order, for the group without one."""
+    with a suffix; for the group without one, a provider for each resource class, in the order of the classes."""
     givers = several if not group.suffix else [*several] * len(group.resources)
     return [(provider, name, amount) for (name, amount), provider in zip(group.resources.items(), givers, strict=True)]
 

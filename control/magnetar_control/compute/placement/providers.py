@@ -177,8 +177,8 @@ class Providers:
         hosts.update_host_row(connection, provider.name, provider.ratios, **columns)
 
     def _columns(self, column: str, own_values: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the values of the host's row that store *own_values*, an operator's, of a standard resource class.
-        *column*: the name of the class in the row."""
+        """Return the columns of the host's row that store *own_values*, an operator's values for a standard resource
+        class. *column*: the name of the class in the row."""
         reserved = own_values.get("reserved")
         columns = {f"{column}_own_reserved": reserved,
                    f"{column}_reserved": self._reserved[column] if reserved is None else reserved}

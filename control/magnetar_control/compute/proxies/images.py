@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Images that Nova forwards (until 2.35, metadata until 2.38). The image service decides on access."""
+"""Image requests that Nova forwards to the image service until 2.35 (metadata until 2.38). That service decides on
+access."""
 
 from __future__ import annotations
 

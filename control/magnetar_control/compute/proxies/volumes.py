@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Volumes and their snapshots that Nova forwards, until 2.35."""
+"""Requests about volumes and snapshots that Nova forwards to the volume service until 2.35."""
 
 from __future__ import annotations
 

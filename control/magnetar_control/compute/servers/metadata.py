@@ -28,7 +28,7 @@ Metadata = dict[str, str]
 
 def change_server_document(caller: Caller, target: Target, column: str, change: Callable[[Any], Any]) -> Any:
     """Set the JSON column *column* of a server to *change(current value)*, and return the new value. In the same
-    transaction, check again that the server's state allows the action of that name."""
+    transaction, check again that the server's state allows the action *column* (they have the same name)."""
     with target.database.write() as connection:
         row = servers.fetch_server_row(connection, target.row.id, lock=True)
         if row is None:

@@ -96,8 +96,8 @@ class HostWatch:
         self._loop.close()
 
     def _register(self) -> None:
-        """Register the hosts of the settings in this conductor's cell, if they are new or have another cell or
-        endpoint."""
+        """Register the hosts of the settings in this conductor's cell, if they are new, or their rows have another cell
+        or endpoint."""
         conductor = self.conductor
         conductor.read_hosts()
         where = {name: (row.cell_id, row.endpoint) for name, row in list(conductor.states.rows.items())}

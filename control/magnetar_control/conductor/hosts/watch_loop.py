@@ -100,7 +100,8 @@ class WatchLoop:
 
     # In the loop.
     def shared(self, host: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the properties of a host. Equal values of several hosts become the same object, which saves memory."""
+        """Return a copy of *host*, the properties of a host, in which values equal to those of other hosts are the same
+        objects, which saves memory."""
         if len(self._values) > VALUES:
             self._values.clear()
         return {sys.intern(key): value if key in TOLD else self._shared_value(value) for key, value in host.items()}
@@ -266,7 +267,7 @@ class HostFollower:
             self.watch.heartbeats.hear(self.name, report, self._settled)
 
     def be_up(self) -> None:
-        """Count the host as up, since a heartbeat of the host was written."""
+        """Count the host as up, because one of its heartbeats is in the database now."""
         self._settled = ()
         if not self._up.done():
             self.conductor.states.up(self.name, up=True)

@@ -72,9 +72,9 @@ class Finding:
 
 @dataclass
 class AuditState:
-    """One page: all rows about some servers, and guests. ``servers``: rows that are not deleted, by id. ``there``:
-    guests by host and id, for hosts that answer: on the page's own hosts all guests, on other hosts only guests of the
-    page's servers."""
+    """One page of the audit: all rows about some servers, and the guests on hosts. ``servers``: rows that are not
+    deleted, by id. ``there``: guests by host and id, for hosts that answer: on the page's own hosts all guests, on
+    other hosts only guests of the page's servers."""
 
     hosts: Mapping[str, AuditedHost] = field(default_factory=dict)  # all of the cloud, by name
     subjects: AuditSubjects = AuditSubjects()

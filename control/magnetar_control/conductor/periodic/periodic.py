@@ -126,7 +126,8 @@ class Periodic:
             log.exception("%s failed; it is done again in %g s", task.name, task.every)
 
     def _runs_alone(self) -> bool:
-        """Return the result of ``first``, cached for ``HOLDS`` seconds."""
+        """Return whether this conductor runs the tasks of its cell: the result of ``first``, cached for ``HOLDS``
+        seconds."""
         if time.monotonic() >= self._holds_until:
             self._is_first, self._holds_until = self.first(), time.monotonic() + HOLDS
         return self._is_first

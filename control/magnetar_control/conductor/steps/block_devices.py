@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Volumes of servers at create, delete, shelve and unshelve. ``flows.volume_attach`` attaches and detaches others.
+"""Volumes of servers at create, delete, shelve and unshelve. For attachments on request see ``flows.volume_attach``.
 
 The column ``servers.volumes`` is the source of truth for the volumes of a server. A build saves the uuids of volumes
 and attachments there before it makes them: after a crash the same volumes are made, reserved and attached.

@@ -85,7 +85,7 @@ class MigrationTask:
 
     @property
     def flavor(self) -> FlavorOfServer:
-        """The flavor that the server will have."""
+        """The flavor that the server will have after the migration."""
         return self.row.new_flavor
 
     @classmethod

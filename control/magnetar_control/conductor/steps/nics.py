@@ -160,6 +160,7 @@ def nic_devices_on_host(work: Work, host: str) -> dict[str, dict[str, Any]]:
 
 
 def observed_columns(nics: Sequence[ServerNic], resource: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the server's columns that follow from its NICs and from *resource*, the server as its agent reports it."""
+    """Return the server's addresses, made from *nics* and *resource* (the server as its agent reports it), power state,
+    libvirt name, and an empty fault, as columns to save."""
     return {"power_state": power_number(resource["power_state"]), "instance_name": resource["instance_name"],
             "addresses": servers.json_text(addresses_of_nics(nics, resource.get("addresses") or {})), "fault": None}

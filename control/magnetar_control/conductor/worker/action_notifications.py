@@ -73,7 +73,7 @@ class ActionNotifications:
         self._started = True
 
     def event_ended(self, host: str | None) -> None:
-        """Note that the event has ended successfully."""
+        """Note that the event of the last ``begin`` has ended successfully."""
         for name in reversed(STEPS.get(self._event, ())):
             self._add(name, END, host)
 

@@ -72,9 +72,9 @@ def attempt_action(work: Work, do: Callable[[], Mapping[str, Any] | None], fails
     """Run *do* as the action's event, or as *event*, and end the action with the columns of the server that *do*
     returns.
 
-    At the beginning the server gets the first of the action's further task_states, if it has some. A refusal is passed
-    to *fails*. A ``HostDown`` puts the action back into the queue; at the last attempt, or when a deletion or
-    evacuation waits, it is passed to *down*, by default ``Work.failed``.
+    When the event begins, the server gets the first task_state in the action's ``steps`` (``ACTIONS``), if there is
+    one. A refusal is passed to *fails*. A ``HostDown`` puts the action back into the queue; at the last attempt, or
+    when a deletion or evacuation waits, it is passed to *down*, by default ``Work.failed``.
     """
     try:
         with work.event(event, noted={"task_state": work.rule.steps[0]} if work.rule.steps else None):

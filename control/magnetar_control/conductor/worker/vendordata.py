@@ -43,7 +43,7 @@ class _TokenRefused(_Failed):
 
 @dataclass(frozen=True)
 class VendordataTarget:
-    """A target: its *name* in vendor_data2.json, and its *url*."""
+    """A target of dynamic vendordata: the *name* of its answer in vendor_data2.json, and its *url*."""
 
     name: str
     url: urllib.parse.SplitResult

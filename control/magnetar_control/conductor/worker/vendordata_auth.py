@@ -44,8 +44,8 @@ TIMEOUT = 10.0
 
 
 class VendordataAuth:
-    """The authentication that *options* describe. ``user``: the Keystone user, if the options name one. Raises
-    ``InvalidSettings`` that names the wrong option."""
+    """The conductors' authentication at Keystone and at vendordata targets, from *options*. ``user``: the Keystone
+    user, if the options name one. Raises ``InvalidSettings`` that names the wrong option."""
 
     def __init__(self, options: Mapping[str, Any]) -> None:
         self._options = checked_auth_options(options)

@@ -220,7 +220,8 @@ class Work:
     @contextlib.contextmanager
     def asking(self, host: str | None) -> Iterator[None]:
         """Count the action for *host* within the block; wait first while the host has no room for it. Raises
-        ``HostBusy``, and ``LeaseLost``: another conductor may have repeated or undone a request to the host since."""
+        ``HostBusy``, and ``LeaseLost`` if another conductor has the action: it may repeat or undo requests to the host.
+        """
         self.confirm_old_lease()
         if not host:  # the server has none; asking for a client reports that
             yield
@@ -310,8 +311,8 @@ class Work:
         self._deferred_columns.clear()
 
     def _own(self, connection: Connection, values: Mapping[str, Any]) -> tuple[str, ...]:
-        """Return the task_states that *values* may replace: none if another action of this kind waits to overtake this
-        one."""
+        """Return the task_states that *values* may replace: those of the action; none if the action overtakes others,
+        and another such action is queued."""
         waits = "task_state" in values and self.rule.over and servers.overtaking_action_waits(connection, self.id)
         return () if waits else self.rule.tasks
 

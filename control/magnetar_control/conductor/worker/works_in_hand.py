@@ -35,7 +35,7 @@ class WorksInHand:
             self.works.update(works)
 
     def remove_works(self, keys: Collection[Key]) -> None:
-        """Remove works that have ended; others stay."""
+        """Remove the works with these *keys*, which have ended."""
         with self._lock:
             for key in keys:
                 self.works.pop(key, None)

@@ -46,7 +46,7 @@ class UsageComparison(NamedTuple):
 
     @property
     def text(self) -> str:
-        """The difference as a sentence."""
+        """The difference between the counters and the servers' rows, as a sentence."""
         return (f"the usage of project {self.project_id} by user {self.user_id} is counted as {self.counted} "
                 f"(instances, cores, ram), its servers use {self.used}")
 

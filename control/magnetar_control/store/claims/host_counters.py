@@ -26,7 +26,7 @@ class Difference(NamedTuple):
 
     @property
     def text(self) -> str:
-        """The difference as a sentence."""
+        """The difference between the counters and the allocations, as a sentence."""
         class_suffix = f" of {self.resource_class}" if self.resource_class else ""
         return f"host {self.host} counts {self.counted}{class_suffix}, its claims are {self.held}"
 
@@ -67,7 +67,7 @@ def _locked(query: Select[Any], lock: bool) -> Select[Any]:
 def _audit_classes(connection: Connection, names: Mapping[str, str], repair: bool, host_ids: Collection[str] | None,
                    lock: bool) -> list[Difference]:
     """Return the differences of ``audit_host_counters`` for the classes in ``inventories``; with *repair*, correct
-    them. *names*: names of the hosts, by id. *host_ids*, *lock*: as there."""
+    them. *names*: names of the hosts, by id. *host_ids*, *lock*: as for ``audit_host_counters``."""
     table = inventory_table.c
     some_hosts = [] if host_ids is None else [table.host_id.in_(list(host_ids))]
     some_claims = [] if host_ids is None else [allocations.c.host_id.in_(list(host_ids))]

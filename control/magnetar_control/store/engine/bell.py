@@ -29,7 +29,7 @@ ALL = ("actions", "servers", "network_changes", "network_written")
 
 
 class Bell:
-    """A bell for the threads of this process. Each thread waits for one name."""
+    """A doorbell for the threads of this process: each waits for one name, until that name is rung."""
 
     def __init__(self, look_again: float) -> None:
         self.look_again = look_again

@@ -209,7 +209,8 @@ class Pattern:
         return next_state
 
     def _reached(self, numbers: Iterable[int], start: bool = False, end: bool = False) -> State:
-        """Return the states that can be reached from the states *numbers* without consuming a character."""
+        """Return the states that can be reached from the states *numbers* without consuming a character. *start*,
+        *end*: whether this is the start or end of the text."""
         pending, reached = list(numbers), set()
         while pending:
             number = pending.pop()

@@ -22,7 +22,7 @@ _TIMEOUT: ContextVar[tuple[float, bool] | None] = ContextVar("statement_timeout"
 
 
 class _Timeout:
-    """The context manager of ``statement_timeout``."""
+    """The context manager that ``statement_timeout`` returns."""
 
     __slots__ = ("token", "value")
 

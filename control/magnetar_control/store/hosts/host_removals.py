@@ -44,10 +44,10 @@ def fetch_due_removals(connection: Connection, host: str) -> Sequence[tuple[str,
 
 
 def remove_removal_row(connection: Connection, host: str, noun: str, key: str) -> None:
-    """Record that *host* no longer has the object."""
+    """Delete the row of an object that *host* no longer has."""
     connection.execute(delete(table).where(table.c.host == host, table.c.noun == noun, table.c.key == key))
 
 
 def remove_host_removals(connection: Connection, host: str) -> None:
-    """Remove the rows of all objects on a host that leaves the cloud."""
+    """Delete a host's rows from this table, as the host leaves the cloud."""
     connection.execute(delete(table).where(table.c.host == host))

@@ -134,8 +134,8 @@ def _readings(texts: list[str]) -> Iterator[list[str]]:
 
 
 def _candidate_query(connection: Connection, request: ServerListRequest, gone: bool) -> Select[Any] | None:
-    """Return the query for ids that only reads an index; ``None`` if *request* has no filter with an index, or if so
-    many servers have changed that the query would read too many rows."""
+    """Return the query for ids that only reads an index; ``None`` if *request* has no filter with an index, or if its
+    bounds of the last change admit too many servers. *gone*: for deleted servers."""
     for tags, every, negated in request.tags:
         if not negated:
             return select(server_tags.c.server_id).where(server_tags.c.tag.in_(tags[:1] if every else tags))

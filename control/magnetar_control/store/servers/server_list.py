@@ -189,8 +189,8 @@ def _question_by_ids(columns: tuple[Any, ...], sort: tuple[tuple[str, bool], ...
 
 
 def _sorts_in_memory(sort: tuple[tuple[str, bool], ...], kind: str) -> bool:
-    """Return whether SQLite sorts a project's servers in memory for this order. Sorting whole rows would take much
-    memory."""
+    """Return whether the engine *kind* sorts a project's servers in memory for the order *sort*: then only uuids are
+    sorted, as whole rows would take much memory."""
     return kind == "sqlite" and sort[0][0] not in ("created_at", "updated_at")
 
 
