@@ -66,7 +66,8 @@ class Metrics:
         self.registry.register(self)
 
     def request(self, service: str, method: str, route: str, status: int, seconds: float) -> None:
-        """Count one request. *route*: the pattern of its path, never the path itself, so that there are few values."""
+        """Count one request and its duration. *route*: the pattern of its path, never the path itself, so that there
+        are few values."""
         key = service, method, route, status
         counted = self._counted.get(key)
         if counted is None:

@@ -271,7 +271,7 @@ class Parts:
                                                       raise_file_limit() // SHARE)))
 
     def keep_workers(self, peers: Peers) -> None:
-        """Serve the metrics of this process to its API processes, and collect theirs."""
+        """Serve the metrics of this process to *peers*, its API processes, and collect theirs."""
         self.metrics.name, self.metrics.others = peers.name, peers.samples
         self._ends.callback(MainPages(peers, self.metrics).close)
 
@@ -321,7 +321,8 @@ def running_server(settings: Settings, with_api: bool, with_conductor: bool,
 
 @contextlib.contextmanager
 def running_worker(settings: Settings, peers: Peers) -> Iterator[AsgiServer]:
-    """Yield the server of one API process of several. Its parent process has upgraded the databases."""
+    """Yield the server of one API process of several (*peers*: the others). Its parent process has upgraded the
+    databases."""
     with contextlib.closing(Parts(settings)) as parts:
         services = parts.services()
         parts.wire()

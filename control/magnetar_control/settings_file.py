@@ -36,7 +36,8 @@ def load_settings(path: Path | None = None) -> Settings:
 
 
 def make_settings(values: dict[str, Any], source: str = "the settings") -> Settings:
-    """Return validated settings. Raises ``InvalidSettings`` that names the field."""
+    """Return validated settings from *values*, by name. Raises ``InvalidSettings`` that names the setting and *source*,
+    such as a file."""
     hints = typing.get_type_hints(Settings)
     checked, fields = {}, {setting.name: setting for setting in dataclasses.fields(Settings)}
     for name, value in values.items():

@@ -32,7 +32,7 @@ class _Free:
         self._known: dict[Needs, str] = {}
 
     def lacks(self, needs: Needs) -> str:
-        """Return what the cells lack for a server; an empty text if it fits."""
+        """Return what the cells lack for a server with these *needs*; an empty text if it fits."""
         if self.why:
             return self.why
         lack = self._known.get(needs)
@@ -111,7 +111,7 @@ class HostNuma:
             self._coming = self._coming[:at] + self._coming[at + 1:]
 
     def lacks(self, needs: Needs) -> str:
-        """Return what the host's NUMA cells lack for a server; an empty text if it fits."""
+        """Return what the host's NUMA cells lack for a server with these *needs*; an empty text if it fits."""
         why = self._rest().lacks(needs)
         return _free(self.whole).lacks(needs) if why and monotonic() < self._freed + LATE else why
 
@@ -127,8 +127,8 @@ class HostNuma:
         return free
 
     def chosen(self, needs: Needs, worth: Mapping[int, int]) -> frozenset[int]:
-        """Return the ids of the cells that the agent would choose; an empty set if the server does not fit. *worth*: by
-        cell, how much the agent prefers it."""
+        """Return the ids of the cells that the agent would choose for a server with these *needs*; an empty set if it
+        does not fit. *worth*: by cell, how much the agent prefers it."""
         try:
             return frozenset(cell["host"] for cell in place_guest(_free(self.free).cells, needs, worth)["cells"])
         except NoFit:

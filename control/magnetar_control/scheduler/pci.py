@@ -105,8 +105,8 @@ class HostPci:
 
     def _lacks_near(self, requested: Mapping[str, int], policy: str, numa: HostNuma, needs: Needs) -> list[str]:
         """Return a list with a text about the *requested* devices that the host lacks near the NUMA cells that its
-        agent would choose; empty if it lacks none, or if the server fits no cells. The agent prefers cells with such
-        devices."""
+        agent would choose for *needs*; empty if it lacks none, or if the server fits no cells. The agent prefers cells
+        with such devices."""
         cells = numa.chosen(needs, preferred_cells(((pool.aliases, pool.node, pool.free) for pool in self.pools),
                                                    requested))
         if not cells:

@@ -65,7 +65,8 @@ def place_server(database: Database, states: HostStates, spec: RequestSpec, *, m
 
 def place_servers(database: Database, states: HostStates, requests: Sequence[RequestSpec], *,
                   random: Random | None = None) -> dict[str, Candidate]:
-    """Choose and claim a host for each of several servers without claims and groups, in one transaction.
+    """Choose and claim a host for each server of *requests*, in one transaction. The servers have no claims and no
+    groups.
 
     Return the claimed hosts by server uuid. Nothing is claimed for servers that are missing in the result, such as
     those with custom resource classes: call ``place_server`` for these. If this raises, the claims may have been

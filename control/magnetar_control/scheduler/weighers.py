@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Weighers: they decide which of the passing hosts is best. Each weighs one number of the host's row.
 
-The weight of a host is the sum of multiplier x (number - lowest) / (highest - lowest), over the lowest and highest
-number among the hosts that passed the filters. A number that is the same everywhere adds nothing. For a move that may
-leave its cell, hosts of other cells weigh ``cross_cell_move`` less."""
+The weight of a host is the sum, over all weighers, of multiplier x (number - lowest) / (highest - lowest), with the
+lowest and highest number among the hosts that passed the filters. A number that is the same everywhere adds nothing.
+For a move that may leave the server's cell, hosts of other cells weigh ``cross_cell_move`` less."""
 
 from __future__ import annotations
 

@@ -79,7 +79,8 @@ def _file_stamp(file: Path) -> tuple[int, int] | None:
 
 
 def read_policy_files(file: Path | None, folders: Sequence[Path] = ()) -> Overrides:
-    """Return the content of the files; later files override earlier ones. Raises ``InvalidField``."""
+    """Return the content of ``list_policy_files(file, folders)``; later files override earlier ones. Raises
+    ``InvalidField``."""
     rules: dict[str, str] = {}
     files: dict[str, Path] = {}
     for path in list_policy_files(file, folders):

@@ -306,7 +306,7 @@ def show_quota_class(caller: Caller, name: str) -> Limits:
 
 @use_case(f"{CLASS_RULE}update")
 def update_quota_class(caller: Caller, name: str, want: Mapping[str, int]) -> Limits:
-    """Set limits of a quota class, and return all of its limits."""
+    """Set the limits *want* of a quota class, and return all of its limits."""
     name = Text(1, 250).check(name, "id")
     caller.write(quotas.upsert_quota_rows, quotas.class_quota_holder(name), want)
     return show_quota_class.function(caller, name)

@@ -113,7 +113,8 @@ def _check_shelved(target: Target, key: str, *, shelved: bool) -> None:
 
 
 def _check_attachable(caller: Caller, target: Target, volume_id: str, *, multiattach: bool) -> None:
-    """Check that the volume may be attached now. Raises ``NotFound`` or ``InvalidRequest``."""
+    """Check that the volume may be attached now; a multiattach volume needs *multiattach*. Raises ``NotFound`` or
+    ``InvalidRequest``."""
     volume = caller.cloud.services.volume.show(caller.context, volume_id)
     if volume is None:
         raise NotFound(f"Volume {volume_id} could not be found.")
@@ -232,7 +233,7 @@ def check_volume_swap(caller: Caller, target: Target, volume_id: str, new_volume
 
 
 def _check_idle(target: Target, entry: VolumeOfServer) -> None:
-    """Raise ``InvalidRequest`` for a volume that is being swapped."""
+    """Raise ``InvalidRequest`` if the volume of the attachment *entry* is being swapped."""
     if entry.get("swap"):
         raise InvalidRequest(f"Invalid volume: volume {entry['volume_id']} is being swapped for "
                              f"{entry['swap']['volume_id']} in server {target.row.id}. Wait until that has ended.")

@@ -112,8 +112,8 @@ def _merged_metadata(caller: Caller, connection: Any, row: Aggregate, more: Mapp
 
 def _check_zone(caller: Caller, connection: Any, row: Aggregate, names: Iterable[str],
                 zones: tuple[str | None, str | None], action: str, error: type[MagnetarError]) -> None:
-    """Raise *error* when the hosts *names* of the aggregate *row* cannot change between *zones*, (old, new), because
-    another aggregate puts them into another zone, or because they have servers. *action*: for the message."""
+    """Raise *error* when the hosts *names* of the aggregate *row* cannot change from one zone to another (*zones*: old,
+    new): a different aggregate decides their zone, or they have servers. *action*: for the message."""
     names, (old, new) = list(names), zones
     other_zones = set(aggregates.fetch_host_zones(connection, names, excluded_id=row.id).values())
     if new and other_zones - {new}:

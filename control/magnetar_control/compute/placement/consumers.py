@@ -92,8 +92,8 @@ class Consumers:
 
     def _roots(self, connection: Connection, wishes: Iterable[Wish],
                had: Iterable[Sequence[ClaimRow]]) -> dict[str, Provider]:
-        """Return the hosts that the requested and the current allocations (*had*) refer to, by uuid; all hosts when a
-        request names providers below a host."""
+        """Return the hosts that *wishes*, the requested allocations, and *had*, the current ones, refer to, by uuid;
+        all hosts when a request names providers below a host."""
         ids = {id for wish in wishes for id in wish.held} | {row.host_id for rows in had for row in rows}
         roots = self.placement.read_roots(connection, ids)
         if not ids <= {provider.id for root in roots for provider in root.tree}:

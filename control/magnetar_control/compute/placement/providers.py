@@ -49,7 +49,7 @@ class Providers:
     def _changing(self, id: str, generation: int | None = None, *,
                   groups: bool = False) -> Iterator[tuple[Connection, Provider]]:
         """Lock the host of provider *id* in a transaction, and yield the transaction and the provider. *groups*: lock
-        all aggregates too. Raises ``NotFound``, ``Conflict``."""
+        all aggregates too. Raises ``NotFound``, and ``Conflict`` for an old *generation*."""
         with self.cloud.store.api.write() as connection:
             if groups:  # Before the host, in the order of changes of aggregates, so that the two cannot deadlock.
                 stored_aggregates.fetch_aggregate_rows(connection, lock=True)
@@ -150,9 +150,9 @@ class Providers:
     # Inventories
     def set_inventories(self, id: str, generation: int | None, requested: Mapping[str, Wanted],
                         whole: bool = False) -> Provider:
-        """Set inventories by class. *whole*: also remove the operator's values of all other classes. A ratio or
-        reserved amount equal to the current one is not stored, so that it still follows settings and aggregates. Raises
-        ``InvalidField``, ``InvalidRequest``, ``NotFound``, ``Conflict``."""
+        """Set the *requested* inventories, by class. *whole*: also remove the operator's values of all other classes. A
+        ratio or reserved amount equal to the current one is not stored, so that it still follows settings and
+        aggregates. Raises ``InvalidField``, ``InvalidRequest``, ``NotFound``, ``Conflict``."""
         with self._changing(id, generation) as (connection, provider):
             self._set_inventories(connection, provider, requested, whole)
         return self.placement.provider(id)

@@ -134,7 +134,7 @@ def create_security_group_rule(caller: Caller, group_id: str, *, remote_group_id
                                cidr: str | None = None,
                                protocol: str | None = None, ports: tuple[int | None, int | None] = (None,
                                                                                                     None)) -> Document:
-    """Create and return a rule of a security group, which allows incoming traffic from another group, or from the
+    """Create and return a rule of a security group. The rule allows incoming traffic from another group, or from the
     addresses *cidr* (anywhere when left out). *ports*: first and last, or type and code for ICMP. Raises
     ``InvalidRequest``, ``NotFound``, ``Forbidden``."""
     context, remote, rule = caller.context, None, {"security_group_id": parse_uuid(group_id), "direction": "ingress"}

@@ -88,7 +88,8 @@ def open_console(caller: Caller, target: Target, type: str) -> OpenedConsole:
 
 
 def _check_spice(cloud: Cloud, host: str | None) -> None:
-    """Raise ``InvalidRequest`` when the client is not installed, or guests of the *host* have no SPICE."""
+    """Raise ``InvalidRequest`` when spice-html5 is not installed with the API, or guests of the *host* have no SPICE.
+    """
     why = ""
     if not (cloud.settings.spice_dir / "main.js").is_file():
         why = ("spice-html5 is not installed with the API. An administrator installs Debian's package spice-html5 "
@@ -119,8 +120,8 @@ class ConsoleUrls:
         return f"{self.base.replace('http', 'ws', 1)}/socket?token={opened.token}"
 
     def page(self, opened: OpenedConsole) -> str:
-        """Return the URL of a page for browsers. noVNC takes the path of the WebSocket as a parameter, and our own
-        pages do the same."""
+        """Return the URL of the page for browsers that shows the console *opened*. The path of the WebSocket is a
+        parameter of this URL, as noVNC requires."""
         path = f"{urlsplit(self.base).path}/socket?token={opened.token}".lstrip("/")
         return f"{self.base}/{_PAGES[opened.type]}path={quote(path, safe='/')}"
 

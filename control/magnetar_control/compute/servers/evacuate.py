@@ -66,7 +66,7 @@ def check_host_down(caller: Caller, host: str) -> None:
 
 
 def check_volumes_elsewhere(caller: Caller, target: Target) -> None:
-    """Raise ``Conflict`` for a volume that is stored on the server's own host."""
+    """Raise ``Conflict`` if any volume of the server is stored on the server's host."""
     server, volumes = target.row, caller.cloud.services.volume
     for attachment in server.volumes:
         place = None

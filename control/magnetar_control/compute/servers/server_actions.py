@@ -285,7 +285,7 @@ def rescue_server(caller: Caller, target: Target, image_id: str | None = None, *
 
 @server_use_case("lock")
 def lock_server(caller: Caller, target: Target, reason: str | None = None) -> None:
-    """Lock the server against changes by all users except admins."""
+    """Lock the server against changes by all users except admins, and store the *reason*."""
     server = target.row
     by = "owner" if server.project_id == caller.project and not caller.is_admin else "admin"
     with target.database.write() as connection:

@@ -269,8 +269,8 @@ def _check_nics_of_many(nics: Sequence[PortRequest]) -> None:
 
 
 def _check_count(caller: Caller, new_servers: NewServers, count: int) -> None:
-    """Raise ``InvalidField`` for more servers than one request may create. Nova limits them by the quota only; but that
-    may be unlimited, and all rows are written in one transaction."""
+    """Raise ``InvalidField`` if *count* is more servers than one request may create. Nova limits them by the quota
+    only; but that may be unlimited, and all rows are written in one transaction."""
     most = caller.settings.max_servers_at_once
     if count > most:
         name, value = ("min_count", new_servers.count) if new_servers.count > most else ("max_count", new_servers.limit)

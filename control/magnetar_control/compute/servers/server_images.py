@@ -76,8 +76,8 @@ def image_fields(caller: Caller, server: ServerRow, properties: Mapping[str, str
 
 def _inherited_properties(stored_image: Mapping[str, Any], without: Collection[str]) -> dict[str, Any]:
     """Return the properties that an image of a server inherits from *stored_image*, the image that the server's row
-    stores: all except *without*, signatures and encryption keys, and in addition the machine type of the guest, on
-    which its system depends."""
+    stores: all except *without*, signatures and encryption keys. Add the guest's machine type, on which the guest's
+    system depends."""
     inheritable = machines.properties_with_machine(stored_image.get("properties") or {},
                                                    machines.machine_of_image(stored_image))
     return {name: value for name, value in inheritable.items()

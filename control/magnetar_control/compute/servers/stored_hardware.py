@@ -78,7 +78,8 @@ def rescue_device(server: ServerRow, image: Mapping[str, Any]) -> dict[str, str]
 
 
 def servers_without_machine_type(databases: Sequence[Database]) -> Iterator[str]:
-    """Yield the uuids of servers without a recorded machine type. Their host chooses one when it creates them."""
+    """Yield the uuids of servers in *databases* without a recorded machine type. A host chooses one when it creates the
+    server."""
     for database in databases:
         with database.read() as connection:
             rows = connection.execute(select(tables.servers.c.id, tables.servers.c.image).where(

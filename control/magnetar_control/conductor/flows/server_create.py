@@ -100,7 +100,7 @@ def power_of(work: Work) -> str:
 
 
 def server_document(work: Work, host: str, ports: Sequence[ServerNic]) -> dict[str, Any]:
-    """Return the document of kind ``server`` for the agent of *host*."""
+    """Return the document of kind ``server`` for the agent of *host*. *ports*: the server's NICs."""
     server, flavor, request = work.server, work.flavor, work.request
     root = next((block_device for block_device in request.get("blocks") or () if block_device["boot_index"] == 0), None)
     from_image = server.image_id and not (root and root["destination_type"] == "volume")

@@ -251,8 +251,8 @@ def _source_heard_lately(move: Evacuation) -> bool:
 
 def _withdraw_volumes(work: Work, source: str, host: str) -> None:
     """Remove the access of all hosts except *host* to the server's volumes; connections of *host* stay. Raises
-    ``HostDown`` while the host that stores a volume does not answer, ``Conflict`` for a volume stored on the old host.
-    """
+    ``HostDown`` while a host that stores a volume does not answer, ``Conflict`` for a volume stored on *source*, the
+    old host."""
     peer = work.conductor.host(host).info.get("link_name")
     for attachment in work.volumes:
         place, key = work.conductor.services.volume.where(

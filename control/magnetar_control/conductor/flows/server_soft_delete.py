@@ -33,7 +33,7 @@ LOOK = 15.0
 
 def run_soft_deletion(work: Work) -> None:
     """Power the guest off; the server stays until it is restored or reclaimed (``reclaim_expired``). The image of a
-    shelved server is deleted: its root disk is still on the host. The action is retried while the host does not answer;
+    shelved server is deleted: the root disk is still on the host. The action is retried while the host does not answer;
     the server can be deleted meanwhile."""
     def do() -> dict[str, Any]:
         server = work.server

@@ -68,7 +68,7 @@ class Heartbeats:
                 self._wake_writer()
 
     def report_problem(self, host: str, problem: str) -> None:
-        """Queue the reason why a host is not up."""
+        """Queue *problem*, the reason why a host is not up, to be written with the next heartbeats."""
         with self._changed:
             if host in self._renewed:
                 self._problems[host] = problem

@@ -162,8 +162,8 @@ class HostWatch:
                    for key, known in zip(KEPT, saved[1:], strict=True))
 
     def _inventory(self, name: str, host: Mapping[str, Any]) -> None:
-        """Save the properties of the host *name*, and the limits that follow from its properties, the settings and its
-        aggregates, if any of these has changed."""
+        """Save the properties of the host *name*, and its limits, which follow from the properties, the settings and
+        its aggregates. Do nothing if none of these has changed."""
         conductor = self.conductor
         ratios = conductor.ratios_of(name)
         totals = (ratios, *(host.get(key) for key in KEPT))

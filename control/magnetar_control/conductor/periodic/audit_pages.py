@@ -105,7 +105,8 @@ def stuck_servers(reader: AuditReader) -> AuditSubjects:
 
 
 def _read_rows(reader: AuditReader, cell: CellMapping, database: Database, after: str) -> Page:
-    """Return the next servers of a cell, except servers on audited hosts, which ``_read_hosts`` reads."""
+    """Return the next servers of a cell after the server *after*, except servers on audited hosts (``_read_hosts``
+    reads them)."""
     rows = reader.ask_cell(cell, database, _ROWS, after=after, most=PAGE)
     reader.servers_seen += len(rows)
     ids = frozenset(row.id for row in rows if row.host not in reader.hosts or not reader.audits_cell(
@@ -147,7 +148,7 @@ def _read_users(reader: AuditReader, service: Any, after: str) -> Page:
 
 
 def _read_hosts(reader: AuditReader, after: str) -> Page:
-    """Return the next hosts: at least one, and together at most a page of servers."""
+    """Return the next hosts after the host *after*: at least one, and together at most a page of servers."""
     names = sorted(host.name for host in reader.hosts.values() if host.name > after and reader.audits_cell(
         host.cell_id))
     count = 0

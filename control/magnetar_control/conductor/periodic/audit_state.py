@@ -45,7 +45,7 @@ class AuditSubjects:
     usage: bool = False
 
     def __or__(self, other: AuditSubjects) -> AuditSubjects:
-        """Return the subjects of both pages together."""
+        """Return the subjects of this page and of *other* together."""
         return AuditSubjects(self.ids | other.ids, self.hosts | other.hosts, self.engine or other.engine,
                              self.usage or other.usage)
 

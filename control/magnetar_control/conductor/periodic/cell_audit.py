@@ -95,7 +95,8 @@ class CellAudit:
         return mark
 
     def _read_on(self, turn: AuditTurn, mark: AuditMark) -> AuditMark:
-        """Continue the slow pass until a page of servers is read. Return the new progress."""
+        """Continue the slow pass from *mark*, the progress, until a page of servers is read. Return the new progress.
+        """
         count = 0
         for subjects, position in itertools.islice(audit_pages(turn.reader, mark.position), SLOW_PAGES):
             count += len(turn.read_page(subjects).ids)
@@ -117,8 +118,9 @@ class AuditTurn:
         self.lasting: dict[Finding, None] = {}
 
     def read_page(self, subjects: AuditSubjects, *, fresh: bool = True) -> AuditState:
-        """Read a page, repair the findings that the last turn had too, and return the page. *fresh*: ``False`` for
-        suspects of the last turn, which are read again; the next turn then gets only findings that can be repaired."""
+        """Read a page about *subjects*, repair the findings that the last turn had too, and return the page. *fresh*:
+        ``False`` for suspects of the last turn, which are read again; the next turn then gets only findings that can be
+        repaired."""
         if not subjects or self.audit.conductor.over.is_set():
             return AuditState()
         began = time.monotonic()

@@ -77,7 +77,8 @@ def prepare_volumes(work: Work, host: str) -> tuple[list[Document], list[str]]:
 
 
 def _attachment_id(work: Work, block_device: BlockDevice) -> str:
-    """Return the id of the attachment of a new server's volume: the id with which the API reserved it, or a new one."""
+    """Return the id of the attachment of *block_device*, a new server's volume: the id with which the API reserved the
+    volume, or a new one."""
     return id_of_new(work.id, block_device["uuid"]) if block_device["source_type"] == "volume" else str(uuid.uuid4())
 
 

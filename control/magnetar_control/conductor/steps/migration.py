@@ -270,7 +270,7 @@ class MigrationTask:
         return self.work.sides(source_host, target_host, f"{source_host} or {target_host}")
 
     def _plan(self, kind: str, source_host: str, target_host: str) -> None:
-        """Create the networks on the target. Raise the refusal of either agent, before the server is moved."""
+        """Create the networks on the target. Raise the refusal of either host's agent, before the server is moved."""
         with self.sides(source_host, target_host) as (source, target):
             nics.make_nic_networks(self.work, target.client, target_host,
                                    self.conductor.services.network.ports(self.work.id))
@@ -374,7 +374,7 @@ def live_migration_options(settings: Settings, flavor: FlavorOfServer, volume_ba
 
 
 def live_migration_patience(settings: Settings, wish: Mapping[str, Any]) -> float:
-    """Return the seconds to wait for the agents: more than the migration may take."""
+    """Return the seconds to wait for the agents during the migration *wish*: more than the migration may take."""
     return max(settings.action_timeout, (wish.get("time_limit") or LONGEST_MIGRATION) + MIGRATION_MARGIN)
 
 

@@ -125,8 +125,8 @@ def run_joint_scheduling(works: Sequence[Work]) -> list[Work]:
 
 
 def _move_to_cell(placed: Sequence[Placed], began: str) -> None:
-    """Move new servers from cell0 into one cell. *began*: when their scheduling began. Set the ``continuation`` of each
-    work whose build begins immediately."""
+    """Move the new servers *placed* from cell0 into one cell. *began*: when their scheduling began. Set the
+    ``continuation`` of each work whose build begins immediately."""
     work, going = placed[0].work, {placement.work.id: placement for placement in placed}
     target = work.conductor.store.cell(placed[0].cell_id)
     with work.database.write() as source:

@@ -159,16 +159,16 @@ class ActionRunner:
             self._pool.submit(do, *in_hand)
 
     def _begin_together(self, database: Database, taken: Sequence[Any]) -> None:
-        """Begin several actions together, in a worker. The worker runs the first continuation; the others get workers
-        of their own."""
+        """Begin the actions *taken* together, in a worker. The worker runs the first continuation; the others get
+        workers of their own."""
         first, *further = self._begun(database, taken)
         for continuation in further:
             self._hand_out(self._do, continuation)
         self._do(first)
 
     def _begun(self, database: Database, taken: Sequence[Any]) -> list[Continuation | None]:
-        """Begin several actions together. Return the continuation of each: ``None`` if it has ended, the action itself
-        if it could not begin together with others."""
+        """Begin the actions *taken* together. Return the continuation of each: ``None`` if it has ended, the action
+        itself if it could not begin together with others."""
         works: dict[int, Work] = {}
         try:
             with database.read() as connection:
@@ -197,7 +197,7 @@ class ActionRunner:
         return [going[action.id] if action.id in going else Continuation(database, action) for action in taken]
 
     def _do(self, in_hand: Continuation | None) -> None:
-        """Run an action and its continuations, in a worker."""
+        """Run an action (*in_hand*) and its continuations, in a worker."""
         with self.conductor.places.working():
             while in_hand and not self.conductor.over.is_set():  # the rest is given back
                 self._begins(in_hand.database, in_hand.action)

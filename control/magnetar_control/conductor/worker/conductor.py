@@ -160,15 +160,15 @@ class Conductor:
         return Counter({host: min(many, share.left(host)) for host, many in room_by_host.items()})
 
     def begin_settling(self) -> None:
-        """Save the time of the first attempt to reach a host's agent, or to read heartbeats that other conductors
-        received. Later calls change nothing."""
+        """Save the present time as the first at which this conductor tried to learn whether a host is up: by calling
+        its agent, or from heartbeats that other conductors received. Later calls change nothing."""
         if self._settling_since is None:
             self._settling_since = time.monotonic()
 
     def settling(self) -> bool:
         """Return whether hosts that are up may still look down, because this conductor has not had the time to hear
-        them: the error "No valid host" means nothing then. On a busy machine the first attempt to reach a host comes
-        long after the conductor's start."""
+        them: then the error "No valid host" means nothing. The time counts from ``begin_settling``, which on a busy
+        machine comes long after the conductor's start."""
         if self._settling_since is None:
             return True
         young = time.monotonic() - self._settling_since < self.settings.host_down_after

@@ -106,8 +106,8 @@ def flow_on_host(fails: Callable[[Work, MagnetarError], None],
 
 def detachment_failed(work: Work, description: str, has: Callable[[Mapping[str, Any]], bool], error: MagnetarError,
                       keep: Callable[[Work], None] = lambda _work: None) -> None:
-    """Handle a refused detachment. If the guest still has the volume or NIC (*has* returns true for the server as its
-    host reports it), call *keep*, which saves that it stays attached, and end the action as failed.
+    """Handle a refused detachment. If the guest still has the volume or NIC, call *keep*, which saves that it stays
+    attached, and end the action as failed. *has*: returns whether the server, as its host reports it, has the device.
 
     If the guest has lost the device already, or the host does not answer, repeat the detachment until it is done.
     """

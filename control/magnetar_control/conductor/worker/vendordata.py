@@ -95,7 +95,7 @@ class Vendordata:
         return answers
 
     def _answer(self, target: VendordataTarget, body: bytes) -> Any:
-        """Return the answer of one target. Raises ``_Failed``."""
+        """Return the answer of one target to the request *body*. Raises ``_Failed``."""
         try:
             return self._asked(target, body, fresh=False)
         except _TokenRefused:

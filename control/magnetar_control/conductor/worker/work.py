@@ -382,8 +382,9 @@ class Work:
         self._end("done", None, values)
 
     def failed(self, error: BaseException, **values: Any) -> None:
-        """End the action as failed: save the fault and *values*. Users see no hosts and addresses in its message (of an
-        unexpected failure only the class, as in Nova), and its details only if its code is below 500."""
+        """End the action as failed: save the fault and *values*. The fault's message for users names no hosts and
+        addresses (for an unexpected failure only the class, as in Nova). Users see its details only if its code is
+        below 500."""
         code, message, details = 500, type(error).__name__, "".join(traceback.format_exception(error))[-4000:]
         if isinstance(error, MagnetarError):
             code, message = error.status, user_message(error)
@@ -445,5 +446,5 @@ class Work:
             self.database.ring(connection, servers.ACTIONS_BELL)
 
     def error(self, cause: BaseException) -> None:
-        """End the action as failed, with the server in error."""
+        """End the action as failed because of *cause*, with the server in error."""
         self.failed(cause, vm_state=ERROR)

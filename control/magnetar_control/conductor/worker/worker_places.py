@@ -57,7 +57,8 @@ class WorkerPlaces:
     @contextlib.contextmanager
     def resting(self, key: Key) -> Iterator[None]:
         """Free the worker's place, and the action's place at its host, within the block, while the action waits for a
-        guest: other actions can begin. Afterwards the action continues without a place, in addition to the others."""
+        guest: other actions can begin. Afterwards the action continues without a place, in addition to the others. If
+        ``GUESTS`` actions do so already, keep the places."""
         if not getattr(self._worker, "placed", False) or not self._guests.acquire(blocking=False):
             yield
             return

@@ -189,7 +189,8 @@ def free_action_slots(database: Database, connection: Connection, places: Collec
 
 def insert_running_actions(database: Database, connection: Connection, holder: str,
                            new: Sequence[Mapping[str, Any]]) -> list[ActionRow]:
-    """Insert actions as running and leased by *holder*, each of a different server; return their rows."""
+    """Insert the actions *new* (values of columns), each of a different server, as running and leased by *holder*;
+    return their rows."""
     mine = {"by": holder, "state": "running", "attempts": 1, **_own(database, "until", LEASE)}
     inserted = insert_returning_rows(connection, _statements(database.kind).begun, actions.c.server_id,
                                      [{**values, **mine} for values in new])
@@ -298,8 +299,8 @@ def _full(running: Sequence[RunningActions], limits: Limits) -> list[tuple[str, 
 
 def _fair(waiting: Sequence[QueuedAction], running: Sequence[RunningActions], count: int, limits: Limits,
           share: HostShare) -> list[int]:
-    """Return the ids of the *waiting* actions to lease, at most *count*: projects take turns, starting with the one
-    with the fewest running actions."""
+    """Return the ids of the *waiting* actions to lease, at most *count* and within *limits* and *share*: projects take
+    turns, starting with the one with the fewest running actions."""
     busy = _busy(running)
     work: Counter[str] = Counter()
     for group in running:

@@ -81,9 +81,9 @@ def bandwidth_placements(nics: Sequence[Asking], free_amounts: Mapping[str, int]
                          gives: Callable[[Mapping[str, str]], bool] | None = None) -> Iterator[dict[str, str]]:
     """Yield the possible placements of the NICs' bandwidth, as port to place; cards with the most bandwidth left first.
 
-    *free_amounts*: the unclaimed amount of each inventory of a host. *current_places*: port to the place that its NIC
-    keeps. *gives*: returns whether the host has the devices for a placement, possibly of only some NICs. The search
-    ends after ``STEPS`` steps.
+    *free_amounts*: the unclaimed amount of each inventory of a host. *isolate*: give each NIC a different place.
+    *current_places*: port to the place that its NIC keeps. *gives*: returns whether the host has the devices for a
+    placement, possibly of only some NICs. The search ends after ``STEPS`` steps.
     """
     order = sorted(nics, key=lambda nic: (-sum(nic.amounts.values()), nic.id))
     cards = _cards(free_amounts)

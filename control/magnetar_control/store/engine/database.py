@@ -99,8 +99,9 @@ def postgresql_now(plus: float = 0.0) -> Any:
 
 
 def advisory_lock(connection: Connection, *words: str) -> None:
-    """Wait for the lock that *words* name, and hold it until the transaction ends, so that other holders cannot change
-    what is counted under it. Does nothing on SQLite, where only one transaction writes at a time."""
+    """Wait for the lock that *words* name, and hold it until the transaction ends. Callers that count and change the
+    same rows take the same lock, so that counts stay right. Does nothing on SQLite, where only one transaction writes
+    at a time."""
     if connection.dialect.name == "postgresql":
         number = int.from_bytes(hashlib.sha256("\0".join(words).encode()).digest()[:8], "big", signed=True)
         connection.execute(_LOCK, {"number": number})
@@ -339,8 +340,8 @@ def drop_null_columns(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]
 
 def insert_returning_rows(connection: Connection, statement: Insert, key: Column[Any],
                           rows: Sequence[Mapping[str, Any]]) -> Sequence[Row[Any]]:
-    """Insert *rows*, and return all rows of the table with the same values of *key*. For several rows SQLAlchemy would
-    compile a RETURNING clause each time, which takes longer than a query."""
+    """Insert *rows* by *statement*, and return all rows of the table with the same values of *key*. For several rows
+    SQLAlchemy would compile a RETURNING clause each time, which takes longer than a query."""
     if len(rows) == 1:
         return connection.execute(returning_rows(statement), rows[0]).all()
     connection.execute(statement, rows)

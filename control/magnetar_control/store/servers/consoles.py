@@ -61,8 +61,8 @@ def consume_console_token(connection: Connection, database: Database, hash: str)
 
 
 def open_console_channels(connection: Connection, database: Database, hash: str, channels: int, seconds: float) -> bool:
-    """Use a token, but keep it for *channels* further channels, to be opened within *seconds*. Return ``False`` when it
-    was used before or is no longer valid."""
+    """Use the token with this *hash*, but keep it for *channels* further channels, to be opened within *seconds*.
+    Return ``False`` when it was used before or is no longer valid."""
     return connection.execute(update(tokens).where(
         tokens.c.hash == _HASH, tokens.c.expires_at > database.clock(), tokens.c.channels.is_(None)).values(
         channels=channels, expires_at=database.clock(seconds)), {"key": hash}).rowcount == 1
@@ -77,7 +77,7 @@ def consume_console_channel(connection: Connection, database: Database, hash: st
 
 
 def remove_console_token(connection: Connection, hash: str) -> None:
-    """Remove a token."""
+    """Remove the token with this *hash*."""
     connection.execute(delete(tokens).where(tokens.c.hash == _HASH), {"key": hash})
 
 

@@ -268,7 +268,8 @@ def _conditions(request: ServerListRequest, kind: str) -> list[Condition]:
 
 
 def _with_address(kind: str, version: int, pattern: str) -> Condition:
-    """Return the condition that an IP address of this version matches a regular expression."""
+    """Return the condition that one of a server's IP addresses of this *version* matches the regular expression
+    *pattern*."""
     if kind == "postgresql":
         each = func.jsonb_path_query(cast(servers.c.addresses, JSONB), literal_column(
             "'$.*[*].addr'::jsonpath")).table_valued("address", name="address")

@@ -228,8 +228,8 @@ def update_server_row(connection: Connection, id: str, **values: Any) -> None:
 
 
 def end_consoles(connection: Connection, id: str, vm_state: str | None) -> None:
-    """Remove the console tokens of a server that changes to a *vm_state* without consoles, so that no token of this run
-    of the guest opens a console of the next run."""
+    """Remove a server's console tokens if the *vm_state* that it gets allows no consoles (``None``: it keeps its
+    state): no token of this run of the guest must open a console of the next run."""
     if vm_state is not None and vm_state not in ACTIONS["remote_console"].states:
         consoles.remove_console_tokens(connection, id)
 
@@ -332,7 +332,7 @@ def request_server_action(connection: Connection, server: ServerRow, key: str, r
 def insert_action_row(connection: Connection, id: str, key: str, request_id: str, user_id: str, project_id: str,
                       args: Mapping[str, Any] | None = None, host: str | None = None, state: str = "queued",
                       message: str | None = None) -> int:
-    """Insert an action into the queue; return its id."""
+    """Insert the action *key* of the server *id* into the queue; return the action's id."""
     inserted = connection.execute(_ASKED, {
         "request_id": request_id, "server_id": id, "action": key, "project_id": project_id, "user_id": user_id,
         "start_time": utc_now(), "updated_at": utc_now(), "state": state, "args": json_text(args or {}), "host": host,
