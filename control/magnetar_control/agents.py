@@ -152,8 +152,8 @@ class Agents:
         client.close()
 
     def make(self, endpoint: str) -> AgentClient:
-        """Return a client of the agent at *endpoint*, outside of the pool. It has the name by which agents recognize
-        calls of the cloud (``CLOUD``)."""
+        """Return a client of the agent at *endpoint*, outside of the pool. The client has the name by which agents
+        recognize calls of the cloud (``CLOUD``)."""
         tls = self.tls if endpoint.startswith("https") else {}
         return AgentClient(endpoint, context=self.shared_context, timeout=self.timeout, agent_name=CLOUD, **tls)
 

@@ -67,7 +67,7 @@ class PortRequest(TypedDict):
 
 
 class AddressOfNic(TypedDict):
-    """An address of a port."""
+    """A fixed IP address of a port, with its subnet."""
 
     subnet_id: ReadOnly[str]
     ip_address: ReadOnly[str]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Ids in paths that are whole numbers."""
+"""Parsing of ids in URL paths that are whole numbers."""
 
 from __future__ import annotations
 

@@ -54,7 +54,7 @@ PROFILED = attrgetter("cell_id", "disabled", "cell_disabled", "forced_down", "in
 
 def can_plug_in(info: Mapping[str, Any], name: str) -> bool:
     """Return whether the host *name* can plug in ports of OVN: its agent's report *info* has no problem with OVN, and
-    names an OVN chassis that is called like the host."""
+    names an OVN chassis that has the host's name."""
     ovn_state = info.get("ovn") or {}
     return ovn_state.get("reason") == "" and ovn_state.get("chassis") == name
 

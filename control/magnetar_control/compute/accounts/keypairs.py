@@ -36,7 +36,7 @@ FIELD = "public_key"
 
 
 class NewKeypair(NamedTuple):
-    """A new key pair. *private_key*: only when it was generated here."""
+    """A new key pair. *private_key*: only if the cloud has generated the pair."""
 
     name: str
     user_id: str

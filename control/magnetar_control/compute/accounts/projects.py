@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Projects by name or id, for APIs whose users name them."""
+"""The search for a project's id by name or id, for APIs whose users name projects."""
 
 from __future__ import annotations
 

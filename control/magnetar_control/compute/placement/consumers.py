@@ -221,7 +221,7 @@ def normal_uuid(id: str) -> str:
 
 
 def _generation(rows: Sequence[ClaimRow]) -> int | None:
-    """Return the generation of the consumer of these rows; ``None`` for a new one."""
+    """Return the generation of the consumer whose allocations are *rows*; ``None`` for a new one, without rows."""
     return max((row.generation for row in rows), default=None)
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Prediction of a server's host: the same request to the scheduler as a conductor's, without a claim."""
+"""Prediction of a server's host: the scheduler is asked as by a conductor, but nothing is claimed."""
 
 from __future__ import annotations
 

@@ -191,8 +191,8 @@ class Whereabouts(NamedTuple):
 
 
 def console_whereabouts(cloud: Cloud, grant: ConsoleGrant) -> Whereabouts:
-    """Return the host to which a live migration has moved the console's server, or that one is in progress. Both fields
-    are unset if neither is the case, or if the server cannot be migrated live."""
+    """Return where the console's server is: the host to which a live migration has moved it, or that a live migration
+    is in progress. Both fields are unset if neither is the case, or if the server cannot be migrated live."""
     located_server = servers.find_server_row(cloud.store, grant.server.id)
     if located_server is None or located_server[1].vm_state not in ACTIONS["os-migrateLive"].states:
         return Whereabouts()

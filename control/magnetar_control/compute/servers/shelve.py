@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""shelve and unshelve: servers that are kept without a host. shelveOffload has no arguments
-(``server_actions.PLAIN``)."""
+"""shelve and unshelve: servers that are kept without a host. For shelveOffload see ``server_actions.PLAIN``."""
 
 from __future__ import annotations
 

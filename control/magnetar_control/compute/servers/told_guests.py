@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Marks for guests that must learn of a change that is in no column of their servers, such as a floating IP."""
+"""Marking of servers whose guests must learn of a change that is in no column of the server, such as a floating IP."""
 
 from __future__ import annotations
 

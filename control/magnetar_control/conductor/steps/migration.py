@@ -58,7 +58,8 @@ class NotMoved(Exception):
 
 
 class MigrationTask:
-    """A row of ``migrations``, with the action that it belongs to."""
+    """A migration during its action: its row in ``migrations``, and the methods that claim its hosts and move its
+    server."""
 
     #: Fields of the server that a resize changes on the target: flavor and hardware in the agent's form; set by its
     #: flow.

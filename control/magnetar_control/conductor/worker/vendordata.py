@@ -50,7 +50,8 @@ class VendordataTarget:
 
 
 class Vendordata:
-    """The vendor data of *settings*. *token* returns a token of a service user. Raises ``InvalidSettings``."""
+    """The operator's vendor data, as *settings* define it. *token* returns a token of a service user. Raises
+    ``InvalidSettings``."""
 
     def __init__(self, settings: Settings, token: Callable[[bool], str]) -> None:
         self.path, self.fatal = settings.vendordata_jsonfile_path, settings.vendordata_dynamic_failure_fatal

@@ -81,7 +81,7 @@ class DiskHost(SelectedRow):
 
 
 class HostSummary(NamedTuple):
-    """Name and id of a host, and columns that show whether the host or its cell has changed. Changes of columns that
+    """Name and id of a host, and columns that show whether the host or its cell has changed: changes of columns that
     are not here set ``updated_at``."""
 
     name: str

@@ -101,7 +101,7 @@ def _last_seen_of(rows: Sequence[Row[Any, Any, Any]], late: str,
 
 
 def fetch_service_rows(store: Store, default_zone: str, silence: float) -> list[Service]:
-    """Return all services: compute hosts by number, then conductors by name. One is down after *silence* seconds
+    """Return all services: compute hosts by number, then conductors by name. A service is down after *silence* seconds
     without a heartbeat."""
     with store.api.read() as connection:
         rows = hosts.fetch_every_host(connection, ServiceHost)
@@ -116,8 +116,8 @@ def fetch_service_rows(store: Store, default_zone: str, silence: float) -> list[
 
 
 def fetch_compute_services(store: Store, silence: float, rows: Sequence[ServiceHost]) -> list[Service]:
-    """Return the compute services of the hosts in *rows*, without their zones; down after *silence* seconds without a
-    heartbeat. Uses one query for each cell that has one of these hosts."""
+    """Return the compute services of the hosts in *rows*, without their zones. A host is down after *silence* seconds
+    without a heartbeat. Uses one query for each cell that has one of these hosts."""
     names_by_cell: dict[str, list[str]] = {}
     for row in rows:
         names_by_cell.setdefault(row.cell_id, []).append(row.name)

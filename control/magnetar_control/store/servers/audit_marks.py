@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The progress of the audit of a cell, which survives its conductors."""
+"""The stored progress of the audit of a cell, from which any conductor can continue."""
 
 from __future__ import annotations
 

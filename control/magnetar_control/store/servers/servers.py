@@ -228,8 +228,8 @@ def update_server_row(connection: Connection, id: str, **values: Any) -> None:
 
 
 def end_consoles(connection: Connection, id: str, vm_state: str | None) -> None:
-    """Remove a server's console tokens if the *vm_state* that it gets allows no consoles (``None``: it keeps its
-    state): no token of this run of the guest must open a console of the next run."""
+    """Remove a server's console tokens if its new *vm_state* allows no consoles: no token of this run of the guest may
+    open a console of the next run. Do nothing for ``None``: the vm_state stays."""
     if vm_state is not None and vm_state not in ACTIONS["remote_console"].states:
         consoles.remove_console_tokens(connection, id)
 
