@@ -96,7 +96,8 @@ class HostNuma:
             self.whole, self.free, self._coming, self._beside = _shared_form(whole), _shared_form(free), (), None
 
     def freed(self) -> None:
-        """Check servers against the whole cells, too, for ``LATE`` seconds, because a server has left the host."""
+        """For ``LATE`` seconds, accept servers that fit the whole cells, even if the free ones lack something, because
+        a server has left the host."""
         self._coming, self._freed = (), monotonic()
 
     def placed(self, needs: Needs | None) -> None:

@@ -20,7 +20,8 @@ from .request_spec import RequestSpec
 @dataclass(frozen=True)
 class Multipliers:
     """The multipliers of weighers in the settings, with Nova's names (filter_scheduler.*_weight_multiplier) and
-    defaults. A negative one stacks instead of spreads; ``soft_*``, ``pci`` and ``build_failure`` should be positive."""
+    defaults. A negative one stacks instead of spreads (io_ops: reverse); ``soft_*``, ``pci`` and ``build_failure``
+    should be positive."""
 
     cpu: float = 1.0
     ram: float = 1.0

@@ -80,8 +80,8 @@ def _metadata_item(properties: Metadata, key: str) -> str:
 
 
 def add_image_metadata(caller: Caller, id: str, metadata: Metadata) -> Metadata:
-    """Set the properties *metadata* of an image, and return all properties. Raises ``NotFound``, ``Forbidden``, also
-    for the name of a field."""
+    """Set the properties *metadata* of an image, and return all properties. Raises ``NotFound``, and ``Forbidden``,
+    also when *metadata* names a field of images."""
     return _change_metadata(caller, id, lambda have: {**have, **metadata})
 
 

@@ -22,7 +22,7 @@ GIB = 2**30
 def claimed_rescue_disk(caller: Caller, target: Target, image_id: str) -> Iterator[int]:
     """Claim disk for a rescue with this image, in addition to the server's own disks, and yield the size of the rescue
     disk in GiB, rounded up. If the body of the context raises, restore the claim that follows from the server's row.
-    Raises ``Conflict`` when the server's host has less disk left."""
+    Raises ``Conflict`` when the server's host has too little disk left."""
     size = _claim_rescue_disk(caller, target, image_id)
     try:
         yield size

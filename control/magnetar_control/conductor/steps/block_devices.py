@@ -244,8 +244,8 @@ def finish_build(work: Work, host: str, resource: Document, abroad: Collection[s
 
 
 def _save(work: Work, devices: Mapping[str, str]) -> None:
-    """Save the *devices* (by attachment id) in the server's list of volumes. Other volumes keep theirs: a server that
-    was on a host before may get more volumes meanwhile."""
+    """Save the device names *devices* (by attachment id) in the server's list of volumes. Other volumes keep their
+    names: a server that was on a host before may get more volumes meanwhile."""
     def named(attachments: list[Document]) -> list[Document]:
         return [{**attachment, "device": devices.get(attachment["attachment_id"], attachment["device"])}
                 for attachment in attachments]

@@ -204,8 +204,8 @@ class Work:
 
     @contextlib.contextmanager
     def sides(self, first_host: str, second_host: str, names: str) -> Iterator[tuple[Side, Side]]:
-        """Yield the agents of two hosts, which may be the same. Raises ``HostDown``, with *names* in its message, and
-        ``HostBusy``."""
+        """Yield the agents of two hosts, which may be the same. Raises ``HostDown``, whose message says *names* for the
+        hosts, and ``HostBusy``."""
         client = self.conductor.client
         try:
             with contextlib.ExitStack() as lent:

@@ -81,8 +81,8 @@ def fetch_quota_usage_of_cells(cells: Sequence[tuple[CellMapping, Database]], pr
 
 @cache
 def _usage_query(kind: str, of_user: bool) -> PreparedQuery:
-    """Return the query of ``fetch_quota_usage`` for an engine, built once. *of_user*: for one user of the project. Its
-    condition ``leaving > ''`` makes both engines use the small index of leaving servers."""
+    """Return the query of ``fetch_quota_usage`` for an engine, built once. *of_user*: for one user of the project. The
+    query's condition ``leaving > ''`` makes both engines use the small index of leaving servers."""
     owned = "project_id = :project AND user_id = :user" if of_user else "project_id = :project"
     sums = ", ".join(f"CAST(coalesce(sum({name}), 0) AS bigint) AS {name}" for name in COUNTED)
     vcpus, ram = (flavor_amount(kind, "servers", name) for name in ("vcpus", "ram"))

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Inventories of resource classes without a column in ``hosts``: custom classes, reported by agents or set by
-operators, and the bandwidth of physical networks (``core.bandwidth``: the class with the network's name).
+operators, and the bandwidth of physical networks (``core.bandwidth``: class names that contain the network's name).
 
 Functions take the connection of a transaction of the API database. A claim raises ``used`` with a conditional UPDATE
 (``claim_inventory``), after the counters of its host, and class by class in the order of their names.

@@ -28,7 +28,7 @@ class AuditMark(NamedTuple):
 
 
 def fetch_audit_mark(connection: Connection) -> AuditMark | None:
-    """Return the progress of the audit; ``None`` before the first one."""
+    """Return the progress of the audit; ``None`` before the first audit."""
     row = connection.execute(_FETCH).one_or_none()
     return None if row is None else AuditMark(*row)
 
