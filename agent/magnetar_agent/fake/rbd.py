@@ -26,6 +26,9 @@ class FakeRbdPool:
     def source(self, name: str) -> NetworkSource:
         return NetworkSource("rbd", f"{self.folder.name}/{name}", hosts=MONITORS, user=USER, secret=SECRET)
 
+    def identity(self) -> str:
+        return str(self.folder.resolve())
+
     def names(self) -> list[str]:
         with self._call("rbd_names"):
             return sorted(path.name for path in self.folder.iterdir() if "@" not in path.name and path.name != "room")

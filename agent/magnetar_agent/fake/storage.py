@@ -90,6 +90,11 @@ class Storage(Exports):
             total = int(room.read_text()) if room.exists() else PLENTY
             return total, max(0, total - _used(folder))
 
+    def pool_identity(self, pool: str) -> str:
+        """Return the real path of the pool's folder: hosts share a pool if their folders are links to one folder."""
+        with self._call("pool_identity"):
+            return str(self._there(pool).resolve())
+
     def rbd_pool(self, pool: str) -> FakeRbdPool:
         with self._call("rbd_pool"):
             return FakeRbdPool(self._there(pool), self._call)

@@ -17,6 +17,7 @@ from magnetar_agent.reconcile.documents import Documents
 from magnetar_agent.reconcile.locks import Locks
 from magnetar_core.operations import Operations
 
+from .background_reads import BackgroundReads
 from .changes import Changes
 from .cpu_meter import CpuMeter
 from .provider_config import read_provider_config
@@ -71,6 +72,8 @@ class LocalHost:
         self.documents = documents or Documents(settings.state_dir)
         self.operations = operations or Operations(settings.parallel)
         self.meter = CpuMeter()
+        #: State and size of each pool of volumes; see ``volumes.pool_reports``.
+        self.pool_reads: BackgroundReads[dict[str, Any]] = BackgroundReads()
         self.provider_config = read_provider_config(settings.provider_config_location, self.name)
         self.locks = Locks()
         self.links = links or Links(settings)

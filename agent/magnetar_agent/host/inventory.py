@@ -11,6 +11,7 @@ from magnetar_agent.reconcile.documents import CLOUD
 from magnetar_agent.servers import GIB, shares
 from magnetar_agent.servers.disks import own_disks, pmem, root_pool
 from magnetar_agent.servers.hardware import encrypted_memory, mdevs, memory, pci, placement
+from magnetar_agent.volumes.pool_reports import report_pools
 from magnetar_core.errors import MagnetarError
 from magnetar_core.hardware import machines, numa_providers
 from magnetar_core.kinds import Host
@@ -56,6 +57,7 @@ def host_usage(host: LocalHost) -> dict[str, Any]:
         "image_cache_gb": told.image_cache_gb(host), "injection": told.injection_status(host),
         "disk_gb": None if room.total is None else room.total // GIB,
         "disk_gb_free": None if room.free is None else room.free // GIB,
+        "pools": report_pools(host),
         "local_disks": {"format": host.settings.root_format, "pool": host.settings.root_pool or "",
                         "reason": room.reason},
     }

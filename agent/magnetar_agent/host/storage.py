@@ -170,6 +170,9 @@ class RbdPool(Protocol):
     def source(self, name: str) -> NetworkSource:
         """Return the location of the image *name* for QEMU, also if the image does not exist."""
 
+    def identity(self) -> str:
+        """Return the uuid of the cluster and the name of the pool."""
+
     def names(self) -> list[str]:
         """Return the names of all images."""
 
@@ -226,6 +229,10 @@ class HypervisorStorage(Protocol):
 
     def pool_room(self, pool: str) -> tuple[int, int]:
         """Return the pool's total and free bytes."""
+
+    def pool_identity(self, pool: str) -> str:
+        """Return FSID/POOL of a pool of Ceph, and the uuid of the volume group of any other pool. Raises
+        ``HypervisorError`` if it cannot be read."""
 
     def rbd_pool(self, pool: str) -> RbdPool:
         """Return the pool of Ceph that is behind a libvirt pool of type rbd."""

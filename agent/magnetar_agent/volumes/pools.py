@@ -12,6 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
+from magnetar_agent.host import mounts
 from magnetar_agent.host.file_modes import make_state_folder
 from magnetar_agent.host.storage import Disk, DiskKey, Progress
 from magnetar_agent.reconcile.documents import sync_folder
@@ -41,6 +42,8 @@ class Pool(Protocol):
     bytes. Every call may raise ``Conflict`` if the pool cannot be used now, and ``NoSpace``."""
 
     name: str
+    #: Its type in the agent's setting ``pools``.
+    kind: str
     #: Whether other hosts reach the same content.
     shared: bool
     #: Formats of the pool's content, the default first.
@@ -52,6 +55,12 @@ class Pool(Protocol):
 
     def capacity(self) -> int | None:
         """Return the total bytes of the pool; ``None`` if only a failed write shows that the pool is full."""
+
+    def room(self) -> tuple[int, int]:
+        """Return the total and free bytes. Raises ``OSError`` or ``MagnetarError`` if they cannot be read."""
+
+    def identity(self, host_name: str) -> str:
+        """Return which storage the pool is: the same text on each host that reaches it, and on no other."""
 
     def check_usable(self) -> None:
         """Raise ``Conflict`` if the pool cannot be used now."""
@@ -106,11 +115,23 @@ class FolderPool:
 
     def __init__(self, name: str, folder: Path, hypervisor: LocalHypervisor, mounted: bool) -> None:
         self.name, self.folder, self.hypervisor, self.shared = name, folder, hypervisor, mounted
+        self.kind = "nfs" if mounted else "dir"
 
     def capacity(self) -> int | None:
         """Return the total bytes of the file system of the folder, which need not exist yet."""
+        return self.room()[0]
+
+    def room(self) -> tuple[int, int]:
+        """Return total and free bytes of the file system of the folder, which need not exist yet."""
         existing = next(path for path in (self.folder, *self.folder.parents) if path.exists())
-        return shutil.disk_usage(existing).total
+        usage = shutil.disk_usage(existing)
+        return usage.total, usage.free
+
+    def identity(self, host_name: str) -> str:
+        """Return the source of the mount if a server is part of it (SERVER:EXPORT); otherwise host and path, since
+        another host cannot reach this file system."""
+        source = mounts.mount_source(self.folder) if self.shared else ""
+        return source if ":" in source else f"{host_name}:{self.folder}"
 
     def check_usable(self) -> None:
         """Raise ``Conflict`` if the folder must be a mount point and is not: a later mount would hide files that are

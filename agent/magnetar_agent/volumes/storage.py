@@ -57,10 +57,19 @@ class StoragePool:
                  wipe: int | None) -> None:
         self.name, self.pool, self.hypervisor, self.shared = name, libvirt_pool, hypervisor, shared
         self.scratch, self.wipe = scratch, None if shared else wipe
+        self.kind = "rbd" if shared else "lvm"
 
     def capacity(self) -> int | None:
         """Return ``None``: only an error of libvirt or the storage tells that the pool is full."""
         return None
+
+    def room(self) -> tuple[int, int]:
+        """Return total and free bytes, as libvirt or Ceph reports them."""
+        return self.hypervisor.rbd_room(self.pool) if self.shared else self.hypervisor.pool_room(self.pool)
+
+    def identity(self, host_name: str) -> str:
+        """Return FSID/POOL of Ceph, or the uuid of the volume group."""
+        return self.hypervisor.pool_identity(self.pool)
 
     def check_usable(self) -> None:
         """Raise ``Conflict`` unless libvirt knows the pool and it runs."""

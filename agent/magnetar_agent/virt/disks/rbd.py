@@ -150,6 +150,10 @@ class RbdTools:
         free = int(pool["stats"]["max_avail"])
         return free + int(pool["stats"].get("stored", pool["stats"]["bytes_used"])), free
 
+    def identity(self) -> str:
+        """Return the uuid of the cluster (``ceph fsid``) and the name of the pool."""
+        return f"{self._run('ceph', 'read the uuid of the cluster', 'fsid').strip()}/{self.pool}"
+
     def _new(self, name: str, purpose: str, *words: str) -> None:
         try:
             self._rbd(purpose, *words)

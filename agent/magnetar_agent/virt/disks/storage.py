@@ -12,6 +12,7 @@ import logging
 import os
 import time
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, TypeVar
 from xml.etree import ElementTree as ET
 
@@ -27,7 +28,7 @@ from .rbd import RbdTools, RoomSeen
 from .rbd_export import exported_image
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Mapping
     from contextlib import AbstractContextManager
 
     from magnetar_agent.host.storage import CephImage
@@ -37,6 +38,8 @@ T = TypeVar("T")
 log = logging.getLogger(__name__)
 #: Seconds between two attempts to start a pool.
 AGAIN = 20.0
+#: Seconds for which the identity of a pool counts as unchanged.
+IDENTITY_KEPT = 600.0
 #: Messages of LVM's tools, file systems and libvirt when there is no room.
 _FULL = ("insufficient free space", "insufficient suitable", "not enough free space", "no space left on device")
 #: The prefix for LVM's tools: the agent's unit may not use the device mapper, so systemd starts them in their own unit.
@@ -51,6 +54,8 @@ class Storage:
     templates: Path
     qemu_user: Callable[[], tuple[int, int]]
     _rbd_room: RoomSeen | None = None
+    #: By pool, when its identity was read, and the identity.
+    _identities: Mapping[str, tuple[float, str]] = MappingProxyType({})
 
     def start_pools(self, conn: Any) -> None:
         """Call virStoragePoolCreate for stopped RBD pools until all run, or the connection ends: after a power cut a
@@ -158,6 +163,16 @@ class Storage:
         return RbdTools(self._in(pool, "look", lambda storage_pool: rbd_source(storage_pool.XMLDesc(), "",
                                                                                storage_pool)))
 
+    def pool_identity(self, pool: str) -> str:
+        """Return FSID/POOL of Ceph (``ceph fsid``), or the uuid of the volume group (``vgs``). Each is read every
+        ``IDENTITY_KEPT`` seconds only, because a process must be started for it."""
+        known = self._identities.get(pool)
+        if known is None or time.monotonic() > known[0] + IDENTITY_KEPT:
+            kind, group = self._in(pool, "look", lambda storage_pool: _type_and_source(storage_pool.XMLDesc()))
+            identity = self.rbd_pool(pool).identity() if kind == "rbd" else _group_uuid(group)
+            self._identities = {**self._identities, pool: (known := (time.monotonic(), identity))}
+        return known[1]
+
     def export_image(self, image: CephImage) -> AbstractContextManager[tuple[int, Iterator[bytes]]]:
         """Return a context manager that yields size and content of an RBD image; see ``rbd_export``."""
         return exported_image(image, self.qemu_user())
@@ -193,6 +208,19 @@ class Storage:
 def _extend(path: str, size: int) -> None:
     words = ["lvextend", "--quiet", "--size", f"{size}b", "--", path]
     run_program([*_OUTSIDE, *words] if _SYSTEMD.is_dir() else words, f"grow the logical volume {path}")
+
+
+def _type_and_source(xml: str) -> tuple[str, str]:
+    """Return the type of a libvirt pool and the name of its source, from its *xml*."""
+    pool = ET.fromstring(xml)  # noqa: S314 (libvirt wrote it)
+    return pool.get("type", ""), pool.findtext("source/name") or pool.findtext("name") or ""
+
+
+def _group_uuid(group: str) -> str:
+    """Return the uuid of a volume group of LVM."""
+    words = ["vgs", "--noheadings", "--options", "vg_uuid", "--", group]
+    return run_program([*_OUTSIDE, *words] if _SYSTEMD.is_dir() else words,
+                       f"read the uuid of the volume group {group}").strip()
 
 
 def _zero(path: Path, size: int) -> None:

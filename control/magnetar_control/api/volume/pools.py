@@ -8,6 +8,7 @@ from typing import Any
 
 from magnetar_control.api.query import check_known
 from magnetar_control.services.volume import EmbeddedVolumes
+from magnetar_control.services.volume.pools import UP, PoolOnHost
 from magnetar_control.services.volume.type_specs import BACKEND_NAME, CAPABILITIES, POOL, PROTOCOL, VENDOR
 from magnetar_control.web import Request
 from magnetar_control.web.application import Guarded, guarded_route
@@ -31,16 +32,20 @@ class PoolRoutes:
                 guarded_route("GET capabilities/{host}", self.capabilities, who="admin")]
 
     def pools(self, request: Request) -> Document:
-        """Return each pool of each host, with ``detail=true`` also its size. All pools of a host have the size of the
-        host's disk, because the capacity of other kinds of pools is unknown."""
+        """Return each pool of each host, with ``detail=true`` also its size. A pool that several hosts reach is listed
+        for each of them, with the same ``location_info``. A host that has not reported its pools has all of them, with
+        the size of its disk."""
         check_known(request, ("detail", *POOL_FILTERS))
         query = dict(request.query)
         pools = self.service.types.pools
         if "volume_type" in query:  # 3.35
             pools = (self.service.types.find(request.context, query["volume_type"]).pool,)
         detailed = TRUTH.check(query.get("detail", "false"), "detail")
-        pool_documents = [_pool(host, pool, detailed) for host in self.service.reach.hosts()
-                          for pool in pools]
+        reported = {(pool.host, pool.name): pool for pool in self.service.host_pools()}
+        reporting = {host for host, _name in reported}
+        pool_documents = [_pool(host, pool, detailed, reported.get((host["name"], pool)))
+                          for host in self.service.reach.hosts() for pool in pools
+                          if host["name"] not in reporting or (host["name"], pool) in reported]
         return {"pools": [document for document in pool_documents if query.get("name") in (None, document["name"])]}
 
     def capabilities(self, request: Request) -> Document:
@@ -54,9 +59,15 @@ class PoolRoutes:
                 "visibility": "public", "replication_targets": [], "properties": {}}
 
 
-def _pool(host: Any, pool: str, detailed: bool) -> Document:
-    name = f"{host['name']}@{BACKEND_NAME}#{pool}"
-    return {"name": name, "capabilities": {
-        **CAPABILITIES, "multiattach": True, POOL: pool, "backend_state": "up" if host["up"] else "down",
-        "total_capacity_gb": host["disk_gb"], "free_capacity_gb": host["disk_gb_free"],
-        "reserved_percentage": 0}} if detailed else {"name": name}
+def _pool(host: Any, name: str, detailed: bool, reported: PoolOnHost | None) -> Document:
+    """Return a host's pool under Cinder's names. *reported*: what the host's agent has reported of it."""
+    full_name = f"{host['name']}@{BACKEND_NAME}#{name}"
+    if not detailed:
+        return {"name": full_name}
+    up = host["up"] and (reported is None or reported.state == UP)
+    size = {"total_capacity_gb": host["disk_gb"], "free_capacity_gb": host["disk_gb_free"]} if reported is None else {
+        "total_capacity_gb": reported.total_gb, "free_capacity_gb": reported.free_gb, "pool_id": reported.id,
+        "location_info": reported.identity, "pool_type": reported.kind, "shared": reported.shared}
+    return {"name": full_name, "capabilities": {
+        **CAPABILITIES, "multiattach": True, POOL: name, "backend_state": "up" if up else "down", **size,
+        "reserved_percentage": 0}}

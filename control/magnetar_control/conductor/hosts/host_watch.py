@@ -12,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import threading
+import time
 from collections.abc import Mapping, Sequence
 from functools import cached_property, partial
 from operator import attrgetter
@@ -24,6 +25,7 @@ from magnetar_control.conductor.steps import host_groups
 from magnetar_control.conductor.steps.migration import remove_server_from_host
 from magnetar_control.conductor.worker.action_notifications import tell_power
 from magnetar_control.conductor.worker.conductor import Conductor
+from magnetar_control.services.volume.pools import save_host_pools, without_free_space
 from magnetar_control.store.engine.database import ChangeCheck, utc_now
 from magnetar_control.store.engine.tables import servers
 from magnetar_control.store.hosts import cell_look, host_leases, hosts
@@ -44,6 +46,8 @@ log = logging.getLogger(__name__)
 LOOK = 3.0
 #: Seconds after which hosts are read although the API database looks unchanged.
 UNCHANGED = 30.0
+#: Seconds between two writes of the free space of a host's pools.
+POOL_SIZES = 30.0
 #: Properties of a host that are saved when they change.
 KEPT = ("vcpus", "memory_mb", "disk_gb", "agent_version", "hypervisor_version", "consoles", "traits", "cpu_info",
         "architecture", "emulated_architectures", "virt_types", "machine_types", "address", "pcpus", "numa_cells",
@@ -65,6 +69,8 @@ class HostWatch:
     def __init__(self, conductor: Conductor) -> None:
         self.conductor = conductor
         self._kept: dict[str, tuple[Any, ...]] = {}
+        #: The reported pools of each host that are saved, and when they were saved.
+        self._pools: dict[str, tuple[float, Any]] = {}
         #: Hosts of all cells in the last round.
         self._hosts: frozenset[str] = frozenset()
         #: What operators have set for the hosts of the cell, in the last round.
@@ -121,6 +127,7 @@ class HostWatch:
         names = [name for name, host in conductor.states.hosts.items() if host.profile.cell_id == conductor.cell.id]
         for name in list(self._kept.keys() - conductor.states.hosts.keys()):
             del self._kept[name]
+            self._pools.pop(name, None)
         for name in self._hosts - conductor.states.hosts.keys():
             conductor.delivery.forget(name)  # a new host with this name has nothing
         self._hosts = frozenset(conductor.states.hosts)
@@ -158,8 +165,25 @@ class HostWatch:
         saved = self._kept.get(name)
         if saved is None or saved[0] != self.conductor.ratios_of(name):
             return False
+        if not self._has_pools(name, heartbeat.get("pools")):
+            return False
         return all((value := heartbeat.get(key)) is None or value == known
                    for key, known in zip(KEPT, saved[1:], strict=True))
+
+    def _has_pools(self, name: str, reports: Any) -> bool:
+        """Return whether the reported pools of the host *name* are saved. Changes of their free space are saved every
+        ``POOL_SIZES`` seconds only, since each write changes it."""
+        moment, saved = self._pools.get(name, (0.0, None))
+        if reports is None or reports == saved:
+            return True
+        return time.monotonic() < moment + POOL_SIZES and without_free_space(reports) == without_free_space(saved)
+
+    def _save_pools(self, name: str, reports: Any) -> None:
+        """Save the pools that the host *name* reports, unless they are saved."""
+        if not self._has_pools(name, reports):
+            with self.conductor.store.api.write() as connection:
+                save_host_pools(connection, name, reports)
+            self._pools[name] = time.monotonic(), reports
 
     def _inventory(self, name: str, host: Mapping[str, Any]) -> None:
         """Save the properties of the host *name*, and its limits, which follow from the properties, the settings and
@@ -167,9 +191,13 @@ class HostWatch:
         conductor = self.conductor
         ratios = conductor.ratios_of(name)
         totals = (ratios, *(host.get(key) for key in KEPT))
+        try:
+            self._save_pools(name, host.get("pools"))
+        except MALFORMED as error:
+            raise malformed_report_error(error) from error
         if self._kept.get(name) == totals:
             return
-        report = {key: value for key, value in host.items() if key not in TOLD}
+        report = {key: value for key, value in host.items() if key not in (*TOLD, "pools")}
         if row := conductor.states.rows.get(name):
             check_scheduler_reads(conductor.states, row, report)
         try:

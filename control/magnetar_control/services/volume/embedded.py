@@ -21,6 +21,7 @@ from magnetar_core.image_format import is_encrypted
 
 from . import attachments, quotas, volumes
 from .actions import ADMIN, FREEING, extend_volume, reimage_volume, upload_image
+from .pools import PoolOnHost, fetch_host_pools
 from .rows import (
     OWN,
     VolumeListing,
@@ -65,13 +66,18 @@ class EmbeddedVolumes:
                  limits: Mapping[str, int] | None = None, keys: KeyManager | None = None) -> None:
         self.database, self.images, self.zone = database, images, zone
         self.quota = quotas.build_volume_quotas(limits or {})
-        self.reach = Reach(hosts, agents, ensure_image, images, keys)
+        self.reach = Reach(hosts, agents, ensure_image, images, keys, self.host_pools)
         self.types = TypeStore(database, tuple(pools))
         self.volumes, self.snapshots = VolumeStore(database), SnapshotStore(database)
         self.attachments = attachments.AttachmentStore(database, used)
         self.transfers = TransferStore(database, self.quota)
         self.show, self.snapshot = self.volumes.find, self.snapshots.find
         self.worker = Worker(database, self.reach, pause)
+
+    def host_pools(self) -> list[PoolOnHost]:
+        """Return all pools of all hosts, as their agents have reported them."""
+        with self.database.read() as connection:
+            return fetch_host_pools(connection)
 
     def create_snapshot(self, context: Context, volume_id: str, **fields: Any) -> Document:
         """Create and return a snapshot. Further *fields*: description, metadata, ``in_use`` (false: not of a volume in
@@ -144,7 +150,7 @@ class EmbeddedVolumes:
                       encryption_key_id=volumes.key_id(id) if chosen and chosen.encryption else None)
         near = self._near(context, fields.get("hints") or {})
         if not values["host"] and not copied:
-            values["host"] = self.reach.roomiest(near)
+            values["host"] = self.reach.roomiest(values["pool"] or str(values["volume_type"]), near)
         if near:
             store: SnapshotStore | VolumeStore = self.snapshots if fields.get("snapshot_id") else self.volumes
             lies = store.show(context, copied)["host"] if copied else values["host"]

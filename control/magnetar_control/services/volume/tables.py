@@ -40,8 +40,26 @@ type_projects = Table(
     Column("type_id", UUID, ForeignKey("volume_types.id", ondelete="CASCADE"), primary_key=True),
     Column("project_id", NAME, primary_key=True))
 
+#: The storage pools that agents have reported. *identity*: the same on each host that reaches the pool. *shared*:
+#: whether several hosts can reach it. Sizes in GiB, as of the last report.
+pools = Table(
+    "pools", API, Column("id", UUID, primary_key=True), Column("identity", Text, nullable=False, unique=True),
+    Column("kind", String(16), nullable=False), Column("shared", Boolean, nullable=False),
+    Column("total_gb", Integer), Column("free_gb", Integer), *timestamp_columns())
+
+#: The hosts that reach a pool. *name*: its name in the agent's settings. *state*: up, or down because of *reason*.
+pool_hosts = Table(
+    "pool_hosts", API,
+    Column("host", NAME, ForeignKey("hosts.name", ondelete="CASCADE"), primary_key=True),
+    Column("name", NAME, primary_key=True),
+    Column("pool_id", UUID, ForeignKey("pools.id", ondelete="CASCADE"), nullable=False),
+    Column("state", String(8), nullable=False), Column("reason", Text, nullable=False, default=""),
+    Index("pool_hosts_pool", "pool_id"))
+
 volumes = Table(
     "volumes", API, *_thing(), Column("volume_type", NAME, nullable=False),
+    # The pool with the content, once that is made and the agent has reported the pool.
+    Column("pool_id", UUID),
     # The agents' pool of the volume. Null: the pool with the name of the type.
     Column("pool", NAME),
     # The key of an encrypted volume, in the key manager.
@@ -58,7 +76,7 @@ volumes = Table(
     # While an image is made from the volume: {image_id}.
     Column("upload", JsonColumn),
     Index("volumes_project", "project_id", "created_at", "id"), Index("volumes_created", "created_at", "id"),
-    Index("volumes_task", "task"))
+    Index("volumes_task", "task"), Index("volumes_pool", "pool_id"))
 
 snapshots = Table(
     "volume_snapshots", API, *_thing(), Column("volume_id", UUID, nullable=False),

@@ -43,6 +43,7 @@ from magnetar_control.store.engine.database import ChangeCheck, Database, utc_no
 from magnetar_core.document import Document
 from magnetar_core.errors import Conflict, HypervisorDown, MagnetarError, TimedOut, Unavailable, Unreachable
 
+from .pools import UP, PoolOnHost, find_pool_on_host
 from .tables import snapshots, volumes
 
 log = logging.getLogger(__name__)
@@ -69,13 +70,15 @@ Row = Mapping[Any, Any]
 @dataclass(frozen=True)
 class Reach:
     """Access to hosts. *hosts* returns [{name, endpoint, disk_gb, disk_gb_free, up}]. *ensure_image* makes a host have
-    an image. *images*: the image service, for uploads. *keys*: the key manager of encrypted volumes."""
+    an image. *images*: the image service, for uploads. *keys*: the key manager of encrypted volumes. *pools* returns
+    the pools that hosts have reported."""
 
     hosts: Hosts
     agents: Agents
     ensure_image: Callable[[str, str], None]
     images: Images | None = None
     keys: KeyManager | None = None
+    pools: Callable[[], Iterable[PoolOnHost]] = list
 
     def client(self, name: str) -> AbstractContextManager[AgentClient]:
         """Return a client of a host's agent. If the host is down, the client gives up early, so that its volumes do not
@@ -85,11 +88,22 @@ class Reach:
                 return self.agents.client(host["endpoint"], None if host["up"] else PATIENCE)
         raise Unreachable(f"There is no host {name!r} in this cloud now.")
 
-    def roomiest(self, fits: Callable[[str], bool] | None = None) -> str | None:
-        """Return the host that is up and has the most free disk, among the hosts that *fits* accepts; ``None`` if there
-        is none."""
-        up = [host for host in self.hosts() if host["up"] and (fits is None or fits(host["name"]))]
-        return max(up, key=lambda host: (host["disk_gb_free"], host["name"]))["name"] if up else None
+    def roomiest(self, pool: str, fits: Callable[[str], bool] | None = None) -> str | None:
+        """Return the host that is up and has the most room in its *pool*, among the hosts that *fits* accepts; ``None``
+        if there is none. A host that has not reported its pools is taken to have the pool on its disk."""
+        reported: dict[str, dict[str, PoolOnHost]] = {}
+        for reported_pool in self.pools():
+            reported.setdefault(reported_pool.host, {})[reported_pool.name] = reported_pool
+        free = {}
+        for host in self.hosts():
+            name = host["name"]
+            if not host["up"] or not (fits is None or fits(name)):
+                continue
+            if name not in reported:
+                free[name] = host["disk_gb_free"]
+            elif (pool_there := reported[name].get(pool)) is not None and pool_there.state == UP:
+                free[name] = pool_there.free_gb or 0
+        return max(free, key=lambda name: (free[name], name)) if free else None
 
 
 class Worker:
@@ -275,9 +289,9 @@ class Worker:
         there."""
         if row["host"]:
             return str(row["host"])
-        host = self.reach.roomiest()
+        host = self.reach.roomiest(row["pool"] or row["volume_type"])
         if host is None:
-            raise Unreachable("No compute host is up that could hold the volume.")
+            raise Unreachable("No compute host is up that has the volume's pool.")
         with self.database.write() as connection:
             if not connection.execute(update(volumes).where(_mine(volumes, row)).values(host=host)).rowcount:
                 raise Conflict(f"Volume {row['id']} was deleted before it was made.")
@@ -317,7 +331,9 @@ def _create_volume(worker: Worker, row: Row) -> Document:
     if row["encryption_key_id"]:
         want.update(format="luks", key=_key(worker, row))
     worker.ensure(row, "volume", want)
-    return {"status": "available", "host": row["host"]}
+    with worker.database.read() as connection:
+        pool = find_pool_on_host(connection, row["host"], want["pool"])
+    return {"status": "available", "host": row["host"], "pool_id": pool.id if pool else None}
 
 
 def _key(worker: Worker, row: Row) -> str:

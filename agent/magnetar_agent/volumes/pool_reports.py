@@ -1,0 +1,53 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The host's pools as it reports them (``pools`` of ``kinds.Host``): identity, size and state.
+
+The identity says which storage a pool is, whatever its name or path on a host: two hosts that report the same identity
+reach the same content.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING
+
+from magnetar_core.errors import MagnetarError
+
+from . import GIB, pools
+
+if TYPE_CHECKING:
+    from magnetar_agent.host.host import LocalHost
+    from magnetar_agent.reconcile.documents import Fields
+
+    from .pools import Pool
+
+UP, DOWN = "up", "down"
+#: Seconds that a pool may take to answer before it counts as down.
+SLOW = 30.0
+
+
+def report_pools(host: LocalHost) -> list[Fields]:
+    """Return the report of each pool, by name. A pool that hangs delays nothing: it is reported as down after ``SLOW``
+    seconds."""
+    found = {pool.name: pool for pool in pools.all_pools(host)}
+    latest = host.pool_reads.latest({name: partial(_read_pool, host, pool) for name, pool in found.items()})
+    reports = []
+    for name, pool in found.items():
+        values, seconds = latest[name]
+        if values is None or seconds > SLOW:
+            values = {**(values or {}), "state": DOWN, "reason": f"It has not answered for {seconds:.0f} s."
+                      if seconds > SLOW else "It was not read yet."}
+        reports.append({"name": name, "kind": pool.kind, "identity": None, "shared": pool.shared, "total_gb": None,
+                        "free_gb": None, **values})
+    return reports
+
+
+def _read_pool(host: LocalHost, pool: Pool) -> Fields:
+    try:
+        pool.check_usable()
+        identity = f"{pool.kind}:{pool.identity(host.name)}"
+        total, free = pool.room()
+    except MagnetarError as error:
+        return {"state": DOWN, "reason": error.message}
+    except OSError as error:
+        return {"state": DOWN, "reason": f"It cannot be read: {error.strerror}."}
+    return {"identity": identity, "total_gb": total // GIB, "free_gb": free // GIB, "state": UP, "reason": ""}
