@@ -59,7 +59,7 @@ def _resource_entries(module: Any) -> dict[str, Any]:
     options = {option.name for option in module.options}
     alternative = "a list or a running operation" if "servers" in options else "a running operation"
     description = f"The {label(kind.noun)} after the task; in check mode, as it would be."
-    if "state" in options:
+    if "state" in options - {field.name for field in kind.settable()}:
         description += f" With O(state=absent), the last known {label(kind.noun)}, or V(null) if there was none."
     return {
         kind.noun: {

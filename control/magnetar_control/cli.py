@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from magnetar_core.errors import InvalidField, MagnetarError
 
-from . import fence_commands, hardware_commands, policy_command, room_commands
+from . import fence_commands, hardware_commands, host_commands, policy_command, room_commands
 from . import settings_file as configuration
 
 if TYPE_CHECKING:
@@ -66,6 +66,7 @@ def subcommands(commands: Commands) -> None:
                      "one JSON object per line")
     old.add_argument("--dry-run", action="store_true", help="only report the numbers")
     _add_cell_commands(commands)
+    host_commands.add_host_commands(_add_command, partial(_add_group, commands))
     fence_commands.add_fence_commands(_add_command, partial(_add_group, commands))
     room_commands.add_room_command(_add_command, partial(_add_group, commands))
     policy_command.add_policy_commands(_add_command, partial(_add_group, commands))

@@ -148,6 +148,7 @@ class Settings:
         "Whether the CPUs of a guest slow down if it writes memory faster than the network copies it. No effect with "
         "post-copy.", True)
     migrate_max_retries: int = _doc("How many further hosts a live migration tries after a refusal; -1: all.", -1, -1)
+    drain_parallel_moves: int = _doc("How many servers a drain of a host moves at the same time.", 2, 1)
     action_timeout: float = _doc("Seconds that a step on a host may take.", 3600.0)
     specs_without_effect: typing.Literal["refuse", "warn"] = _doc(
         "What happens to requests with extra specs, image properties or Nova's scheduler hints without effect here. "

@@ -25,6 +25,7 @@ CASES = [
     ("server_action", {"name": "", "action": "reboot"}, f"name: {EMPTY}."),
     ("server_action", {"name": None, "action": "reboot"}, NEEDED),
     ("cell", {"name": ""}, f"name: {EMPTY}."), ("compute_service", {"name": None}, f"name: {EMPTY}."),
+    ("host_maintenance", {"name": "", "state": "enabled"}, f"name: {EMPTY}."),
     ("instance_action_info", {"server": ""}, f"server: {EMPTY}."),
     ("migration", {"server": "", "destination": "unix:///x"}, f"server: {EMPTY}."),
     ("volume_attachment", {"server": "x", "volume": "", "state": "absent"}, f"volume: {EMPTY}."),

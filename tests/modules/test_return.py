@@ -105,6 +105,7 @@ def test_of_clouds(cloud):
             ("cell", [made, {"name": "cell9", "disabled": True}, {"name": "cell9", "state": "absent"}]),
             ("compute_service", [{**kvm1, "disabled_reason": "x", "status": "disabled"},
                                  {**kvm1, "status": "enabled"}]),
+            ("host_maintenance", [{**kvm1, "state": "maintenance", "reason": "x"}, {**kvm1, "state": "enabled"}]),
             ("resource_provider", [{**kvm1, "own_inventories": {"VCPU": {"reserved": 1}, "CUSTOM_A": {"total": 2}}},
                                    {**kvm1, "own_traits": ["CUSTOM_B"]}]),
             ("aggregate", [{**fast, "hosts": ["kvm1"]}, {**fast, "metadata": {"ssd": "true"}}]),
@@ -135,8 +136,9 @@ def test_of_clouds(cloud):
     check("share_attachment_info", cloud("share_attachment_info", share="files"))
     cloud("share_attachment", **shared, state="absent")
     cloud("server", name="web1", state="running")
-    for module in ("aggregate", "availability_zone", "capacity", "cell", "compute_service", "hypervisor", "limits",
-                   "migration", "quota", "resource_provider", "server_group", "trait", "usage", "volume_type"):
+    for module in ("aggregate", "availability_zone", "capacity", "cell", "compute_service", "host_maintenance",
+                   "hypervisor", "limits", "migration", "quota", "resource_provider", "server_group", "trait", "usage",
+                   "volume_type"):
         found = cloud(f"{module}_info")
         assert not found.get("failed"), found
         check(f"{module}_info", found)
@@ -217,7 +219,7 @@ def test_every_module_is_checked():
     text = Path(__file__).read_text()
     known = {name for noun in CASES for name in (noun, f"{noun}_info")} | {
         "aggregate_info", "availability_zone_info", "capacity_info", "cell_info", "compute_service_info",
-        "hypervisor_info", "limits_info", "quota_info", "resource_provider_info", "server_group_info", "trait_info",
+        "host_maintenance_info", "hypervisor_info", "limits_info", "quota_info", "resource_provider_info", "server_group_info", "trait_info",
         "usage_info", "floating_ip_info", "port_info", "router_info", "security_group_info", "subnet_info",
         "address_group_info", "qos_policy_info", "trunk_info", "address_scope_info", "subnet_pool_info",
         "volume_type_info"}

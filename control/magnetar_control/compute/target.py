@@ -65,12 +65,28 @@ def check_action_allowed(caller: Caller, target: Target, key: str) -> None:
     action, server = ACTIONS[key], target.row
     if action.locked:
         check_unlocked(caller, server)
+    if action.starts:
+        tpm_secrets.check_tpm_start(caller, server, key)
+    check_server_carries(server, key)
+    if servers.action_is_allowed(server, key):
+        return
+    label = action.label or key
+    if action.states != ANY and server.vm_state not in action.states:
+        raise Conflict(f"Cannot '{label}' instance {server.id} while it is in vm_state {server.vm_state}")
+    if not action.during(server.task_state):
+        raise Conflict(f"Cannot '{label}' instance {server.id} while it is in task_state {server.task_state}")
+    raise Conflict(f"Instance {server.id} is not ready: it has no host, so '{label}' is not possible. Delete it; its "
+                   "fault says why it got none.")
+
+
+def check_server_carries(server: ServerRow, key: str) -> None:
+    """Raise ``Conflict`` when the server has something that the action *key* cannot save or take along: shares, a TPM,
+    encrypted disks, hardware of its host."""
+    action = ACTIONS[key]
     label = action.label or key
     if action.bare and server.stored.shares != servers.NO_SHARES:
         raise Conflict(f"Cannot '{label}' instance {server.id}: it has shares, which bind it to its host. Detach them "
                        "first.")
-    if action.starts:
-        tpm_secrets.check_tpm_start(caller, server, key)
     if action.tpm != ANY_TPM and (security := server_tpm_security(server)) and security not in action.tpm:
         why = (f"its secret is the {security}'s (hw:tpm_secret_security), and no other host could open it now. Migrate "
                "it cold (migrate)." if action.tpm else "what is in its TPM would not come along.")
@@ -81,14 +97,6 @@ def check_action_allowed(caller: Caller, target: Target, key: str) -> None:
                        "the image would hold what they hold in clear text.")
     if action.carries and (why := host_bound_hardware(server, live=action.kind == "live")):
         raise Conflict(f"Operation '{label}' not supported for instance {server.id}, which has {why}")
-    if servers.action_is_allowed(server, key):
-        return
-    if action.states != ANY and server.vm_state not in action.states:
-        raise Conflict(f"Cannot '{label}' instance {server.id} while it is in vm_state {server.vm_state}")
-    if not action.during(server.task_state):
-        raise Conflict(f"Cannot '{label}' instance {server.id} while it is in task_state {server.task_state}")
-    raise Conflict(f"Instance {server.id} is not ready: it has no host, so '{label}' is not possible. Delete it; its "
-                   "fault says why it got none.")
 
 
 def boots_from_volume(server: ServerRow) -> bool:

@@ -383,6 +383,9 @@ class Volumes(Protocol):
     def hosts_of_volumes(self, ids: Collection[str]) -> Mapping[str, str]:
         """Return the hosts of volumes by uuid. Volumes without a host, and unknown ones, are absent."""
 
+    def stored_on(self, host: str) -> frozenset[str]:
+        """Return the uuids of the volumes that the compute host stores."""
+
     def delete(self, context: Context, id: str) -> None:
         """Remove a volume without attachments; do nothing when there is no such volume."""
 

@@ -43,6 +43,7 @@ from magnetar_core.operations import Operation
 from magnetar_core.reconcile import warn_caller
 
 from .driver import CloudDriver
+from .host_maintenance import HostMaintenances
 from .provider import ResourceProviders, traits_of_hosts
 
 #: The limits that are shown, and the limits with a count of usage.
@@ -285,4 +286,4 @@ def _event(caller: Caller, target: Target, row: ActionEvent) -> Document:
 CLOUD_ONLY: Sequence[CloudDriver] = (
     Reported(Host, _hosts), ComputeServices(), Reported(Hypervisor, _hypervisors), Cells(), InstanceActions(),
     Reported(Limits, _limits), Reported(Migration, _migrations), Reported(AvailabilityZone, _availability_zones),
-    ServerTopologies(), ResourceProviders(), Reported(HostTrait, traits_of_hosts), Capacities())
+    ServerTopologies(), ResourceProviders(), Reported(HostTrait, traits_of_hosts), Capacities(), HostMaintenances())

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from functools import partial
 from typing import Any
 
@@ -17,7 +17,7 @@ from magnetar_control.services.network.security import host_groups
 from magnetar_control.store.claims.allocations import release_consumer_claims
 from magnetar_control.store.engine.tables import allocations, host_states
 from magnetar_control.store.engine.tables import hosts as table
-from magnetar_control.store.hosts import aggregates, conductors, fencings, host_removals, hosts, services
+from magnetar_control.store.hosts import aggregates, conductors, drains, fencings, host_removals, hosts, services
 from magnetar_control.store.hosts.services import COMPUTE, CONDUCTOR, Service
 from magnetar_control.store.servers import migrations
 from magnetar_core.errors import Conflict, InvalidRequest, NotFound
@@ -73,7 +73,7 @@ def update_service(caller: Caller, id: str, *, status: str | None = None, disabl
         raise InvalidRequest("Specifying disabled_reason requires that status is 'disabled'.")
     service = _find_service(caller, service_id, by_uuid=True)
     _check_compute(service.binary)
-    _set_host_columns(caller, service.host, status, disabled_reason, forced_down)
+    set_host_columns(caller, service.host, status, disabled_reason, forced_down)
     return _find_service(caller, service_id, by_uuid=True)
 
 
@@ -82,13 +82,14 @@ def update_host_service(caller: Caller, host: str, binary: str, *, status: str |
                         disabled_reason: str | None = None, forced_down: bool | None = None) -> None:
     """Enable or disable the service *binary* of *host*, or count its host as down."""
     _check_compute(binary)
-    _set_host_columns(caller, host, status, disabled_reason, forced_down)
+    set_host_columns(caller, host, status, disabled_reason, forced_down)
 
 
-def _set_host_columns(caller: Caller, name: str, status: str | None, reason: str | None,
-                      forced_down: bool | None) -> None:
-    """Set status, reason and *forced_down* of the host *name*; ``None`` changes nothing. The conductors that schedule
-    see the change within a few seconds. Raises ``NotFound``, ``InvalidRequest``."""
+def set_host_columns(caller: Caller, name: str, status: str | None, reason: str | None, forced_down: bool | None,
+                     also: Callable[[Connection], None] = lambda _connection: None) -> None:
+    """Set status, reason and *forced_down* of the host *name*; ``None`` changes nothing. A host that is enabled is not
+    drained any more. *also*: makes more changes in the transaction. The conductors that schedule see the change within
+    a few seconds. Raises ``NotFound``, ``InvalidRequest``."""
     values: dict[str, Any] = {} if status is None else {"disabled": status == DISABLED, "disabled_reason": reason}
     if forced_down is not None:
         if not forced_down:
@@ -98,6 +99,9 @@ def _set_host_columns(caller: Caller, name: str, status: str | None, reason: str
     with caller.cloud.store.api.write() as connection:
         if not hosts.update_host_row(connection, name, **values):
             raise NotFound(f"Host {name} could not be found.")
+        if status == ENABLED:
+            drains.end_drain_row(connection, name)
+        also(connection)
         if caller.cloud.notifications and (row := hosts.fetch_host_row(connection, name)) is not None:
             caller.notify(connection, partial(payloads.service_payload, row), "service.update")
     caller.cloud.hosts.all(fresh=True)
@@ -147,6 +151,7 @@ def delete_service(caller: Caller, id: str, *, by_uuid: bool = True) -> None:
         for evacuation in evacuations:
             migrations.update_migration_row(connection, evacuation, expected_status=migrations.DONE, status="completed")
         connection.execute(delete(host_states).where(host_states.c.host == service.host))
+        drains.remove_drained_servers(connection, service.host)
     caller.cloud.hosts.all(fresh=True)
 
 
@@ -165,4 +170,5 @@ def _forget_host(connection: Connection, service: Service, evacuations: Collecti
     host_groups.forget_host_groups(connection, service.host)
     host_removals.remove_host_removals(connection, service.host)
     fencings.remove_fencing_row(connection, service.host)
+    drains.remove_drain_row(connection, service.host)
     connection.execute(delete(table).where(table.c.id == service.id))

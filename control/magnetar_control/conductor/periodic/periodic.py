@@ -45,6 +45,8 @@ from magnetar_core.errors import InUse, MagnetarError, NotFound
 
 from .audit_state import Finding
 from .cell_audit import CellAudit
+from .host_drains import LOOK as DRAIN_LOOK
+from .host_drains import work_on_drains
 from .notification_sender import drop_old
 from .repair import repair_finding
 from .room_check import LOOK as ROOM_LOOK
@@ -244,6 +246,7 @@ TASKS = (
                  lambda periodic: server_shelve.offload_expired(periodic.conductor)),
     PeriodicTask("reclaiming soft-deleted servers", server_soft_delete.LOOK,
                  lambda periodic: server_soft_delete.reclaim_expired(periodic.conductor)),
+    PeriodicTask("draining hosts", DRAIN_LOOK, lambda periodic: work_on_drains(periodic.conductor)),
     PeriodicTask("bringing images to hosts", LOOK, lambda periodic: periodic.image_cache.look()),
     PeriodicTask("giving up images for hosts", 3600.0, lambda periodic: periodic.image_cache.forget()),
     PeriodicTask("audit", 120.0, lambda periodic: periodic.audit(periodic.rest_after), own_thread=True),

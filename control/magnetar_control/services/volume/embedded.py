@@ -385,6 +385,10 @@ class EmbeddedVolumes:
             return {row.id: row.host for row in connection.execute(select(table.c.id, table.c.host).where(
                 table.c.id.in_(list(ids)), table.c.host.is_not(None)))}
 
+    def stored_on(self, host: str) -> frozenset[str]:
+        with self.database.read() as connection:
+            return frozenset(connection.execute(select(table.c.id).where(table.c.host == host)).scalars())
+
     def delete(self, context: Context, id: str) -> None:
         """Queue the deletion of a volume, even if it is still being made. A repeated call does nothing."""
         with self.database.write() as connection:

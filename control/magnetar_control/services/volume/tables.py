@@ -76,7 +76,7 @@ volumes = Table(
     # While an image is made from the volume: {image_id}.
     Column("upload", JsonColumn),
     Index("volumes_project", "project_id", "created_at", "id"), Index("volumes_created", "created_at", "id"),
-    Index("volumes_task", "task"), Index("volumes_pool", "pool_id"))
+    Index("volumes_host", "host"), Index("volumes_task", "task"), Index("volumes_pool", "pool_id"))
 
 snapshots = Table(
     "volume_snapshots", API, *_thing(), Column("volume_id", UUID, nullable=False),

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from sqlalchemy import Connection, func, select
 
@@ -43,6 +43,15 @@ def fetch_action_row(connection: Connection, server_id: str, shown: Sequence[str
     return ActionRow.optional(connection.execute(_WHOLE.where(
         actions.c.server_id == server_id, actions.c.request_id == request_id,
         actions.c.action.in_(shown)).order_by(actions.c.id.desc()).limit(1)).one_or_none())
+
+
+def fetch_action_states(connection: Connection, requests: Mapping[str, str | None]) -> dict[str, str]:
+    """Return the state of one action for each server. *requests*: the request id of the action, by server."""
+    if not requests:
+        return {}
+    rows = connection.execute(select(actions.c.server_id, actions.c.request_id, actions.c.state).where(
+        actions.c.server_id.in_(list(requests)), actions.c.request_id.in_(list(requests.values()))))
+    return {row.server_id: row.state for row in rows if requests[row.server_id] == row.request_id}
 
 
 def fetch_event_rows(connection: Connection, action: int) -> list[ActionEvent]:

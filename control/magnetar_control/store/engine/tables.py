@@ -184,6 +184,14 @@ host_removals = Table(
     Column("key", NAME, primary_key=True), Column("due", Boolean, nullable=False, default=False),
     Index("host_removals_due", "due", "host"), Index("host_removals_thing", "noun", "key"))
 
+#: Hosts that are being drained, or were drained and get no new servers. ``state``: draining, drained, or ending (the
+#: drain was ended, and its last moves continue). ``round``: the number of requests for the drain.
+drains = Table(
+    "drains", API, Column("host", NAME, primary_key=True), Column("state", String(16), nullable=False),
+    Column("round", Integer, nullable=False), Column("reason", NAME), Column("request_id", NAME, nullable=False),
+    Column("user_id", NAME), Column("project_id", NAME), Column("message", Text),
+    Column("started_at", TIME, nullable=False), Column("finished_at", TIME))
+
 flavors = Table(
     "flavors", API,
     Column("number", SERIAL, primary_key=True, autoincrement=True),
@@ -380,6 +388,14 @@ migrations = Table(
     Index("migrations_server", "server_id", "id"), Index("migrations_created", "created_at", "id", "uuid"),
     Index("migrations_status", "status", "created_at", "id", "uuid"), Index("migrations_source", "source"),
     Index("migrations_target", "target"))
+
+#: What a drain has done with the servers of its host. ``state``: moving, moved, stays. ``action``, ``request_id``: the
+#: last action of the drain on the server. ``round``: the round of the drain that wrote the row.
+drained_servers = Table(
+    "drained_servers", CELL, Column("host", NAME, primary_key=True), Column("server_id", UUID, primary_key=True),
+    Column("name", NAME, nullable=False), Column("state", String(8), nullable=False), Column("action", String(64)),
+    Column("request_id", NAME), Column("target", NAME), Column("message", Text),
+    Column("round", Integer, nullable=False), Column("updated_at", TIME, nullable=False))
 
 #: Images to be cached on hosts before any server needs them. A row stays until its host has the image.
 image_requests = Table(

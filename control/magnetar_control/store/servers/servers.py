@@ -75,6 +75,8 @@ _PROGRESSED = _CHANGED.values(task_state=case(
     (servers.c.task_state.in_(bindparam("kept", expanding=True)), servers.c.task_state), else_=bindparam("task")))
 _IDS: BindParameter[Any] = bindparam("ids", expanding=True)
 _EACH = select(servers).where(servers.c.id.in_(_IDS))
+_ON_HOST = select(servers).where(servers.c.host == _AT, servers.c.deleted_at.is_(None)).order_by(
+    servers.c.name, servers.c.id)
 _STAMPS = select(
     servers.c.id, servers.c.updated_at, servers.c.vm_state, servers.c.task_state,
     select(func.max(actions.c.updated_at)).where(actions.c.server_id == servers.c.id).scalar_subquery()).where(
@@ -202,6 +204,11 @@ def fetch_server_row(connection: Connection, id: str, lock: bool = False) -> Ser
 def fetch_server_rows(connection: Connection, ids: Collection[str]) -> dict[str, ServerRow]:
     """Return the rows of several servers, by uuid."""
     return {row.id: ServerRow(row) for row in connection.execute(_EACH, {"ids": list(ids)})}
+
+
+def fetch_host_servers(connection: Connection, host: str) -> dict[str, ServerRow]:
+    """Return the rows of the servers on a host by uuid, in the order of their names. Deleted servers are left out."""
+    return {row.id: ServerRow(row) for row in connection.execute(_ON_HOST, {"at": host})}
 
 
 def fetch_server_stamps(connection: Connection, ids: Collection[str]) -> dict[str, tuple[Any, ...]]:

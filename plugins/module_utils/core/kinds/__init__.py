@@ -12,6 +12,7 @@ from .export import VolumeExport
 from .flavor import Flavor
 from .group_filter import GroupFilter
 from .host import Host
+from .host_maintenance import HostMaintenance
 from .hypervisor import Hypervisor
 from .image import Image
 from .instance_action import InstanceAction
@@ -46,16 +47,17 @@ from .volume_type import CloudVolumeType
 
 __all__ = ["BY_NOUN", "CLOUD_KINDS", "KINDS", "AddressGroup", "AddressScope", "AvailabilityZone", "Capacity", "Cell",
            "CloudVolumeType", "ComputeService", "DefaultSecurityGroupRule", "Flavor", "FloatingIp", "GroupFilter",
-           "Host", "HostAggregate", "HostTrait", "Hypervisor", "Image", "InstanceAction", "InterfaceAttachment",
-           "Keypair", "Limits", "Migration", "Network", "NetworkPort", "NetworkRouter", "NetworkTrunk", "QosPolicy",
-           "Quota", "RbacPolicy", "ResourceProvider", "SecurityGroup", "Server", "ServerGroup", "ServerTopology",
-           "ShareAttachment", "Subnet", "SubnetPool", "Usage", "Volume", "VolumeAttachment", "VolumeExport",
-           "VolumeSnapshot"]
+           "Host", "HostAggregate", "HostMaintenance", "HostTrait", "Hypervisor", "Image", "InstanceAction",
+           "InterfaceAttachment", "Keypair", "Limits", "Migration", "Network", "NetworkPort", "NetworkRouter",
+           "NetworkTrunk", "QosPolicy", "Quota", "RbacPolicy", "ResourceProvider", "SecurityGroup", "Server",
+           "ServerGroup", "ServerTopology", "ShareAttachment", "Subnet", "SubnetPool", "Usage", "Volume",
+           "VolumeAttachment", "VolumeExport", "VolumeSnapshot"]
 
 KINDS = (Server, Flavor, Image, Keypair, Network, Volume, VolumeSnapshot, VolumeAttachment, InterfaceAttachment,
          VolumeExport, GroupFilter, Migration, Host)
-CLOUD_KINDS = (ComputeService, Hypervisor, Cell, InstanceAction, Limits, AvailabilityZone, HostAggregate, ServerGroup,
-               Quota, Usage, ServerTopology, ShareAttachment, Subnet, NetworkPort, NetworkRouter, FloatingIp,
-               SecurityGroup, AddressGroup, QosPolicy, RbacPolicy, NetworkTrunk, AddressScope, SubnetPool,
-               DefaultSecurityGroupRule, CloudVolumeType, ResourceProvider, HostTrait, Capacity)
+CLOUD_KINDS = (ComputeService, HostMaintenance, Hypervisor, Cell, InstanceAction, Limits, AvailabilityZone,
+               HostAggregate, ServerGroup, Quota, Usage, ServerTopology, ShareAttachment, Subnet, NetworkPort,
+               NetworkRouter, FloatingIp, SecurityGroup, AddressGroup, QosPolicy, RbacPolicy, NetworkTrunk,
+               AddressScope, SubnetPool, DefaultSecurityGroupRule, CloudVolumeType, ResourceProvider, HostTrait,
+               Capacity)
 BY_NOUN = {kind.noun: kind for kind in KINDS}

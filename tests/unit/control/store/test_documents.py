@@ -20,6 +20,7 @@ from magnetar_control.store.engine import tables
 from magnetar_control.store.engine.database import Database
 from magnetar_control.store.engine.rows import DocumentColumn, SelectedRow, StoredRow
 from magnetar_control.store.hosts import hosts
+from magnetar_control.store.hosts.drains import DrainedServer, DrainRow
 from magnetar_control.store.hosts.fencings import FencingRow
 from magnetar_control.store.hosts.host_row import DiskHost, HealthHost, HostRow, ServiceHost, SizedHost
 from magnetar_control.store.hosts.image_requests import ImageRequest
@@ -58,7 +59,8 @@ TABLES = {ServerRow: tables.servers, MigrationRow: tables.migrations, ServerGrou
           ClaimRow: tables.allocations, ServerClaim: tables.allocations, InventoryRow: tables.inventories,
           HostRow: tables.hosts, ImageRequest: tables.image_requests, FlavorRow: tables.flavors,
           FencingRow: tables.fencings,
-          ActionRow: tables.actions, ActionEvent: tables.action_events, ConsoleToken: tables.console_tokens}
+          ActionRow: tables.actions, ActionEvent: tables.action_events, ConsoleToken: tables.console_tokens,
+          DrainRow: tables.drains, DrainedServer: tables.drained_servers}
 #: Selections of some columns of a table.
 PARTS = {ServiceHost: tables.hosts, SizedHost: tables.hosts, HealthHost: tables.hosts, DiskHost: tables.hosts,
          ShownAction: tables.actions, StoppedAction: tables.actions}

@@ -1,0 +1,113 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""host_maintenance: drains of hosts, for administrators."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+
+from magnetar_control.api.v1.servers.server_view import agent_timestamp
+from magnetar_control.compute.caller import Caller
+from magnetar_control.compute.drains import drains
+from magnetar_control.compute.drains.drains import WAITING, DrainReport, ServerOfDrain
+from magnetar_control.store.hosts.drains import ENDING, MOVED, MOVING, STAYS
+from magnetar_core.document import Document
+from magnetar_core.errors import InvalidField, NotFound
+from magnetar_core.kinds import HostMaintenance
+from magnetar_core.operations import Operation
+from magnetar_core.plan import Step
+
+from .driver import CloudDriver
+
+#: Seconds between two looks at a drain that a request waits for.
+POLL = 0.5
+MAINTENANCE, ENABLED = "maintenance", "enabled"
+
+
+class HostMaintenances(CloudDriver):
+    """The driver of host maintenances. Each host has one; lists show the hosts that are drained."""
+
+    kind = HostMaintenance
+
+    def every(self, caller: Caller) -> list[Document]:
+        return [_maintenance(report) for report in drains.list_drains(caller)]
+
+    def find(self, caller: Caller, key: str) -> Document | None:
+        try:
+            return _maintenance(drains.show_drain(caller, key))
+        except NotFound:
+            return None
+
+    def given(self, key: str, want: Document) -> Document:
+        """Return *want* checked; *key* is the host's name. Raises ``InvalidField``, also for a reason of an enabled
+        host."""
+        checked = self.kind.check({"name": key, **want})
+        if checked["state"] == ENABLED and checked.get("reason") is not None:
+            raise InvalidField("reason", "goes with state maintenance")
+        return checked
+
+    def complete(self, caller: Caller, want: Document, have: Document | None) -> Document:
+        """Return *want* with the planned moves. Raises ``NotFound`` for an unknown host."""
+        if have is None:
+            raise NotFound(f"There is no host {want.get('name')!r} in this cloud. A host comes into it by the settings "
+                           "of its cell's conductor.", kind=self.kind.noun)
+        if want["state"] == ENABLED:
+            return {**want, "reason": None, "_planned": []}
+        return {**want, "reason": want.get("reason") or drains.REASON,
+                "_planned": drains.plan_drain(caller, have["name"])}
+
+    def plan(self, want: Document | None, have: Document | None) -> Iterator[Step]:
+        """Yield a step for the compute service, and one for each server that moves."""
+        if want is None or have is None:
+            return
+        if want["state"] != have["state"]:
+            yield Step("disable" if want["state"] == MAINTENANCE else "enable", f"{want['state']} host {have['name']}")
+        for server in want["_planned"]:
+            if server.state != STAYS:
+                yield Step("move", f"move server {server.name}, {server.how}", server=server.id)
+
+    def predicted(self, caller: Caller, want: Document, have: Document | None) -> Document:
+        shown = super().predicted(caller, want, have)
+        if have is None or want["state"] == ENABLED:
+            return shown
+        moves = [_shown(server) for server in want["_planned"] if server.state != STAYS]
+        return {**shown, "moved": [*have["moved"], *moves], "moving": [], "waiting": [],
+                "stays": [_shown(server) for server in want["_planned"] if server.state == STAYS]}
+
+    def change(self, caller: Caller, have: Document, want: Document, names: list[str], operation: Operation) -> None:
+        """Begin the drain, and wait until nothing is left to do; or end it. A cancelled operation only ends the
+        waiting."""
+        name = have["name"]
+        if want["state"] == ENABLED:
+            drains.end_drain(caller, name)
+            return
+        drains.start_drain(caller, name, want["reason"])
+        drain = drains.show_drain(caller, name).drain
+        begun = drain.round if drain is not None else 0
+        with operation.waiting():
+            while not drains.check_progress(report := drains.show_drain(caller, name), begun):
+                left = len(report.in_state(WAITING)) + len(report.in_state(MOVING))
+                operation.advance(len(report.servers) - left, len(report.servers), "servers", "moving servers")
+                time.sleep(POLL)
+
+    def remove(self, caller: Caller, have: Document, operation: Operation) -> None:
+        """End the drain, and enable the host."""
+        drains.end_drain(caller, have["name"])
+
+
+def _maintenance(report: DrainReport) -> Document:
+    """Return *report* as answers show it."""
+    drain, host = report.drain, report.host
+    drained = drain is not None and drain.state != ENDING
+    servers = {field: [_shown(server) for server in report.in_state(state)] for field, state in (
+        ("moved", MOVED), ("stays", STAYS), ("moving", MOVING), ("waiting", WAITING))}
+    state = MAINTENANCE if drained else "disabled" if host.disabled else ENABLED
+    return {"id": host.id, "name": host.name, "state": state,
+            "reason": host.disabled_reason, "drain": drain and drain.state, "message": drain and drain.message,
+            **servers, "volumes": report.volumes, "started_at": drain and agent_timestamp(drain.started_at),
+            "finished_at": drain and agent_timestamp(drain.finished_at)}
+
+
+def _shown(server: ServerOfDrain) -> Document:
+    """Return the fields of a server in a drain that have a value."""
+    return {name: value for name, value in server._asdict().items() if value and name != "state"}

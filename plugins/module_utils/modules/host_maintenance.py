@@ -1,0 +1,13 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""host_maintenance: drains a host of a cloud, or enables it again."""
+
+from __future__ import annotations
+
+from ..core.kinds import HostMaintenance
+from .compute_service import ComputeServiceModule
+
+
+class HostMaintenanceModule(ComputeServiceModule):
+    """The module that drains a host of a cloud. It exists with the host, so it is never created or removed."""
+
+    kind = HostMaintenance
