@@ -148,7 +148,6 @@ class Settings:
         "Whether the CPUs of a guest slow down if it writes memory faster than the network copies it. No effect with "
         "post-copy.", True)
     migrate_max_retries: int = _doc("How many further hosts a live migration tries after a refusal; -1: all.", -1, -1)
-    drain_parallel_moves: int = _doc("How many servers a drain of a host moves at the same time.", 2, 1)
     action_timeout: float = _doc("Seconds that a step on a host may take.", 3600.0)
     specs_without_effect: typing.Literal["refuse", "warn"] = _doc(
         "What happens to requests with extra specs, image properties or Nova's scheduler hints without effect here. "
@@ -157,6 +156,8 @@ class Settings:
         "Whether a resize weighs the server's own host like any other. If false, the own host is the last choice.",
         False)
     resize_confirm_window: int = _doc("Seconds until a resize is confirmed automatically; 0: never.", 0)
+    drain_parallel_moves: int = _doc(
+        "How many servers a drain of a host moves at the same time, within the limits of each host.", 2, 1)
     shelved_offload_time: int = _doc(
         "Seconds until a shelved server leaves its host. 0: immediately; -1: never (an administrator may offload "
         "it). A server with a root disk on a volume always leaves immediately.", 0, least=-1)

@@ -4,7 +4,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 from magnetar_control.api.v1.servers.server_view import agent_timestamp
 from magnetar_control.compute.caller import Caller
@@ -15,9 +16,9 @@ from magnetar_core.document import Document
 from magnetar_core.errors import InvalidField, NotFound
 from magnetar_core.kinds import HostMaintenance
 from magnetar_core.operations import Operation
-from magnetar_core.plan import Step
+from magnetar_core.plan import Result, Step
 
-from .driver import CloudDriver
+from .driver import CloudChange, CloudDriver
 
 #: Seconds between two looks at a drain that a request waits for.
 POLL = 0.5
@@ -37,6 +38,15 @@ class HostMaintenances(CloudDriver):
             return _maintenance(drains.show_drain(caller, key))
         except NotFound:
             return None
+
+    def ensure(self, caller: Caller, key: str, want: Document | None, permissions: Mapping[str, Any], dry_run: bool,
+               operation: Operation) -> Result:
+        """Override ``CloudDriver.ensure`` without its lock: a request may wait for hours for a drain, which another
+        request must be able to end."""
+        have = self.find(caller, key)
+        if want is None:
+            return self.removal(caller, have, dry_run, operation)
+        return CloudChange(self, caller, self.given(key, want), permissions, dry_run, operation).run(have)
 
     def given(self, key: str, want: Document) -> Document:
         """Return *want* checked; *key* is the host's name. Raises ``InvalidField``, also for a reason of an enabled

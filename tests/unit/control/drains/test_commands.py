@@ -20,7 +20,7 @@ Command = Callable[..., tuple[int, str, str]]
 
 @pytest.fixture(scope="module")
 def cloud() -> Iterator[Inside]:
-    with Inside(hosts=2) as made:
+    with Inside(hosts=2, host_down_after=600.0) as made:
         flavors(made)
         yield made
 

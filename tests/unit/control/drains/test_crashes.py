@@ -23,7 +23,7 @@ pytestmark = pytest.mark.slow
 def cloud(monkeypatch: pytest.MonkeyPatch) -> Iterator[Inside]:
     """Two hosts, and a conductor that works on drains only when a test calls it."""
     monkeypatch.setattr(periodic, "work_on_drains", lambda _conductor: None)
-    with Inside(hosts=2) as made:
+    with Inside(hosts=2, host_down_after=600.0) as made:
         flavors(made)
         yield made
 

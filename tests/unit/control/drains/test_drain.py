@@ -121,9 +121,24 @@ def test_enabling_the_service_ends_the_drain(cloud: Inside, admin: Draining) -> 
     assert row(cloud, server).host == "kvm1" and admin.left("kvm1") == []
 
 
-def test_servers_that_are_shelved_are_offloaded(cloud: Inside, admin: Draining) -> None:
+def test_a_drain_ends_while_a_request_waits_for_it(cloud: Inside, admin: Draining,
+                                                   monkeypatch: pytest.MonkeyPatch) -> None:
+    working = cloud.parts.working
+    monkeypatch.setattr(working, "settings", replace(working.settings, drain_parallel_moves=0))
     server = admin.boot("kvm1")
-    cloud.parts.working.settings = replace(cloud.parts.working.settings, shelved_offload_time=-1)
+    waits = admin.put("kvm1", query="?wait=0").json["operation"]["id"]
+    assert [one["id"] for one in admin.shown("kvm1")["waiting"]] == [server]
+    admin.enabled("kvm1")
+    eventually(lambda: cloud.admin.get(f"/v1/operations/{waits}").json["status"] == "failed", pause=0.2)
+    assert "was ended meanwhile" in cloud.admin.get(f"/v1/operations/{waits}").json["error"]["message"]
+    assert row(cloud, server).host == "kvm1"
+
+
+def test_servers_that_are_shelved_are_offloaded(cloud: Inside, admin: Draining,
+                                                monkeypatch: pytest.MonkeyPatch) -> None:
+    working = cloud.parts.working
+    monkeypatch.setattr(working, "settings", replace(working.settings, shelved_offload_time=-1))
+    server = admin.boot("kvm1")
     assert admin.act(server, "shelve")["status"] == "SHELVED"  # type: ignore[index]
     [moved] = admin.drained("kvm1")["moved"]
     assert moved == {"id": server, "name": "web1", "how": "offload"}

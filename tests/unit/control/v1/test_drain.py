@@ -22,7 +22,7 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture(scope="module")
 def cloud() -> Iterator[Inside]:
-    with Inside(hosts=2) as made:
+    with Inside(hosts=2, host_down_after=600.0) as made:
         flavors(made)
         yield made
 
