@@ -40,8 +40,8 @@ def choose_move(server: ServerRow, host_volumes: Collection[str]) -> MoveChoice:
     """Return the move of a server without a running action. *host_volumes*: the volumes that its host stores."""
     action = MOVES.get(server.vm_state)
     if server.locked_by == ADMIN_LOCK:
-        said = f" ({server.locked_reason})" if server.locked_reason else ""
-        return MoveChoice(None, f"An administrator has locked it{said}. Unlock it first.")
+        lock_reason = f" ({server.locked_reason})" if server.locked_reason else ""
+        return MoveChoice(None, f"An administrator has locked it{lock_reason}. Unlock it first.")
     if action is None:
         return MoveChoice(None, STATES.get(server.vm_state, f"It is in vm_state {server.vm_state}."))
     if action == OFFLOAD:

@@ -184,13 +184,13 @@ def _begin_moves(conductor: Conductor, drain: DrainRow, candidates: Sequence[Ser
 
 def _begin_move(conductor: Conductor, drain: DrainRow, server: ServerRow, key: str) -> bool:
     """Queue the move of a server. Return ``False`` when the server has changed since it was read."""
-    drawn = str(uuid.uuid4())
-    args = {"host": None, "migration": drawn} if key == LIVE else {"host": None} if key == COLD else {}
+    migration_id = str(uuid.uuid4())
+    args = {"host": None, "migration": migration_id} if key == LIVE else {"host": None} if key == COLD else {}
     with conductor.database.write() as connection:
         if not _queue_action(connection, drain, server, key, args):
             return False
         if key == LIVE:
-            migrations.insert_migration_row(connection, server, drawn, user_id=drain.user_id or server.user_id,
+            migrations.insert_migration_row(connection, server, migration_id, user_id=drain.user_id or server.user_id,
                                             type=migrations.LIVE, status="queued")
         conductor.database.ring(connection, servers.ACTIONS_BELL)
     log.info("drain of host %s: %s of server %s", drain.host, key, server.id, extra={"request_id": drain.request_id})
