@@ -127,6 +127,7 @@ def test_a_drain_ends_while_a_request_waits_for_it(cloud: Inside, admin: Drainin
     monkeypatch.setattr(working, "settings", replace(working.settings, drain_parallel_moves=0))
     server = admin.boot("kvm1")
     waits = admin.put("kvm1", query="?wait=0").json["operation"]["id"]
+    eventually(lambda: admin.shown("kvm1")["drain"] == "draining")
     assert [one["id"] for one in admin.shown("kvm1")["waiting"]] == [server]
     admin.enabled("kvm1")
     eventually(lambda: cloud.admin.get(f"/v1/operations/{waits}").json["status"] == "failed", pause=0.2)
