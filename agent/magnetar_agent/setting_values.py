@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Values of settings: each in the type of the setting's annotation, or ``InvalidSettings`` with the rule."""
+"""Checks of the values of settings, and their conversion to the types of the settings' annotations."""
 
 from __future__ import annotations
 

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""volume_attachment: a volume in a server. ``servers.spec`` puts attached volumes into the domain."""
+"""The driver of volume_attachment: plugs volumes into servers and unplugs them. ``servers.spec`` puts attached volumes
+into the domain."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""volume_export: permission for one server of another host to use a volume of this host; see ``volumes.exports``."""
+"""The driver of volume_export: lets one server of another host use a volume of this host; see ``volumes.exports``."""
 
 from __future__ import annotations
 

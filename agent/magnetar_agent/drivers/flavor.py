@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""flavor: a document. Servers keep the sizes that they were made with, so a flavor may always be removed."""
+"""The driver of flavor. Servers keep the sizes that they were made with, so a flavor may always be removed."""
 
 from __future__ import annotations
 

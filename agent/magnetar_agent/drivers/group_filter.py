@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""group_filter: the document of a security group, from which ``port_security`` makes the kernel's filter."""
+"""The driver of group_filter: stores security groups, from which ``port_security`` makes the kernel's filter."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""image: content that servers boot from, stored once, checked, and kept read-only.
+"""The driver of image: checks the content that servers boot from, and stores it once, read-only.
 
 ``document.state`` holds the facts of the content: ``status``, ``size``, ``virtual_size``, ``disk_format``, ``digests``
 (sha256 and sha512), ``file`` (its path), ``source`` (where it came from), ``origin`` (the identity of the file that it

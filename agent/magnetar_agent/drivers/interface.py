@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""interface_attachment: one NIC of a server. It has no document of its own: it is part of the server's document."""
+"""The driver of interface_attachment: adds, changes and removes one NIC of a server, which is part of the server's
+document."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""keypair: a public SSH key, checked in all its parts and stored in normal form: ``type base64 comment``.
+"""The driver of keypair: checks public SSH keys, and stores them in normal form: ``type base64 comment``.
 
 Formats: RFC 4253 section 6.6, RFC 5656, RFC 8709, and OpenSSH's PROTOCOL.u2f for the sk- types. Keys that OpenSSH
 refuses by default (ssh-dss, RSA below 1024 bits) are refused here.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""migration: the part of a migration on this host, source or target; see ``migrations``."""
+"""The driver of migration: runs this host's part of a migration, as source or target; see ``migrations``."""
 
 from __future__ import annotations
 

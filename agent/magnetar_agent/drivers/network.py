@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""network: an existing bridge of the host, or a libvirt network (nat, isolated) that the agent makes.
+"""The driver of network: records existing bridges of the host, and makes libvirt networks (nat, isolated).
 
 The libvirt network has the document's name and uuid. A network that the agent did not make is never adopted; servers
 may use it by its name without a document.

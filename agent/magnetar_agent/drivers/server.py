@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""server: the desired domain, disks and config drive, and the verbs that create and change them."""
+"""The driver of server: observes domains and disks, plans their changes, and shows servers under Nova's names."""
 
 from __future__ import annotations
 

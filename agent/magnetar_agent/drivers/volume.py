@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""volume and volume_snapshot: content in a pool.
+"""The drivers of volume and volume_snapshot: make, grow, copy and remove content in pools.
 
 ``document.state`` holds ``made`` (the content is complete), ``bytes`` (its size), ``bootable``, and ``source_name``
 (its source, which may be removed later). A snapshot's state also has ``pool``, ``format`` and ``volume_name``.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Devices other than disks and NICs, and the common hardware settings of all disks and NICs."""
+"""A guest's devices other than disks and NICs, and the settings of its ``hardware`` that apply to all disks or NICs."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ def guest_firmware(hardware: Mapping[str, Any], machine: str, host: Mapping[str,
     """Return the UEFI firmware of a server with this *hardware*, whose folder is *place*; ``None`` for BIOS. *host*:
     fields of ``kinds.Host``.
 
-    With secure boot the file of variables has another name: it holds the keys, without which secure boot would be off.
+    Secure boot has its own file of variables, ``uefi.secure``, with the keys, without which it would be off.
     """
     if hardware.get("firmware") != "uefi":
         return None

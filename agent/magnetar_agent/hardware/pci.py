@@ -104,7 +104,7 @@ class PciDevice(NamedTuple):
 
     @property
     def of_card(self) -> tuple[str, ...]:
-        """Return the names by which NICs request the device if they must be on its card."""
+        """Return the names of ``of_network``, limited to the device's own card; empty for a device without *card*."""
         return tuple(card_devices_name(name, self.card) for name in self.of_network) if self.card else ()
 
     def place(self) -> dict[str, str]:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Folders and files of sysfs, which come and go with devices and drivers."""
+"""Reads of sysfs. Missing files and folders count as empty: they come and go with devices and drivers."""
 
 from __future__ import annotations
 

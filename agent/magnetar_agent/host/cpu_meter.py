@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Metrics of the host's CPUs."""
+"""Measurement of the host's CPUs: times, and shares of user, kernel, idle and the like."""
 
 from __future__ import annotations
 

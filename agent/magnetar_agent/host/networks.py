@@ -299,4 +299,5 @@ class HypervisorNetworks(Protocol):
         """Call *listener*, from a separate thread, whenever filters may have been removed, until ``close``."""
 
     def allow_leased(self, prefix: str, leased: Sequence[tuple[str, str]]) -> None:
-        """Add addresses that DHCP gave before the filter was loaded. *leased*: pairs of tap and address."""
+        """Add to the filter of *prefix* addresses that DHCP gave before it was loaded. *leased*: pairs of tap and
+        address."""

@@ -198,7 +198,7 @@ class PortSecurity:
         return frozenset(groups.values())
 
     def _seed(self, desired: PortFilter) -> None:
-        """Add addresses that DHCP gave before the filter was loaded: the filter has not learned them."""
+        """Add to the loaded filter the addresses that DHCP gave before: the filter has not learned them."""
         taps = {port.mac: port.tap for port in desired.ports if port.dhcp}
         with contextlib.suppress(MagnetarError):  # libvirt is away: try again once it is back
             networks = [network.name for network in self.host.documents.peek("network")

@@ -193,13 +193,13 @@ class RbdPool(Protocol):
         to notice that a QEMU has died."""
 
     def is_base(self, name: str) -> bool:
-        """Return whether the image is a base."""
+        """Return whether the image *name* is a base: complete, immutable, and ready to be cloned."""
 
     def protect(self, name: str) -> None:
-        """Make the image a base. That it is one already is no error."""
+        """Make the image *name* a base: immutable from now on, so that it can be cloned. Does nothing if it is one."""
 
     def remove_base(self, name: str) -> None:
-        """Remove a base, or an unfinished one, unless it has clones. A missing one is no error."""
+        """Remove the base *name*, finished or not, unless it has clones. A missing image is no error."""
 
 
 class HypervisorStorage(Protocol):
@@ -281,7 +281,7 @@ class HypervisorDisks(Protocol):
         """Create a swap area or ext4 file system (*label* as in ``make_disk``) on an existing raw disk; flushed."""
 
     def grow_disk(self, path: Path, format: str, size: int, key: DiskKey | None = None) -> None:
-        """Grow a disk of a stopped domain."""
+        """Grow the disk *path* of a stopped domain to *size* bytes. *key*: opens an encrypted disk."""
 
     def inject(self, disk: Disk, injection: Injection, kvm: bool) -> Mapping[str, str]:
         """Write into the file system of a disk that is not in use. The call may be repeated. Return the parts (names of
@@ -298,8 +298,8 @@ class HypervisorDisks(Protocol):
         *path*."""
 
     def finish_copy(self, uuid: str, path: Path, progress: Progress) -> None:
-        """Wait for the end of the copy. Then the copy is complete and flushed at *path*; after an exception nothing is
-        left."""
+        """Wait for the end of the copy that ``begin_copy`` began. Then it is complete and flushed at *path*; after an
+        exception nothing is left."""
 
     def abort_copy(self, uuid: str, path: Path) -> None:
         """Abort the copy to *path* that no caller waits for, and remove its file; no error when there is none."""

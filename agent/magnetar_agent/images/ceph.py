@@ -32,8 +32,8 @@ _LOCATION = re.compile(f"rbd://(?P<fsid>[0-9a-f]{{8}}(?:-[0-9a-f]{{4}}){{3}}-[0-
 
 
 def ceph_source(host: LocalHost, want: Fields) -> dict[str, Any]:
-    """Return the source of an image whose content a client sends. It includes the location in Ceph from *want*'s source
-    if this host may read from Ceph and *want* has a checksum to verify the content."""
+    """Return the source ``{upload: true}``, with the location in Ceph from *want*'s source if this host may read from
+    Ceph and *want* has a checksum to verify the content."""
     location = want["source"].get(FIELD)
     direct = location and host.settings.enable_rbd_download and want.get("checksum")
     return {**importing.UPLOAD, FIELD: location} if direct else dict(importing.UPLOAD)

@@ -209,8 +209,8 @@ class AcceptedEnd(_TlsEnd):
 
 
 class DialledEnd(_TlsEnd):
-    """The TLS end of a connection that this host has opened to a peer. The result of *answered* is ``None``, or the
-    peer's error."""
+    """The TLS end of a connection that this host has opened to a peer. *answered*: a future whose result is ``None`` if
+    the peer accepts, otherwise the peer's error."""
 
     def __init__(self, peer: str, hello: bytes, end: LocalEnd) -> None:
         super().__init__()

@@ -259,7 +259,7 @@ def _links(guest: Guest) -> Iterator[tuple[str, dict[str, Any], GuestNic]]:
 
 
 def _address(nic: GuestNic) -> dict[str, Any]:
-    """Return the IPv4 fields of a NIC in network_data.json. For the type ipv4_dhcp, readers ignore the address."""
+    """Return the IPv4 fields of a NIC in network_data.json. Guests ignore its address with the type ipv4_dhcp."""
     address = nic.address
     fields: dict[str, Any] = {"type": "ipv4_dhcp" if address is None or address.dhcp else "ipv4"}
     if address is None:

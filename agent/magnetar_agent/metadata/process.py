@@ -187,8 +187,8 @@ class Namespaces:
         return {}, self._made[name]
 
     def _listen(self, name: str, seal: str) -> tuple[Message, None]:
-        """Set up the namespace *name* and listen in it, after the agent has put a device into it. Return the MAC of the
-        device."""
+        """Set up the namespace *name* and listen in it, after the agent has put a device into it. *seal*: the source
+        MAC address of valid requests. Return the MAC of the device."""
         _checked(_libc.setns(self._made[name], _NEW_NET))
         links, rules = steering.namespace_setup(seal)
         steering.run_network_program(["nft", "-f", "-"], rules)

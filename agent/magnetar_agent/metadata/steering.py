@@ -86,7 +86,8 @@ class Steering:
         run_network_program(["nft", "-f", "-"], "".join(_without(family, self.table) for family in FAMILIES))
 
     def attach(self, bridge: str | None, index: int, namespace: int) -> None:
-        """Create a device on *bridge*, or on no bridge. Its peer goes into the network *namespace* (a descriptor)."""
+        """Create the veth device with the number *index* on *bridge*, or on no bridge (``None``). Its peer goes into
+        the network *namespace* (a descriptor)."""
         device = f"{self.device}{index}"
         self.detach(index)
         # On no bridge, the host itself must not use it as a link of its own.
@@ -102,8 +103,8 @@ class Steering:
 
 @dataclass(frozen=True)
 class SteeredTap:
-    """A tap by its *index* in the kernel, the *number* of its address, and the MAC of the service on its bridge
-    (*gate*). *switched*: the tap's device, if Open vSwitch has it."""
+    """A tap whose requests go to the metadata service. *index*: the kernel's; *number*: of its ``tap_addresses``;
+    *gate*: the MAC of the service on its bridge; *switched*: the tap's device, if Open vSwitch has it."""
 
     index: int
     number: int

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The task of a driver's verb."""
+"""``Task``, the input of a driver's verb: the resource to change, and when its document is written to disk."""
 
 from __future__ import annotations
 

@@ -279,10 +279,10 @@ def _always(_args: Fields) -> bool:
 
 @dataclass(frozen=True)
 class EventAction:
-    """An action. *rule* declares the arguments; *act* runs it and returns further fields of the answer. *again* returns
-    whether a call with these arguments may be repeated: it recognises a finished request, or has the same result twice.
-    *lock*: kind of the server's lock that is held throughout; an action with another kind takes the server's own lock
-    where it needs it."""
+    """An action of a server. *rule* declares its arguments; *act* runs it and returns further fields of the answer.
+    *again* returns whether a call with these arguments may be repeated: it recognises a finished request, or has the
+    same result twice. *lock*: kind of the server's lock that is held throughout; an action with another kind takes the
+    server's own lock where it needs it."""
 
     rule: type[Kind]
     act: Callable[[EventCall], Fields]

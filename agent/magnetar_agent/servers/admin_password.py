@@ -81,8 +81,8 @@ def note_admin_password(document: Document) -> None:
 
 
 def forget_admin_password(document: Document) -> bool:
-    """Drop the note, since another password or another disk replaces it. Return whether there was one; if so, the
-    caller writes *document*."""
+    """Drop the password that waits for the guest agent, since another password or another disk replaces it. Return
+    whether there was one; if so, the caller writes *document*."""
     return document.state.pop(NOTE, None) is not None
 
 
@@ -112,8 +112,8 @@ def override_admin_password(host: LocalHost, id: str, user_name: str | None) -> 
 
 
 def _decided(host: LocalHost, id: str, note: Fields | None, *, set_instead: bool) -> None:
-    """Drop the *note* that was set aside if another password was *set_instead*; otherwise let it count again. The note
-    of a server that moves stays aside."""
+    """Drop *note*, a pending password set aside, if another password was *set_instead*; otherwise let it count again.
+    The note of a server that moves stays aside."""
     with _locked(host, id) as document:
         if note and document.state.get(NOTE) == note and not migration_of_server(host, document):
             if set_instead:
@@ -268,7 +268,7 @@ class AdminPasswords:
         self._settle(id, document.state[NOTE], why)
 
     def _noted(self, id: str) -> Document | None:
-        """Return the document of a server that has a note; ``None`` otherwise."""
+        """Return the document of server *id* if a password waits for its guest agent; otherwise ``None``."""
         document = self.host.documents.get("server", id)
         return None if document is None or document.deleting or NOTE not in document.state else document
 
@@ -289,8 +289,8 @@ class AdminPasswords:
         return ""
 
     def _settle(self, id: str, note: Fields, why: str) -> None:
-        """Record the result of the guest agent for the *note*. *why* it failed; "" on success. If the server is locked
-        now, try again later."""
+        """Record whether the guest agent has set the password of *note*. *why*: the reason of its failure; "" on
+        success. If the server is locked now, try again later."""
         with self.host.locks.hold_if_free("server", id) as free:
             document = self._noted(id) if free else None
             if document is None or document.state[NOTE] != note:
@@ -306,7 +306,7 @@ class AdminPasswords:
                 self._in_vain(document, why)
 
     def _in_vain(self, document: Document, why: str) -> None:
-        """Count a failed attempt of a connected guest agent; after ``TRIES`` drop the note."""
+        """Count a failed attempt of a connected guest agent to set the password; after ``TRIES`` drop the password."""
         with self._changed:
             pending = self._pending.get(document.id)
             tries = TRIES if pending is None else pending.tries + 1

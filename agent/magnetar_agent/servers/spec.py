@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""A server's document as a domain's description, and a domain as a server's fields."""
+"""Conversion of a server's document to a domain's description, and of a domain to a server's fields."""
 
 from __future__ import annotations
 

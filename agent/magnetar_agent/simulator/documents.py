@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Documents in memory."""
+"""Documents of simulated hosts, kept in memory only."""
 
 from __future__ import annotations
 

@@ -47,8 +47,8 @@ _METER = _IdleMeter()
 
 
 class SharedParts:
-    """The parts that all hosts use: settings, size, a folder with a short path for sockets between hosts, threads, the
-    thread for events, and the event loop."""
+    """The parts that all simulated hosts share: settings, size, a folder with a short path for sockets between hosts,
+    threads, the thread for events, and the event loop."""
 
     def __init__(self, settings: AgentSettings, size: HostSize, run: Path, threads: ThreadPoolExecutor, lane: EventLane,
                  loop: asyncio.AbstractEventLoop) -> None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""volume_attachment, interface_attachment and share_attachment: resources of a server without names of their own."""
+"""The modules that attach volumes, NICs and shares to servers, and those that report the attachments."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""cell: a part of a cloud, identified only by its name."""
+"""The module cell, which creates, changes or removes a cell of a cloud, identified only by its name."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""compute_service: operators' settings of a cloud's host."""
+"""The module compute_service, which changes operators' settings of a cloud's host."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""console_info: the URLs of a console of a server of a cloud."""
+"""The module console_info, which requests the URLs of a console of a cloud's server."""
 
 from __future__ import annotations
 

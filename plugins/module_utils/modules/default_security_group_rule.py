@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""default_security_group_rule: a rule without a name, identified by its fields."""
+"""The module default_security_group_rule. Its rules have no names: their fields identify them."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""image: creates the record of an image, and uploads its content."""
+"""The module image, which creates the record of an image and uploads its content."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""instance_action_info: the requests for one server of a cloud."""
+"""The module instance_action_info, which reports the requests for one server of a cloud."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""keypair: can read the public key from a file."""
+"""The module keypair, which can also read the public key from a file."""
 
 from __future__ import annotations
 

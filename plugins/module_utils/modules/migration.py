@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""migration: moves a server to another host, or aborts the move."""
+"""The module migration, which moves a server to another host, or aborts the move."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""quota and quota_info: limits of a project, identified by id or name."""
+"""The modules quota and quota_info, which change and report the limits of a project, identified by id or name."""
 
 from __future__ import annotations
 

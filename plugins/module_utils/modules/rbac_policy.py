@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""rbac_policy: a policy without a name, identified by its fields."""
+"""The module rbac_policy. Its policies have no names: their fields identify them."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""resource_provider: operators' settings of the inventory and traits of a cloud's host."""
+"""The module resource_provider, which changes operators' settings of the inventory and traits of a cloud's host."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""server: one server, or many in one call."""
+"""The module server, which creates, changes or removes one server, or many in one call."""
 
 from __future__ import annotations
 

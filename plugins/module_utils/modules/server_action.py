@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""server_action: one-time actions on a server, and actions that only change its state (start, stop, rescue)."""
+"""The module server_action: runs one-time actions on a server, and actions that only change its state (start, stop)."""
 
 from __future__ import annotations
 

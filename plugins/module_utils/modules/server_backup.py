@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""server_backup: a backup of a server, identified by its name, as a resource that is present or absent."""
+"""The module server_backup, which creates or removes a backup of a server, identified by its name."""
 
 from __future__ import annotations
 
@@ -68,9 +68,9 @@ def _check(params, absent):
 
 
 def _absent_server(params, check_mode):
-    """Return a document in place of the server in *params*, which does not exist. To remove backups by the server's
-    uuid: its uuid. In check mode, to create one: empty, as an earlier task may create the server. Otherwise raises
-    ``NotFound``.
+    """Return a stand-in for the document of the server in *params*, which does not exist. To remove backups by its
+    uuid, the document has that uuid. To create one in check mode, it is empty, as an earlier task may create the
+    server. Otherwise raises ``NotFound``.
     """
     if params["state"] == ABSENT and looks_like_uuid(params["server"]):
         return {"id": params["server"].lower()}

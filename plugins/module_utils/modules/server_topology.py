@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""server_topology_info: the NUMA topology of one server of a cloud."""
+"""The module server_topology_info, which reports the NUMA topology of one server of a cloud."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""usage_info: usage of projects of a cloud in a period."""
+"""The module usage_info, which reports the usage of projects of a cloud in a period."""
 
 from __future__ import annotations
 

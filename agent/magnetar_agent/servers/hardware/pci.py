@@ -247,9 +247,9 @@ def choose_pci_devices(host: LocalHost, want: Mapping[str, Any], id: str, had: M
 
 
 def _keep_candidates(units: Sequence[Sequence[str]], of: Sequence[str], had: Mapping[str, str]) -> list[list[str]]:
-    """Return the addresses of the devices that each requested device may be. *units*: the candidates of each requested
-    device; *of*: the holder of each. A holder keeps devices that it *had* (holders by address); for other requests the
-    kept devices are no candidates."""
+    """Return *units*, the candidates (addresses) of each requested device, reduced: a holder keeps devices that it
+    *had* (holders by address), so each of these is the only candidate of one request, and of no other. *of*: the holder
+    of each request."""
     kept_by_holder: dict[str, list[str]] = {}
     for candidates, holder in zip(units, of, strict=True):
         kept_by_holder.setdefault(holder, [address for address in candidates if had.get(address) == holder])

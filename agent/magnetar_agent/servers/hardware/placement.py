@@ -227,8 +227,8 @@ def prepare_placement(host: LocalHost, document: Document, keep: Callable[[], No
 
 
 def write_choice(document: Document, keep: Callable[[], None]) -> None:
-    """Write the document with a new choice, and with a note that the domain must be defined again: it survives a
-    failure."""
+    """Write the document, which has a new choice of CPUs, memory or devices, with a note to define the domain again: so
+    that happens even after a failure."""
     document.state[REDEFINE] = True
     keep()
 

@@ -44,8 +44,8 @@ NO_NIC: Mapping[str, Any] = MappingProxyType({})
 
 
 def apply_function_settings(host: LocalHost, document: Document) -> None:
-    """Set the virtual functions of a server before its guest gets its NICs, and restore the defaults of functions
-    without a server. Raises ``Conflict`` if the card of a function has no network device."""
+    """Apply trust, send rate and OVN port to the virtual functions of a server, before its guest gets them, and restore
+    the defaults of functions without a server. Raises ``Conflict`` if the card of a function has no network device."""
     devices = document.want.get(pci.FIELD)
     if not devices:
         return

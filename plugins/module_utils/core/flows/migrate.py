@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""migrate: server X is on host Y. This is the coordinator's part; the agents do the work
-(``magnetar_agent.migrations``).
+"""migrate: the flow that moves a server from one host to another. This is the coordinator's part; the agents do the
+work (``magnetar_agent.migrations``).
 
 The steps: the source reports the contents of the server (and refuses a server that cannot move), the target agrees and
 accepts connections of the source, the source sends the server, the target completes it, the source removes its remains.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""A deadline in an event loop."""
+"""``Deadline``: a timer of an event loop that can be stopped."""
 
 from __future__ import annotations
 

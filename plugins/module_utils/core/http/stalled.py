@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Clients that do not read the data sent to them."""
+"""Detection of clients that do not read the data sent to them; their connections are aborted."""
 
 from __future__ import annotations
 
