@@ -66,8 +66,8 @@ class MigrationDriver:
         return key
 
     def complete(self, host: LocalHost, want: Fields, document: Document | None) -> Fields:
-        """Return *want*: on the source with the server's manifest, and never with an earlier phase than the document's.
-        Raise an error, before a migration begins, if it cannot succeed."""
+        """Return *want*: on the source, before it claims the server, with the server's manifest; later with no earlier
+        phase than the document's. Before a migration begins, raise an error if it cannot succeed."""
         if document is None or (want["side"] == "source" and not document.state.get("claimed")
                                 and not document.state.get("moved")):
             host.links.required()

@@ -193,8 +193,8 @@ def _condition(document: Document, power: str, rescued: Any) -> Fields:
 
 
 def _has_dropped(domain: hv.Domain, sizes: Fields) -> bool:
-    """Return whether the domain's definition has a swap disk that is missing in *sizes*, the document's disks: an agent
-    died before it redefined the domain."""
+    """Return whether the domain's definition still has a swap disk, although *sizes*, the document's disks, have none:
+    an agent died before it redefined the domain."""
     return SWAP not in sizes and any(disk.path.name.endswith(SWAP) for disk in domain.disks)
 
 

@@ -311,8 +311,8 @@ def _take(task: Task) -> None:
 
 
 def _begin(task: Task, pool: Pool, size: int, notes: Fields) -> None:
-    """Note in the document, with the further fields *notes*, that it owns the content named by its uuid, before that
-    content is made: after a crash the content is made again or removed. Raises ``Conflict`` if content of that name
+    """Note in the document that it owns the content named by its uuid, before that content is made: after a crash the
+    content is made again or removed. *notes*: further fields to note. Raises ``Conflict`` if content of that name
     exists already."""
     state, id = task.document.state, task.document.id
     if not content.is_content_begun(state) and pool.has(id):

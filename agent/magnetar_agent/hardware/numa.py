@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The CPUs, NUMA cells and pages of the host that a domain has: libvirt's ``vcpu``, ``cputune``, ``numatune``,
-``memoryBacking`` and ``cpu/numa``."""
+"""Translation of a server's placement to the CPUs, NUMA cells and pages of its domain: libvirt's ``vcpu``, ``cputune``,
+``numatune``, ``memoryBacking`` and ``cpu/numa``."""
 
 from __future__ import annotations
 
@@ -53,8 +53,8 @@ def guest_numa(hardware: Mapping[str, Any], vcpus: int, ram: int, placement: Map
     """Return the CPUs, cells and pages of a server by its *placement*. *cells*: the host's; *shared*: the host's shared
     CPUs, "" if all are. *priority*: of virtual CPUs that run in real time.
 
-    QEMU's own threads run on the server's CPUs, except the real-time ones; or on the CPU that is reserved for these
-    threads; or (``share``) on the shared CPUs.
+    QEMU's own threads run on the CPU reserved for them, if there is one; with ``share``, or without dedicated CPUs, on
+    the shared CPUs; otherwise on the server's CPUs except the real-time ones.
     """
     requirements = numa_needs(hardware, vcpus, ram)
     if requirements is None or not placement or not placement["cells"]:

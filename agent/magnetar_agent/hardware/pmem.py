@@ -46,8 +46,8 @@ class GuestPmem(NamedTuple):
 
 
 def present_namespaces(sysfs: Path, labelled: Mapping[str, Sequence[str]]) -> list[Namespace]:
-    """Return the namespaces that exist, of those in *labelled*: the setting ``pmem_namespaces``, names by label. The
-    order is the setting's."""
+    """Return those namespaces of *labelled* (the setting ``pmem_namespaces``: names by label) that exist, in the order
+    of the setting."""
     if not labelled:
         return []
     devices = _devices(sysfs) if any(not name.startswith("/") for names in labelled.values() for name in names) else {}

@@ -260,8 +260,8 @@ class HypervisorNetworks(Protocol):
         port. Raises ``HypervisorError`` if this fails."""
 
     def routes(self) -> Sequence[tuple[str, IPv4Network]]:
-        """Return device ("" without one) and destination network of the host's IPv4 routes in all tables, also of those
-        to its own addresses, but not of default routes."""
+        """Return device ("" without one) and destination network of each IPv4 route of the host, in all tables: also of
+        routes to its own addresses, but not of default routes."""
 
     def networks(self) -> dict[str, NetworkSeen]:
         """Return all libvirt networks by name."""

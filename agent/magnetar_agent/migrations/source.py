@@ -315,8 +315,8 @@ class _Move:
         return {path.name: file_state(path, self.document.id, self.document.state[RUN]) for path in paths}
 
     def _send(self, talk: Rpc, present: Fields, states: dict[str, str]) -> None:
-        """Send the files over *talk*. *present*: by file name, how many bytes the target has; ``None``: all. Earlier
-        agents do not compare *states* and report nothing, so they get all files."""
+        """Send the files, each with its ``file_state`` (*states*), over *talk*. *present*: by file name, how many bytes
+        the target has already; ``None``: all. Earlier agents report nothing, so they get all files."""
         size = {name: stored_bytes(self.place / name) for name in states}
         bytes_present = sum(size[name] if present.get(name, 0) is None else min(present.get(name, 0), size[name])
                             for name in states)

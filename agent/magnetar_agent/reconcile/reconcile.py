@@ -148,7 +148,8 @@ class _Change(Change):
                 return self._plan(document, fresh)
 
     def _new(self, locks: ExitStack) -> Document:
-        """Return a new document. *locks* then hold the locks of its uuid and, if names are unique, of its name."""
+        """Return a new document, after taking the lock of its uuid and, if names are unique, of its name; *locks* frees
+        them."""
         document = Document(self.kind.noun, self.given.get("id") or str(uuid.uuid4()), self.given.get("name", ""), {})
         self.check_new()
         noun = self.kind.noun

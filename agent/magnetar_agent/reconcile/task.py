@@ -48,8 +48,8 @@ class Task:
         (``keep_notes``).
 
         *folder*: a folder in which the verb has made files. It is flushed before the document is written: once for all
-        verbs. *files*: those of the files that are not flushed yet. They are flushed together, which takes hardly
-        longer than one file.
+        verbs. *files*: the files in it that are not flushed yet. They are flushed together, which takes hardly longer
+        than one file.
         """
         self.noted = True
         self.files.extend(files)

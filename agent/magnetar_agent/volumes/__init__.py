@@ -20,7 +20,7 @@ def round_up_gib(size: int) -> int:
 
 
 def is_volume_name(name: str) -> bool:
-    """Return whether a file in a pool has the name of a volume; other files do not belong to Magnetar."""
+    """Return whether *name*, of a file in a pool, begins with a uuid; other files do not belong to Magnetar."""
     stem = name.partition(".")[0]
     return len(stem) == 36 and stem.count("-") == 4
 

@@ -92,8 +92,8 @@ def scalar_text(value):
 
 
 def texts_of_field(field, value):
-    """Return *value* of *field*; in a mapping of texts, numbers and booleans become texts, because YAML reads texts
-    such as ``1`` and ``yes`` as these.
+    """Return *value* of *field*. If the field is a mapping of texts, its numbers and booleans become texts: YAML reads
+    the texts ``1`` and ``yes`` as a number and a boolean.
     """
     if isinstance(field.value, MapOf) and isinstance(field.value.value, Text):
         return {str(key): scalar_text(item) for key, item in value.items()}

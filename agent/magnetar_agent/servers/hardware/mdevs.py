@@ -41,8 +41,8 @@ def divisible_devices(host: LocalHost) -> list[MdevParent]:
 
 
 def _taken(host: LocalHost, parent: MdevParent, without: str = "") -> int:
-    """Return how many mediated devices of *parent* are taken, by servers or by other programs. The one of the server
-    *without* does not count."""
+    """Return how many mediated devices of *parent* are taken, by servers or by other programs, not counting
+    that of the server *without*."""
     part_ids = {part["uuid"] for want in placement.fields_of_holders(host, without) for name in (FIELD, BEFORE)
                 if (part := want.get(name)) and part["parent"] == parent.address}
     return len(part_ids | parent.made - {_uuid(without)})

@@ -381,7 +381,7 @@ def guest_pci_devices(host: LocalHost, want: Mapping[str, Any]) -> tuple[PciDevi
 
 
 def devices_of_nics(host: LocalHost, want: Mapping[str, Any]) -> dict[str, PciDevice]:
-    """Map each MAC to the device of the NIC."""
+    """Return the PCI devices that are NICs of a server with the fields *want*, by the NIC's MAC."""
     return dict(_assigned_devices(host, want)) if device_nics(want) else {}
 
 
@@ -393,7 +393,7 @@ def _assigned_devices(host: LocalHost, want: Mapping[str, Any]) -> list[tuple[st
 
 
 def bare_devices_of_nics(want: Mapping[str, Any]) -> dict[str, PciDevice]:
-    """Map each MAC to the device of the NIC, with its address only; the host is not read."""
+    """Return the result of ``devices_of_nics`` without reading the host: the devices have only their addresses."""
     return {holder: PciDevice(address, "", "", -1) for address, holder in (want.get(FIELD) or {}).items()}
 
 

@@ -50,9 +50,9 @@ REDEFINE = "redefine"
 
 # What the host has --------------------------------------------------------------------------------------------------
 def divide_host_cells(host: LocalHost) -> list[HostCell]:
-    """Return the host's NUMA cells as the settings divide them: without a set of dedicated CPUs all are shared; with
-    that set alone none is, as in Nova. Memory excludes large pages. If guests' memory is in files, there are no large
-    pages."""
+    """Return the host's NUMA cells with the dedicated and shared CPUs of the settings. Without both settings all CPUs
+    are shared; with ``cpu_dedicated_set`` alone none is, as in Nova. Memory excludes large pages. If guests' memory is
+    in files, there are no large pages."""
     dedicated, shared = (None if text is None else cpu_set(text)
                          for text in (host.settings.cpu_dedicated_set, host.settings.cpu_shared_set))
     divided, near = [], near_networks(host)

@@ -62,7 +62,7 @@ def cpu_seconds(pid_file: Path) -> float | None:
 
 
 class MonitorCalls(Protocol):
-    """An object that makes the calls to libvirt that read monitors (``ConnectionPool``)."""
+    """The calls to libvirt by which a ``MonitorWatch`` reads monitors; ``ConnectionPool`` makes them."""
 
     def control(self, guest: str) -> Any:
         """Begin a read of the state of the monitor of a *guest*'s QEMU (``monitor_state``). Return the call without

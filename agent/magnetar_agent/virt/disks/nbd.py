@@ -109,8 +109,8 @@ class Exports:
 
 
 class _NbdServer(threading.Thread):
-    """The qemu-nbd of one disk. This thread starts the program, because setpriv ends the program together with the
-    thread that started it."""
+    """The thread that runs the qemu-nbd of one disk. It must live as long as the program: setpriv ends the program
+    together with the thread that started it."""
 
     def __init__(self, export: Export, user: tuple[int, int]) -> None:
         super().__init__(name=f"export {export.id[:8]}", daemon=True)

@@ -56,8 +56,8 @@ def _size(output: str, purpose: str) -> int:
 
 
 def keyring_path(image: CephImage) -> Path:
-    """Return the path of the keyring of the image's user, in the folder of ``image.conf``. The name of that file is the
-    name of the cluster, such as ``ceph.conf``."""
+    """Return the path of the keyring of the image's user: ``CLUSTER.client.USER.keyring``, in the folder of
+    ``image.conf``, which is named ``CLUSTER.conf``."""
     return image.conf.with_name(f"{image.conf.stem}.client.{image.user}.keyring")
 
 

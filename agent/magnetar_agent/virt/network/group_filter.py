@@ -61,7 +61,7 @@ def group_elements(desired: PortFilter) -> Iterator[Element]:
 
 
 def group_sets(desired: PortFilter) -> dict[str, tuple[str, str]]:
-    """Map the name of each map and set of security groups in the filter *desired* to its kind (map or set) and type."""
+    """Return kind (map or set) and nftables type of each map and set for security groups in *desired*, by name."""
     named_sets = {"sends": ("map", "type ifname : verdict;"), "hears": ("map", "type ifname : verdict;"),
                   "resolvers": ("set", "type ifname . ipv4_addr;")} if is_used(desired) else {}
     for group in desired.groups:
@@ -71,8 +71,8 @@ def group_sets(desired: PortFilter) -> dict[str, tuple[str, str]]:
 
 
 def group_chains(desired: PortFilter) -> dict[str, tuple[str, ...]]:
-    """Map the name of each chain for a combination of security groups that ports of the filter *desired* have to its
-    rules."""
+    """Return the rules of the chains for security groups, by the chain's name. There are two chains (one for each
+    direction) for each combination of groups that a port of the filter *desired* has."""
     groups_by_id = {group.id: group for group in desired.groups}
     return {_chain(groups, direction): tuple(_rules(groups_by_id, groups, direction))
             for groups in {port.groups for port in desired.ports if port.groups is not None} for direction in MAPS}
@@ -193,12 +193,12 @@ def restricted_taps(loaded: PortFilter | None, desired: PortFilter) -> frozenset
 
 
 def forbidden_flows(desired: PortFilter, taps: Collection[str], flows: Iterable[Flow]) -> Iterator[Flow]:
-    """Yield the *flows* from or to one of these *taps* that no rule permits now. Flows of ports with unknown addresses
-    are never found.
+    """Yield the *flows* that must end: one of their ends has ports, among them one with a tap in *taps*, and none of
+    these ports has a rule that permits the flow.
 
-    If neither end has the address of a port, the flow may belong to any port that may send from a network with such an
-    address, in either direction. It is yielded if none of these ports permits it. A flow that the rules of its port
-    permit is never yielded."""
+    The ports of an end are those with its address. If neither end has the address of a port, all ports that may send
+    from a network with one of the two addresses are considered together. Flows of ports with unknown addresses are
+    never found."""
     groups_by_id, rules = {group.id: group for group in desired.groups}, dict[tuple[str, ...], _Parsed]()
     owners, wide = _owners(desired.ports)
 
