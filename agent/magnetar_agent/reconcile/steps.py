@@ -23,12 +23,12 @@ from .task import NotRemovable, Task
 log = logging.getLogger(__name__)
 
 #: How often a step is repeated after its connection to libvirt was lost; seconds until libvirt must be back, and
-#: between two looks.
+#: between two checks for it.
 REPEATS, RETURN_TIMEOUT, LOOK = 2, 60.0, 0.2
-#: Permissions of the caller that are kept in ``document.state``, so that a change that a crash cut short is finished as
-#: it was allowed.
+#: Permissions of the caller that are kept in ``document.state``, so that a change that a crash interrupted is finished
+#: with the same permissions.
 NOTES = ("allow_reboot", "rebuild")
-#: Verbs that lose nothing. After a cancel the agent plans the way back to the former fields.
+#: Verbs that lose no data. After a cancel the agent plans the steps from their results back to the former fields.
 TWO_WAY = frozenset({"stop", "pause", "resume", "destroy", "reserve"})
 #: Verbs whose effect is lost when the host loses power.
 PASSING = frozenset({"start", "start_paused", "pause", "resume"})

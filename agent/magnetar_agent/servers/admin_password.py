@@ -49,8 +49,8 @@ KEPT = 3600.0
 #: Failed attempts after which the password is dropped, and seconds before the second attempt; the delay then doubles.
 #: The agent may be starting, and cloud-init may create the user after the agent has started.
 TRIES, AGAIN = 5, 10.0
-#: Seconds until the first look at a server whose document was written, and until the next look at one that is locked;
-#: also the least time between two looks that the guest causes: it can open and close the agent's channel at will.
+#: Seconds until the first attempt for a server whose document was written, and until the next one for a locked server;
+#: also the least time between two attempts that the guest causes: it can open and close the agent's channel at will.
 SOON = 1.0
 #: Seconds after a failure outside the guest, such as a full disk.
 LATER = 60.0
