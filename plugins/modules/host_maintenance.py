@@ -75,7 +75,7 @@ host_maintenance:
     started_at: {description: When the drain was last requested., type: str, sample: '2026-11-20T20:00:00Z'}
     finished_at: {description: When nothing was left to do., type: str, sample: '2026-11-20T20:04:00Z'}
 actions: {description: 'The steps that were done, in order; in check mode, the predicted steps.', returned: on success,
-    type: list, elements: str, sample: [record, disable, move]}
+    type: list, elements: str, sample: [record, disable]}
 changes: {description: Path of each field that changed to its V(old) and V(new) value. Secrets are hidden., returned: on
       success, type: dict, sample: {state: {old: enabled, new: maintenance}}}
 operation: {description: The operation that continues after the task., returned: when O(wait=false) and the work takes

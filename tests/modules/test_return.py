@@ -220,9 +220,9 @@ def test_every_module_is_checked():
     known = {name for noun in CASES for name in (noun, f"{noun}_info")} | {
         "aggregate_info", "availability_zone_info", "capacity_info", "cell_info", "compute_service_info",
         "host_maintenance_info", "hypervisor_info", "limits_info", "quota_info", "resource_provider_info",
-        "server_group_info", "trait_info", "usage_info", "floating_ip_info", "port_info", "router_info", "security_group_info", "subnet_info",
-        "address_group_info", "qos_policy_info", "trunk_info", "address_scope_info", "subnet_pool_info",
-        "volume_type_info"}
+        "server_group_info", "trait_info", "usage_info", "floating_ip_info", "port_info", "router_info",
+        "security_group_info", "subnet_info", "address_group_info", "qos_policy_info", "trunk_info",
+        "address_scope_info", "subnet_pool_info", "volume_type_info"}
     names = {path.stem for path in (ROOT / "plugins/modules").glob("[a-z]*.py")} - {"certificate"}  # has no agent
     assert not [name for name in names if name not in known and f'"{name}"' not in text]
 

@@ -14,7 +14,7 @@ class HostMaintenance(Kind):
 
     noun, plural = "host_maintenance", "host_maintenances"
     sample_changes = {"state": ("enabled", "maintenance")}
-    sample_actions = ("record", "disable", "move")
+    sample_actions = ("record", "disable")
 
     id = Field(Text(1, 64), "The uuid of the host's compute service.", on=READ, sample=SAMPLE_ID)
     name = Field(Text(1, 255), "The host's name.", on=FIXED, required=True, aliases=("host",), sample="kvm1")
