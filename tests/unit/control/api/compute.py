@@ -176,7 +176,8 @@ class Compute:
         id = str(uuid.uuid4())
         flavor = {"id": "1", "name": "tiny", "vcpus": 2, "ram": 512, "disk": 1, "ephemeral": 0, "swap": 0}
         row = {"id": id, "project_id": project, "user_id": user, "name": "web1", "vm_state": "active", "power_state": 1,
-               "flavor_id": "1", "flavor": orjson.dumps(flavor).decode(), "created_at": utc_now(), **values}
+               "flavor_id": "1", "flavor": orjson.dumps(flavor).decode(),
+               "created_at": values.get("launched_at") or utc_now(), **values}
         with self.databases[cell].write() as connection:
             connection.execute(insert(servers).values(**row))
             insert_filter_rows(connection, [row])
