@@ -31,7 +31,8 @@ class AuthKey(Text):
     """A value type: the key of a transfer; a key of digits may come as a number."""
 
     def check(self, value: Any, path: str, version: Version | None = None) -> Any:
-        return super().check(str(value) if type(value) is int else value, path, version)
+        is_number = isinstance(value, int) and not isinstance(value, bool)
+        return super().check(str(value) if is_number else value, path, version)
 
 
 CREATE = {"volume_id": Id(), "name": NAME}
