@@ -246,7 +246,8 @@ def list_tokens(options: argparse.Namespace) -> int:
 
 
 def run_completion(top: argparse.ArgumentParser, options: argparse.Namespace) -> int:
-    """Run ``magnetar completion`` and return its exit status. The script covers all commands and options of *top*."""
+    """Run ``magnetar completion`` and return its exit status. The script covers all commands and options of the parser
+    *top*."""
     print(completion_script(top, options.shell), end="")
     return 0
 

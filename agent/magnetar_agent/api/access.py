@@ -104,8 +104,8 @@ def group_id(name: str) -> int | None:
 
 # TLS ------------------------------------------------------------------------------------------------------------
 def server_tls_context(settings: AgentSettings, tokens: BearerTokens) -> ssl.SSLContext | None:
-    """Return the TLS context of the TCP listener; ``None`` if the settings lack an address or a certificate, or if
-    callers could not identify themselves: without client CA and tokens."""
+    """Return the TLS context of the TCP listener; ``None`` if *settings* have no address or no certificate, or if
+    callers could not identify themselves, as there is neither a client CA nor a token."""
     if not settings.listen or not settings.tls_cert or not settings.tls_key:
         return None
     if not settings.tls_client_ca and not tokens.list():
@@ -126,7 +126,7 @@ def server_tls_context(settings: AgentSettings, tokens: BearerTokens) -> ssl.SSL
 
 def certificate_peer(tls_object: ssl.SSLObject, scopes: dict[str, str]) -> Peer:
     """Return the caller with the verified client certificate of *tls_object*; an anonymous peer if the client sent
-    none. *scopes*: scopes by the certificate's common name."""
+    none. *scopes*: the scope of each common name."""
     if not tls_object.getpeercert():
         return NOBODY
     name = common_name(tls_object)
@@ -138,7 +138,7 @@ def certificate_peer(tls_object: ssl.SSLObject, scopes: dict[str, str]) -> Peer:
 
 def of_connection(transport: asyncio.BaseTransport, settings: AgentSettings) -> Peer:
     """Return the caller of the new connection *transport*: from the client certificate over TLS, from the kernel on the
-    unix socket. On plain TCP the peer has no scope, and a refusal."""
+    unix socket. Over plain TCP, return a caller without a scope, which will be refused."""
     tls_object = transport.get_extra_info("ssl_object")
     if tls_object is not None:
         return certificate_peer(tls_object, settings.client_certs)

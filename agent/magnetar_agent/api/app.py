@@ -153,7 +153,7 @@ def decode_path(scope: Scope) -> str:
 
 
 async def handle_refusal(request: Request, error: Any) -> Json:
-    """Return the response for an error of Magnetar."""
+    """Return the response for a ``MagnetarError``."""
     return failure_response(error, request.state.request_id)
 
 
@@ -190,7 +190,7 @@ class Pages:
         self._guest_threads, self._health_threads = CapacityLimiter(GUEST_THREADS), CapacityLimiter(HEALTH_THREADS)
 
     async def root(self, request: Request) -> Json:
-        """Show this agent: host, API number, kinds and version."""
+        """Show this agent: its host, the version of the API, the kinds of resources, and its own version."""
         read_query(request)
         return Json({"host": self.agent.host.name, "api": API, "kinds": [kind.noun for kind in KINDS],
                      "version": self.version})
@@ -248,8 +248,8 @@ class AgentApplication(Front):
         return True
 
     def accept_link(self, transport: asyncio.BaseTransport, admitted: Callable[[], None]) -> None:
-        """Take over a TLS connection on which another agent requests a link. *admitted* is called once the agent is
-        admitted; see ``Links.accept``."""
+        """Take over a TLS connection on which another agent requests a link. *admitted* is called once the other agent
+        may use the link; see ``Links.accept``."""
         self.agent.host.links.accept(transport, admitted)
 
     def _routes(self, api: FastAPI, agent: ManagedHost, metrics: AgentMetrics) -> None:

@@ -42,7 +42,7 @@ class JsonLines(logging.Formatter):
 
 
 def configure_agent_logging(level: str) -> None:
-    """Send all logs from *level* on to stderr as JSON lines. The audit log is written at every level."""
+    """Send all logs of *level* and above to stderr as JSON lines. The audit log is written at every level."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JsonLines())
     root = logging.getLogger()
@@ -102,7 +102,7 @@ def _items(operation: Operation, results: list[dict[str, Any]]) -> None:
 
 
 def bind_request_id(request: str | None, function: Callable[[Operation], Any]) -> Callable[[Operation], Any]:
-    """Return *function* wrapped so that every log line of its thread carries the id of *request*."""
+    """Return *function* wrapped: all lines that its thread logs while it runs carry the id *request*."""
 
     def labelled(operation: Operation) -> Any:
         token = request_id.set(request)

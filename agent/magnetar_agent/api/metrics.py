@@ -23,7 +23,7 @@ SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.05, 0.25, 1, 5, 30, 120)
 
 
 class AgentMetrics:
-    """The Prometheus metrics of one agent, in a separate registry."""
+    """The Prometheus metrics of one agent, in a registry that no other agent of the process uses."""
 
     def __init__(self, host: LocalHost) -> None:
         self._host = host

@@ -102,7 +102,7 @@ def _result(kind: type[Kind]) -> Extra:
 
 
 def describe_list_route(kind: type[Kind], filters: Iterable[str]) -> Extra:
-    """Return OpenAPI's description of the GET of a collection."""
+    """Return OpenAPI's description of the GET of all resources of *kind*. *filters*: the fields to filter by."""
     return {"tags": [kind.noun], "summary": f"List {kind.plural}",
             **_route(_object(**{kind.plural: _array(_ref(kind.__name__))}), "The list",
                      _parameters("fields", "limit", "marker", "sort", filters=filters))}

@@ -121,7 +121,7 @@ def tcp_socket(address: tuple[str, int]) -> socket.socket:
 
 
 def websocket_protocol(**protocol_arguments: Any) -> Any:
-    """Return uvicorn's protocol for WebSockets; imported with the first console, as it takes some MiB."""
+    """Return uvicorn's class for WebSockets. It takes some MiB of memory, so it is imported with the first console."""
     from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
     from websockets.exceptions import InvalidState
 
@@ -177,8 +177,8 @@ class TimelyHttp(H11Protocol):
 
 def make_http_server(application: AgentApplication, settings: AgentSettings, tls: ssl.SSLContext | None,
                      connections: Connections | None = None) -> HttpServer:
-    """Return a server for *application*. Each connection counts against the limit *connections*, and stores its caller
-    for the requests on it."""
+    """Return a server for *application*. *connections* limits how many clients may connect (``None``: no limit). Each
+    connection identifies its caller once, for all its requests."""
 
     class Known(TimelyHttp):
         place: ConnectionPlace

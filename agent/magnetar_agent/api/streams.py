@@ -172,11 +172,12 @@ def console_path(state_dir: Path, id: str) -> Path:
 
 
 def tail_console_log(path: Path, size: int, lines: int | None) -> bytes:
-    """Return the last *size* bytes of the log at *path*, with the end of its predecessor ``.0`` before it if the log is
-    shorter, reduced to the last *lines* lines (``None``: all). Lines end with a line feed: a carriage return alone, as
+    """Return the last *size* bytes of the log at *path*, or of those the last *lines* lines (``None``: all). If the log
+    is shorter, begin with the end of the log before it, ``.0``. Lines end with a line feed: a carriage return alone, as
     in a progress bar, ends none.
 
-    Only plain files are read, and no symbolic links: only virtlogd's own files are shown."""
+    Only plain files are read, and no symbolic links: only virtlogd's own files are shown.
+    """
     content = b""
     for part in (path, path.with_name(path.name + ".0")):
         if len(content) < size:

@@ -136,8 +136,8 @@ class OpenConsoles:
                 del self._lines[id]
 
     async def _line(self, id: str) -> SerialLine:
-        """Return the open serial line of server *id*; open the line first if no client has opened it. After the check
-        that the line is open, the method does not yield to the event loop."""
+        """Return the open serial line of server *id*; open the line first if no client has opened it. The method
+        returns right after its check that the line is open: no other task runs in between, which could close it."""
         while True:
             opening = self._lines.get(id)
             if opening is None or not self._usable(opening):

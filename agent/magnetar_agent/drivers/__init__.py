@@ -62,7 +62,7 @@ class Driver(Protocol):
         step."""
 
     def show(self, host: LocalHost, document: Document, have: Fields | None, snapshot: Any = None) -> Fields:
-        """Return the resource as API responses show it: the fields of the kind that are for ``show``."""
+        """Return the resource as API responses show it: with the fields of its kind that are meant for responses."""
 
     def sweep(self, host: LocalHost) -> None:
         """Remove leftovers of this kind that no document needs."""

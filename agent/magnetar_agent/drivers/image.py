@@ -121,7 +121,7 @@ class ImageDriver(DocumentDriver):
         return {f.name: values.get(f.name) for f in self.kind.fields if SHOW in f.on}
 
     def sweep(self, host: LocalHost) -> None:
-        """Remove content that no document names, and parts that a crash left."""
+        """Remove content that no document names, and partly written content that a crash left."""
         importing.image_store(host).sweep(lambda: _known(host))
 
     def receive(self, host: LocalHost, key: str, chunks: Iterable[bytes], length: int | None,
@@ -271,8 +271,8 @@ def _look(host: LocalHost, file: BufferedReader, want: Fields) -> Facts:
 
 
 def _match_stored_content(host: LocalHost, want: Fields, document: Document) -> None:
-    """Remove the source from *want*, since the content is stored already. A requested checksum that matches the content
-    becomes the document's checksum; if the local file has other content now, the checksum becomes the file's."""
+    """Remove the source from *want*, since the content is stored already. If the requested checksum matches that
+    content, replace it by the document's, or, if the requested local file has other content now, by the file's."""
     state = document.state
     source = want.pop("source", None)
     name, _colon, digest = want["checksum"].partition(":")

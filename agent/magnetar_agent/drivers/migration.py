@@ -66,8 +66,8 @@ class MigrationDriver:
         return key
 
     def complete(self, host: LocalHost, want: Fields, document: Document | None) -> Fields:
-        """Return *want*: on the source, before it claims the server, with the server's manifest; later with no earlier
-        phase than the document's. Before a migration begins, raise an error if it cannot succeed."""
+        """Return *want*. Before the migration begins, check that it can succeed, and add the server's manifest on the
+        source. Later, replace a phase that is earlier than the document's by the document's."""
         if document is None or (want["side"] == "source" and not document.state.get("claimed")
                                 and not document.state.get("moved")):
             host.links.required()

@@ -97,7 +97,7 @@ class VolumeDriver(DocumentDriver):
             raise InUse(f"Volume {document.name!r} is attached to {', '.join(users)}. Detach it first.", users=users)
 
     def snapshot(self, host: LocalHost, document: Document | None = None) -> Any:
-        """Return attachments and exports by the uuid of the volume and then of the server."""
+        """Return the documents of attachments and exports as ``{volume: {server: document}}``, by uuids."""
         holders_by_volume: dict[str, dict[str, Document]] = {}
         for noun in ("volume_export", "volume_attachment"):
             for holder in host.documents.list(noun):
@@ -332,7 +332,7 @@ def _begin(task: Task, pool: Pool, size: int, notes: Fields) -> None:
 
 
 def _made(task: Task, pool: Pool, size: int) -> None:
-    """Note in the document that the content is complete."""
+    """Record in the document that the content is complete and has *size* bytes."""
     task.document.state.pop("begun", None)
     task.document.state.update(made=True, bytes=size)
     task.keep()

@@ -65,8 +65,8 @@ class Exports(State):
         raise HypervisorError(f"The disk {remote} cannot be reached: nobody serves it.")
 
     def _unlocked(self, path: Path) -> None:
-        """Raise ``HypervisorError`` if an export locks the file at *path*, as qemu-nbd does. Exports of stand-ins and
-        of shareable disks lock nothing."""
+        """Raise ``HypervisorError`` if an export locks the file at *path*, as qemu-nbd does. An export that serves an
+        overlay (``stand_in``) or a shareable disk locks nothing."""
         if any(export.disk.path == path and not export.stand_in and not export.disk.shareable
                for export, _server in (self._served or {}).values()):
             raise HypervisorError(f"qemu-img could not open {path}: another process uses it.")
@@ -82,7 +82,7 @@ class Exports(State):
 
 
 class _Server:
-    """A server that sends the export's name to each client, and keeps the connection open until it ends."""
+    """A server that sends the export's name to each client, and keeps all connections open until ``end``."""
 
     def __init__(self, export: Export) -> None:
         self.export = export

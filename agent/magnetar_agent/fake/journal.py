@@ -20,7 +20,7 @@ MANY = 1000
 
 
 class Journal:
-    """A journal in the file *path* of objects, which have names and are plain JSON."""
+    """The file *path* with the last state of named objects. An object's state is plain JSON."""
 
     def __init__(self, path: Path) -> None:
         self.path = path

@@ -113,8 +113,8 @@ class State:
     def _call(self, method: str, changed: str = "",
               needs_libvirt: bool = True) -> AbstractContextManager[list[str]]:
         """Begin a call of a ``LocalHypervisor`` method: wait *delay*, check the connection, raise a planned failure.
-        Return the context for its block. *changed*: the name of the object that the call may change; see ``_change``.
-        """
+        Return a context manager, in whose block the method does its work. *changed*: the name of the object that the
+        call may change; see ``_change``."""
         if self.delay:
             time.sleep(self.delay)
         if needs_libvirt and not self._connected:

@@ -82,8 +82,8 @@ def volume_bus(hardware: Mapping[str, Any]) -> str:
 
 
 def place_config_drive(hardware: Mapping[str, Any], disk: Disk) -> Disk:
-    """Return the config drive *disk* on the bus of the server's other disks, with a device name that follows theirs. It
-    is unchanged if that bus is virtio, or IDE, which has no name left."""
+    """Return the config drive *disk* on the bus of the server's other disks, with a device name that follows theirs.
+    Return it unchanged if that bus is virtio, or IDE, which has no free device name."""
     bus = hardware.get("disk_bus", "virtio")
     return disk if bus in ("virtio", "ide") else replace(disk, bus=bus, target=PREFIX[bus] + "f")
 

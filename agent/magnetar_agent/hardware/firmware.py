@@ -20,7 +20,7 @@ def guest_firmware(hardware: Mapping[str, Any], machine: str, host: Mapping[str,
     """Return the UEFI firmware of a server with this *hardware*, whose folder is *place*; ``None`` for BIOS. *host*:
     fields of ``kinds.Host``.
 
-    Secure boot has its own file of variables, ``uefi.secure``, with the keys, without which it would be off.
+    With secure boot the file of variables is ``uefi.secure``: it contains keys, without which secure boot is off.
     """
     if hardware.get("firmware") != "uefi":
         return None

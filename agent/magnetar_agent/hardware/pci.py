@@ -104,7 +104,8 @@ class PciDevice(NamedTuple):
 
     @property
     def of_card(self) -> tuple[str, ...]:
-        """Return the names of ``of_network``, limited to the device's own card; empty for a device without *card*."""
+        """Return the names by which NICs request the device on its own card: those of ``of_network`` with the card
+        added. Empty for a device without *card*."""
         return tuple(card_devices_name(name, self.card) for name in self.of_network) if self.card else ()
 
     def place(self) -> dict[str, str]:
@@ -178,8 +179,8 @@ def _remote(sysfs: Path, device: PciDevice, serials: Mapping[str, str],
 
 def alias_names_device(device: PciDevice, alias: str, aliases: Sequence[Mapping[str, str]]) -> bool:
     """Return whether *alias* names the device by *aliases*, the setting ``pci_alias``, in which one alias may occur
-    several times. Only aliases of its type name a physical or virtual function of SR-IOV. The names by which NICs
-    request the device (``PciDevice.of_network``, ``of_card``) count as aliases."""
+    several times. An alias names only devices of its ``device_type``. The names by which NICs request the device
+    (``PciDevice.of_network``, ``of_card``) count as aliases."""
     if alias in device.of_network or alias in device.of_card:
         return True
     return not device.vdpa and device.remote is None and any(

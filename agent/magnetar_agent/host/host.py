@@ -103,6 +103,6 @@ class LocalHost:
             self.reboots.pop(document.id, None)
 
     def count_reboot(self, event: DomainEvent) -> None:
-        """Count *event*, one of the hypervisor, if it is the reboot of a server of this host."""
+        """Count *event*, an event of the hypervisor, if it is the reboot of a server of this host."""
         if event.what == "rebooted" and self.documents.look("server", event.uuid):
             self.reboots[event.uuid] = self.reboots.get(event.uuid, 0) + 1

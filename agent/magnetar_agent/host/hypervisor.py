@@ -193,8 +193,8 @@ class LocalHypervisor(HypervisorNetworks, HypervisorDisks, HypervisorStorage, Pr
         """Return what the host lacks to limit the traffic of NICs; "" if nothing."""
 
     def numa_cells(self) -> list[HostCell]:
-        """Return the NUMA cells of the host by id, at least one. All CPUs of a cell count as shared. Of its pages only
-        the large ones are included."""
+        """Return the NUMA cells of the host by id, at least one. All CPUs of a cell are returned as shared ones, and
+        only large pages are included."""
 
     def cpu_choices(self, virt_type: str) -> CpuChoices:
         """Return the CPU modes and models that guests of this type (kvm, qemu) can have."""

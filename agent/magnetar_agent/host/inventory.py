@@ -80,8 +80,8 @@ def host_usage(host: LocalHost) -> dict[str, Any]:
 
 
 def _parts(host: LocalHost) -> dict[str, Any]:
-    """Return the host's fields about NUMA cells, PCI devices and mediated devices, and the resource ``providers`` that
-    these are."""
+    """Return the host's fields about NUMA cells, PCI devices and mediated devices, and ``providers``: the resource
+    providers that count these."""
     devices, dividable, cells = pci.assignable_devices(host), mdevs.divisible_devices(host), placement.placement_facts(
         host)
     above = numa_providers.cell_parents(cell["id"] for cell in cells["numa_cells"])

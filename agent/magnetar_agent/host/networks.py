@@ -17,16 +17,17 @@ class Nic:
     """A network card of a domain. Exactly one of *network* (libvirt's name), *bridge* and *device* is set.
 
     *device*: the address of a device of the host, which libvirt takes from the host's driver when *managed*; *vlan*:
-    its tag. *vnic_type*: how the guest gets the device (``core.hardware.pci.VNIC_TYPES``); ``None`` without a device.
-    *netdev*: the host's name of the virtual function's network device (macvtap), or of the character device of its vDPA
-    device.
+    the tag of the device's VLAN. *vnic_type*: how the guest gets the device (``core.hardware.pci.VNIC_TYPES``);
+    ``None`` without a device. *netdev*: the host's name of the virtual function's network device (macvtap), or of the
+    character device of its vDPA device.
 
     *place*: bus and address, once libvirt has assigned them. *tap*: the name of the tap on the host. *port*: set when
     *bridge* is Open vSwitch's: the NIC's interface id in OVN. *mtu*: of tap and card; 0 for the bridge's. *checksums*:
     whether the guest may leave checksums and segmentation to the card.
 
     *queues*, *packed* (rings), *iommu* and *bandwidth* (see ``hardware.limits``) follow from the server's hardware;
-    they are not read back from the domain."""
+    they are not read back from the domain.
+    """
 
     mac: str
     model: str = "virtio"

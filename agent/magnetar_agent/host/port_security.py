@@ -124,8 +124,8 @@ class PortSecurity:
                 return
 
     def _keep(self, todo: set[str]) -> None:
-        """Read the ports of *todo* (server ids and tasks) again. Load the filter into the kernel if it differs from the
-        loaded one, or if that is missing."""
+        """Read the ports of *todo* (server ids and tasks) again. Load the filter into the kernel if it has changed, or
+        if the kernel has lost it."""
         try:
             if self.reason or (THERE in todo and self._loaded is not None and not self._is_there()):
                 self._loaded, self._seeded = None, False

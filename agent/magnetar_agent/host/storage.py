@@ -255,9 +255,9 @@ class HypervisorDisks(Protocol):
     def make_disk(self, path: Path, format: str, size: int, backing: Backing | None = None,
                   label: str | None = None, key: DiskKey | None = None, flushed: bool = True) -> None:
         """Create an empty disk or an overlay on *backing* atomically. *label*: ``swap`` for a swap area, otherwise the
-        label of an ext4 file system, to create on the disk. *key*: the key of a disk of the format luks, also in other
-        methods; a qcow2 with a key has its content encrypted, except the data of *backing*. Without *flushed*, the
-        caller must flush the file (``Task.note``). In both cases the caller must flush the folder."""
+        label of an ext4 file system, to create on the disk. *key* encrypts the disk: required for the format luks (also
+        in other methods); in a qcow2 it encrypts the content, except the data of *backing*. *flushed*: flush the file;
+        without it the caller must (``Task.note``). The caller always flushes the folder."""
 
     def copy_disk(self, source: Path | NetworkSource, source_format: str, path: Path, format: str,
                   progress: Progress, key: DiskKey | None = None) -> None:

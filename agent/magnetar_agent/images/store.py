@@ -244,8 +244,8 @@ def _create(folder: Path) -> ContentPart:
 
 
 def _remove(path: Path) -> None:
-    """Remove the file at *path*, unless it is a part with a writer. The part stays locked until it is gone: a writer
-    that has just made it and waits for the lock then notices the removal."""
+    """Remove the file at *path*, unless it is a ``.part`` file that its writer has locked. The removal takes the file's
+    lock: a writer that has just created the file, and waits for the lock, then notices that the file is gone."""
     if path.suffix != ".part":
         path.unlink(missing_ok=True)
         return

@@ -31,8 +31,8 @@ SEED, VENDOR, NETWORK, DEVICES, VENDOR2, TRUSTED, CPUS = (
 @dataclass(frozen=True)
 class Device:
     """A tagged device in meta_data.json. *bus* and *address* are where the guest sees it, from libvirt; ``none`` if
-    libvirt has no address. A share has *share_id* and one tag, which the guest mounts. *trusted*: whether its card
-    trusts a NIC."""
+    libvirt has no address. A share has *share_id* and one tag, which the guest mounts. *trusted*: of a NIC: whether its
+    card trusts it."""
 
     type: str
     bus: str
@@ -259,7 +259,7 @@ def _links(guest: Guest) -> Iterator[tuple[str, dict[str, Any], GuestNic]]:
 
 
 def _address(nic: GuestNic) -> dict[str, Any]:
-    """Return the IPv4 fields of a NIC in network_data.json. Guests ignore its address with the type ipv4_dhcp."""
+    """Return the IPv4 fields of a NIC in network_data.json. Guests ignore the address if the type is ipv4_dhcp."""
     address = nic.address
     fields: dict[str, Any] = {"type": "ipv4_dhcp" if address is None or address.dhcp else "ipv4"}
     if address is None:

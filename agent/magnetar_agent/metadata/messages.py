@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Messages between the agent and the process that speaks with guests: a length and JSON, on pairs of unix sockets.
 
-Neither side trusts the other beyond JSON. *commands* go one at a time from the agent, each with an answer, which may
-carry a descriptor; *questions* come from the process, with a number that the answer repeats.
+Each side parses what the other sends as JSON, and trusts no content. *commands* go one at a time from the agent, each
+with an answer, which may carry a descriptor; *questions* come from the process, with a number that the answer repeats.
 """
 
 from __future__ import annotations

@@ -55,8 +55,8 @@ WAITING = 8
 
 @dataclass
 class _Gate:
-    """The metadata service's veth device on a bridge, or next to an Open vSwitch tap (*switched*). *mac*: of its peer,
-    which is in the service's namespace."""
+    """The metadata service's veth device on a bridge, or next to an Open vSwitch tap (*switched*). *mac*: the MAC of
+    the other end of the pair, which is in the service's namespace."""
 
     bridge: str
     switched: bool = False
@@ -201,7 +201,7 @@ class MetadataService:
                 self._todo.put((ALL, ""))
 
     def _number(self, index: int) -> int:
-        """Return a free number (``tap_addresses``) for the tap with the device *index*; no other tap has it."""
+        """Return a number for the tap with the device *index* that no other tap has; ``tap_addresses`` uses it."""
         taken = set(self._numbers.values())
         return next(number for number in ((index + at) % MOST_TAPS or 1 for at in range(len(taken) + 2))
                     if number not in taken)

@@ -2,9 +2,9 @@
 """The disks, on the target, of a server that migrates: files in its folder, logical volumes with links in the folder,
 or RBD images. RBD images exist already: only the files that mark them as complete are sent.
 
-An incoming file has the suffix ``.part`` until it is complete. The link to a logical volume, which is created before
-its content comes, has the suffix for as long. libvirt fills the disks of a running guest, which have their final names
-from the start."""
+An incoming file has the suffix ``.part`` until it is complete. A link to a logical volume has the suffix, too, until
+all of its content has come. libvirt fills the disks of a running guest, which have their final names from the start.
+"""
 
 from __future__ import annotations
 

@@ -346,8 +346,9 @@ class _Move:
             talk.result()
 
     def _limit(self) -> int | None:
-        """Return the time limit of a cold migration in seconds; ``None`` without one. Of the actions for an exceeded
-        limit only abort applies to a guest that is off. A live migration has its limit in ``hv.MigrationParams``."""
+        """Return the time limit of a cold migration in seconds; ``None`` if it has none, or if the action for an
+        exceeded limit is not abort: other actions need a running guest. A live migration has its limit in
+        ``hv.MigrationParams``."""
         want = self.document.want
         limit: int | None = want["time_limit"] if not self.live and want["on_time_limit"] == "abort" else None
         return limit

@@ -74,8 +74,8 @@ def clean_up_source(task: Task) -> None:
 
 
 def recover_source(task: Task) -> None:
-    """Abort the migration on the source: the server stays on this host. Raises ``NotRemovable`` if the server has moved
-    or may have, and ``Unreachable`` if the target must tell whether it has, and does not answer."""
+    """Abort the migration on the source: the server stays on this host. Raises ``NotRemovable`` if the server has
+    moved, or if even the target does not know, and ``Unreachable`` if the target must be asked and does not answer."""
     document = task.document
     if document.state.get("moved"):
         raise NotRemovable("The server has gone already; it cannot be taken back. Run the migration again to settle "

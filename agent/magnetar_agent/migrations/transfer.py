@@ -216,10 +216,11 @@ def _note(path: Path, state: str, count: int) -> None:
 
 
 def _clear(path: Path, offset: int, linked: bool) -> None:
-    """Remove the complete file at *path*, before the transfer of its new content is noted.
+    """Remove the complete file at *path*, before a note of its new content is written.
 
-    A transfer from the start (*offset* 0) also removes the note and the partial file of the former transfer. A *linked*
-    partial file stays."""
+    If *offset* is 0, also remove the note and the partial file of the former transfer; the partial file stays if it is
+    *linked* to a volume.
+    """
     path.unlink(missing_ok=True)
     if not offset:
         for end in (NOTE,) if linked else (NOTE, PART):

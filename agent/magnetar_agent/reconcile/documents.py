@@ -313,7 +313,7 @@ def sync_folder(folder: Path | str) -> None:
 
 
 def flush_file(path: Path | str, flags: int = 0) -> None:
-    """Make the content of a file, or the names in a folder, durable."""
+    """Make the content of a file, or the names in a folder, durable. *flags*: further flags of open(2)."""
     descriptor = os.open(path, os.O_RDONLY | flags)
     try:
         os.fsync(descriptor)
@@ -329,7 +329,7 @@ def _read(path: Path) -> Document:
 
 
 def _document(content: Any, path: Path) -> Document:
-    """Return the document with the *content* of a file, which may be of an earlier schema."""
+    """Return the document with the *content* of the file at *path*; convert it if it has an earlier schema."""
     try:
         while content["schema"] in UPGRADES:
             content = UPGRADES[content["schema"]](content)

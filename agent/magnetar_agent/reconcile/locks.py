@@ -26,7 +26,8 @@ class Locks:
 
     @contextmanager
     def hold_if_free(self, kind: str, name: str) -> Iterator[bool]:
-        """Hold the lock if no thread holds it or waits to take it. Yield whether it is held. Never waits."""
+        """Hold the lock if no thread holds it or waits to take it; never wait. Yield whether this thread holds it now.
+        """
         with self._guard:
             free = (kind, name) not in self._held
             if free:

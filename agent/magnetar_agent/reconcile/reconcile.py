@@ -148,8 +148,8 @@ class _Change(Change):
                 return self._plan(document, fresh)
 
     def _new(self, locks: ExitStack) -> Document:
-        """Return a new document, after taking the lock of its uuid and, if names are unique, of its name; *locks* frees
-        them."""
+        """Return a new document, while *locks* holds the lock of its uuid and, if names are unique, the lock of its
+        name."""
         document = Document(self.kind.noun, self.given.get("id") or str(uuid.uuid4()), self.given.get("name", ""), {})
         self.check_new()
         noun = self.kind.noun
@@ -220,15 +220,15 @@ class _Change(Change):
         return list(self.driver.plan(None, have)) or [forget_step(self.kind, document.name)]
 
     def _noted(self, document: Document, rebuild: bool) -> Fields:
-        """Note in *document* the permissions that the driver's plan needs, and return them. If a crash interrupts the
-        change, it is finished with the same permissions."""
+        """Store in *document* the permissions that the driver's plan needs, and whether it is a *rebuild*; return
+        these. If a crash interrupts the change, it is finished with the same permissions."""
         state = document.state
         state.update(self.allowed(rebuild))
         return {name: state[name] for name in NOTES if name in state}
 
     def _complete(self, desired: Fields, document: Document | None) -> Fields:
-        """Return *desired* as the driver completes it. If the result is recorded, it is completed under the lock
-        ``CHOICES``: two threads never draw the same values, and no new reference to a removed resource is made."""
+        """Return *desired* as the driver completes it. A result that will be recorded is computed under the lock
+        ``CHOICES``: so two threads never draw the same values, and no new reference to a removed resource is made."""
         with check_mode(self.dry_run, self.warnings):
             if document is not None or self.dry_run:
                 want = self.driver.complete(self.host, desired, document)
@@ -354,8 +354,8 @@ def show_resource(drivers: Drivers, kind: type[Kind], key: str) -> Fields:
 
 
 def list_resources(drivers: Drivers, kind: type[Kind], filters: Mapping[str, Container[str]]) -> list[Fields]:
-    """Return the resources of *kind* that match *filters*, sorted by name and then uuid. A filter has a field's
-    permitted values as text."""
+    """Return the resources of *kind* that match *filters*, sorted by name and then uuid. *filters*: for each field the
+    permitted values, as text."""
     driver = drivers.of(kind)
     if isinstance(driver, SubresourceDriver):
         return [resource for resource in driver.every(drivers.host) if fits_filters(resource, filters)]

@@ -71,8 +71,8 @@ class DomainsView:
         return sorted(self._volumes.get(server, []), key=by_device)
 
     def addresses(self, networks: list[dict[str, Any]], runs: bool = True) -> dict[str, list[dict[str, Any]]]:
-        """Map each network, bridge, port or physical network to the addresses of its NICs: the fixed ones and, while
-        the server *runs*, those from DHCP leases."""
+        """Map each network, bridge, port or physical network of the NICs *networks* to their addresses: the fixed ones
+        and, while the server *runs*, those from DHCP leases."""
         by_network: dict[str, list[dict[str, Any]]] = {}
         for nic in networks:
             name = str(nic.get("network") or nic.get("bridge") or nic.get("port") or nic.get("physical_network"))

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Block device mapping (Nova's v2): the volumes that a server boots from, is created with, and that are deleted with
-it.
+"""Block device mapping (Nova's v2): the volumes that a server boots from, and those that are created, attached or
+deleted with it.
 
 The server's ``block_device_mapping`` is kept as requested, with the drawn values: ``volume`` (the uuid) and
 ``device_name`` of each volume, ``name`` of its source. The volumes themselves are ordinary attachments.
