@@ -153,8 +153,9 @@ def of_connection(transport: asyncio.BaseTransport, settings: AgentSettings) -> 
 
 # Requests -------------------------------------------------------------------------------------------------------
 def admit_caller(caller: Peer, method: str, headers: dict[bytes, bytes], tokens: BearerTokens) -> Peer:
-    """Return the caller of a request: the one named by a bearer token in *headers*, otherwise *caller*, who opened the
-    connection. Raises ``Unauthenticated`` or ``Forbidden``, whose message says how to get access."""
+    """Return the caller of a request, who may use its *method*: the one named by a bearer token in *headers*, otherwise
+    *caller*, who opened the connection. Raises ``Unauthenticated`` or ``Forbidden``, whose message says how to get
+    access."""
     if caller.via == "tls" and b"authorization" in headers:
         caller = tokens.caller(headers[b"authorization"])
     if caller.refusal:

@@ -102,8 +102,8 @@ class Front:
             log.exception("%s %s failed", scope["method"], scope["path"])
 
     def _admit(self, scope: Scope, method: str, headers: dict[bytes, bytes], request_id: str) -> None:
-        """Check the caller's permission, and record the caller in *scope*. Raises ``MagnetarError`` for a caller
-        without permission."""
+        """Check that the caller may use *method*; store the caller and *request_id* in *scope*. A refused change is
+        written to the audit log. Raises ``MagnetarError`` for a caller without permission."""
         state = scope.setdefault("state", {})
         state["request_id"] = request_id
         caller = state.get("peer", access.NOBODY)

@@ -177,8 +177,8 @@ class TimelyHttp(H11Protocol):
 
 def make_http_server(application: AgentApplication, settings: AgentSettings, tls: ssl.SSLContext | None,
                      connections: Connections | None = None) -> HttpServer:
-    """Return a server for *application*. *connections* limits how many clients may connect (``None``: no limit). Each
-    connection identifies its caller once, for all its requests."""
+    """Return a server for *application*. *connections* limits the connections of each client address (``None``: no
+    limit). Each connection identifies its caller once, for all its requests."""
 
     class Known(TimelyHttp):
         place: ConnectionPlace

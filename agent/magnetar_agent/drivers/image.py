@@ -271,8 +271,9 @@ def _look(host: LocalHost, file: BufferedReader, want: Fields) -> Facts:
 
 
 def _match_stored_content(host: LocalHost, want: Fields, document: Document) -> None:
-    """Remove the source from *want*, since the content is stored already. If the requested checksum matches that
-    content, replace it by the document's, or, if the requested local file has other content now, by the file's."""
+    """Remove the source from *want*, since the content is stored already. A requested checksum that matches the content
+    is replaced by the document's checksum; if the requested local file has other content now, by the checksum of that
+    file."""
     state = document.state
     source = want.pop("source", None)
     name, _colon, digest = want["checksum"].partition(":")

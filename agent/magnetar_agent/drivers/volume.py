@@ -311,9 +311,9 @@ def _take(task: Task) -> None:
 
 
 def _begin(task: Task, pool: Pool, size: int, notes: Fields) -> None:
-    """Note in the document that it owns the content named by its uuid, before that content is made: after a crash the
-    content is made again or removed. *notes*: further fields to note. Raises ``Conflict`` if content of that name
-    exists already."""
+    """Record in the document, before the content is made, that the content named by its uuid, of *size* bytes, belongs
+    to it: after a crash the content is made again or removed. *notes*: further fields to record. Raises ``Conflict`` if
+    content of that name exists already."""
     state, id = task.document.state, task.document.id
     if not content.is_content_begun(state) and pool.has(id):
         raise pool.taken(id)

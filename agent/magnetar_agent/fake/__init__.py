@@ -119,7 +119,7 @@ class FakeHypervisor(GuestAgent, Consoles, Mirrors, Devices, Statistics, Migrati
         self._outside(uuid, RUNNING, "unknown", DomainEvent(uuid, "rebooted"))
 
     def crash(self, uuid: str, reason: str = "failed") -> None:
-        """Have QEMU die (``failed``), or the guest panic (``panic``)."""
+        """Have QEMU die (*reason* ``failed``), or the guest panic (*reason* ``panic``)."""
         self._outside(uuid, CRASHED, reason, DomainEvent(uuid, "crashed", reason))
 
     def waits_for_disk(self, uuid: str) -> None:

@@ -157,7 +157,8 @@ class State:
             hung_file(self._folder, uuid).unlink(missing_ok=True)
 
     def _must_answer(self, uuid: str, purpose: str) -> None:
-        """Raise ``GuestSilent`` when the QEMU of the domain does not answer."""
+        """Raise ``GuestSilent`` when the QEMU of the domain does not answer. *purpose*: the request, for the message.
+        """
         if uuid in self.hung or (self._folder is not None and hung_file(self._folder, uuid).exists()):
             raise GuestSilent(f"The guest {uuid} does not answer: its QEMU is hung and has left libvirt's request to "
                               f"{purpose} without an answer.", guest=uuid)

@@ -23,7 +23,7 @@ class Storage(Exports):
     """The methods of ``LocalHypervisor`` for storage pools. Their volumes look like block devices."""
 
     def add_pool(self, name: str, room: int | None = None) -> Path:
-        """Define and start a pool, as an operator would; return its folder."""
+        """Define and start a pool of *room* bytes, as an operator would; return its folder."""
         folder = self._pool(name)
         folder.mkdir(parents=True)
         if room is not None:

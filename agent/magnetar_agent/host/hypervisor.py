@@ -231,8 +231,8 @@ class LocalHypervisor(HypervisorNetworks, HypervisorDisks, HypervisorStorage, Pr
         ``Conflict`` when the domain is not Magnetar's. A missing domain is no error."""
 
     def start(self, uuid: str, paused: bool = False, secret: str | None = None, keys: Sequence[DiskKey] = ()) -> None:
-        """Start a stopped domain, or restore a suspended one. *secret*: the secret of its TPM; *keys*: the keys of its
-        encrypted disks."""
+        """Start a stopped domain, or restore a suspended one; *paused*: do not run its CPUs yet. *secret*: the secret
+        of its TPM; *keys*: the keys of its encrypted disks."""
 
     def save_tpm(self, uuid: str, path: Path) -> None:
         """Copy the TPM state of a domain that is off to the file *path*. If there is no state, no file exists
@@ -324,7 +324,7 @@ class LocalHypervisor(HypervisorNetworks, HypervisorDisks, HypervisorStorage, Pr
         """Return whether the guest agent of an active domain has come up, according to its channel."""
 
     def set_password(self, uuid: str, user: str, password: str) -> None:
-        """Have the guest agent set a password. Raises ``Conflict`` when no agent answers."""
+        """Have the guest agent set the *password* of *user*. Raises ``Conflict`` when no agent answers."""
 
     def inject_nmi(self, uuid: str) -> None:
         """Send a non-maskable interrupt to the guest, which writes a dump or panics, depending on its setup."""
@@ -339,14 +339,16 @@ class LocalHypervisor(HypervisorNetworks, HypervisorDisks, HypervisorStorage, Pr
         that size at its next start at the latest. Raises ``Conflict`` when *target* is being copied to another disk."""
 
     def mirror(self, uuid: str, target: str) -> Mirror | None:
-        """Return the state of the copy that ``begin_mirror`` began; ``None`` when there is none, or it has ended."""
+        """Return the state of the copy of the disk *target* that ``begin_mirror`` began; ``None`` when there is none,
+        or it has ended."""
 
     def pivot(self, uuid: str, target: str) -> None:
         """Switch the domain, and its definition, from the disk *target* to its copy; device name and serial number
         stay. Raises ``HypervisorError`` while the two disks differ."""
 
     def end_mirror(self, uuid: str, target: str, path: Path) -> None:
-        """End the copy to the disk *path*; the domain keeps its disk. No error when there is no copy."""
+        """End the copy of the disk *target* to the disk *path*; the domain keeps *target*. No error when there is no
+        copy."""
 
     # Disks for other hosts --------------------------------------------------------------------------------------
     def serve(self, export: Export) -> None:
@@ -378,9 +380,9 @@ class LocalHypervisor(HypervisorNetworks, HypervisorDisks, HypervisorStorage, Pr
 
     def migrate(self, uuid: str, params: MigrationParams, on_progress: ProgressCallback,
                 on_cut_over: CutOverCallback) -> None:
-        """Move a running domain to another host. *on_cut_over* is called once, as early as the result is certain: the
-        domain is then off here and paused at the target; after post-copy it runs at the target. After an exception,
-        ``domain`` tells whether the domain still runs here."""
+        """Move a running domain to another host. *on_progress* is called repeatedly with the progress. *on_cut_over* is
+        called once, as early as the result is certain: the domain is then off here and paused at the target; after
+        post-copy it runs at the target. After an exception, ``domain`` tells whether the domain still runs here."""
 
     def post_copy(self, uuid: str) -> bool:
         """Switch a migrating domain to post-copy, if its parameters allow that: the domain then runs at the target, and

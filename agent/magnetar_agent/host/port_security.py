@@ -198,7 +198,8 @@ class PortSecurity:
         return frozenset(groups.values())
 
     def _seed(self, desired: PortFilter) -> None:
-        """Add to the loaded filter the addresses that DHCP gave before: the filter has not learned them."""
+        """Add to the loaded filter the addresses that DHCP gave to ports of *desired* before the filter was loaded: it
+        learns only later ones."""
         taps = {port.mac: port.tap for port in desired.ports if port.dhcp}
         with contextlib.suppress(MagnetarError):  # libvirt is away: try again once it is back
             networks = [network.name for network in self.host.documents.peek("network")
@@ -224,7 +225,7 @@ def _groups_of(nic: Fields) -> tuple[str, ...] | None:
 
 
 def _addressed(host: LocalHost, tap: str, nic: Fields) -> Port:
-    """Return the ``Port`` of a NIC with port security, without its security groups."""
+    """Return the ``Port`` of *nic*, which has port security and the tap *tap*; without its security groups."""
     network = managed_network(host, nic)
     allowed = [_short(address) for address in nic.get("allowed_addresses") or ()]
     four = tuple(dict.fromkeys(filter(None, (bare_address(nic),

@@ -186,7 +186,7 @@ class RbdPool(Protocol):
         """Create the image *name* as a copy-on-write clone of *base*. Raises ``Conflict`` when it exists."""
 
     def grow(self, name: str, size: int) -> None:
-        """Grow an image; never shrinks."""
+        """Grow an image to *size* bytes; never shrink it."""
 
     def remove(self, name: str) -> None:
         """Remove an image; a missing one is no error. While a QEMU has the image open, wait: Ceph takes half a minute
@@ -217,11 +217,11 @@ class HypervisorStorage(Protocol):
         host may have created it."""
 
     def make_content(self, pool: str, name: str, size: int) -> None:
-        """Create a raw volume. Raises ``Conflict`` when it exists, and ``NoSpace``."""
+        """Create a raw volume of *size* bytes. Raises ``Conflict`` when it exists, and ``NoSpace``."""
 
     def grow_content(self, pool: str, name: str, size: int) -> None:
-        """Grow a volume, also while a domain uses it; then ``resize`` tells the domain its size. Never shrinks. Raises
-        ``NoSpace``."""
+        """Grow a volume to *size* bytes, also while a domain uses it; then ``resize`` tells the domain the new size.
+        Never shrinks. Raises ``NoSpace``."""
 
     def remove_content(self, pool: str, name: str, wipe: int | None) -> None:
         """Remove a volume; a missing one is no error. *wipe*: how many bytes at its beginning to overwrite with zeros

@@ -150,8 +150,8 @@ class ImageStore:
 
     @contextmanager
     def part(self, image: str, length: int | None) -> Iterator[ContentPart]:
-        """Yield a new ``ContentPart``, to be filled. At the end it is removed unless it was committed. Raises
-        ``NoSpace`` for a full disk."""
+        """Yield a new ``ContentPart`` of *image*, to be filled. At the end of the block it is removed, unless it was
+        committed. Raises ``NoSpace`` if the disk is full, or has no room for *length* bytes."""
         folder = self.root / image
         part = None
         try:
@@ -173,8 +173,8 @@ class ImageStore:
 
     @contextmanager
     def adopt(self, image: str, file: Path, limit: int, advance: Callable[[int], None]) -> Iterator[ContentPart]:
-        """Yield a ``ContentPart`` with the content of *file*, which has no other writer, and its digests. The file is
-        moved, or copied from another file system."""
+        """Yield a ``ContentPart`` of *image* with the content of *file*, which has no other writer, and its digests.
+        The file is moved, or copied from another file system. *advance* is called with the bytes done."""
         size = file.stat().st_size
         with self.part(image, None) as part:
             try:

@@ -59,8 +59,9 @@ class Steering:
         return cls(f"magnetar_metadata_{mark}", f"mg{mark}")
 
     def load(self, taps: Sequence[SteeredTap], seal: str) -> bool:
-        """Replace the tables, each in one transaction. Return whether the taps of Open vSwitch are steered: False if
-        one of them has disappeared meanwhile; then the table of family netdev steers none."""
+        """Replace the tables by rules for *taps*, each table in one transaction. Return whether the taps of Open
+        vSwitch are steered: False if one of them has disappeared meanwhile; then the table of family netdev steers
+        none."""
         bridged = bridge_rules(self, [tap for tap in taps if not tap.switched], seal)
         switched = [tap for tap in taps if tap.switched]
         if not switched:  # one process is enough

@@ -86,7 +86,7 @@ def check_source(host: LocalHost, want: Fields, id: str | None) -> Document:
 
 
 def _check_live(server: Document, power: str) -> None:
-    """Raise ``Conflict`` for a server that cannot migrate live."""
+    """Raise ``Conflict`` for a server that cannot migrate live; *power*: its power state."""
     if power not in LIVE:
         raise Conflict(
             f"Server {server.name!r} is {power}; only a running or paused one can go live. Ask for type cold "

@@ -67,8 +67,8 @@ def describe_volumes(host: LocalHost, server: Document) -> list[Fields]:
 
 
 def share_volumes(host: LocalHost, server: Document, peer: str, live: bool) -> list[Fields]:
-    """Give the agent *peer*, the target, access to all volumes of the server. Return the attachments that the target
-    must store."""
+    """Give the agent *peer*, the target, access to all volumes of the server; in a *live* migration to stand-ins of
+    this host's volumes. Return the attachments that the target must store."""
     shared = []
     for attachment in attaching.server_attachments(host, server.id):
         if attachment.want.get("origin"):

@@ -113,7 +113,7 @@ class _Journal:
         return dict(recorded.get("answer") or {})
 
     def begin(self, request_id: str, entry: dict[str, Any]) -> None:
-        """Record the request on disk, before anything is done."""
+        """Record the request with its *entry* (as for ``ended``) on disk, before anything is done."""
         write_atomically(self.folder / request_id, json.dumps(entry).encode())
         if not hash(request_id) % 100:
             self._trim()

@@ -37,9 +37,9 @@ TIDY = frozenset({"fetch", "plug"})
 
 
 def pass_with_power(former: Document | None, steps: Sequence[Step]) -> bool:
-    """Return whether a loss of power undoes *steps*: they only start, pause or resume the guest. After it *former*, the
-    document before them, is right again, so the new document needs no flush. False for a new server, and for a restore
-    from saved memory, which removes that memory."""
+    """Return whether a loss of power undoes *steps*: they only start, pause or resume the guest. After the loss
+    *former*, the document before the steps, is right again, so the new document needs no flush. False for a new server,
+    and for a restore from saved memory, which removes that memory."""
     return former is not None and former.want.get("power") in (OFF, RUNNING, PAUSED) and PASSING.issuperset(
         step.verb for step in steps)
 
@@ -136,9 +136,9 @@ def cancelled_change(driver: Driver, former: Document, task: Task, begun: list[s
 
 
 def _back(driver: Driver, former: Document, task: Task, begun: list[str], label: str) -> Cancelled:
-    """Restore the resource as it was before a cancelled change; return the error for the caller, which says whether
-    that succeeded. The document is written first, so that after a crash the agent does not continue the cancelled
-    change."""
+    """Restore the resource to *former*, as it was before a cancelled change; return the error for the caller, which
+    says whether that succeeded. *begun*: as for ``cancelled_change``. The document is written first, so that after a
+    crash the agent does not continue the cancelled change."""
     back = former.copy()
     if begun:  # the verbs' notes so far are true
         note_names = (REPLACEMENT, "unfinished", "fault", *NOTES)

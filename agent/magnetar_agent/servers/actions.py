@@ -281,8 +281,8 @@ def _always(_args: Fields) -> bool:
 class EventAction:
     """An action of a server. *rule* declares its arguments; *act* runs it and returns further fields of the answer.
     *again* returns whether a call with these arguments may be repeated: it recognises a finished request, or has the
-    same result twice. *lock*: kind of the server's lock that is held throughout; an action with another kind takes the
-    server's own lock where it needs it."""
+    same result twice. *lock*: which lock of the server the caller holds throughout; if it is not the usual one
+    (``server``), the action takes that where it needs it."""
 
     rule: type[Kind]
     act: Callable[[EventCall], Fields]

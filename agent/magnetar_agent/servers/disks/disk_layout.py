@@ -48,9 +48,9 @@ def drive_format(host: LocalHost, want: Fields) -> str:
 
 
 def config_drive_layout(want: Fields, format: str, has_cd: bool) -> dict[str, Any]:
-    """Return the layout of the config drive. It is a CD by default: the kernels of cloud images have virtio, SCSI and
-    CDs, but often no AHCI. With vfat, for guests that read no CD, it is a disk on a bus without other disks of the
-    server. *has_cd*: the server boots from a CD."""
+    """Return the layout of the config drive with the file system *format*. It is a CD by default: the kernels of cloud
+    images have virtio, SCSI and CDs, but often no AHCI. With vfat, for guests that read no CD, it is a disk on a bus
+    without other disks of the server. *has_cd*: the server boots from a CD."""
     parts, flavor = server_hardware(want), want["flavor"]
     bus = parts.get("disk_bus", "virtio")
     if format == "vfat":

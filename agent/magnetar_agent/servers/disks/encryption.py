@@ -38,9 +38,9 @@ def is_wanted(want: Fields) -> bool:
 
 def complete_encryption(host: LocalHost, desired: Fields, old: Fields, root_format: str,
                         image: Document | None) -> None:
-    """Seal the disk key in *desired*, and choose the format of the root disk. *root_format*: as requested. Raises
-    ``InvalidField`` for fields that an encrypted server cannot have, for a change of the encryption, and for an *image*
-    that the server cannot open."""
+    """Seal the disk key in *desired*, and choose the format of the root disk. *root_format*: as requested; *old*: the
+    former fields. Raises ``InvalidField`` for fields that an encrypted server cannot have, for a change of the
+    encryption, and for an *image* that the server cannot open."""
     encrypted = is_wanted(desired)
     if old and encrypted != is_wanted(old):
         raise InvalidField(f"hardware.{FIELD}", "is decided when a server is made: its disks are encrypted, or not, "

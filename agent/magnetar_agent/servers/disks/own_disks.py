@@ -85,8 +85,8 @@ def make_own_disk(task: Task, file: str, size: int, label: str | None = None, ba
 
 
 def is_made_anew(document: Document) -> bool:
-    """Return whether the server is being created, with files as disks. Disks that are not noted as made are then made
-    again, even if they exist."""
+    """Return whether the server is being created, with files as disks. Disks that the document does not record as made
+    are then made again, even if they exist."""
     return bool(document.state.get("making")) and _in_pool(document.want) is None
 
 
@@ -104,7 +104,7 @@ def flush_noted(host: LocalHost) -> None:
 
 
 def copy_image(task: Task, base: Path, format: str, size: int, key: DiskKey | None = None) -> None:
-    """Make the root disk as a copy of the image's content *base*, grown to *size* bytes."""
+    """Make the root disk as a copy of *base*, the image's content in this *format*, grown to *size* bytes."""
     if pooled := _in_pool(task.document.want):
         pooled.fill(task, ROOT, size, Disk(base, "", format), task.operation.advance)
         return
@@ -182,7 +182,7 @@ def own_disk_room(host: LocalHost) -> Room:
 
 
 def own_disk_capacity(host: LocalHost, root_format: str) -> int:
-    """Return the total bytes of the storage for disks of this format."""
+    """Return the total bytes of the storage for disks with this *root_format*."""
     if pooled := _IN_POOL.get(root_format):
         return pooled.room(host)[0]
     return host.disk_space()[0]

@@ -131,8 +131,8 @@ def choose_target_pmem(host: LocalHost, want: Fields, id: str) -> None:
 
 def prepare_pmem(host: LocalHost, document: Document, keep: Callable[[], None]) -> None:
     """Prepare the server's namespaces before its domain is defined or started: empty new ones, and after a change empty
-    and release the former ones. Raises ``Conflict``, also if a namespace is gone that the guest may have written to:
-    another one would not have its data."""
+    and release the former ones; *keep* writes the document. Raises ``Conflict``, also if a namespace is gone that the
+    guest may have written to: another one would not have its data."""
     want = document.want
     if FIELD not in want and BEFORE not in want and not requested_pmem_labels(want):
         return
