@@ -63,7 +63,7 @@ class Front:
         self.app, self.agent, self.tokens, self.metrics, self.consoles = app, agent, tokens, metrics, consoles
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Handle one ASGI connection."""
+        """Handle one ASGI connection: an HTTP request, or the WebSocket of a console."""
         if scope["type"] == "websocket":
             await self._console(scope, receive, send)
             return

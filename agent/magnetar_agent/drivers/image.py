@@ -43,8 +43,8 @@ FIXED = [field.name for field in Image.settable() if field.fixed and field.compa
 
 
 class ImageDriver(DocumentDriver):
-    """The driver of images. It stores content, and returns its path for servers. The module's docstring has
-    ``document.state``."""
+    """The driver of images. It stores images' content, and returns the content's path for servers. The module's
+    docstring describes ``document.state``."""
 
     def __init__(self) -> None:
         super().__init__(Image)

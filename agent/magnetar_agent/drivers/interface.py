@@ -48,8 +48,8 @@ class InterfaceDriver(DocumentDriver):
 
     def ensure(self, host: LocalHost, key: str, want: Fields | None, permissions: Mapping[str, Any], dry_run: bool,
                operation: Operation) -> Result:
-        """Add the NIC *want* to its server, or change the NIC; without *want* remove the NIC *key*. Return the result.
-        """
+        """Add the NIC *want* to its server, or change the NIC if the server has it; without *want* remove the NIC
+        *key*. Return the result."""
         if want is None:
             return self._remove(host, key, dry_run, operation)
         requested: Fields = self.kind.check(want)

@@ -125,8 +125,8 @@ def _remove(task: Task) -> None:
 
 
 def _renewed(want: Fields, old: Fields) -> Fields:
-    """Return *want* without values that were computed for *old*, the fields before the change, and that do not fit the
-    new mode, addresses or DHCP."""
+    """Return *want* without the values that it has in common with *old*, the fields before the change, and that were
+    computed from the former mode, addresses or DHCP settings, if these change."""
     want = dict(want)
     follow: tuple[str, ...] = ("cidr", "bridge", "dhcp") if want["mode"] != old["mode"] else ()
     if follow or want.get("cidr") != old.get("cidr") or want.get("dhcp") != old.get("dhcp"):

@@ -23,8 +23,8 @@ HARDWARE: Mapping[str, Mapping[str, str]] = {
 
 def print_host_check(socket: str, needed: Collection[str]) -> int:
     """Print for each feature whether it works, as the agent at the unix *socket* reports. Return the exit status: 1 if
-    a required feature is missing, otherwise 0. Required: *needed*, libvirt, local disks, port security, and injection
-    if the settings enable it."""
+    a required feature is missing, otherwise 0. Required are *needed*, libvirt, local disks, port security, and
+    injection if the settings enable it."""
     with Client(f"unix://{socket}") as client:
         host = client.get("host")
     bad = False

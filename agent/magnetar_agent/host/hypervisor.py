@@ -240,7 +240,7 @@ class LocalHypervisor(HypervisorNetworks, HypervisorDisks, HypervisorStorage, Pr
 
     def load_tpm(self, uuid: str, path: Path) -> None:
         """Load the file that ``save_tpm`` wrote into the TPM of a domain that is off. If the file is missing, the TPM
-        is new."""
+        starts empty."""
 
     def shutdown(self, uuid: str) -> None:
         """Press the power button (ACPI) of the domain; return immediately."""

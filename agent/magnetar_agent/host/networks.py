@@ -51,8 +51,8 @@ class Nic:
 
     @property
     def alias(self) -> str:
-        """Return the alias of a NIC that is a device of the host: its MAC and address. libvirt's XML of such a device
-        has no other field for these."""
+        """Return the alias of a NIC that is a device of the host. It contains the MAC and the device's address, since
+        libvirt's XML of such a device has no other field for these."""
         return f"ua-nic-{self.mac}-{self.device}".replace(":", "-").replace(".", "-")
 
 
@@ -300,5 +300,5 @@ class HypervisorNetworks(Protocol):
         """Call *listener*, from a separate thread, whenever filters may have been removed, until ``close``."""
 
     def allow_leased(self, prefix: str, leased: Sequence[tuple[str, str]]) -> None:
-        """Add to the filter of *prefix* addresses that DHCP gave before it was loaded. *leased*: pairs of tap and
-        address."""
+        """Add to the filter of *prefix* addresses that DHCP gave before the filter was loaded. *leased*: pairs of tap
+        and address."""

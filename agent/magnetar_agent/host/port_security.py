@@ -146,7 +146,7 @@ class PortSecurity:
         return none or self.host.hypervisor.filters_ports(self.prefix)
 
     def _look(self, todo: set[str]) -> None:
-        """Read the ports of the servers in *todo* from their documents."""
+        """Read the ports of the servers in *todo* (ids; ``ALL``: all servers) from the documents."""
         documents = self.host.documents
         if ALL in todo or self._loaded is None:
             todo = {server.id for server in documents.peek("server")} | {

@@ -121,7 +121,8 @@ def check_length(length: int, limit: int) -> None:
 
 
 def check_digests(digests: Mapping[str, str], checksum: str | None) -> None:
-    """Raise ``ImageRefused`` unless *checksum* (``sha256:…`` or ``sha512:…``) is among the *digests* of a content."""
+    """Raise ``ImageRefused`` unless *checksum* (``sha256:…`` or ``sha512:…``) is one of the *digests* of the content.
+    """
     if checksum is None:
         return
     name, _colon, expected = checksum.partition(":")

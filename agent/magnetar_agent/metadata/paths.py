@@ -30,8 +30,8 @@ class PathContent:
 
 
 def path_parts(path: str) -> list[str]:
-    """Return the parts of a *path* in normal form; a path outside the folders ``ec2`` and ``openstack`` is below
-    ``ec2``."""
+    """Return the parts of *path* in normal form. A path outside the folders ``ec2`` and ``openstack`` is taken as one
+    below ``ec2``."""
     parts = posixpath.normpath("/" + path.lstrip("/")).split("/")[1:]
     if parts[0] in ("ec2", "openstack"):
         return parts

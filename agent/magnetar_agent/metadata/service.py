@@ -288,7 +288,7 @@ class MetadataService:
 
     def _told(self, id: str) -> Message:
         """Return metadata and password of the guest of server *id*, as sent to the process; empty for a server that is
-        missing or being deleted. Equal contents are included once."""
+        missing or being deleted. Files with equal content share one copy."""
         document = self.host.documents.get("server", id)
         if document is None or document.deleting:
             return {}

@@ -104,8 +104,9 @@ class Steering:
 
 @dataclass(frozen=True)
 class SteeredTap:
-    """A tap whose requests go to the metadata service. *index*: the kernel's; *number*: of its ``tap_addresses``;
-    *gate*: the MAC of the service on its bridge; *switched*: the tap's device, if Open vSwitch has it."""
+    """A tap whose requests go to the metadata service. *index*: the kernel's index of its device; *number*: the
+    argument of ``tap_addresses``; *gate*: the MAC of the service on its bridge; *switched*: its device if it is in Open
+    vSwitch."""
 
     index: int
     number: int

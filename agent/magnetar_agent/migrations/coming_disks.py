@@ -102,7 +102,7 @@ def _bytes_by_file(place: Path, want: Fields, files: Sequence[str], states: Fiel
 
 
 def make_target_disks(host: LocalHost, server: Document, disks: Sequence[Fields], key: DiskKey | None) -> None:
-    """Create the disks that libvirt will fill, encrypted with the *key*."""
+    """Create the *disks* of *server*, which libvirt will fill, encrypted with the *key*."""
     place = server_folder(host, server.id)
     backing = spec.root_backing(server.want, server.state, place)
     for disk in disks:

@@ -277,8 +277,8 @@ class _Move:
             self._migrate(talk, plan)
 
     def _ran(self) -> None:
-        """Record a new id of the guest's run, because the guest may have written to its disks since the last
-        attempt."""
+        """Store a new id for the guest's run (see ``file_state``): the guest may have written to its disks since the
+        last attempt."""
         self.document.state[RUN] = uuid.uuid4().hex
         self.task.keep()
 

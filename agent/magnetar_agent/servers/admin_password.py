@@ -112,8 +112,8 @@ def override_admin_password(host: LocalHost, id: str, user_name: str | None) -> 
 
 
 def _decided(host: LocalHost, id: str, note: Fields | None, *, set_instead: bool) -> None:
-    """Drop *note*, a pending password set aside, if another password was *set_instead*; otherwise let it count again.
-    The note of a server that moves stays aside."""
+    """Remove *note*, a password set aside, if another password was *set_instead*; otherwise make it pending again. The
+    note of a server that moves stays aside."""
     with _locked(host, id) as document:
         if note and document.state.get(NOTE) == note and not migration_of_server(host, document):
             if set_instead:
@@ -178,7 +178,7 @@ class AdminPasswords:
 
     # Listeners -------------------------------------------------------------------------------------------------------
     def _written(self, document: Document, removed: bool) -> None:
-        """Update the pending servers when a document changes."""
+        """Update the pending servers after *document* was written or *removed*."""
         if document.kind != "server":
             return
         note = None if removed or document.deleting else document.state.get(NOTE)

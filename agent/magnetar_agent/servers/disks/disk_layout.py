@@ -89,8 +89,8 @@ def is_drive(disk: Disk) -> bool:
 
 
 def adjust_disk_names(document: Document, disks: Sequence[LocalDisk]) -> list[LocalDisk]:
-    """Return *disks*, the ephemeral and swap disks, with their device names. A swap disk alone is vdc in a server
-    without a layout."""
+    """Return *disks*, the ephemeral and swap disks, with their device names. In a server without a layout, a swap disk
+    without an ephemeral disk is vdc."""
     alone = len(disks) == 1 and disks[0].file == SWAP
     return [disk._replace(device=PREFIX["virtio"] + "c") for disk in disks] if alone and not _layout(
         document) else list(
