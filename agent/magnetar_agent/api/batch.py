@@ -78,7 +78,7 @@ def _raise_if_cancelled(results: list[dict[str, Any]]) -> None:
 
 
 class _ItemOperation(Operation):
-    """The operation of one item of a batch: it is cancelled with the batch, and has its own progress."""
+    """The operation of one item of a batch. It is cancelled when the batch is, and has its own progress."""
 
     def __init__(self, whole: Operation, key: str) -> None:
         super().__init__(whole.name, whole.kind, key, whole.request_id, whole.caller, cloud=whole.cloud)

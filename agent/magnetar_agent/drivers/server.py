@@ -199,7 +199,8 @@ def _has_dropped(domain: hv.Domain, sizes: Fields) -> bool:
 
 
 def _power(document: Document, domain: hv.Domain) -> str:
-    """Return the power state; a stopped domain whose QEMU died is crashed until it is started again."""
+    """Return the power state: that of the domain, or crashed for a stopped domain whose QEMU died, until its next
+    start."""
     return CRASHED if domain.state == OFF and document.state.get("crashed") else domain.state
 
 

@@ -127,8 +127,8 @@ class State:
     @contextmanager
     def _change(self, *names: str) -> Iterator[list[str]]:
         """Hold the lock while the block changes the objects *names*: ``domain UUID``, ``network NAME``, ``host NETWORK
-        MAC``, ``backup``. Then write these, and those that the block adds to the yielded list; send events without the
-        lock."""
+        MAC``, ``backup``. After the block, write these objects and those that it has added to the yielded list, release
+        the lock, and send events."""
         changed = list(names)
         with self._lock:
             yield changed

@@ -204,10 +204,11 @@ class PortGroup:
 class PortFilter:
     """The complete filter that an agent loads into its host's kernel.
 
-    *ports*: of all taps with names that begin with *prefix*, only these may send. *bridges*: bridges of networks that
-    the agent created. *open_ports*: services of the host that guests reach, in addition to DHCP, DNS and the metadata
-    service, such as ``tcp/3142``. *groups*: the security groups of the ports, and groups that their rules name.
-    *metadata*: the prefix of the names of the metadata service's devices."""
+    *ports*: the only ones that may send, of all taps with names that begin with *prefix*. *bridges*: bridges of
+    networks that the agent created. *open_ports*: services of the host that guests reach, in addition to DHCP, DNS and
+    the metadata service, such as ``tcp/3142``. *groups*: the security groups of the ports, and groups that their rules
+    name. *metadata*: the prefix of the names of the metadata service's devices.
+    """
 
     prefix: str
     ports: frozenset[Port] = frozenset()

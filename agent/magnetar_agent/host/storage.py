@@ -196,7 +196,8 @@ class RbdPool(Protocol):
         """Return whether the image *name* is a base: complete, immutable, and ready to be cloned."""
 
     def protect(self, name: str) -> None:
-        """Make the image *name* a base: immutable from now on, so that it can be cloned. Does nothing if it is one."""
+        """Make the image *name* a base: immutable from now on, so that it can be cloned. Does nothing if it is a base
+        already."""
 
     def remove_base(self, name: str) -> None:
         """Remove the base *name*, finished or not, unless it has clones. A missing image is no error."""

@@ -209,7 +209,7 @@ class ImageStore:
 
     def commit(self, image: str, part: ContentPart) -> Path:
         """Rename *part*, after its ``settle``, to its final name, durably, and return that path. The caller is in a
-        block of ``still``, and has noted the path in the document, so that ``sweep`` keeps the file."""
+        block of ``still``, and has recorded the path in the document, so that ``sweep`` keeps the file."""
         path = self.path(image, part.digests["sha256"])
         part.path.rename(path)
         sync_folder(path.parent)

@@ -121,9 +121,8 @@ def receive_file_frames(talk: Rpc, path: Path, offset: int, append: bool = False
                         linked: bool = False) -> int:
     """Receive a file from ``send_file_frames``; it gets its name *path* when all of it is on disk. Return its size.
     *append*: append the frames to the file at *path*; another process writes to the same file. *state*: the state of
-    the content, noted before the first byte and kept with the complete file; without it no transfer can be continued.
-    *linked*: write to the logical volume that ``.part`` links to, and zeros where nothing is sent.
-    """
+    the content, written to a note before the first byte, and kept with the complete file; without it no transfer can be
+    continued. *linked*: write to the logical volume that ``.part`` links to, and zeros where nothing is sent."""
     part = path if append else path.with_name(path.name + PART)
     how = 0 if linked else os.O_CREAT | os.O_NOFOLLOW | (os.O_APPEND if append else 0)
     if not append:

@@ -221,8 +221,8 @@ def detach_share_folder(call: EventCall) -> Fields:
 
 
 def _change_shares(call: EventCall, share: str | None) -> None:
-    """Note in the document the new *share* (``None``: detach) of the call. If the server is off, define its domain and
-    write its config drive again. Repeating all of it is safe."""
+    """Record in the document the *share* that the call attaches (``None``: it detaches one). If the server is off,
+    define its domain and write its config drive again. Repeating all of it is safe."""
     host, document, state = call.host, call.document, call.state()
     shares.note_share(document, state, call.args["tag"], share, call.args.get("share_id"))
     host.documents.write(document)

@@ -67,8 +67,8 @@ def config_drive_layout(want: Fields, format: str, has_cd: bool) -> dict[str, An
 
 
 def config_drive_disk(document: Document, path: Path, other_disks: Sequence[Disk]) -> Disk:
-    """Return the config drive in the file at *path*. It is moved to the SATA bus if one of *other_disks* has its device
-    name: a rebuild may have added the CD of an image."""
+    """Return the config drive in the file at *path*. If one of *other_disks* has the device name of the config drive,
+    move the drive to the SATA bus: a rebuild may have added the CD of an image."""
     layout = _layout(document).get("drive")
     if layout is None:
         return devices.place_config_drive(server_hardware(document.want), Disk(path, LAST, "raw", readonly=True))

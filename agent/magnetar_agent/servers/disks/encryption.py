@@ -91,7 +91,7 @@ def disk_key_uuid(id: str) -> str:
 
 def open_disk_key(host: LocalHost, document: Document) -> DiskKey | None:
     """Return the server's disk key with the secret; ``None`` for a server that is not encrypted. Raises ``Conflict`` if
-    it is lost."""
+    the key is lost."""
     name = named_disk_key(document)
     if name is None:
         return None

@@ -130,7 +130,7 @@ def tidy(host: LocalHost, document: Document, needed_files: Iterable[str]) -> No
 
 
 def remove_all(host: LocalHost, document: Document) -> None:
-    """Remove all disks with the server's name, also those without a link; the links stay."""
+    """Remove all logical volumes whose names begin with the server's uuid, also those without a link. Links stay."""
     if NOTE in document.state:
         pool, begins = lvm_pool_of_server(host, document), _content(document, "")
         for name in sorted(host.hypervisor.contents(pool.pool)):
