@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """The data for a server's guest, from its document: the one source of the config drive and of a metadata service.
 
-``document.state["seed"]`` has the random seed, and ``keys`` the key of this host; both are drawn once
-(``draw_guest_seed``), so the guest gets the same each time. Data from a cloud is in ``want["guest_data"]``,
+``document.state["seed"]`` has a random seed, and ``keys`` the public key of the server's keypair on this host; both are
+set once (``draw_guest_seed``), so the guest gets the same each time. Data from a cloud is in ``want["guest_data"]``,
 ``want["vendor_data"]`` and ``told`` of each NIC.
 """
 
@@ -44,7 +44,8 @@ def guest_metadata_tree(host: LocalHost, document: Document) -> dict[str, bytes]
 
 
 def draw_guest_seed(host: LocalHost, document: Document) -> None:
-    """Draw the seed and the key, once. The caller writes the document before a guest reads them."""
+    """Draw a random seed and store it in the document with the public key of the server's keypair, unless there is a
+    seed already. The caller writes the document before a guest reads them."""
     if "seed" not in document.state:
         document.state["seed"] = secrets.token_hex(512)
         document.state["keys"] = _key(host, document.want)
@@ -73,8 +74,8 @@ def build_guest(host: LocalHost, document: Document) -> Guest:
 
 
 def write_drive(host: LocalHost, document: Document, name: str, flushed: bool = True) -> None:
-    """Write the config drive *name*, with the password. *document* forgets the password, except in the note for the
-    guest agent (``admin_password``). *flushed*: the drive survives a loss of power from now on."""
+    """Write the config drive *name*, which contains the password, then move the password in *document* to the note for
+    the guest agent (``admin_password``). *flushed*: make the drive survive a loss of power."""
     path = server_folder(host, document.id) / name
     vfat = disk_layout.config_drive_filesystem(host, document) == "vfat"
     make = host.hypervisor.make_vfat if vfat else host.hypervisor.make_iso
@@ -140,8 +141,8 @@ def _nic(host: LocalHost, want: Fields, nic: Fields) -> GuestNic:
 
 
 def _addressed(host: LocalHost, nic: Fields, nic_data: Fields) -> dict[str, Any]:
-    """Return addresses, name servers and routes of *nic*, a NIC or a VLAN that it carries. *nic_data*: the cloud's
-    data."""
+    """Return addresses, name servers and routes of *nic* (a NIC, or a VLAN on one). *nic_data*: what the cloud says
+    about it."""
     return {"address": addresses.for_config_drive(host, nic), "dns": tuple(nic_data.get("dns_nameservers", ())),
             "routes": tuple((route["destination"], route["nexthop"]) for route in nic_data.get("host_routes", ())),
             "ipv6": tuple(_address6(ipv6) for ipv6 in nic_data.get("ipv6", ()))}
@@ -162,8 +163,8 @@ def _address6(ipv6: Fields) -> NicAddress6:
 
 
 def _devices(host: LocalHost, document: Document, disks: tuple[Disk, ...]) -> Iterator[Device]:
-    """Yield shares, and tagged NICs and disks with bus and address as libvirt reports them: of the running domain,
-    otherwise of the defined one."""
+    """Yield the devices for the guest's metadata: shares, then tagged NICs and disks. Their bus and address are those
+    in libvirt's XML of the running domain, or of the defined one if it does not run."""
     for share in document.state.get("shares", ()):
         yield Device("share", "none", (share["tag"],), share_id=share.get("share_id") or share["share"])
     nics = [nic for nic in document.want["networks"] if nic.get("tag")]
@@ -190,7 +191,7 @@ def _places(domain: Domain | None) -> dict[str, tuple[str, str]]:
 
 
 def _mappings(want: Fields, disks: tuple[Disk, ...]) -> dict[str, str]:
-    """Return EC2's block device mapping of *disks*, the server's, numbered as in Nova; without the config drive."""
+    """Return EC2's block device mapping of the server's *disks*, numbered as in Nova, without the config drive."""
     mappings = {"ami": disks[0].target, "root": f"/dev/{disks[0].target}"}
     names = {disk.file: disk.label for disk in spec.blank_disks_of_server(want)}
     other_targets = sorted((disk.target for disk in disks[1:] if disk.device == "disk" and disk.path.name not in (

@@ -24,7 +24,8 @@ if TYPE_CHECKING:
 
 
 def missing_image(host: LocalHost, document: Document) -> str | None:
-    """Return the uuid of the server's image if the root disk cannot be made from that image again; otherwise ``None``.
+    """Return the uuid of the image that the root disk is made from, if that image is missing for a rebuild; otherwise
+    ``None``.
     """
     image, root = document.want["image"], root_block_device(document.want)
     if root is not None:

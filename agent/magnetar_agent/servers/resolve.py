@@ -37,7 +37,8 @@ Plug = tuple[str | None, str | None, str | None, str | None]
 
 
 def complete_server(host: LocalHost, want: Fields, document: Document | None) -> Fields:
-    """Return *want* with references resolved and defaults. Raises ``InvalidField``, or ``Conflict`` for a taken MAC."""
+    """Return *want* with defaults added and references replaced by uuids. *document*: the existing server, if any.
+    Raises ``InvalidField``, or ``Conflict`` for a taken MAC."""
     old = document.want if document else {}
     desired = dict(want)
     if want.get("power") == SHELVED:
@@ -105,8 +106,8 @@ def _flavor(host: LocalHost, requested: Any, old: Fields | None) -> Fields:
 
 
 def _image(host: LocalHost, reference: str | None, document: Document | None) -> Document | None:
-    """Return the document of the image *reference*; ``None`` without *reference*, or if it is the uuid of the server's
-    image, which has been removed. For the name of that removed image, return a stand-in."""
+    """Return the document of the image *reference*; ``None`` without *reference*. For the uuid of the server's image,
+    return ``None`` if that image was removed; for its former name, a stand-in (``_removed_image``)."""
     if reference is None:
         return None
     if document and reference == document.want.get("image"):
@@ -175,7 +176,7 @@ def _virt_type(host: LocalHost, requested: str, old: str | None) -> str:
 
 
 def _networks(host: LocalHost, requested: list[Fields], document: Document | None) -> list[Fields]:
-    """Return the NICs with a MAC each: from the request, kept from before, or drawn."""
+    """Return the *requested* NICs, each with a MAC: the requested one, the one that the NIC has, or a drawn one."""
     old = list(document.want["networks"]) if document else []
     nics: list[Fields] = []
     for field, nic, former in _matched(host, requested, old):

@@ -74,7 +74,8 @@ def _hold(task: Task, place: Path) -> None:
 
 
 def _holds(document: Document, base: Fields, place: Path) -> bool:
-    """Return whether the server's folder has the files of its image that the note *base* describes."""
+    """Return whether the server's folder has the content of its image: as the file ``base`` or ``kernel``, or copied
+    into the root disk. *base*: the document's note about the content."""
     if base.get("image", document.want["image"]) != document.want["image"]:
         return False
     copied = document.want["root_format"] != "qcow2" or base.get("encrypted")
@@ -123,8 +124,8 @@ def rescue_drive(task: Task) -> None:
 
 
 def forget_password(task: Task) -> None:
-    """Move the password to the note for the guest agent: the config drive has it already, or the server has no config
-    drive."""
+    """Move the password in the document to the note for the guest agent: the config drive has it already, or there is
+    no drive."""
     admin_password.note_admin_password(task.document)
     task.note()
 

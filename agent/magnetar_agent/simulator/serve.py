@@ -154,7 +154,8 @@ def _stop(application: SimulatedApplication, servers: list[tuple[Any, list[socke
 
 def _listen(options: SimulationOptions, state: Path, addresses: dict[str, str], settings: AgentSettings,
             ending: contextlib.ExitStack) -> tuple[dict[str, tuple[str, str]], list[socket.socket]]:
-    """Return the place (address or socket path) and the endpoint URL of each host, and the listening sockets."""
+    """Open the listening sockets of all hosts. Return the place (address or socket path) and endpoint URL of each host
+    by name, and the sockets. *ending* removes the socket files."""
     if options.port:
         return ({name: (address, f"https://{address}:{options.port}") for name, address in addresses.items()},
                 [tcp_socket((address, options.port)) for address in addresses.values()])

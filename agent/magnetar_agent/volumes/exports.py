@@ -3,8 +3,8 @@
 other host to the socket.
 
 Export, attachment and link have the same uuid. The link has two endpoints ("doors"): ``nbd`` is the disk; at ``hand``
-the other agent changes the export: admit another host too (``admit``), admit only one host (``keep``), both while the
-server migrates, or remove the export when the attachment has ended (``release``).
+the other agent changes the export: it makes the export admit a second host (``admit``) when the server migrates, and
+only one host (``keep``) afterwards, or removes the export when the attachment has ended (``release``).
 """
 
 from __future__ import annotations
@@ -135,8 +135,8 @@ def _try(host: LocalHost, document: Document) -> None:
 
 # The volume's host ------------------------------------------------------------------------------------------------
 def running_exports(host: LocalHost, volume: str) -> list[Export]:
-    """Return the exports of the volume that qemu-nbd serves, except stand-ins. While there are any, no other process
-    can open the volume's file."""
+    """Return the exports of the volume by which qemu-nbd has the volume's file open, so that no other process can open
+    it. Stand-ins, which serve a temporary overlay (``storage.Export``), are left out."""
     exports = [host.hypervisor.serving(document.id) for document in host.documents.list("volume_export")
                if document.want["volume"] == volume]
     return [export for export in exports if export and not export.stand_in]

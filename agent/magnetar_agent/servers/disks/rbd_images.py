@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """A server's own disks as RBD images of Ceph (``root_format`` rbd, Nova's ``images_type``): root, ephemeral, swap disk.
 
-A disk is the image UUID_MARK_FILE of a pool of type rbd, which other hosts reach too. The *mark* is drawn when a
-server's first disk is made, and goes with its document, also to another host: the host with the document has the
-images. An evacuated server, which is made again elsewhere, gets another mark: its images differ from those in the
-document of the host that was down. In the server's folder a file FILE, with the image's name as text, marks the disk as
-complete: a disk without it is made again. ``document.state["pool"]`` is {name, mark, base}: *base* is the SHA-256 of
-the content under the root disk.
+A disk is the image UUID_MARK_FILE of a pool of type rbd, which other hosts reach too. The *mark* is a random text,
+drawn when the first disk of a server is made and recorded in the server's document. The document moves with the server:
+the host that has it owns the images. An evacuated server gets a new document and another mark, so the host that was
+down cannot remove its new images. A file FILE in the server's folder, which contains the image's name, marks the disk
+as complete; a disk without this file is made again. ``document.state["pool"]`` is {name, mark, base}: *base* is the
+SHA-256 of the content under the root disk.
 
 A root disk is a clone of a base: the content of the server's image as raw, once in the pool, with the name BASE and the
 content's SHA-256. Two hosts may write a base at the same time, since both write the same. A base is removed with its
@@ -47,7 +47,7 @@ _IMAGE = re.compile(r"([0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}_[0-9a-f]{8})_
 
 
 def uses_rbd_images(want: Mapping[str, Any]) -> bool:
-    """Return whether the server's own disks are RBD images."""
+    """Return whether a server with the fields *want* has RBD images as its own disks."""
     return want.get("root_format") == RBD
 
 
@@ -165,8 +165,7 @@ def grow(host: LocalHost, document: Document, file: str, bytes: int) -> None:
 
 
 def remove(host: LocalHost, document: Document, files: Iterable[str]) -> None:
-    """Remove the disks *files*. Missing disks are ignored. A disk loses its mark of completeness before its image is
-    removed."""
+    """Remove the disks *files*, missing ones without an error; for each, first the file that marks it as complete."""
     place = server_folder(host, document.id)
     for file in files:
         with suppress(FileNotFoundError):
@@ -178,7 +177,7 @@ def remove(host: LocalHost, document: Document, files: Iterable[str]) -> None:
 
 
 def tidy(host: LocalHost, document: Document, needed_files: Iterable[str]) -> None:
-    """Remove the server's disks that are not among *needed_files*; a killed agent has left the files that mark them."""
+    """Remove those of the server's disks that are not among *needed_files*: a killed agent may have left them."""
     present_files = {path.name.removesuffix(GOING) for path in server_folder(host, document.id).iterdir()
                      if _FILE.fullmatch(path.name)}
     if stale_files := present_files.difference(needed_files):

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """The pool of a server's own disks, if they are not files: the agent's setting ``root_pool``.
 
-``document.state["pool"]`` records where a server's disks are, independent of later settings: ``name`` is the pool's.
+``document.state["pool"]`` records the name of the pool that has a server's disks (``name``), so later settings do not
+matter.
 """
 
 from __future__ import annotations
@@ -30,8 +31,8 @@ def type_of(host: LocalHost, name: str | None) -> str | None:
 
 
 def check_host(host: LocalHost, field: str, format: str) -> None:
-    """Raise ``InvalidField`` naming *field* if servers of this host cannot have disks of this root *format*, and
-    ``Conflict`` if they cannot now."""
+    """Raise ``InvalidField`` naming *field* if the settings name no pool for disks of this root *format*, and
+    ``Conflict`` if that pool cannot be used now."""
     if type_of(host, host.settings.root_pool) != format:
         raise InvalidField(field, f"cannot be {format} on host {host.name}: the agent's setting root_pool names no "
                                   f"pool of type {format} for it", format)
@@ -39,7 +40,7 @@ def check_host(host: LocalHost, field: str, format: str) -> None:
 
 
 def configured_root_pool(host: LocalHost, format: str) -> StoragePool:
-    """Return the pool for new disks, which the setting ``root_pool`` names."""
+    """Return the pool for new disks of this root *format*, which the setting ``root_pool`` names."""
     return find_root_pool(host, host.settings.root_pool, "new servers", format)
 
 

@@ -104,8 +104,8 @@ def guest_cpu_features(host: LocalHost, facts: Mapping[str, Any], kvm: bool) -> 
 
 
 def check_cpu_settings(settings: AgentSettings, hypervisor: LocalHypervisor) -> None:
-    """Raise ``InvalidSettings`` for a CPU mode that this host cannot give its guests. While libvirt does not answer
-    nothing is checked: then starts of guests report it."""
+    """Raise ``InvalidSettings`` for a CPU mode that this host cannot give its guests. If libvirt does not answer, only
+    log that: a start of a guest reports such a mode later."""
     mode = settings.cpu_mode
     if mode in (None, NONE):
         return

@@ -119,8 +119,8 @@ def check_cpu(host: LocalHost, hardware: Fields, virt_type: str) -> None:
 
 
 def choose_nic_models(desired: Fields, old: Fields) -> None:
-    """Give the NIC model of *desired*'s hardware to the NICs of *desired* that have the default model, or the model of
-    the hardware in *old*, the fields before the change."""
+    """Set the NIC model of *desired*'s hardware on those NICs of *desired* that have the default model or the former
+    hardware's model. *old*: the server's fields before the change."""
     model, former_model = ((server_fields.get("hardware") or {}).get("nic_model", "virtio")
                            for server_fields in (desired, old))
     if (model, former_model) == ("virtio", "virtio"):
@@ -180,7 +180,8 @@ def check_image(host: LocalHost, image: Document) -> None:
 
 
 def _check_traits(host: LocalHost, field: str, document: Document, requirements: traits.Asked) -> None:
-    """Raise ``InvalidField`` if the host lacks a required trait, or has a forbidden one."""
+    """Raise ``InvalidField`` for *field* if the host does not meet *requirements*, the required and forbidden traits of
+    *document* (a flavor or image)."""
     if not any(requirements):
         return
     facts = host.hypervisor.host()

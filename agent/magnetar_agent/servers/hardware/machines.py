@@ -43,7 +43,7 @@ def complete_machine(host: LocalHost, desired: Fields, old: Fields) -> None:
 
 
 def _machine_versions(facts: Fields, architecture: str) -> Mapping[str, str]:
-    """Map each machine type of guests of an architecture to its version, from *facts*, the host's."""
+    """Map each machine type for guests of this *architecture* to its version. *facts*: the host's fields."""
     versions: Mapping[str, str] = facts["machine_types"].get(architecture, {})
     return versions
 
@@ -64,7 +64,7 @@ def _settings(settings: AgentSettings) -> dict[str, str]:
 
 def check_machine_settings(settings: AgentSettings, hypervisor: LocalHypervisor) -> None:
     """Raise ``InvalidSettings`` for a default machine type that this host's QEMU lacks, for an architecture of its
-    guests. While libvirt does not answer nothing is checked: then creating servers reports it."""
+    guests. If libvirt does not answer, check nothing: creating a server reports such a machine type later."""
     if not settings.hw_machine_type:
         return
     try:
@@ -80,7 +80,8 @@ def check_machine_settings(settings: AgentSettings, hypervisor: LocalHypervisor)
 
 
 def record_machine_versions(host: LocalHost, domains: Mapping[str, Domain]) -> None:
-    """Store the machine version of servers that an earlier agent made without one: libvirt has it in their domain."""
+    """Store the machine version, from the *domains*, in the documents of servers that an earlier agent created without
+    one."""
     for server in host.documents.peek("server"):
         domain = domains.get(server.id)
         if machines.is_versioned(server.want.get("machine", "")) or domain is None or not domain.owned:

@@ -201,8 +201,8 @@ def pci_device_totals(host: LocalHost) -> dict[str, dict[str, Any]]:
 
 
 def preferred_device_cells(host: LocalHost, want: Mapping[str, Any], id: str = "") -> dict[int, int]:
-    """Return the weight of each NUMA cell for the server *id* with the fields *want*, from its devices
-    (``preferred_cells``)."""
+    """Return a weight for each NUMA cell (``preferred_cells``), from the free devices that the server *id* with the
+    fields *want* needs."""
     if not host.settings.pci_device_spec or placement.placement_needs(want) is None:
         return {}
     taken = held_pci_addresses(host, id) | _used(host)
@@ -247,9 +247,9 @@ def choose_pci_devices(host: LocalHost, want: Mapping[str, Any], id: str, had: M
 
 
 def _keep_candidates(units: Sequence[Sequence[str]], of: Sequence[str], had: Mapping[str, str]) -> list[list[str]]:
-    """Return *units*, the candidates (addresses) of each requested device, reduced: a holder keeps devices that it
-    *had* (holders by address), so each of these is the only candidate of one request, and of no other. *of*: the holder
-    of each request."""
+    """Reduce *units*, the candidates (addresses) for each requested device, so that a holder keeps devices that it
+    *had* (holders by address): such a device becomes the only candidate of one request, and is no candidate of any
+    other. Return the candidates. *of*: the holder of each request."""
     kept_by_holder: dict[str, list[str]] = {}
     for candidates, holder in zip(units, of, strict=True):
         kept_by_holder.setdefault(holder, [address for address in candidates if had.get(address) == holder])
@@ -348,9 +348,10 @@ def prepare_pci_devices(host: LocalHost, document: Document, keep: Callable[[], 
 
 
 def follow_nics(want: Fields, failed: bool, present: Container[str] = ()) -> None:
-    """Update the assigned devices in *want* to the NICs that the guest has now; other NICs hold no devices. The caller
-    writes the document. *failed*: the guest has the former NICs, and perhaps some of the new ones. Devices that are
-    *present* in the guest (addresses) stay assigned until it is off or has released them."""
+    """Update the devices in *want* (``FIELD``, ``BEFORE``) after NICs were plugged and unplugged; the caller writes the
+    document. If this *failed*, the guest may have former and new NICs, and devices of the former ones have precedence.
+    A device of a removed NIC that is still *present* in the guest (by address) stays assigned until the guest is off or
+    has released it."""
     had, now = want.get(BEFORE) or {}, want.get(FIELD) or {}
     macs = {nic["mac"] for nic in device_nics(want)}
     retained = {**{address: holder for address, holder in now.items() if not is_nic_holder(holder)}}

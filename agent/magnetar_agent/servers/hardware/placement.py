@@ -75,8 +75,8 @@ def near_networks(host: LocalHost) -> dict[str, Sequence[int]]:
 
 
 def requested_networks(want: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return the networks that a server with the fields *want* should be near: the cloud's affinities of its ports, its
-    bridges, and the physical networks of its virtual functions."""
+    """Return the networks that a server with the fields *want* should be near: for each NIC the network that the cloud
+    names as ``network_affinity``, or its physical network or bridge."""
     names = (nic.get("network_affinity") or nic.get("physical_network") or nic.get("bridge")
              for nic in want.get("networks") or ())
     return tuple(sorted({name for name in names if name}))
@@ -133,7 +133,8 @@ def free_cells(host: LocalHost, without: str = "") -> list[HostCell]:
 
 
 def placement_needs(want: Mapping[str, Any]) -> Needs | None:
-    """Return the needs of a server with the fields *want*; ``None`` if it may run on any cells."""
+    """Return the CPUs, memory and pages that a server with the fields *want* needs on NUMA cells; ``None`` if it may
+    run on any cells."""
     return numa_needs(want.get("hardware") or {}, want["flavor"]["vcpus"], want["flavor"]["ram"])
 
 

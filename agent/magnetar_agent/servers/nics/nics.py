@@ -61,8 +61,8 @@ def unplug_device_nics(task: Task) -> None:
 
 
 def check_nics_live(document: Document, power: str) -> None:
-    """Raise ``Conflict`` if the guest cannot release its NICs that are devices of the host, which a live migration
-    requires: its *power* state is paused."""
+    """Raise ``Conflict`` for a paused guest (*power*) with NICs that are devices of the host: a live migration needs
+    their release, which a paused guest cannot give."""
     if power == PAUSED and pci.device_nics(document.want):
         raise Conflict(f"Server {document.name!r} is paused, and has NICs that are devices of its host, of which its "
                        "guest has to let go before it goes live. Unpause it first, or ask for type cold.")

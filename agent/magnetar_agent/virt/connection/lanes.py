@@ -149,7 +149,8 @@ class Lanes:
         return int(self._answered.get(owner, 0.0) < began)
 
     def _group(self, lane: Lane) -> tuple[list[CallPlace], int]:
-        """Return the calls that share a limit with *lane*, and that limit."""
+        """Return the taken slots in the group of *lane* (all calls to storage pools, or all to guests), and the group's
+        limit."""
         if lane is Lane.STORAGE:
             return [place for place in self._taken if place.lane is lane], self.limits.storage
         return [place for place in self._taken if place.of_guests], self.limits.guests

@@ -184,7 +184,8 @@ class ConnectionPool:
 
     def _enter(self, gates: Gates, purpose: str, owner: str, function: Callable[[Any], Any], lane: Lane, kind: str,
                long: bool = False) -> _Call:
-        """Begin a call as soon as its *owner* and *lane* have room. Return the call without waiting for its end."""
+        """Wait until *owner* (a guest or pool, by *gates*) and *lane* have room, then begin the call of *function*.
+        Return the call without waiting for its end. *kind*, *long*: see ``Gates.enter``."""
         self._wait_until_up()
         turn = gates.enter(owner, purpose, kind, long or lane in (Lane.START, Lane.LONG))
         try:

@@ -25,8 +25,8 @@ _guard = threading.Lock()
 
 @contextmanager
 def unlocked_disks(conn: Any, keys: Iterable[DiskKey | None]) -> Iterator[None]:
-    """Define these keys in libvirt for the duration of the context. Other callers may open the same disk at the same
-    time."""
+    """Define *keys* in libvirt for the duration of the context, in which disks are opened. Other callers may open the
+    same disks at the same time: a key is removed after its last use."""
     mine = [key for key in keys if key is not None]
     with _guard:
         lend_disk_keys(conn, mine)

@@ -89,9 +89,8 @@ class Exports:
                 server.end()
 
     def rejoin(self, uuid: str, socket: Path) -> None:
-        """Make QEMU read from the disk, by ``qemu-io`` in QEMU's monitor. libvirt 9.0 cannot set the reconnect-delay of
-        QEMU's NBD client. Without a delay the client connects again only when a request finds no connection, and fails
-        that request."""
+        """Make QEMU read from its disk at *socket* (``qemu-io`` in QEMU's monitor), so that its NBD client connects
+        again. The client does that only at a request, which fails: libvirt 9.0 cannot set QEMU's reconnect-delay."""
         def read(conn: Any) -> None:
             domain = conn.lookupByUUIDString(uuid)
             if not domain.isActive():

@@ -127,8 +127,8 @@ class Storage:
             self._in(pool, "look again", lambda storage_pool: storage_pool.refresh())
 
     def remove_content(self, pool: str, name: str, wipe: int | None) -> None:
-        """Overwrite the volume as *wipe* says, then call virStorageVolDelete. virStorageVolWipe overwrites a whole
-        volume. It has no parameter for a size, so the agent itself overwrites the first bytes of one."""
+        """Overwrite the volume, then call virStorageVolDelete. *wipe*: 0 for the whole volume (virStorageVolWipe); a
+        number of bytes at the beginning, which the agent overwrites itself; ``None`` for no overwriting."""
         def look(storage_pool: Any) -> str | None:
             volume = _lookup(storage_pool, name)
             return None if volume is None else str(volume.path())

@@ -39,8 +39,9 @@ class CpuModels:
         return self.connection.call("tell the CPU models of guests", ask, Lane.HOST)
 
     def cpu_features(self, virt_type: str, model: str = "", features: Features = ()) -> frozenset[str]:
-        """Return the CPU's features (virConnectBaselineHypervisorCPU), after a check of *features* by
-        virConnectCompareHypervisorCPU."""
+        """Return the features of the CPU *model* (default: the host's) with *features* added
+        (virConnectBaselineHypervisorCPU). If there are *features*, first check them by virConnectCompareHypervisorCPU.
+        """
         def ask(conn: Any) -> frozenset[str]:
             key = (virt_type, model, features)
             answer = self._kept().get(key)

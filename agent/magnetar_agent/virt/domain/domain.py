@@ -66,7 +66,7 @@ class DomainState:
 
 
 def domain_state(libvirt_state: DomainState) -> tuple[str, str]:
-    """Return state and reason for ``hypervisor.Domain``."""
+    """Return the state and the reason of a ``hypervisor.Domain``, converted from *libvirt_state*."""
     state_and_reason = STATES.get((libvirt_state.state, libvirt_state.reason)) or STATES.get((libvirt_state.state,
                                                                                               None), (OFF, "unknown"))
     if libvirt_state.saved and libvirt_state.state == libvirt.VIR_DOMAIN_SHUTOFF:
@@ -94,7 +94,7 @@ def render_domain(spec: DomainSpec, cache: str = "none", folder: Path = FOLDER,
 
 
 def _devices(spec: DomainSpec) -> GuestDevices:
-    """Return the devices that the server's hardware asks for, and a USB controller if a disk needs one."""
+    """Return the devices for the hardware in *spec*, with a USB controller if one of its disks is on USB."""
     hardware_devices = guest_devices(spec.hardware)
     return hardware_devices._replace(usb=True) if any(disk.bus == "usb" for disk in spec.disks) else hardware_devices
 
@@ -159,7 +159,7 @@ def _hardware(note: ET.Element | None) -> dict[str, Any]:
 
 
 def with_state(domain: Domain, libvirt_state: DomainState) -> Domain:
-    """Return a copy of *domain* with the state and reason that *libvirt_state* means."""
+    """Return a copy of *domain* with the state, reason and persistence from *libvirt_state*."""
     power_state, reason = domain_state(libvirt_state)
     return replace(domain, state=power_state, reason=reason, persistent=libvirt_state.persistent)
 

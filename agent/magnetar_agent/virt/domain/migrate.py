@@ -349,8 +349,8 @@ def _parameters(domain: Any, params: MigrationParams) -> dict[str, Any]:
 
 
 def _told(facts: dict[str, Any]) -> dict[str, int]:
-    """Return the progress: done, total and remaining bytes of memory and disks together, and the dirty rate in
-    bytes/s."""
+    """Return the progress in *facts* (of libvirt's job): done, total and remaining bytes of memory and disks together,
+    and the dirty rate in bytes/s."""
     names = {"done": "data_processed", "total": "data_total", "remaining": "data_remaining"}
     return {**{ours: int(facts.get(name, 0)) for ours, name in names.items()},
             "dirty_rate": int(facts.get("memory_dirty_rate", 0)) * int(facts.get("memory_page_size", 4096))}

@@ -101,8 +101,8 @@ def _devices(root: ET.Element, target_root: ET.Element, aliases: Mapping[str, st
 
 
 def _virtual_port(card: ET.Element, port: str | None) -> None:
-    """Set the interface id of the OVN *port* of a NIC, or remove it. libvirt's other data of the source's port (such as
-    a profile) is dropped."""
+    """Make the NIC *card* a port of Open vSwitch with the interface id *port* (of OVN), or no such port if *port* is
+    empty. Nothing of the source's port, such as a profile, is kept."""
     for old in card.findall("virtualport"):
         card.remove(old)
     if port:
@@ -110,8 +110,8 @@ def _virtual_port(card: ET.Element, port: str | None) -> None:
 
 
 def _shared(disk: ET.Element) -> str | None:
-    """Return an identifier that a disk that is not copied has on both hosts: a volume's serial number, or the name of a
-    server's own RBD image."""
+    """Return a text that identifies the *disk* on both hosts if its content is not copied: a volume's serial number, or
+    the name of a server's own RBD image."""
     own_source = disk.find("source[@protocol='rbd']")
     return disk.findtext("serial") or (None if own_source is None else own_source.get("name"))
 

@@ -206,9 +206,9 @@ class LibvirtNetworks:
         return self.connection.call(f"read the leases of the network {network}", leases, Lane.HOST)
 
     def taps(self, uuid: str | None = None) -> list[Tap]:
-        """Return the taps of active domains. A tap's name may pass to another domain while the kernel's number of the
-        device is read. So the live XML of the domain is read before and after, and taps that are not in both are left
-        out."""
+        """Return the taps of all active domains, or of the domain *uuid* only. A tap's name may pass to another domain
+        while the kernel's number of the device is read. So the live XML of the domain is read before and after, and
+        taps that are not in both are left out."""
         def taps(conn: Any) -> list[Tap]:
             stable_taps = []
             for domain in conn.listAllDomains(libvirt.VIR_CONNECT_LIST_DOMAINS_ACTIVE) if uuid is None else \

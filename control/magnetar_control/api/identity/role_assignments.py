@@ -61,7 +61,8 @@ def role_assignment_routes(roles: RoleAssignments) -> list[Guarded]:
 
 
 def _named(request: Request, where: Mapping[str, str]) -> dict[str, str]:
-    """Return the fields of the role assignment in the URL: *where* (kinds of target and actor), and the ids."""
+    """Return the fields of the role assignment that the URL names: its ids, and *where*, the kinds of its target and
+    actor."""
     return {**where, **{f"{name}_id": id for name, id in request.params.items()}}
 
 
