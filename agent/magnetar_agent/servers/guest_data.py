@@ -38,8 +38,8 @@ log = logging.getLogger(__name__)
 
 
 def guest_metadata_tree(host: LocalHost, document: Document) -> dict[str, bytes]:
-    """Map each path to the content that the guest gets now (``guest_data.metadata_tree``), without the password: only
-    the config drive has it."""
+    """Return the guest's metadata as it is now: contents by path (``guest_data.metadata_tree``). It lacks the password,
+    which only the config drive has."""
     return guest_data.metadata_tree(replace(build_guest(host, document), admin_pass=None))
 
 
@@ -85,7 +85,7 @@ def write_drive(host: LocalHost, document: Document, name: str, flushed: bool = 
 
 
 def _cloud_fields(host: LocalHost, document: Document) -> dict[str, Any]:
-    """Return the fields of the guest's data that come from the cloud; for a server without a cloud, from the host."""
+    """Return the fields of ``Guest`` that a cloud sets; for a server without a cloud, with the host's values."""
     want, cloud_data = document.want, document.want.get("guest_data")
     vendor = want.get("vendor_data") or {}
     static = _vendor_data(host) if cloud_data is None else vendor.get("static") or {}
@@ -120,7 +120,7 @@ def _vendor_data(host: LocalHost) -> dict[str, Any]:
 
 
 def _part(host: LocalHost, image: Document | None, name: str) -> str | None:
-    """Return the uuid of the image's kernel or ramdisk (*name*); ``None`` if it has none."""
+    """Return the uuid of the kernel or ramdisk (*name*) that the *image* refers to; ``None`` if it refers to none."""
     reference = image.want.get(name) if image else None
     part = host.documents.look_for("image", reference) if reference else None
     return part.id if part else None

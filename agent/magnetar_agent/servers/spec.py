@@ -156,7 +156,8 @@ def own_disk_set(host: LocalHost, document: Document, rescued: bool) -> list[Dis
 
 
 def _named(disks: list[Disk], volume_devices: set[str], tags: Mapping[str, str]) -> Iterator[Disk]:
-    """Yield *disks* with their *tags*. A local disk whose device name is among *volume_devices* gets the next free one.
+    """Yield *disks* with their *tags* (by file name). A local disk whose device name is that of a volume
+    (*volume_devices*) gets the next free name.
     """
     taken = volume_devices | {disk.target for disk in disks} | {disk_layout.LAST}
     for disk in disks:
@@ -233,7 +234,7 @@ def _security(host: LocalHost, parts: Fields) -> LaunchSecurity | None:
 
 
 def boots_by(host: LocalHost, document: Document) -> Firmware | None:
-    """Return the firmware of the server; ``None`` for BIOS."""
+    """Return the firmware that the server boots with; ``None`` for BIOS."""
     parts = server_hardware(document.want)
     facts = host.hypervisor.host() if parts.get("secure_boot") == "optional" else {}
     return guest_firmware(parts, document.want["machine"], facts, server_folder(host, document.id))

@@ -26,7 +26,8 @@ class HostOperations(Operations):
         super().__init__(parallel, KEPT, threads)
 
     def begin(self, operation: Operation, function: Callable[[Operation], Any], stream: bool = False) -> Operation:
-        """Run *function* for an existing *operation*, with its host as the current one. Return the operation."""
+        """Run *function* for an existing *operation*, with its host as the current one. *stream*: see
+        ``Operations.begin``. Return the operation."""
 
         def run_for_host(running: Operation) -> Any:
             with use_host(self.host):

@@ -38,8 +38,8 @@ def attachments_of_volume(host: LocalHost, volume: str) -> list[Document]:
 
 
 def holders_of_volume(host: LocalHost, volume: str) -> list[Document]:
-    """Return the documents of the servers that have the volume of this host: attachments, and exports to other hosts. A
-    server with both has only its attachment in the result."""
+    """Return a document for each server that has this volume of this host: the attachment if there is one, otherwise
+    the export to the server's host."""
     by_server = {export.want["server"]: export for export in host.documents.list("volume_export")
                  if export.want["volume"] == volume}
     by_server.update((attachment.want["server"], attachment) for attachment in attachments_of_volume(host, volume))

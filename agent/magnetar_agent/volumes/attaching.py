@@ -151,7 +151,7 @@ def draw_device_name(bus: str, taken: set[str]) -> str:
 
 @contextmanager
 def hold_server_volume(host: LocalHost, server: str, volume: str) -> Iterator[None]:
-    """Hold the locks of the server and the volume, so that neither changes."""
+    """Hold the locks of *server* and *volume* (uuids) inside the context, so that neither changes."""
     with host.locks.hold("server", server), host.locks.hold("volume", volume):
         yield
 

@@ -22,9 +22,9 @@ DISKS = ("raw", "qcow2", "iso")
 
 
 def source_bytes(source: str, standing: Document | None, name: str, field: str) -> int:
-    """Return the size in bytes of the source of a new volume: the resource *name* of the type *source* (a field of
-    ``SOURCES``), with the document *standing*. Raises ``InvalidField`` for *field* if the source is missing or
-    incomplete."""
+    """Return the size in bytes of *standing*, the document of the source of a new volume. *source*: its type, a field
+    of ``SOURCES``; *name*: as requested. Raises ``InvalidField`` for *field* if there is no such document or its
+    content is incomplete."""
     kind = SOURCES[source]
     if standing is None:
         refuse_missing(InvalidField(field, f"must name a {kind.replace('_', ' ')} of this host", name), kind, name)

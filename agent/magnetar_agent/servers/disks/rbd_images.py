@@ -83,8 +83,8 @@ def rbd_disk_size(host: LocalHost, document: Document, file: str) -> int | None:
 
 
 def _begin(task: Task, base: str | None = None) -> RbdPool:
-    """Note in the document the pool of the server's disks and the content *base* of its root disk, before the disks are
-    made. Return the pool."""
+    """Record in the document, before a disk is made, the pool of the server's disks and *base*, the SHA-256 of the
+    content under the root disk. Return the pool."""
     state = task.document.state
     note = dict(state.get(NOTE) or {"name": root_pool.configured_root_pool(task.host, RBD).name,
                                     "mark": uuid.uuid4().hex[:8]})
@@ -201,23 +201,23 @@ def hand_over(document: Document) -> None:
 
 
 def _forget_base(host: LocalHost, document: Document) -> None:
-    """Remove the base of the server's root disk if this host has no image with that content any more and no other
-    server uses the base."""
+    """Remove the base of the server's root disk, unless an image of this host has the same content or another server
+    uses the base."""
     digest = document.state.get(NOTE, {}).get("base")
     if digest and digest not in _digests(host):
         rbd_pool_of_server(host, document).remove_base(BASE + digest)
 
 
 def forget_rbd_base(host: LocalHost, digest: str) -> None:
-    """Remove the base of image content that is removed from this host, if the pool can be used. A base that servers use
-    stays until the last of these servers is removed."""
+    """Remove the base with the SHA-256 *digest* after an image with this content was removed from this host. A base
+    that servers use stays until the last of them is removed. If the pool cannot be used, do nothing."""
     if root_pool.type_of(host, host.settings.root_pool) == RBD:
         with suppress(MagnetarError):
             host.hypervisor.rbd_pool(root_pool.configured_root_pool(host, RBD).pool).remove_base(BASE + digest)
 
 
 def _digests(host: LocalHost) -> set[str]:
-    """Return the digests of the contents of all images of this host."""
+    """Return the SHA-256 of the content of each image of this host."""
     return {str((image.state.get("digests") or {}).get("sha256")) for image in host.documents.peek("image")}
 
 

@@ -106,7 +106,7 @@ def _state(host: LocalHost, document: Document) -> str:
 
 
 def _size(host: LocalHost, document: Document) -> int:
-    """Return the bytes of the root disk."""
+    """Return the size of the root disk in bytes."""
     item = root_block_device(document.want)
     if item is None:
         return int(document.state.get("root_bytes", 0))
@@ -136,7 +136,8 @@ def _root(host: LocalHost, document: Document, secret: str | None) -> Disk:
 
 
 def _described(host: LocalHost, document: Document, args: Fields) -> Document:
-    """Return the image's document: it boots as the server does, and has the properties that Nova gives a snapshot."""
+    """Return the document of the new image, which makes guests boot as the server does and has the properties that Nova
+    gives snapshots. *args*: the arguments of ``create_snapshot_image``."""
     base = host.documents.get("image", document.want["image"]) if document.want["image"] else None
     want: dict[str, Any] = {**Image.defaults(), "name": args["name"], "description": args["description"],
                             "disk_format": "qcow2", "checksum": None}

@@ -39,7 +39,7 @@ def guest_cpu_mode(host: LocalHost, hardware: Mapping[str, Any], virt_type: str)
 
 
 def _mode(settings: AgentSettings, virt_type: str) -> str | None:
-    """Return the CPU mode of the settings, ``None`` if they have none; under emulation ``NONE`` in place of
+    """Return the setting ``cpu_mode``, or ``None`` if it is not set. Under emulation, return ``NONE`` for
     host-passthrough, which needs KVM."""
     return NONE if settings.cpu_mode == PASSTHROUGH and virt_type != "kvm" else settings.cpu_mode
 
@@ -71,7 +71,7 @@ def _usable(settings: AgentSettings, hypervisor: LocalHypervisor, virt_type: str
 
 
 def is_other(host: LocalHost, domain: Domain) -> bool:
-    """Return whether the *domain* was defined with a CPU mode that differs from the settings now."""
+    """Return whether the settings now give the *domain* another CPU mode than the one that it was defined with."""
     try:
         cpu_mode = guest_cpu_mode(host, domain.hardware, domain.virt_type)
     except MagnetarError:

@@ -28,8 +28,8 @@ def _encryption_model(want: Mapping[str, Any]) -> str:
 
 
 def _most(host: LocalHost, capabilities: Mapping[str, Mapping[str, int]]) -> int:
-    """Return how many servers with encrypted memory the host can have, the sum over the models in *capabilities* (the
-    host's field ``memory_encryption``), or fewer if the settings say so."""
+    """Return how many servers with encrypted memory the host can have: the sum of the limits in *capabilities* (the
+    host's field ``memory_encryption``), or the setting's number if that is smaller."""
     configured, whole = host.settings.num_memory_encrypted_guests, sum(capability["guests"]
                                                                        for capability in capabilities.values())
     return min(whole, MOST) if configured is None else min(configured, whole)
@@ -44,7 +44,7 @@ def memory_key_inventory(host: LocalHost, facts: Mapping[str, Any]) -> dict[str,
 
 def complete_memory_encryption(host: LocalHost, desired: Fields, old: Fields, id: str) -> None:
     """Raise ``InvalidField`` if *desired* would be suspended with encrypted memory, and ``Conflict`` if the host has no
-    key left for it. *old*: the former ``want``."""
+    key left for its memory. *old*: the former ``want``."""
     mine = _encryption_model(desired)
     if mine and desired.get("power") == SUSPENDED:
         raise InvalidField("power", _STATE, SUSPENDED)

@@ -147,9 +147,9 @@ def check_flavor_specs(host: LocalHost, flavor: Fields) -> None:
 
 
 def check_sizes(host: LocalHost, flavor: Fields, backed: bool, root_format: str) -> None:
-    """Raise ``InvalidField`` for a server that alone needs more than the host has, times the settings' ratios. The sum
-    over all servers is not checked: the scheduler does that. *backed*: its root disk is a volume. *root_format* says
-    where its own disks are."""
+    """Raise ``InvalidField`` if one server of this *flavor* needs more CPUs, memory or disk than the whole host has,
+    times the allocation ratios of the settings. What other servers use is left to the scheduler. *backed*: whether the
+    root disk is a volume. *root_format*: tells where the server's own disks are."""
     facts, settings = host.hypervisor.host(), host.settings
     disk = 0 if backed else flavor["disk"]
     for resource, requested, unit, capacity, ratio in (

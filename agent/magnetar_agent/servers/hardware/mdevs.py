@@ -88,9 +88,9 @@ def mdev_totals(host: LocalHost) -> dict[str, Any]:
 
 def choose_mdev(host: LocalHost, want: Mapping[str, Any], id: str, had: Mapping[str, str] | None = None) -> dict[str,
                                                                                                                  str]:
-    """Return the mediated device for the server *id* with the fields *want*; empty if they request none. Its parent is
-    the one that the server *had*, or the first free one, near the server's NUMA cells if possible. The caller holds the
-    lock ``CHOICES`` until the document is written. Raises ``Conflict``."""
+    """Return the mediated device for the server *id* with the fields *want*; empty if they request none. It is a part
+    of the device that the server *had* a part of, or of the first device with a free part, near the server's NUMA cells
+    if possible. The caller holds the lock ``CHOICES`` until the document is written. Raises ``Conflict``."""
     if not requests_vgpu(want):
         return {}
     near = placement.on_cells(want)

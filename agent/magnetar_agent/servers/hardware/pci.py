@@ -171,8 +171,8 @@ def pci_facts(host: LocalHost, pci_devices: Sequence[PciDevice]) -> dict[str, An
 
 def pci_providers(host: LocalHost, pci_devices: Sequence[PciDevice], above: Mapping[int, str]) -> list[dict[str, Any]]:
     """Return the items of the host's field ``providers`` for *pci_devices*: one for each device, but only one for all
-    virtual functions of a parent. A one-time device is reserved once it was used. *above*: the provider of each NUMA
-    cell."""
+    virtual functions of a parent. A one-time device counts as reserved after its first use. *above*: the provider of
+    each NUMA cell."""
     used = _used(host)
     by_address = {device.address: device for device in pci_devices}
     by_provider: dict[str, dict[str, Any]] = {}

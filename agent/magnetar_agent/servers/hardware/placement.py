@@ -50,9 +50,9 @@ REDEFINE = "redefine"
 
 # What the host has --------------------------------------------------------------------------------------------------
 def divide_host_cells(host: LocalHost) -> list[HostCell]:
-    """Return the host's NUMA cells with the dedicated and shared CPUs of the settings. Without both settings all CPUs
-    are shared; with ``cpu_dedicated_set`` alone none is, as in Nova. Memory excludes large pages. If guests' memory is
-    in files, there are no large pages."""
+    """Return the host's NUMA cells with the dedicated and shared CPUs of the settings. If neither is set, all CPUs are
+    shared; if only ``cpu_dedicated_set`` is, none are, as in Nova. The cells' memory does not include large pages. If
+    guests' memory is in files, the cells have no large pages."""
     dedicated, shared = (None if text is None else cpu_set(text)
                          for text in (host.settings.cpu_dedicated_set, host.settings.cpu_shared_set))
     divided, near = [], near_networks(host)
@@ -69,7 +69,7 @@ def divide_host_cells(host: LocalHost) -> list[HostCell]:
 
 
 def near_networks(host: LocalHost) -> dict[str, Sequence[int]]:
-    """Map each physical network, and the network between hosts, to the NUMA cells near its cards."""
+    """Map each physical network, and the network of tunnels between hosts, to the NUMA cells near its cards."""
     tunnels = host.settings.tunnel_numa_nodes
     return {**host.settings.physical_network_numa_nodes, **({TUNNELS: tunnels} if tunnels else {})}
 
@@ -174,9 +174,9 @@ def choose_placement(host: LocalHost, want: Mapping[str, Any], id: str, worth: M
 
 
 def complete_placement(host: LocalHost, desired: Fields, old: Fields, id: str, worth: Mapping[int, int]) -> None:
-    """Set the placement of *desired*, whose flavor and hardware are known. An unchanged need keeps the placement of
-    *old*, the former ``want``; otherwise the old one is stored under ``before``. *worth*: preference of each host cell,
-    because of devices. Raises ``Conflict``."""
+    """Set the placement of *desired*, whose flavor and hardware are known. If *old*, the former ``want``, has the same
+    needs, its placement stays; otherwise that placement is stored under ``before``. *worth*: preference of each host
+    cell, because of devices. Raises ``Conflict``."""
     had: Placement | None = old.get(FIELD)
     desired.pop(FIELD, None)
     if old and placement_needs(desired) == placement_needs(old):
@@ -228,8 +228,8 @@ def prepare_placement(host: LocalHost, document: Document, keep: Callable[[], No
 
 
 def write_choice(document: Document, keep: Callable[[], None]) -> None:
-    """Write the document, which has a new choice of CPUs, memory or devices, with a note to define the domain again: so
-    that happens even after a failure."""
+    """Write the *document* with a newly chosen placement or devices by *keep*, and with a note that the domain must be
+    defined again, which holds even after a failure."""
     document.state[REDEFINE] = True
     keep()
 

@@ -61,8 +61,8 @@ def check_tpm_secret(desired: Fields, document: Document | None) -> None:
 
 
 def keep_secret(task: Task) -> None:
-    """Seal the secret of a new TPM in the document, if this host must open it by itself: the secret from a cloud,
-    otherwise a new one. Forget the secret if it is kept elsewhere now."""
+    """Seal the secret of a new TPM in the document if this host is to open it: the cloud's secret if the request has
+    one, otherwise a random one. If the cloud keeps the secret from now on, remove it from the document."""
     state, cloud_secret, has = task.document.state, task.operation.given.get(GIVEN), tpm_security(task.document.want)
     if has == HOST and SEALED not in state and (cloud_secret or HAD not in state):
         state[SEALED] = keys.seal_key(task.host, cloud_secret or keys.draw_key())
@@ -123,8 +123,7 @@ def copy_tpm_state(host: LocalHost, server: Document) -> None:
 
 
 def forget_copy(host: LocalHost, server: Document) -> None:
-    """Remove the copy of the TPM's state of a server that does not move after all; a copy from an earlier move stays.
-    """
+    """Remove the copy of the TPM's state if the server does not move after all, unless it came with an earlier move."""
     if not server.state.get(CAME):
         (server_folder(host, server.id) / COPY).unlink(missing_ok=True)
 

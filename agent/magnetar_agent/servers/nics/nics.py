@@ -2,8 +2,8 @@
 """Hot-plug of NICs: plugging and unplugging while the server runs.
 
 The state of NICs that are devices of the host cannot be saved. So they are unplugged before a guest is suspended, and
-plugged again when it runs: ``PULLED`` in its document's state is set before the first one is unplugged, until all are
-plugged in again.
+plugged again when it runs. The note ``PULLED`` is in the document's state from before the first NIC is unplugged until
+all are plugged in again.
 """
 
 from __future__ import annotations

@@ -86,8 +86,9 @@ class Lanes:
         return place
 
     def mark_hanging(self, place: CallPlace) -> None:
-        """Free the lane's slot of this hanging call for another call. A call that ends a guest, or only reads, keeps
-        its slot if calls to guests have used up their limit, or all but one of it."""
+        """Free the slot of this hanging call in its lane, for another call. If calls to guests have used up their
+        limit, or all but one of it, do this only for lanes in ``KEPT``: not for calls that end a guest, or only read.
+        """
         with self._changed:
             group = [other for other in self._taken if other.of_guests]
             if place.lane not in KEPT and len(group) >= self.limits.guests - 1:

@@ -87,8 +87,8 @@ class RbdTools:
         return bool(self._snapshot(name))
 
     def protect(self, name: str) -> None:
-        """Make the image a base: run ``rbd snap create`` and ``snap protect``. Another host may do the same at the same
-        time."""
+        """Make the image a base: run ``rbd snap create`` and ``snap protect``. No error if another host does the same
+        at the same time."""
         at = ("--image", name, "--snap", SNAPSHOT)
         for words, fine in ((("create", *at, "--no-progress"), _THERE), (("protect", *at), _DONE)):
             try:

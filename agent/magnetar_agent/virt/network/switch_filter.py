@@ -90,7 +90,8 @@ class SwitchFilter:
         self.reason = reason
 
     def _watch(self) -> str:
-        """Watch the bridge and add the flow whenever it is missing. When the watch ends, return why."""
+        """Watch the bridge, and add the flow whenever it is missing, until ``ovs-ofctl monitor`` ends. Return why the
+        bridge cannot be watched; "" if this thread is to end."""
         with self._lock:
             if self._ending.is_set():
                 return ""

@@ -76,8 +76,8 @@ def unified_limit_routes(limits: UnifiedLimits) -> list[Guarded]:
 
 
 def _changed(limits: UnifiedLimits, request: Request, name: str, value: Record, field: str) -> int:
-    """Check the object under the key *name* of the body with the type *value*, and return the number in its field
-    *field*. Raises ``InvalidField``."""
+    """Return the number in *field* of the object under the key *name* of the body. Raises ``InvalidField`` if the
+    object is not of the type *value*."""
     change = value.check(request_object(request, name), name)
     limits.check_region(change.get("region_id"), f"{name}.region_id")
     return int(change[field])

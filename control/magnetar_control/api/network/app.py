@@ -157,7 +157,7 @@ def _topologies(topologies: AutoTopologies) -> list[Guarded]:
 
 
 def _subports(trunks: TrunkStore) -> list[Guarded]:
-    """Return the routes of subports. As in Neutron, their answers have no key around the trunk."""
+    """Return the routes of a trunk's subports. As in Neutron, an answer with a trunk has no key around it."""
     def done(request: Request, put: bool) -> Document:
         wish = (attributes.SUB_PORTS if put else attributes.GONE_PORTS).check(request.json(), "body")
         changed_trunk = trunks.move(request.context, request.params["id"], wish["sub_ports"], put=put)

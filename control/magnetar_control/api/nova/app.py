@@ -50,9 +50,10 @@ class ComputeApplication(Application):
         return bool(self.v1 and path.startswith("/v1/") and self.v1.streams(method, path))
 
     def way(self, request: Request) -> Way:
-        """Override ``Application.way``: return how the request is run. Requests that may wait for hosts run in separate
-        threads. With the embedded identity service, short GET requests run in threads, a few at a time; if all
-        databases are SQLite, in the event loop or, with a query string in the URL, one at a time in a thread."""
+        """Override ``Application.way``: return how the request is run. Short GET requests, with the embedded identity
+        service, run in threads, a few at a time; if all databases are SQLite, in the event loop or, with a query string
+        in the URL, one at a time in a thread. Other requests run in threads, those that may wait for hosts in separate
+        ones."""
         if request.method != "GET" or self.cloud.settings.keystone_url is not None or not (
                 self._quick.fullmatch(request.path)):
             return Way.WAIT if self._may_wait(request) else Way.THREAD
