@@ -37,7 +37,7 @@ def missing_image(host: LocalHost, document: Document) -> str | None:
 
 
 def _holds_image(host: LocalHost, document: Document) -> bool:
-    """Return whether the server's own links still hold the image's content."""
+    """Return whether the server's folder still has a hard link to the image's content."""
     base, place = document.state.get("base"), server_folder(host, document.id)
     if base is None or base.get("image", document.want["image"]) != document.want["image"]:
         return False

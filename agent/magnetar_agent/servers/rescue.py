@@ -70,7 +70,8 @@ def complete_rescue(host: LocalHost, want: Fields, document: Document | None) ->
 
 def _check_size(host: LocalHost, image: Document, want: Fields, document: Document | None) -> None:
     """Raise ``InvalidField`` if the rescue disk of *image* may grow larger than both the server's own root disk and the
-    setting allow, and ``NoSpace`` if it may grow larger than the free space, which no claim covers."""
+    setting allow, and ``NoSpace`` if it may grow larger than the host's free space, since no claim reserves space for
+    it."""
     size = _disk_bytes(image)
     root = max(want["flavor"]["disk"] * GIB, int((document.state if document else {}).get("root_bytes") or 0))
     limit = max(root, host.settings.rescue_max_virtual_bytes)

@@ -86,7 +86,8 @@ def _uuid_is_free(host: LocalHost, id: str) -> None:
 
 
 def _flavor(host: LocalHost, requested: Any, old: Fields | None) -> Fields:
-    """Return the sizes of the *requested* flavor (its name, or sizes), and its name if it has one."""
+    """Return the sizes of the *requested* flavor, with its name if it has one. *requested*: a name, or sizes; *old*:
+    the flavor that the server has."""
     if isinstance(requested, dict):
         if old and requested.items() <= old.items():
             return old
@@ -241,8 +242,8 @@ def port_owner(host: LocalHost, port: str | None, document: Document | None = No
 
 def _check_port(host: LocalHost, nic: Fields, field: str, checked_nics: list[Fields],
                 document: Document | None) -> None:
-    """Raise ``InvalidField`` or ``Conflict`` if another NIC has the port, or if *nic* has filter fields, which are
-    OVN's."""
+    """Raise ``InvalidField`` or ``Conflict`` if the port of *nic* belongs to another server or to one of
+    *checked_nics*, or if *nic* has filter fields: OVN filters its ports."""
     if not is_uuid_key(nic["port"]):
         raise InvalidField(f"{field}.port", "must be the uuid by which OVN knows the port; names of ports are for a "
                                             "cloud", nic["port"])

@@ -35,7 +35,8 @@ def share_folder(host: LocalHost, name: str) -> Path:
 
 
 def check_attachable(host: LocalHost, name: str) -> Path:
-    """Return the folder of a share that a guest may use. Raises ``Conflict`` if this host lacks it or virtiofsd."""
+    """Return the folder of the share *name*, for a guest. Raises ``Conflict`` if this host lacks the share or
+    virtiofsd."""
     if not host.hypervisor.serves_shares():
         raise Conflict(f"Host {host.name} has no virtiofsd, which serves shares. On Debian 12 the package "
                        "qemu-system-common has it.")

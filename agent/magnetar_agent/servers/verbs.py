@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The verbs of the server driver. Each may be repeated; where it matters, it writes the document before it acts."""
+"""The verbs of the server driver: the steps that bring a server into its desired state. Each may be repeated; where a
+crash would matter, the document is written before the step acts."""
 
 from __future__ import annotations
 

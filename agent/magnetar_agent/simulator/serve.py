@@ -170,7 +170,8 @@ def _listen(options: SimulationOptions, state: Path, addresses: dict[str, str], 
 
 
 def _own_group() -> str:
-    """Return the name of this process's group; a missing ``socket_group`` is reported once, not for each host."""
+    """Return the name of this process's group, for sockets if the group of the settings is missing; "" if it has no
+    name."""
     try:
         return grp.getgrgid(os.getegid()).gr_name
     except KeyError:

@@ -107,7 +107,8 @@ class Pool(Protocol):
 
 
 class FolderPool:
-    """A pool of files in a folder, named by their uuid. With *mounted* the folder must be a mount point (NFS)."""
+    """A pool of files in a folder, each named by the uuid of its volume or snapshot. With *mounted* the folder must be
+    a mount point (NFS)."""
 
     formats: tuple[str, ...] = ("qcow2", "raw", "luks")
     atomic = True

@@ -6,7 +6,7 @@ for a disk, and tells the other host which attachments have ended.
 
 QEMU's NBD client connects again at its next request, and fails that request; libvirt 9.0 cannot set QEMU's
 reconnect-delay. So these disks have ``error_policy="stop"``: the guest pauses instead of seeing an error. The thread
-makes QEMU read (``qemu-io`` in its monitor) until it is connected, and then resumes the guest.
+makes QEMU read (``qemu-io`` in its monitor) until QEMU's client is connected, and then resumes the guest.
 """
 
 from __future__ import annotations
@@ -234,8 +234,8 @@ class RemoteVolumes:
         self.host.ensure(VolumeAttachment, attachment.id, None, operation)
 
     def _wake(self, server: str, attachments: list[Document]) -> None:
-        """Resume a guest that is paused for a disk. Raises ``Unreachable`` if one of *attachments*, its volumes of
-        other hosts, still cannot be reached."""
+        """Resume a guest that is paused for a disk. Raises ``Unreachable`` if the volume of one of *attachments*, those
+        with volumes of other hosts, still cannot be reached."""
         for attachment in attachments:
             reconnect_disk(self.host, attachment)
         with self.host.locks.hold_if_free("server", server) as is_free:  # otherwise the next round does it

@@ -16,7 +16,7 @@ log = logging.getLogger(__name__)
 
 
 def fault_of_failure(error: Exception, request_id: str) -> Fault | None:
-    """Return the fault for *error*, which is logged under the request's id; ``None`` for an unexpected error."""
+    """Return the fault for *error* after logging it with the request's id; ``None`` for an unexpected error."""
     log_extra = {"extra": {"request_id": request_id}}
     if isinstance(error, DataError):  # a number too large, or a character that the database lacks
         log.warning("the database refused a value: %s", error.orig, **log_extra)  # type: ignore[arg-type]

@@ -45,7 +45,8 @@ def configured_root_pool(host: LocalHost, format: str) -> StoragePool:
 
 
 def root_pool_of_server(host: LocalHost, document: Document, format: str) -> StoragePool:
-    """Return the pool of the server's disks. Raises ``Conflict`` if the settings do not have it any more."""
+    """Return the pool of the server's disks, which have this root *format*. Raises ``Conflict`` if the settings do not
+    have the pool any more."""
     note = document.state.get(NOTE)
     return find_root_pool(host, note["name"] if note else host.settings.root_pool, f"server {document.name!r}", format)
 

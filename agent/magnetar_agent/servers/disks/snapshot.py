@@ -69,8 +69,8 @@ def create_snapshot_image(host: LocalHost, document: Document, args: Fields, ope
 
 
 def clear_snapshot(host: LocalHost, document: Document) -> None:
-    """Remove the copy, the note and the image's document that an interrupted attempt left, if any. The caller holds the
-    server's lock."""
+    """Remove what an interrupted ``create_snapshot_image`` left, if anything: the copy, the note, the image's document.
+    The caller holds the server's lock."""
     hypervisor, path = host.hypervisor, server_folder(host, document.id) / FILE
     with host.locks.hold("copy", document.id):
         hypervisor.abort_copy(document.id, path)

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """The CPU mode of guests, from the agent's settings ``cpu_mode``, ``cpu_models`` and ``cpu_model_extra_flags``, as in
-Nova's ``[libvirt]``. A guest gets it at its next start; while it runs it keeps its CPU."""
+Nova's ``[libvirt]``. A changed setting has effect when a guest is started next."""
 
 from __future__ import annotations
 

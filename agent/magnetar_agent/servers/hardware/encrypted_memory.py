@@ -53,8 +53,8 @@ def complete_memory_encryption(host: LocalHost, desired: Fields, old: Fields, id
 
 
 def check_memory_key(host: LocalHost, want: Mapping[str, Any], id: str) -> None:
-    """Raise ``Conflict`` if the host has no key left for the server *id* with the fields *want*: servers that are off
-    keep their keys. The caller holds the lock ``CHOICES`` until the document is written."""
+    """Raise ``Conflict`` if the host has no key left for the server *id* with the fields *want*. Servers that are off
+    count too. The caller holds the lock ``CHOICES`` until the document is written."""
     if not (mine := _encryption_model(want)):
         return
     capabilities = host.hypervisor.host()["memory_encryption"]

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """The virtual GPU of a server: a part (mdev) of a device of this host.
 
-The device is chosen under the lock ``CHOICES`` and kept in the server's document (``FIELD``). The part itself is made
-before a guest starts, since the kernel forgets it with each boot of the host. It is removed with the server, or when
-the server is off and no longer requests one.
+The device is chosen under the lock ``CHOICES`` and kept in the server's document (``FIELD``). The agent creates the
+part before the guest starts, since the kernel forgets parts when the host boots, and removes it with the server, or
+when the server is off and no longer requests one.
 """
 
 from __future__ import annotations
@@ -134,8 +134,8 @@ def choose_target_mdev(host: LocalHost, want: Fields, id: str) -> None:
 
 
 def prepare_mdev(host: LocalHost, document: Document, keep: Callable[[], None]) -> None:
-    """Make the server's mediated device, and remove any other of its own, before its domain is defined or started. If
-    the parent device is gone, choose another parent. *keep* writes the document. Raises ``Conflict``."""
+    """Create the server's mediated device, and remove a former one, before the server's domain is defined or started.
+    If the device that it is a part of is gone, choose another one. *keep* writes the document. Raises ``Conflict``."""
     want = document.want
     if FIELD not in want and BEFORE not in want and not requests_vgpu(want):
         return

@@ -23,8 +23,8 @@ def guest_memory_total(host: LocalHost) -> int:
 
 
 def check_file_memory(host: LocalHost, want: Mapping[str, Any], id: str) -> None:
-    """Raise ``Conflict`` if the files have no memory left for the server *id* with the fields *want*: servers that are
-    off keep their memory. The caller holds the lock ``CHOICES`` until the document is written."""
+    """Raise ``Conflict`` if the memory in files is not enough for the server *id* with the fields *want* and all other
+    servers, even those that are off. The caller holds the lock ``CHOICES`` until the document is written."""
     most = host.settings.file_backed_memory
     if not most:
         return

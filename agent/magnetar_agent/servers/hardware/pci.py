@@ -2,9 +2,9 @@
 """The PCI devices of this host that a server has.
 
 They are chosen under the lock ``CHOICES``, and kept in the server's document before anything acts on them (``FIELD``:
-by address the alias, or the MAC of the NIC), so no two servers ever get the same. A server that changes holds the
-devices of its running guest (``BEFORE``) until its domain is defined again, or its NICs are plugged. A server whose
-device is gone gets another one at its next start, or an error that names the missing device.
+by address of the device, the alias or the MAC of the NIC that it is for), so no two servers ever get the same. A server
+that changes holds the devices of its running guest (``BEFORE``) until its domain is defined again, or its NICs are
+plugged. A server whose device is gone gets another one at its next start, or an error that names the missing device.
 """
 
 from __future__ import annotations

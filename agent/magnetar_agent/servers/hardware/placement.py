@@ -147,8 +147,8 @@ def floating_vcpus(want: Mapping[str, Any]) -> int:
 # What a server gets -------------------------------------------------------------------------------------------------
 def choose_placement(host: LocalHost, want: Mapping[str, Any], id: str, worth: Mapping[int, int],
                      page: Mapping[str, Any] | None = None) -> Placement:
-    """Return the placement for the server *id* with the fields *want*. *worth*: preference of each host cell, because
-    of devices (``pci.preferred_device_cells``). *page*: the placement of its running guest, whose page size must stay.
+    """Return the placement for the server *id* with the fields *want*. *worth*: the weight of each host cell because of
+    its devices (``pci.preferred_device_cells``). *page*: the placement of its running guest, whose page size must stay.
     The caller holds the lock ``CHOICES`` until the document is written. Raises ``Conflict``."""
     needed = placement_needs(want)
     assert needed is not None
@@ -175,8 +175,8 @@ def choose_placement(host: LocalHost, want: Mapping[str, Any], id: str, worth: M
 
 def complete_placement(host: LocalHost, desired: Fields, old: Fields, id: str, worth: Mapping[int, int]) -> None:
     """Set the placement of *desired*, whose flavor and hardware are known. If *old*, the former ``want``, has the same
-    needs, its placement stays; otherwise that placement is stored under ``before``. *worth*: preference of each host
-    cell, because of devices. Raises ``Conflict``."""
+    needs, its placement stays; otherwise that placement is stored under ``before``. *worth*: see ``choose_placement``.
+    Raises ``Conflict``."""
     had: Placement | None = old.get(FIELD)
     desired.pop(FIELD, None)
     if old and placement_needs(desired) == placement_needs(old):
@@ -192,8 +192,8 @@ def complete_placement(host: LocalHost, desired: Fields, old: Fields, id: str, w
 
 def choose_target_placement(host: LocalHost, want: Fields, id: str, live: bool, worth: Mapping[int, int]) -> None:
     """Set in *want* a placement for the server *id*, which comes from another host. The caller holds the lock
-    ``CHOICES`` until the document is written. *live*: its guest runs, and keeps the size of its pages. *worth*:
-    preference of each host cell, because of devices. Raises ``Conflict`` if the host has no room."""
+    ``CHOICES`` until the document is written. *live*: its guest runs, and keeps the size of its pages. *worth*: see
+    ``choose_placement``. Raises ``Conflict`` if the host has no room."""
     had = want.pop(FIELD, None)
     if placement_needs(want):
         want[FIELD] = choose_placement(host, want, id, worth, had if live else None)
@@ -201,8 +201,8 @@ def choose_target_placement(host: LocalHost, want: Fields, id: str, live: bool, 
 
 def prepare_placement(host: LocalHost, document: Document, keep: Callable[[], None], worth: Mapping[int, int]) -> None:
     """Prepare the server's placement before its domain is defined or started: release the former placement after a
-    change, and replace a placement that is no longer possible. *keep* writes the document. *worth*: preference of each
-    host cell, because of devices. Raises ``Conflict``."""
+    change, and replace a placement that is no longer possible. *keep* writes the document. *worth*: see
+    ``choose_placement``. Raises ``Conflict``."""
     want = document.want
     if FIELD not in want and placement_needs(want) is None:
         return

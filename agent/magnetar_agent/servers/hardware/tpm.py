@@ -129,7 +129,7 @@ def forget_copy(host: LocalHost, server: Document) -> None:
 
 
 def note_tpm_copy(host: LocalHost, server: Document) -> None:
-    """Note whether a copy of the TPM came with a server that has arrived."""
+    """Record in the document of an arrived *server* whether a copy of its TPM came with it."""
     server.state.pop(CAME, None)
     if (server_folder(host, server.id) / COPY).exists():
         server.state[CAME] = True

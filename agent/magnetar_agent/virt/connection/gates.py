@@ -27,14 +27,14 @@ ADVICE = ("The rest of its host goes on. See to the storage of the guest (NFS, N
 
 
 def silent_guest(guest: str, purpose: str, seconds: float) -> HypervisorError:
-    """Return the error for a *guest* whose QEMU has not answered for so many *seconds*."""
+    """Return the error for a *guest* whose QEMU has left a request to *purpose* unanswered for that many *seconds*."""
     return GuestSilent(
         f"The guest {guest} does not answer: its QEMU is hung and has left libvirt's request to {purpose} "
                        f"without an answer for {seconds:.0f} s. {ADVICE}", guest=guest)
 
 
 def silent_storage(pool: str, purpose: str, seconds: float) -> HypervisorError:
-    """Return the error for a storage *pool* that has not answered for so many *seconds*."""
+    """Return the error for a storage *pool* that has left a request to *purpose* unanswered for that many *seconds*."""
     return StorageSilent(
         f"The storage pool {pool!r} does not answer: libvirt could not {purpose} within {seconds:.0f} s. "
                          "The rest of its host goes on. See to the storage behind the pool (its NFS server, disks or "

@@ -38,8 +38,8 @@ class Pmem:
 
 
 def _empty_file(path: Path) -> None:
-    """Overwrite a file with zeros in place. So the file never changes its size, which identifies the namespace, even if
-    the agent crashes meanwhile."""
+    """Overwrite a file with zeros in place. Its size, which identifies the namespace, never changes, even if the agent
+    crashes meanwhile."""
     with path.open("r+b", buffering=0) as file:
         for start, end in _written(file.fileno()):
             at = start

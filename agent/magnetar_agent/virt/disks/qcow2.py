@@ -2,7 +2,8 @@
 """Empty qcow2 images and overlays, version 3 of QEMU's docs/interop/qcow2.txt. The agent writes them itself, which
 saves a run of qemu-img per server.
 
-The clusters: the header, the table of reference counts, one block of reference counts (2 bytes each), the L1 table."""
+An image has these clusters: the header, the table of reference counts, one block of reference counts (2 bytes each),
+the L1 table."""
 
 from __future__ import annotations
 

@@ -57,7 +57,7 @@ STATES: dict[tuple[int, int | None], tuple[str, str]] = {
 
 @dataclass(frozen=True)
 class DomainState:
-    """The state of a domain as libvirt reports it, next to its XML."""
+    """The state of a domain, which libvirt reports separately from its XML."""
 
     state: int
     reason: int
@@ -153,7 +153,7 @@ def parse_domain_xml(xml: str) -> Domain:
 
 
 def _hardware(note: ET.Element | None) -> dict[str, Any]:
-    """Return the hardware in Magnetar's metadata of a domain; empty without any."""
+    """Return the hardware in *note*, Magnetar's metadata in a domain's XML; empty if there is none."""
     hardware_json = None if note is None else note.findtext(f"{{{NAMESPACE}}}hardware")
     return json.loads(hardware_json) if hardware_json else {}
 

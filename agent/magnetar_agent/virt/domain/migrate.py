@@ -121,8 +121,8 @@ class Migrations:
     def migrate(self, uuid: str, params: MigrationParams, on_progress: ProgressCallback,
                 on_cut_over: CutOverCallback) -> None:
         """Call virDomainMigrateToURI3 in a separate thread, while this thread reports progress and enforces limits.
-        Raises ``GuestSilent`` when QEMU does not answer: libvirt's job stays until QEMU does, and ``stray`` ends the
-        job."""
+        Raises ``GuestSilent`` when QEMU does not answer: then libvirt's job continues until QEMU answers, and ``stray``
+        ends it."""
         purpose = f"migrate the domain {uuid}"
 
         def pause() -> None:

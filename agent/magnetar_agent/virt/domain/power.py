@@ -69,7 +69,8 @@ class Domains:
         return self.connection.call(f"read the domain {uuid}", see)
 
     def render(self, spec: DomainSpec) -> str:
-        """Call ``domain.render_domain``; the cache mode depends on the file system of the disks."""
+        """Return the domain XML of *spec* (``domain.render_domain``). The cache mode depends on the file system of the
+        disks."""
         caches = {disk.target: "writeback" for disk in spec.disks if disk.device != "cdrom" and not disk.block
                   and disk.remote is None and not direct_io(disk.path.parent)}
         return render_domain(spec, "none", self.templates, caches)

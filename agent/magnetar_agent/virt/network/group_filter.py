@@ -251,8 +251,7 @@ def _all_rules(groups_by_id: Mapping[str, PortGroup], groups: Iterable[str]) -> 
 
 
 def _parsed(rules: Iterable[GroupRule]) -> _Parsed:
-    """Return the *rules* with parsed prefixes, by direction and IP version. They are parsed once for all
-    connections."""
+    """Return the *rules* by direction and IP version, with parsed prefixes, to parse them once for all connections."""
     parsed_rules: _Parsed = {}
     for rule in rules:
         parsed_rules.setdefault((rule.direction, rule.version), []).append(

@@ -43,8 +43,8 @@ class Form:
     """The form of a resource over HTTP: its names, the attributes of bodies, and its view.
 
     *view*: a function that makes the document from a row and a flag, whether the caller is an administrator. *store*:
-    the service's name of the resource if it is not *plural*; *above*: the service's name of the parent resource, and
-    the column and path word that identify the parent.
+    the resource's name in the network service, if that differs from *plural*; *above*: the parent resource's name
+    there, and the column and path parameter that identify the parent.
     """
 
     name: str
@@ -223,8 +223,8 @@ FORMS += (Form(name="rbac_policy", plural="rbac_policies", path="rbac-policies",
 
 
 class ResourceRoutes:
-    """The routes of one resource. *stores*: the stores of the network service, by the service's names of resources.
-    *remove*: a handler that replaces the deletion in the store."""
+    """The routes of one resource. *stores*: the stores of the network service, by resource name. *remove*: a handler
+    that replaces the deletion in the store."""
 
     def __init__(self, stores: Mapping[str, NetworkStore], form: Form,
                  remove: Callable[[Request], None] | None = None) -> None:
