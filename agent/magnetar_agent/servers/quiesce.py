@@ -80,7 +80,7 @@ def _thaw(host: LocalHost, id: str) -> None:
 
 
 def frozen_servers(host: LocalHost) -> list[str]:
-    """Return the uuids of the servers that are noted as frozen."""
+    """Return the uuids of the servers whose guests are frozen, from the files in ``FOLDER``."""
     folder = _folder(host)
     return sorted(path.name for path in folder.iterdir()) if folder.is_dir() else []
 

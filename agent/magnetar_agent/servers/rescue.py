@@ -70,8 +70,7 @@ def complete_rescue(host: LocalHost, want: Fields, document: Document | None) ->
 
 def _check_size(host: LocalHost, image: Document, want: Fields, document: Document | None) -> None:
     """Raise ``InvalidField`` if the rescue disk of *image* may grow larger than both the server's own root disk and the
-    setting allow, and ``NoSpace`` if it may grow larger than the host's free space, since no claim reserves space for
-    it."""
+    setting allow, and ``NoSpace`` if it may grow larger than the host's free space (no claim reserves space for it)."""
     size = _disk_bytes(image)
     root = max(want["flavor"]["disk"] * GIB, int((document.state if document else {}).get("root_bytes") or 0))
     limit = max(root, host.settings.rescue_max_virtual_bytes)
@@ -125,8 +124,9 @@ def _rescue_image_name(document: Document, recorded: Fields) -> str | None:
 
 def observe_rescue(host: LocalHost, document: Document, domain: Domain | None) -> Fields:
     """Return the facts for ``observe``: *rescue*, the image and device of a rescue disk that exists, or ``None``;
-    *rescue_left*, whether a rescue is noted; *rescue_drive*, whether its config drive must still be written; *rescued*,
-    whether the domain boots from the rescue disk, or will do so once a missing domain is defined again."""
+    *rescue_left*, whether the document's state has a rescue; *rescue_drive*, whether its config drive must still be
+    written; *rescued*, whether the domain boots from the rescue disk, or will do so once a missing domain is defined
+    again."""
     made = document.state.get("rescue")
     whole = made is not None and (server_folder(host, document.id) / (PREFIX + "base" if made["iso"]
                                                                       else DISK)).exists()

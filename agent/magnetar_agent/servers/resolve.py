@@ -106,8 +106,8 @@ def _flavor(host: LocalHost, requested: Any, old: Fields | None) -> Fields:
 
 
 def _image(host: LocalHost, reference: str | None, document: Document | None) -> Document | None:
-    """Return the document of the image *reference*; ``None`` without *reference*. For the uuid of the server's image,
-    return ``None`` if that image was removed; for its former name, a stand-in (``_removed_image``)."""
+    """Return the document of the image *reference*; ``None`` without *reference*. The server's own image may have been
+    removed: then return ``None`` for its uuid, and a stand-in (``_removed_image``) for its former name."""
     if reference is None:
         return None
     if document and reference == document.want.get("image"):

@@ -62,8 +62,8 @@ class Simulation:
     def set_condition(self, condition: str, names: Collection[str] | None = None, share: float = 0.1,
                       delay: float = 1.0, seconds: float | None = None) -> list[str]:
         """Set the *condition* of the hosts *names*, and return their names. Without *names*, ``up`` is set for all
-        hosts that are not up, any other condition for a random *share* of those that are. *seconds*: the time after
-        which they are up again. *delay*: seconds before each answer of a ``slow`` host."""
+        hosts that are not up, any other condition for a random *share* of the hosts that are up. *seconds*: the time
+        after which they are up again. *delay*: seconds before each answer of a ``slow`` host."""
         hosts = [self.host(name) for name in names] if names is not None else self._some(condition, share)
         for host in hosts:
             host.set_condition(condition, delay)

@@ -228,8 +228,8 @@ def prepare_placement(host: LocalHost, document: Document, keep: Callable[[], No
 
 
 def write_choice(document: Document, keep: Callable[[], None]) -> None:
-    """Write the *document* with a newly chosen placement or devices by *keep*, and with a note that the domain must be
-    defined again, which holds even after a failure."""
+    """Write the *document*, which has newly chosen CPUs, memory or devices, by *keep*, with a note to define the domain
+    again: the domain is then defined even after a failure."""
     document.state[REDEFINE] = True
     keep()
 

@@ -229,7 +229,8 @@ class ConnectionPool:
         return call.outcome()
 
     def _note(self, place: CallPlace, turn: Turn, seconds: float) -> None:
-        """Record whether the call of this slot and turn hangs. *seconds*: how long it has been unanswered."""
+        """Record in *place* and *turn*, the slot and turn of a call, whether the call hangs: it has been unanswered for
+        *seconds*."""
         if seconds >= FIRST_LOOK and not place.hangs:
             self._lanes.mark_hanging(place)
             turn.gates.set_hanging(turn, turn.kind != WIPES)

@@ -43,7 +43,7 @@ def unlocked_disks(conn: Any, keys: Iterable[DiskKey | None]) -> Iterator[None]:
 
 
 def lend_disk_keys(conn: Any, keys: Iterable[DiskKey]) -> None:
-    """Define these keys in libvirt, until ``take_back_disk_keys``."""
+    """Define *keys* (of encrypted disks) in libvirt, until ``take_back_disk_keys``."""
     for key in keys:
         conn.secretDefineXML(_XML.format(key.id)).setValue(key.secret.encode())
 
