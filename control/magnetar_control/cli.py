@@ -104,7 +104,8 @@ def _add_command(commands: Commands, name: str, run: Command, text: str, example
 
 
 def _add_group(commands: Commands, name: str, text: str) -> Commands:
-    """Return the actions of the group *name*. The command line of the agent may have the group already."""
+    """Return the commands of the group *name*, to which more can be added. Create the group unless the agent's command
+    line has it already."""
     if name in commands.choices:
         return next(action for action in commands.choices[name]._actions  # noqa: SLF001 - argparse has no public list
                     if isinstance(action, argparse._SubParsersAction))  # noqa: SLF001
@@ -336,7 +337,7 @@ def run_cell_change(options: argparse.Namespace) -> int:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command line. Failures are one sentence on stderr and status 1."""
+    """Run the command line, and return its exit status. Print failures as one sentence to stderr."""
     from sqlalchemy.exc import DBAPIError
 
     top = argparse.ArgumentParser(prog="magnetar", description="Runs a cloud of KVM hosts.")

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Value types of bodies and queries that only the OpenStack APIs have, which accept numbers and booleans as text too;
-and the form of times in these APIs."""
+"""Value types for bodies and queries of the OpenStack APIs, which accept numbers and booleans as text too; the form of
+times in these APIs."""
 
 from __future__ import annotations
 
@@ -176,8 +176,8 @@ def _moment(value: Any) -> str:
 
 
 class Comparison(Time):
-    """A value type: a time to compare with, such as gt:2026-11-21T10:00:00Z. The operator
-    (``store.engine.conditions.COMPARE``) may be missing and is eq then. The normal form is (operator, time)."""
+    """A value type: a time to compare with, such as gt:2026-11-21T10:00:00Z. The operators are those of
+    ``store.engine.conditions.COMPARE``, by default eq. The normal form is (operator, time)."""
 
     def check(self, value: Any, path: str, version: Version | None = None) -> tuple[str, str]:
         how, colon, moment = value.partition(":")
@@ -199,7 +199,8 @@ class Id(Parsed):
 
 
 def build_record(fields: Mapping[str, Value], *required: str) -> Record:
-    """Return a value type: an object with these keys and no others. The keys in *required* must be present."""
+    """Return a value type: an object with the keys of *fields* and no others. The keys in *required* must be present.
+    """
     return Record(**{name: Field(value, name, required=name in required, on="create")
                      for name, value in fields.items()})
 

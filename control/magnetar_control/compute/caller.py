@@ -21,7 +21,7 @@ R = TypeVar("R")
 
 
 class Owner(NamedTuple):
-    """The owner of a policy rule's target; ``None`` stands for the caller's project or user."""
+    """The project and user that own the object of a policy check; ``None`` stands for the caller's own."""
 
     project_id: str | None = None
     user_id: str | None = None

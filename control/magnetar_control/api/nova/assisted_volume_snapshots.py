@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""os-assisted-volume-snapshots: requests of file-based volume services. The use cases say why no snapshot is
-created."""
+"""os-assisted-volume-snapshots: requests of volume services whose volumes are files. The use cases refuse them, and say
+why."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The forms of errors in Nova's answers."""
+"""The JSON form of errors in the Compute API."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ NAMES = {400: "badRequest", 401: "unauthorized", 403: "forbidden", 404: "itemNot
 
 
 def render_compute_fault(fault: Fault) -> Answer:
-    """Return ``{"<name>": {"code", "message"}}``; for 401 the form of Keystone's middleware."""
+    """Return *fault* as ``{"<name>": {"code", "message"}}``; status 401 in the form of Keystone's middleware."""
     return named_answer(NAMES, fault)
 
 
 def compute_fault_of(error: Exception, request_id: str) -> Fault:
-    """Return the fault for an exception. An unexpected one is logged under the request's id, and the fault says so."""
+    """Return the fault for *error*. Log an unexpected error with *request_id*, which the fault's message names."""
     if isinstance(error, Fault):
         return error
     fault = fault_of(error) if isinstance(error, MagnetarError) else None

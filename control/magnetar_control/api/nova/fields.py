@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Fields of the Compute API as rows, the source of request bodies and answers at each version.
+"""Fields of the Compute API, declared as rows. Request bodies and answers at each version are made from them.
 
 A noun's file has one ``Fields`` of ``ApiField`` rows. ``Fields.body`` builds the value type of a request's body from
 them, ``Fields.arguments`` the arguments of the use case, and ``View`` the documents of answers.
@@ -139,7 +139,8 @@ class Body(Value):
             name, fields, ())
 
     def likeness(self, value: Any) -> int:
-        """Return a score that grows with the number of the body's fields in *value*."""
+        """Return a score of how well *value* fits this type: 0 if it is no object, otherwise more for each field of the
+        body."""
         return super().likeness(value) and 1 + sum(field.wire in value for field in self.fields)
 
     def schema(self, version: Version | None = None) -> dict[str, Any]:
@@ -151,17 +152,17 @@ class Body(Value):
 
 
 def _trimmed(field: ApiField, value: Any) -> Any:
-    """Return *value*; if *field* is a name, without the blanks around it, which lenient versions accept."""
+    """Return *value*; if *field* is a name, without blanks at its ends, as lenient versions accept them."""
     return value.strip() if field.wire == "name" and isinstance(value, str) else value
 
 
 class Shape(NamedTuple):
     """The form of an answer at one version, for callers with the same permissions.
 
-    *empty*: a document with all names that are always shown; a copy of it is faster than a document that grows. *names*
-    and *plain*: names and reader of the columns shown as they are. *made*: other fields and the functions that make
-    them. *optional*: fields that are not always shown, with function and condition. *columns*: the columns that all of
-    them read.
+    *empty*: a document with all names that are always shown; a copy of it is faster than a document that grows.
+    *names*: columns shown as they are stored; *plain* reads them. *made*: other fields and the functions that make
+    them. *optional*: fields that are not always shown, with function and condition. *columns*: all columns that are
+    read.
     """
 
     empty: dict[str, Any]
@@ -206,8 +207,8 @@ class Fields:
         return {names[name]: value for name, value in body.items() if name in names}
 
     def query(self) -> dict[str, Query]:
-        """Return the query parameters that filter, by name. Their types check the values of filters that all callers
-        may use; ``add_filter`` checks the values of the others, when the caller's permission is known."""
+        """Return the query parameters that filter, by name. Parameters for all callers have a type that checks the
+        value. ``add_filter`` checks the values of the others, after the caller's permission is known."""
         return {name: Query(value=list_filter.value if list_filter.everyone <= row.since else Value(), since=row.since)
                 for name, (row, list_filter) in self.filters.items()}
 

@@ -73,8 +73,8 @@ def _shown(call: Call, answer: str, rows: Sequence[dict[str, Any]], *, servers: 
 
 
 def _add_servers(call: Call, names: Sequence[str], shown: Sequence[dict[str, Any]]) -> None:
-    """Add the servers of each host to its document, as JSON text, which takes a tenth of the memory that documents
-    take."""
+    """Add to each document of *shown* the servers on the host of the same index in *names*, as JSON text, which takes a
+    tenth of the memory of documents."""
     on = hypervisors.servers_of_hypervisors(call, names)
     for name, document in zip(names, shown, strict=True):
         if on.get(name) or call.at(Gate.HYPERVISOR_SERVERS):
@@ -133,8 +133,8 @@ def _list_detail(call: Call) -> dict[str, Any]:
 
 def _answer(call: Call, path: str, page: HypervisorPage, documents: list[dict[str, Any]],
             services: Sequence[Service]) -> dict[str, Any]:
-    """Return the answer with one page of hypervisors, and a link to the next page if there may be one. *services*: the
-    compute services of the page."""
+    """Return the answer with *documents*, one page of hypervisors, and a link to the next page if there may be one.
+    *services*: the compute services of the page."""
     answer: dict[str, Any] = {"hypervisors": documents}
     if page.limit is not None and len(documents) >= page.limit > 0:
         answer["hypervisors_links"] = next_link(call, path,

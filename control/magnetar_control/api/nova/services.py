@@ -48,8 +48,8 @@ def _change(call: Call) -> dict[str, Any]:
 
 
 def _word(action: str, values: Mapping[str, str], since: int = 1, **more: Any) -> ApiOperation:
-    """Return the operation ``PUT /os-services/{action}``, which exists until 2.52. It applies *values* and the fields
-    of the body to the service on the host that the body names."""
+    """Return the operation ``PUT /os-services/{action}``, which exists from 2.*since* to 2.52. It updates the service
+    that the body names with *values* and the fields *more* of the body."""
     return _row("PUT", f"/{action}", action, services.update_host_service, since=since, until=52,
                 body=body_object({**_NAMED, **more}, *_NAMED, *more), given=lambda call: {**call.body, **values},
                 shown=lambda call, _none: {"service": {**call.body, **values}})

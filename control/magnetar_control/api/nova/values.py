@@ -24,7 +24,8 @@ TRUTH = Truth(TRUE, FALSE)
 
 
 def body_object(fields: Mapping[str, ApiField | Value], *required: str) -> Body:
-    """Return a value type: an object with these keys and no others. The keys in *required* must be present."""
+    """Return a value type: an object with the keys of *fields* and no others. The keys in *required* must be present.
+    """
     made = [replace(value, wire=name) if isinstance(value, ApiField) else ApiField(name, value)
             for name, value in fields.items()]
     return Body(made, [field for field in made if field.required or field.wire in required])
@@ -32,7 +33,7 @@ def body_object(fields: Mapping[str, ApiField | Value], *required: str) -> Body:
 
 def field_since(version: str, value: Value, until: str | None = None, required: bool = False) -> ApiField:
     """Return a field of bodies with the type *value*, which exists since *version*; with *until*, only up to that
-    version."""
+    version. *required*: bodies must have it."""
     return ApiField("", value, since=int(version[2:]), until=int(until[2:]) if until else NEWEST,
                     required="create" if required else "")
 

@@ -54,7 +54,8 @@ class CandidateRoutes:
 
 
 def _wanted(parameters: Sequence[tuple[str, str]], minor: int) -> CandidateRequest:
-    """Return the request for allocation candidates that the query describes. Raises ``InvalidRequest``."""
+    """Return the request for allocation candidates that the query *parameters* describe at microversion 1.*minor*.
+    Raises ``InvalidRequest``."""
     request_values, groups = _sorted(parameters, minor)
     if len(groups) > MOST:
         raise InvalidRequest(f"There may be {MOST} groups at most, and there are {len(groups)}.")
@@ -83,8 +84,9 @@ def _wanted(parameters: Sequence[tuple[str, str]], minor: int) -> CandidateReque
 
 
 def _sorted(parameters: Iterable[tuple[str, str]], minor: int) -> tuple[Values, dict[str, Values]]:
-    """Divide the query: return the parameters of the whole request, and the parameters of each group by suffix. Raises
-    ``InvalidRequest`` for unknown parameters, and for a repeated parameter that may occur only once."""
+    """Divide the query: return the parameters of the whole request, and those of each group by the group's suffix.
+    Raises ``InvalidRequest`` for a parameter that is unknown at 1.*minor*, or repeated although it may occur only once.
+    """
     request_values: Values = {}
     groups: dict[str, Values] = defaultdict(dict)
     pattern = next((pattern for since, pattern in SUFFIXES if since <= minor), "")

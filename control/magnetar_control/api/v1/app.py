@@ -219,8 +219,8 @@ class V1Application:
 
     def _each(self, caller: Caller, driver: CloudDriver, items: list[Any], dry: bool,
               parent: Operation) -> list[Document]:
-        """Ensure each item (key, document, permissions) in a separate operation, all in parallel. Return results and
-        errors in the order of the items."""
+        """Ensure each of *items* (key, document, permissions) in an operation of its own, all in parallel (*dry*: as a
+        dry run). Return results and errors in the order of the items. Cancelling *parent* cancels these operations."""
         started = []
         for key, want, allowed in items:
             part = ProjectOperation("ensure", driver.kind.noun, key, caller)
@@ -246,7 +246,7 @@ class V1Application:
     def _work(self, caller: Caller, action: str, driver: CloudDriver, key: str | None, wait: float,
               function: Callable[[Operation], Any], subject: str | None = None) -> Answer:
         """Run *function* as an operation: return 200 with its result, or 202 with the operation when it takes longer
-        than *wait* seconds. Raises the errors of *function*."""
+        than *wait* seconds. *action*, *driver*, *key* and *subject* describe it. Raises the errors of *function*."""
         operation = self.operations.begin(
             ProjectOperation(action, driver.kind.noun, key, caller, subject), function)
         if not self.until(operation, wait):

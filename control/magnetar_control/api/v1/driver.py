@@ -75,8 +75,8 @@ class CloudDriver:
         return self.every(caller)
 
     def find(self, caller: Caller, key: str) -> Document | None:
-        """Return the resource with the uuid or name *key*; ``None`` if there is none. Raises ``Ambiguous`` for a name
-        of several."""
+        """Return the resource with the uuid or name *key*; ``None`` if there is none. Raises ``Ambiguous`` if several
+        have the name."""
         resources = self.every(caller)
         exact = [resource for resource in resources if resource.get("id") == (key.lower() if is_uuid_key(key) else key)]
         return exact[0] if exact else self.only(caller, [resource for resource in resources
@@ -120,8 +120,8 @@ class CloudDriver:
 
     def referred(self, caller: Caller, key: str, field: str, rule: str = "") -> Document | None:
         """Return the resource with the uuid or name *key*, to which *field* of another resource refers. If there is
-        none, return ``None`` in a dry run that may assume that the resource is created before; otherwise raise
-        ``InvalidField``, with the text *rule* if that is set."""
+        none, return ``None`` in a dry run that may assume that it is created before; otherwise raise ``InvalidField``
+        with the text *rule*, or a default."""
         resource, noun = self.find(caller, key), self.kind.noun
         if resource is None:
             rule = rule or f"there is no {noun} {key!r} in this cloud that you may use"

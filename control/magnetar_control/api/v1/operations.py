@@ -48,8 +48,7 @@ FAULTS: Mapping[int, type[MagnetarError]] = {404: NotFound, 409: Conflict, 413: 
 
 
 def error_of(error: Exception, request_id: str) -> MagnetarError:
-    """Return the core's error for *error*. An unexpected error is logged under the request's id, which its message
-    names."""
+    """Return the core's error for *error*. Log an unexpected error with *request_id*, which the message names."""
     if isinstance(error, MagnetarError):
         return error
     if isinstance(error, Fault):
@@ -118,8 +117,7 @@ class ProjectOperations(Operations):
     """The operations of all projects.
 
     *workers* operations run in parallel, at most *share* of one project. Further operations wait in a queue of their
-    project, which holds at most *queued*. While an operation waits for servers or volumes, another one may run in its
-    stead; the waiting one keeps only its thread.
+    project, which holds at most *queued*. While an operation waits for servers or volumes, another one may run.
     """
 
     def __init__(self, workers: int, share: int, queued: int = sys.maxsize) -> None:

@@ -43,8 +43,8 @@ class Usages(CloudDriver):
 
 
 def _pages(caller: Caller, period: Period, *, everywhere: bool) -> Iterator[ProjectUsage]:
-    """Yield the usage of the project, or *everywhere* of all projects; a project with many servers occurs several
-    times, with a part of its servers each."""
+    """Yield the usage in *period* of the caller's project, with *everywhere* of all projects. A project with many
+    servers occurs several times, each time with other servers."""
     while True:
         if everywhere:
             page = usage.list_project_usage(caller, period)

@@ -64,7 +64,8 @@ class NounRoutes:
                                                                           self.accepted)]
 
     def list(self, request: Request, detailed: bool = False) -> Document:
-        """Return the requested page of resources, with a link to the next page if this page is full."""
+        """Return the requested page of resources (*detailed*: with all fields), with a link to the next page if this
+        page is full."""
         listing = self.listing(request)
         rows, count = self.page(request, listing, detailed)
         shown = [self.view(request, row, detailed) for row in rows]
@@ -78,7 +79,8 @@ class NounRoutes:
         return parse_volume_listing(request, self.filters)
 
     def page(self, request: Request, listing: VolumeListing, detailed: bool) -> tuple[Documents, int | None]:
-        """Return the rows of the page, and the number of rows on all pages; ``None`` if the number is not requested."""
+        """Return the rows of the page that *listing* requests, and the number of rows on all pages; ``None`` if that is
+        not requested."""
         rows_and_count: tuple[Documents, int | None] = self.store.list(request.context, listing)
         return rows_and_count
 
@@ -137,7 +139,8 @@ def _compared(name: str, text: str) -> list[tuple[str, str, str]]:
 
 
 def parse_sort(parameters: dict[str, str]) -> list[tuple[str, bool]]:
-    """Return the sort keys, each with whether the order is descending. Raises ``InvalidField``."""
+    """Return the sort keys of the query *parameters*, each with whether the order is descending. Raises
+    ``InvalidField``."""
     words = [part for part in parameters.get("sort", "").split(",") if part] or [
         f"{parameters.get('sort_key', 'created_at')}:{parameters.get('sort_dir', 'desc')}"]
     return [(name, DIRECTION.check(direction or "desc", "sort") == "desc")
@@ -145,8 +148,8 @@ def parse_sort(parameters: dict[str, str]) -> list[tuple[str, bool]]:
 
 
 def sorted_by(query: dict[str, str], documents: Documents, keys: Sequence[str]) -> Documents:
-    """Return *documents* in the order that the query requests, or unchanged if it requests none. Raises
-    ``InvalidField``."""
+    """Return *documents* in the order that the query requests, or unchanged if it requests none. *keys*: the allowed
+    sort keys. Raises ``InvalidField``."""
     if "sort" in query or "sort_key" in query:
         for name, down in reversed(parse_sort(query)):
             if name not in keys:
@@ -156,8 +159,8 @@ def sorted_by(query: dict[str, str], documents: Documents, keys: Sequence[str]) 
 
 
 def page_of_documents(request: Request, plural: str, documents: Documents) -> Document:
-    """Return the page of *documents* that the query requests, with a link to the next one. Raises ``InvalidField``,
-    ``InvalidRequest``."""
+    """Return {*plural*: the page of *documents* that the query requests}, with a link to the next page. Raises
+    ``InvalidField``, ``InvalidRequest``."""
     query = dict(request.query)
     start = COUNT.check(query.get("offset", 0), "offset")
     if "marker" in query:

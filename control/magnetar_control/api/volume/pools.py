@@ -60,7 +60,8 @@ class PoolRoutes:
 
 
 def _pool(host: Any, name: str, detailed: bool, reported: PoolOnHost | None) -> Document:
-    """Return a host's pool under Cinder's names. *reported*: what the host's agent has reported of it."""
+    """Return the pool *name* of *host* under Cinder's names; only its name unless *detailed*. *reported*: what the
+    host's agent has reported of the pool."""
     full_name = f"{host['name']}@{BACKEND_NAME}#{name}"
     if not detailed:
         return {"name": full_name}

@@ -85,5 +85,5 @@ class TransferRoutes(NounRoutes):
         return {"transfer": self.view(request, self.service.transfers.accept(*request.named(auth_key)), detailed=False)}
 
     def _since(self, request: Request, minor: int) -> bool:
-        """Return whether this path has what microversion 3.*minor* brought to the new path."""
+        """Return whether the request gets the features of microversion 3.*minor*, which only the new path has."""
         return self.path == NEW_PATH and request.extra["version"] >= (3, minor)

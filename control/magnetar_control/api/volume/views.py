@@ -84,7 +84,8 @@ def _host(request: Request, name: str | None) -> str | None:
 
 
 def snapshot_view(request: Request, row: Row, detailed: bool = True, extended: bool = True) -> Document:
-    """Return a snapshot in Cinder's form. *extended*: include the fields that Cinder's extensions add."""
+    """Return a snapshot in Cinder's form; unless *detailed*, as in a short list. *extended*: include the fields that
+    Cinder's extensions add."""
     names = ("id", "name", "description", "volume_id", "status", "size", "created_at", "updated_at")
     shown = {**{name: row[name] for name in names}, "metadata": row["metadata"]}
     if detailed and extended:
@@ -96,8 +97,8 @@ def snapshot_view(request: Request, row: Row, detailed: bool = True, extended: b
 
 
 def volume_attachment_view(request: Request, row: Row, detailed: bool = True) -> Document:
-    """Return an attachment in Cinder's form. ``connection_info`` names the volume and its host for the agents, which
-    connect the volume."""
+    """Return an attachment in Cinder's form; unless *detailed*, as in a short list. ``connection_info`` names the
+    volume and its host, for the agents that connect it."""
     shown: Document = {"id": row["id"], "volume_id": row["volume_id"], "instance": row["server_id"],
                        "status": row["status"]}
     if detailed:
@@ -116,7 +117,7 @@ def brief_transfer_view(request: Request, row: Row) -> Document:
 
 
 def transfer_view(request: Request, row: Row, key: bool = False) -> Document:
-    """Return an open transfer in full. *key*: with its key, in the answer to create."""
+    """Return an open transfer in full. *key*: include its key, as in the answer to create."""
     return {**brief_transfer_view(request, row), "created_at": row["created_at"],
             **({"auth_key": row["auth_key"]} if key else {}),
             **versioned_fields(request, (55, True, "no_snapshots", row["no_snapshots"]),

@@ -66,7 +66,7 @@ def _checked_user(caller: Caller, action: str, user: str | None) -> str:
 
 
 def show_keypair(caller: Caller, name: str, user: str | None = None) -> KeypairRow:
-    """Return the row of a key pair. Raises ``NotFound``."""
+    """Return the row of the key pair *name* of *user* (the caller when left out). Raises ``NotFound``."""
     user = _checked_user(caller, "show", user)
     row = caller.fetch(keypairs.fetch_keypair_row, user, name)
     if row is None:
@@ -80,8 +80,9 @@ def _keypair_missing(name: str, user: str) -> NotFound:
 
 def create_keypair(caller: Caller, name: str, public_key: str | None = None, *, type: str = "ssh",
                    user_id: str | None = None) -> NewKeypair:
-    """Store a public key (*type* ssh or x509), or generate a pair when *public_key* is left out; return the key pair.
-    Raises ``Conflict`` when the user has a key pair of that name, ``Forbidden`` when the user's quota is used up."""
+    """Store a public key (*type* ssh or x509), or generate a pair when *public_key* is left out, for *user_id* or the
+    caller; return the key pair. Raises ``Conflict`` when the user has a key pair of that name, ``Forbidden`` when the
+    user's quota is used up."""
     user = _checked_user(caller, "create", user_id)
     most = quotas.quota_limits(caller, user=user)["key_pairs"]
     with caller.cloud.store.api.read() as connection:  # before generating a pair for nothing
@@ -111,7 +112,8 @@ def _keypair_exists(name: str) -> Conflict:
 
 
 def delete_keypair(caller: Caller, name: str, user: str | None = None) -> None:
-    """Delete a key pair; servers keep the public key. Raises ``NotFound``."""
+    """Delete the key pair *name* of *user* (the caller when left out); servers keep the public key. Raises
+    ``NotFound``."""
     user = _checked_user(caller, "delete", user)
     with caller.cloud.store.api.write() as connection:
         row = keypairs.fetch_keypair_row(connection, user, name) if caller.cloud.notifications else None

@@ -62,7 +62,7 @@ def server_quota_usage(caller: Caller, project: str | None = None, user: str | N
     As in Nova, soft-deleted servers are counted only after their restoration has begun, and servers of a cell that does
     not answer are not counted. *connection*: a transaction of cell0, in which cell0 is queried before the other cells.
     A server that moves from cell0 to its cell in between is then counted twice, and never missed; a server that moves
-    between other cells is counted once. Each cell is queried once, and again when such a server has arrived there.
+    between other cells is counted once. Each cell is queried once, and again when a server has moved there in between.
     """
     total = dict.fromkeys(COUNTED, 0)
     project = project or caller.project
@@ -83,8 +83,7 @@ def server_quota_usage(caller: Caller, project: str | None = None, user: str | N
 def _count_once(caller: Caller, of_cells: Mapping[str, Sequence[UsageRow] | None],
                 counted: Callable[[Database], Sequence[UsageRow]]) -> list[UsageRow]:
     """Return the usage rows of all cells, each server once. *of_cells*: the rows by cell, ``None`` for no answer.
-    *counted*: reads the rows of a cell; called for each cell in which a moving server has arrived, as its rows may be
-    outdated."""
+    *counted*: reads the rows of a cell again; called for each cell in which a moving server has arrived meanwhile."""
     rows_by_cell = {id: list(rows or ()) for id, rows in of_cells.items()}
     leaving = [row for rows in rows_by_cell.values() for row in rows if row.id]
     arrived = cell_moves.servers_in_target_cell(caller.cloud.store, leaving) if leaving else set()

@@ -100,8 +100,8 @@ def _usage_of_period(caller: Caller, period: Period, project: str | None) -> lis
 
 
 def _marker_keys(caller: Caller, id: str, project: str | None) -> usage.After:
-    """Return (project id, id) of the server *id*, the marker of a page, which may be deleted by now. Raises
-    ``InvalidRequest`` when no server has the id, or when the server is not of *project* (``None``: any project)."""
+    """Return (project id, id) of the server *id*, the marker of a page; the server may be deleted. Raises
+    ``InvalidRequest`` when there is no such server, or when it is not of *project* (``None``: any project)."""
     located_server = servers.find_server_row(caller.cloud.store, id, deleted=True) if len(id) == 36 else None
     if located_server is None or project not in (None, located_server[1].project_id):
         raise InvalidRequest(f"Marker {id[:80]} could not be found.")

@@ -46,8 +46,9 @@ def _find_nic(caller: Caller, target: Target, id: str) -> PortOfServer:
 @server_use_case("attach_interface")
 def attach_nic(caller: Caller, target: Target, network_id: str | None = None, port_id: str | None = None,
                address: str | None = None, tag: str | None = None, limit: float | None = None) -> PortOfServer:
-    """Attach a new port, on *network_id* or the project's only network, or the existing port *port_id*. Wait at most
-    *limit* seconds (``DONE`` when left out) until the server has the port, and return the port.
+    """Attach a new port, on *network_id* or the project's only network, or the existing port *port_id*. *address*: a
+    fixed IP of the new port. *tag*: the device tag. Wait at most *limit* seconds (``DONE`` when left out) until the
+    server has the port, and return the port.
 
     When the host takes longer, the action is cancelled and the port is not attached, so that a repeated request gives
     the server one NIC and not two. Raises ``InvalidRequest``, ``NotFound``, ``Conflict``, ``Failed``, ``Unavailable``.
@@ -86,7 +87,7 @@ def _attach_and_wait(caller: Caller, target: Target, requested_nic: PortRequest,
 
 
 def _claim_host_resources(caller: Caller, target: Target, nic: ServerNic) -> None:
-    """Claim the resources that a NIC needs on the server's host. If they do not fit, release the NIC's port and raise
+    """Claim the resources that *nic* needs on the server's host. If they do not fit, release the NIC's port and raise
     ``InvalidRequest``."""
     cloud, row = caller.cloud, target.row
     made_of = row.flavor, row.image
@@ -108,8 +109,8 @@ def _claim_host_resources(caller: Caller, target: Target, nic: ServerNic) -> Non
 
 def _requested_network(caller: Caller, network_id: str | None, port_id: str | None, address: str | None,
                        tag: str | None) -> PortRequest:
-    """Return the requested NIC with all keys of a ``PortRequest``, after checks by the network service. Raises
-    ``InvalidRequest``, ``NotFound``, ``Conflict``."""
+    """Return a NIC with *port_id*, or with *network_id* and *address*, as a complete ``PortRequest``, after checks by
+    the network service. Raises ``InvalidRequest``, ``NotFound``, ``Conflict``."""
     if network_id and port_id:
         raise InvalidRequest("Must not input both network_id and port_id")
     if address and not network_id:

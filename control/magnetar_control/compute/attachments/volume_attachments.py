@@ -51,9 +51,9 @@ def attach_server_volume(caller: Caller, target: Target, volume_id: str, device:
                          tag: str | None = None, *,
                          delete_on_termination: bool = False, multiattach: bool = True,
                          shelved: bool = True) -> Document:
-    """Reserve the volume, choose a device name, queue the attachment, and return it. An offloaded server gets the
-    volume when it is on a host again. *device*: the preferred name. *multiattach*: allow a volume for several servers.
-    *shelved*: allow a shelved server."""
+    """Reserve the volume, choose a device name, queue the attachment, and return it. If the server is
+    shelved_offloaded, it gets the volume when it is on a host again. *device*: the preferred name. *multiattach*: allow
+    a volume for several servers. *shelved*: allow a shelved server."""
     _check_shelved(target, "attach_volume", shelved=shelved)
     if tag and target.row.vm_state == OFFLOADED:
         raise InvalidRequest("Attaching volumes with a tag is not supported for a server that is shelved and "
@@ -131,8 +131,8 @@ def check_disk_count(caller: Caller, flavor: FlavorOfServer,
                      volumes: Sequence[VolumeOfServer] | Sequence[BlockDevice],
                      block_devices: Sequence[BlockDevice]) -> None:
     """Raise ``Forbidden`` when a server has more disks than the setting ``max_disk_devices_to_attach`` allows.
-    *volumes*: its volumes, which may include its root disk. *block_devices*: its requested block devices, with the
-    ephemeral and swap disks."""
+    *volumes*: the server's volumes, which may include the root disk. *block_devices*: the requested block devices, with
+    the ephemeral and swap disks. The local disks of *flavor* count too."""
     local_root, blank = not any(volume["boot_index"] == 0 for volume in volumes), sum(map(is_blank, block_devices))
     most = caller.cloud.settings.max_disk_devices_to_attach
     if most < 0:
@@ -148,8 +148,8 @@ def local_disk_names(server: ServerRow) -> set[str]:
 
 
 def _free_device(server: ServerRow, attachments: list[Document], wished: str | None) -> str:
-    """Return the device name of a new disk: *wished* when it is free, otherwise the first free name, as Nova's libvirt
-    driver does. Raises ``Forbidden`` when no name is free."""
+    """Return the device name of a new disk of *server*, which has the volume *attachments*: *wished* when it is free,
+    otherwise the first free name, as Nova's libvirt driver does. Raises ``Forbidden`` when no name is free."""
     taken = {attachment["device"] for attachment in attachments} | {f"/dev/{name}"
                                                                     for name in ("vda", *local_disk_names(server))}
     free = [name for name in device_names("/dev/vd") if name not in taken]
@@ -162,8 +162,8 @@ def _free_device(server: ServerRow, attachments: list[Document], wished: str | N
 def update_volume_attachment(caller: Caller, target: Target, volume_id: str, *, same: Mapping[str, Any] | None = None,
                              delete_on_termination: bool | None = None) -> None:
     """Set whether the volume is deleted with the server; ``None`` changes nothing. Raises ``InvalidRequest`` when a
-    value in *same* (device, tag, serverId, or id: the volume's) differs from the current one, ``NotFound``, and
-    ``Conflict`` when the server is locked."""
+    value in *same* (keys: device, tag, serverId, and id for the volume's uuid) differs from the current one,
+    ``NotFound``, and ``Conflict`` when the server is locked."""
     check_unlocked(caller, target.row)
     entry = _find_attachment(target, volume_id)
     fixed = {"device": entry["device"], "tag": entry["tag"], "serverId": target.row.id, "id": volume_id}
@@ -203,8 +203,8 @@ def swap_server_volume(caller: Caller, target: Target, volume_id: str, new_volum
 
 
 def check_volume_swap(caller: Caller, target: Target, volume_id: str, new_volume_id: str) -> VolumeOfServer:
-    """Return the attachment of a volume, after checking that the new volume may replace it. Raises ``NotFound``,
-    ``InvalidRequest``.
+    """Return the attachment of *volume_id*, after checking that *new_volume_id* may replace that volume. Raises
+    ``NotFound``, ``InvalidRequest``.
 
     As in Nova, the new volume must be available and at least as large. Root disks, multiattach volumes and encrypted
     volumes are refused here, unlike in Nova: a root volume is part of the server's document, which moves, rebuilds and

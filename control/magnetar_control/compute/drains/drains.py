@@ -70,8 +70,8 @@ class DrainReport:
 
 @use_case(f"{RULE}update")
 def start_drain(caller: Caller, host: str, reason: str | None = None) -> None:
-    """Disable the compute service of a host, and have its servers moved to other hosts. For a host that is drained
-    already, the servers that stayed are tried again. Raises ``NotFound``."""
+    """Disable the compute service of a host, for *reason*, and have its servers moved to other hosts. For a host that
+    is drained already, the servers that stayed are tried again. Raises ``NotFound``."""
     set_host_columns(caller, host, DISABLED, reason or REASON, None, partial(
         drains.begin_drain_row, host=host, reason=reason or REASON, request_id=caller.request_id,
         user_id=caller.context.user_id or None, project_id=caller.context.project_id or None))
@@ -102,9 +102,8 @@ def list_drains(caller: Caller) -> list[DrainReport]:
 
 @use_case(f"{RULE}list")
 def plan_drain(caller: Caller, host: str) -> list[ServerOfDrain]:
-    """Return what a drain would do with each server of a host that has not been moved yet: the servers in the state
-    moved with the host that the scheduler would choose now, and the servers that would stay. Changes nothing. Raises
-    ``NotFound``, ``Unavailable``."""
+    """Return, for each server of a host that has not been moved yet, what a drain would do with it now: moving, moved
+    (with the host that the scheduler would choose), or stays. Changes nothing. Raises ``NotFound``, ``Unavailable``."""
     row = _find_host(caller, host)
     here, results = _read_servers(caller, row)
     host_volumes = caller.cloud.services.volume.stored_on(row.name)
@@ -124,7 +123,8 @@ def plan_drain(caller: Caller, host: str) -> list[ServerOfDrain]:
 
 
 def _predicted_move(caller: Caller, states: HostStates, host: HostRow, server: ServerRow, key: str) -> ServerOfDrain:
-    """Return the predicted result of a move by the action *key*, and count the server on its predicted host."""
+    """Return the predicted result of moving *server* by the action *key*. In *states*, count the server on the host
+    that was chosen for it."""
     how, cloud = WORDS[key], caller.cloud
     if key == OFFLOAD:
         return ServerOfDrain(server.id, server.name, MOVED, how)
@@ -175,8 +175,8 @@ def _shown_result(result: DrainedServer) -> ServerOfDrain:
 
 
 def check_progress(report: DrainReport, begun: int) -> bool:
-    """Return whether the round *begun* of a drain has ended. Raises ``Conflict`` when the drain was ended, or its host
-    does not answer."""
+    """Return whether the host of *report* is drained, by the round number *begun* or a later one. Raises ``Conflict``
+    when the drain was ended, or its host does not answer."""
     drain, name = report.drain, report.host.name
     if drain is None or drain.state == ENDING:
         raise Conflict(f"The drain of host {name} was ended meanwhile: its compute service was enabled.")
@@ -186,6 +186,6 @@ def check_progress(report: DrainReport, begun: int) -> bool:
 
 
 def progress_text(report: DrainReport) -> str:
-    """Return the progress of a drain as one line."""
+    """Return the progress of the drain *report* as one line."""
     counts = {state: len(report.in_state(state)) for state in (MOVED, drains.MOVING, WAITING, STAYS)}
     return f"{report.host.name}: " + ", ".join(f"{count} {state}" for state, count in counts.items())

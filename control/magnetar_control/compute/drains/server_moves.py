@@ -37,7 +37,8 @@ class MoveChoice(NamedTuple):
 
 
 def choose_move(server: ServerRow, host_volumes: Collection[str]) -> MoveChoice:
-    """Return the move of a server without a running action. *host_volumes*: the volumes that its host stores."""
+    """Return how to move *server*, which has no running action, or why it stays. *host_volumes*: the volumes that its
+    host stores."""
     action = MOVES.get(server.vm_state)
     if server.locked_by == ADMIN_LOCK:
         lock_reason = f" ({server.locked_reason})" if server.locked_reason else ""

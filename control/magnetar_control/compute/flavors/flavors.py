@@ -86,8 +86,8 @@ def update_flavor(caller: Caller, /, id: str, **columns: Any) -> FlavorRow:
 
 
 def notify_flavor(caller: Caller, connection: Connection, row: FlavorRow, event: str, **changed: Any) -> None:
-    """Send the notification that a flavor was created (create), changed (update) or deleted (delete). *row*: its
-    previous state. *changed*: values that have changed since."""
+    """Send the notification of *event*, the create, update or delete of a flavor. *row*: the flavor's previous state.
+    *changed*: its new values."""
     def payload() -> Any:
         flavor = {**row.column_values(), "extra_specs": row.extra_specs, **changed}
         return payloads.flavor_payload(flavor, None if row.is_public

@@ -103,8 +103,8 @@ def check_image_unencrypted(image: Mapping[str, Any]) -> None:
 
 
 def _check_classes(caller: Caller, flavor: FlavorOfServer, image: Mapping[str, Any]) -> None:
-    """Raise ``InvalidRequest`` for custom resource classes that no host has, or that count persistent memory
-    (``hw:pmem``)."""
+    """Raise ``InvalidRequest`` if *flavor* or *image* requests resource classes that no host has, or classes that count
+    persistent memory (``hw:pmem``)."""
     specs = flavor.get("extra_specs") or {}
     if odd := sorted(name for name in groups.custom_resources(specs) if name.startswith(pmem.CLASS)):
         raise InvalidRequest(f"Flavor {flavor['name']} asks for resources:{', resources:'.join(odd)}, which counts "
@@ -139,7 +139,8 @@ def _check_classes(caller: Caller, flavor: FlavorOfServer, image: Mapping[str, A
 
 
 def _check_aliases(caller: Caller, flavor: FlavorOfServer, specs: Mapping[str, Any]) -> None:
-    """Raise ``InvalidRequest`` for aliases of PCI devices that no host knows (Nova's PciRequestAliasNotDefined)."""
+    """Raise ``InvalidRequest`` for aliases of PCI devices in *specs*, extra specs of *flavor*, that no host knows
+    (Nova's PciRequestAliasNotDefined)."""
     requested_aliases = parse_hardware_specs(specs, BY_SPEC).get("pci_alias")
     if not requested_aliases:
         return
@@ -191,7 +192,8 @@ def check_placement_unchanged(flavor: FlavorOfServer, old: Mapping[str, Any] | N
 
 def check_encryption_unchanged(server: ServerRow, desired: tuple[Mapping[str, Any], Mapping[str, Any]]) -> None:
     """Raise ``InvalidRequest`` when the *desired* (flavor, image) would change whether the local disks of *server* are
-    encrypted, or whether its TPM secret belongs to the deployment. A secret from an earlier flavor counts."""
+    encrypted, or change the owner of its TPM secret from or to the deployment. A TPM secret that an earlier flavor has
+    created counts too."""
     had = server.flavor, server.image
     words = [tpm_secret_owner(*had) or servers.tpm_drawn(server), tpm_secret_owner(*desired)]
     if all(words) and words[0] != words[1] and DEPLOYMENT in words:

@@ -49,7 +49,8 @@ def _aggregate_exists(name: str) -> MagnetarError:
 
 @use_case(f"{RULE}create")
 def create_aggregate(caller: Caller, name: str, zone: str | None = None) -> Aggregate:
-    """Create an aggregate without hosts, and return it. Raises ``Conflict``."""
+    """Create an aggregate without hosts, in the availability zone *zone* or none, and return it. Raises ``Conflict``.
+    """
     with caller.cloud.store.api.write() as connection:
         id = aggregates.insert_aggregate_row(connection, name, {ZONE: zone} if zone else {})
         if id is None:
@@ -60,7 +61,7 @@ def create_aggregate(caller: Caller, name: str, zone: str | None = None) -> Aggr
 
 
 def _notify_aggregate(caller: Caller, connection: Any, row: Aggregate, *names: str) -> None:
-    """Send the start and end notifications of the events *names* of an aggregate, with the content of *row*."""
+    """Send the start and end notifications of each event in *names*, such as create, about the aggregate *row*."""
     for name in names:
         caller.notify(connection, lambda: payloads.versioned_object(
             "AggregatePayload", "1.1", id=row.id, uuid=row.uuid, name=row.name, hosts=list(row.hosts),
@@ -130,7 +131,7 @@ def _refused_action(row: Aggregate, action: str, error: type[MagnetarError], rea
 
 @use_case(f"{RULE}update")
 def check_aggregate(caller: Caller, row: Aggregate | None, name: str, members: Sequence[str], zone: str | None) -> None:
-    """Check that an aggregate (*row*; ``None``: a new one) may have this name, these hosts and this zone; change
+    """Check that the aggregate *row* (``None``: a new one) may have *name*, *zone* and the hosts *members*; change
     nothing. Raises ``Conflict``, ``InvalidRequest``."""
     old = row or Aggregate(0, "", name, {}, "", None, ())
     with caller.cloud.store.api.read() as connection:

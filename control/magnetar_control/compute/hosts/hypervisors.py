@@ -138,19 +138,20 @@ def list_host_rows(caller: Caller) -> list[HostRow]:
 
 
 def servers_of_hypervisors(caller: Caller, names: Sequence[str]) -> Mapping[str, Sequence[ServerOnHost]]:
-    """Return the servers on each of these hosts, by the host's name."""
+    """Return the servers on each of the hosts *names*, by the host's name."""
     return services.fetch_servers_on_hosts(caller.cloud.store, names)
 
 
 def hypervisor_workloads(caller: Caller, names: Sequence[str]) -> Mapping[str, Workload]:
-    """Return the number of servers, and of servers with a task, on each of these hosts, by the host's name."""
+    """Return the number of servers on each of the hosts *names*, and the number of those with a task, by the host's
+    name."""
     return services.fetch_host_workloads(caller.cloud.store, names)
 
 
 @use_case(f"{RULE}statistics")
 def show_hypervisor_statistics(caller: Caller) -> dict[str, int]:
-    """Return the sums over the hosts that are not disabled, and their count. ``running_vms`` is the number of servers
-    that hold resources of these hosts."""
+    """Return the number of hosts that are not disabled, and the sums of their sizes and usage. ``running_vms`` is the
+    number of servers that hold resources of these hosts."""
     with caller.cloud.store.api.read() as connection:
         sums, disabled = hosts.sum_host_resources(connection), hosts.fetch_disabled_hosts(connection)
         moving = hosts.count_move_claims(connection)
@@ -161,8 +162,8 @@ def show_hypervisor_statistics(caller: Caller) -> dict[str, int]:
 
 
 def hypervisor_sizes(row: SizedHost | ResourceSums, info: Mapping[str, Any], workload: Workload) -> dict[str, Any]:
-    """Return the sizes of a host (*row*), or the sums of several, and their usage: claimed by servers, and reserved.
-    *info*: the agent's report. *workload*: numbers of servers, and of servers with a task."""
+    """Return the sizes and usage of *row*, a host or the sums of several. Usage: claimed by servers, and reserved.
+    *info*: the agent's report. *workload*: the number of servers, and of those with a task."""
     memory_mb, disk_gb = row.memory_mb_used + row.memory_mb_reserved, row.disk_gb_used + row.disk_gb_reserved
     servers, busy = workload
     return {"vcpus": row.vcpus, "vcpus_used": row.vcpus_used, "memory_mb": row.memory_mb, "memory_mb_used": memory_mb,
@@ -218,7 +219,8 @@ def show_uptime(caller: Caller, id: str, *, by_uuid: bool = True) -> tuple[Servi
 
 
 def _ask_uptime(agents: Agents, endpoint: str) -> str:
-    """Return the uptime that one host reports. Raises ``NotFound`` when its agent is too old to report it."""
+    """Return the uptime that the agent at *endpoint* reports. Raises ``NotFound`` when the agent is too old to report
+    it."""
     with agents.client(endpoint, PATIENCE) as client:
         return uptime_text(client.uptime(PATIENCE))
 

@@ -80,16 +80,17 @@ def update_service(caller: Caller, id: str, *, status: str | None = None, disabl
 @use_case(f"{RULE}update")
 def update_host_service(caller: Caller, host: str, binary: str, *, status: str | None = None,
                         disabled_reason: str | None = None, forced_down: bool | None = None) -> None:
-    """Enable or disable the service *binary* of *host*, or count its host as down."""
+    """Enable or disable the compute host *host* (*status*, *disabled_reason*), or count it as down (*forced_down*).
+    *binary* must be nova-compute."""
     _check_compute(binary)
     set_host_columns(caller, host, status, disabled_reason, forced_down)
 
 
 def set_host_columns(caller: Caller, name: str, status: str | None, reason: str | None, forced_down: bool | None,
                      also: Callable[[Connection], None] = lambda _connection: None) -> None:
-    """Set status, reason and *forced_down* of the host *name*; ``None`` changes nothing. A host that is enabled is not
-    drained any more. *also*: makes more changes in the transaction. The conductors that schedule see the change within
-    a few seconds. Raises ``NotFound``, ``InvalidRequest``."""
+    """Set status, reason and *forced_down* of the host *name*; ``None`` changes nothing. Enabling a host ends its
+    drain. *also*: a function that makes more changes in the same transaction. The conductors that schedule see the
+    change within a few seconds. Raises ``NotFound``, ``InvalidRequest``."""
     values: dict[str, Any] = {} if status is None else {"disabled": status == DISABLED, "disabled_reason": reason}
     if forced_down is not None:
         if not forced_down:

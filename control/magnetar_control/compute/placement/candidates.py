@@ -26,8 +26,8 @@ MOST, TRIES = 1000, 20000
 
 
 class Described(Protocol):
-    """The attributes of a provider, or of several providers that together serve a group, which the tests of a request
-    read."""
+    """What the tests of a request read of a provider, or of several providers of one host that together serve a group.
+    """
 
     @property
     def traits(self) -> frozenset[str]:
@@ -116,9 +116,9 @@ class _Several:
 
 
 def list_allocation_candidates(placement: Placement, request: CandidateRequest) -> list[AllocationCandidate]:
-    """Return the candidates of all hosts, by name of the host: each has room for all groups, and its providers pass the
-    tests. Sends the same queries as ``Placement.roots``, and more only for custom classes or traits. Raises
-    ``InvalidRequest`` for a class or trait that does not exist."""
+    """Return the candidates of all hosts, in the order of the hosts' names. Each has room for all groups, and its
+    providers pass the tests. Sends the same queries as ``Placement.roots``, and more only for custom classes or traits.
+    Raises ``InvalidRequest`` for a class or trait that does not exist."""
     roots = placement.roots()
     placement.check_classes(request.resources)
     trait_names = request.traits.union(*(group.traits for group in request.groups))
@@ -167,15 +167,15 @@ def _candidates_of_tree(root: Provider, request: CandidateRequest) -> Iterator[A
 
 
 def _amounts_of_group(group: RequestGroup, several: Sequence[Provider]) -> list[tuple[Provider, str, int]]:
-    """Return (provider, resource class, amount) for each resource of *group*. *several*: the only provider of a group
-    with a suffix; for the group without one, a provider for each resource class, in the order of the classes."""
+    """Return (provider, resource class, amount) for each resource of *group*. *several*: the providers. A group with a
+    suffix has one; the group without a suffix has one for each resource class, in the same order."""
     givers = several if not group.suffix else [*several] * len(group.resources)
     return [(provider, name, amount) for (name, amount), provider in zip(group.resources.items(), givers, strict=True)]
 
 
 def _provider_options(tree: Sequence[Provider], group: RequestGroup) -> Iterator[Sequence[Provider]]:
-    """Yield each list of providers that can serve a group: one provider, or for the group without a suffix one provider
-    for each resource class."""
+    """Yield each list of providers of *tree* that can serve *group*: one provider, or for the group without a suffix
+    one provider for each resource class."""
     if group.suffix:
         for provider in tree:
             if all(provider.gives(name, amount) for name, amount in group.resources.items()) and all(
@@ -193,8 +193,9 @@ def _provider_options(tree: Sequence[Provider], group: RequestGroup) -> Iterator
 
 def _build_candidate(root: Provider, request: CandidateRequest, chosen: Sequence[Sequence[Provider]],
                      by_id: Mapping[str, Provider]) -> AllocationCandidate | None:
-    """Return the candidate in which the providers *chosen* serve the groups of *request*; ``None`` when ``together`` or
-    ``nested`` of the request forbids it. The caller has checked that all amounts fit. *by_id*: the tree's providers."""
+    """Return the candidate in which the providers *chosen* of the host *root* serve the groups of *request*; ``None``
+    when ``together`` or ``nested`` of the request forbids it. The caller has checked that all amounts fit. *by_id*: the
+    tree's providers."""
     amounts_by_provider: dict[str, dict[str, int]] = {}
     for group, several in zip(request.groups, chosen, strict=True):
         for provider, name, amount in _amounts_of_group(group, several):

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Allocations that clients replace through Placement's API, for all types of consumers.
 
-When a client's allocations of a server or migration differ from its flavor, ``magnetar audit`` finds and corrects them.
-A consumer that is no server holds its allocations until their creator removes them. Devices are claimed through the
-aliases that flavors name: a client can keep or release them, but claim no others. An agent chooses a server's share of
-NUMA cells: a client must repeat this share, or release everything that the server holds of the host.
+When a client gives a server or migration allocations that differ from the flavor, ``magnetar audit`` finds and corrects
+them. A consumer that is no server holds its allocations until their creator removes them. Devices are claimed through
+the aliases that flavors name: a client can keep or release them, but claim no others. An agent chooses a server's share
+of NUMA cells: a client must repeat this share, or release everything that the server holds of the host.
 """
 
 from __future__ import annotations
@@ -122,10 +122,10 @@ _Devices = Mapping[str, Mapping[str, int]]
 
 def _split_wish(wish: Wish, rows: Sequence[ClaimRow], roots: Mapping[str, Provider],
                 below: Mapping[str, ChildProvider]) -> tuple[Wish, _Devices]:
-    """Return *wish* with amounts of hosts only (bandwidth becomes an amount of its host), and the numbers of devices
-    that the consumer keeps, by host and alias. *rows*: the consumer's allocations. *below*: the providers below the
-    hosts, by uuid. Raises ``InvalidRequest`` when *wish* has devices that the consumer does not hold, or changes its
-    NUMA cells."""
+    """Return two things: *wish* with amounts of hosts only (bandwidth becomes an amount of its host), and the numbers
+    of devices that the consumer keeps, by host and alias. *rows*: the consumer's allocations. *roots*, *below*: the
+    hosts, and the providers below them, by uuid. Raises ``InvalidRequest`` when *wish* has devices that the consumer
+    does not hold, or changes its NUMA cells."""
     places = {id: str(below[id].told["place"]) for id in wish.held  # providers of bandwidth
               if id in below and "place" in below[id].told}
     _check_cells(wish, rows, roots, below)
@@ -189,8 +189,9 @@ def _give_up_amounts(connection: Connection, id: str, rows: Sequence[ClaimRow], 
 
 def _claim_wish(connection: Connection, id: str, rows: Sequence[ClaimRow], wish: Wish, devices: _Devices, server: str,
                 owner: Mapping[str, str] | None) -> None:
-    """Claim the amounts of *wish* and the *devices* (by host and alias) for consumer *id*, and increment the consumer's
-    generation. *owner*: of a consumer that is no server. Raises ``InvalidRequest``, ``Conflict``."""
+    """Claim the amounts of *wish* and the *devices* (by host and alias) for consumer *id*, and increment the generation
+    in *rows*. *server*: the consumer's server. *owner*: project, user and type of a consumer that is no server. Raises
+    ``InvalidRequest``, ``Conflict``."""
     for host, wished in sorted(wish.held.items()):
         place = hosts.fetch_host_row(connection, host)
         if place is None or place.id != host:

@@ -60,8 +60,8 @@ class ListedProvider(NamedTuple):
 
 
 class HostParts(NamedTuple):
-    """The providers below a host, each with uuid, name and uuid of its parent. *state*: the time of the host's last
-    change, and its classes of bandwidth, from which the providers follow."""
+    """The providers below a host, each with uuid, name and uuid of its parent. They are the same as long as *state* is:
+    the time of the host's last change, and its classes of bandwidth."""
 
     state: tuple[Any, ...]
     providers: Sequence[tuple[str, str, str | None]]

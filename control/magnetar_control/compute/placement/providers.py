@@ -186,8 +186,8 @@ class Providers:
 
     # Inventories and allocations together
     def reshape(self, requested: Mapping[str, tuple[int, Mapping[str, Wanted]]], wishes: Mapping[str, Wish]) -> None:
-        """Replace all inventories of providers and the allocations of consumers in one transaction. A class can so move
-        from one host to another together with the claims on it.
+        """Replace all inventories of providers and the allocations of consumers in one transaction. So a class can move
+        from one host to another together with its claims.
 
         *requested*: by provider's uuid, (the generation that the caller has seen, inventories by class). *wishes*: by
         consumer's uuid, the allocations. Raises as ``set_inventories`` and ``Consumers.replace``, with
@@ -253,8 +253,8 @@ def _check_inventories(connection: Connection, requested: Mapping[str, Wanted]) 
 
 
 def _set_own_class(connection: Connection, provider: Provider, name: str, fields: Wanted) -> None:
-    """Set the inventory of a class that the agent does not report; remove it when *fields* is ``None``. Raises
-    ``InUse`` when the removed inventory has claims."""
+    """Set the inventory of the class *name*, which the agent of *provider* does not report; remove it when *fields* is
+    ``None``. Raises ``InUse`` when the removed inventory has claims."""
     row = provider.classes.get(name)
     if fields is None and row is not None and row.used:
         raise InUse(f"Inventory for {name} on resource provider {provider.name} in use: {row.used} of it are claimed.",
@@ -264,7 +264,8 @@ def _set_own_class(connection: Connection, provider: Provider, name: str, fields
 
 
 def _without_images(provider: Provider, fields: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the *fields* of an inventory of DISK_GB, with the share of cached images subtracted from ``reserved``."""
+    """Return *fields* of an inventory of DISK_GB. Subtract from ``reserved`` what cached images take on the disk of
+    *provider*."""
     return {**fields, **({"reserved": max(0, fields["reserved"] - provider.images_gb)} if "reserved" in fields else {})}
 
 

@@ -91,8 +91,9 @@ def complete_block_device_mapping(caller: Caller, request: BlockDeviceRequest) -
 
 def root_image_properties(caller: Caller, image: Mapping[str, Any] | None,
                           block_devices: Sequence[BlockDevice]) -> Mapping[str, Any]:
-    """Return the properties of the image of the root disk, or of the image from which its volume or snapshot was made;
-    {} without one. *block_devices*: the result of ``complete_block_device_mapping``."""
+    """Return the properties of the image of the root disk. If that is a volume, or is made from a volume or snapshot,
+    it is the image from which the volume was made; {} without one. *block_devices*: the result of
+    ``complete_block_device_mapping``."""
     root = next((block_device for block_device in block_devices if block_device["boot_index"] == 0),
                 None) if image is None else None
     properties: Mapping[str, Any] | None = (image or {}).get("properties")
@@ -155,7 +156,7 @@ def _from_text(name: str, value: Any) -> Any:
 
 
 def _property_of(image: Mapping[str, Any]) -> str:
-    """Return the field that errors name for the block device mapping of *image*."""
+    """Return the name, in errors, of the block device mapping that *image* has."""
     return f"image {image['id']}: block_device_mapping"
 
 
@@ -174,8 +175,8 @@ def _check_local_image(image: Mapping[str, Any] | None, block_devices: Sequence[
 
 
 def _check_boot_order(image: Mapping[str, Any] | None, block_devices: Sequence[BlockDevice]) -> None:
-    """Raise ``InvalidRequest`` unless the server can boot, boot indexes count from 0 without gaps, and no volume is
-    named twice."""
+    """Raise ``InvalidRequest`` unless a server with *image* and *block_devices* can boot, boot indexes count from 0
+    without gaps, and no volume is named twice."""
     turns = sorted(block_device["boot_index"] for block_device in block_devices
                    if block_device["boot_index"] is not None and block_device["boot_index"] >= 0)
     rooted = 0 in turns
@@ -248,8 +249,7 @@ def _check_local(caller: Caller, request: BlockDeviceRequest, block_devices: Seq
 
 
 def _check_shared(caller: Caller, block_devices: Sequence[BlockDevice]) -> None:
-    """Raise ``InvalidRequest`` for a volume that several servers of one request would share, unless it is
-    multiattach."""
+    """Raise ``InvalidRequest`` if *block_devices* of several servers have a volume that is not multiattach."""
     for block_device in block_devices:
         if block_device["source_type"] == "volume":
             volume = caller.cloud.services.volume.show(caller.context, block_device["uuid"])
@@ -306,7 +306,7 @@ def _complete_block_device(caller: Caller, request: BlockDeviceRequest, block_de
 def _check_words(block_device: Mapping[str, Any], source: str, target: str, request: BlockDeviceRequest,
                  where: str) -> None:
     """Raise ``InvalidField`` for keys of *block_device* that have no effect with its source_type *source* and its
-    destination_type *target*. *where*: its name in errors."""
+    destination_type *target*. *where*: the device's name in errors."""
     fields = {name: value for name, value in block_device.items() if value not in (None, "")}
     if fields.get("device_type", "disk") != "disk":
         raise InvalidField(f"{where}.device_type", "must be disk, or be left out: block devices are nothing else to "

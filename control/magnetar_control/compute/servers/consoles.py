@@ -57,7 +57,7 @@ _UNKNOWN = "The token is not known: it was used, has expired, or its server is e
 
 
 class OpenedConsole(NamedTuple):
-    """An opened console, for the caller. *expires_at*: in the format of ``database.utc_now``."""
+    """A console that the caller may open. *expires_at*: in the format of ``database.utc_now``."""
 
     type: str
     protocol: str
@@ -111,8 +111,8 @@ class ConsoleUrls:
         self.base = (settings.console_url or f"{root}/console").rstrip("/")
 
     def of(self, opened: OpenedConsole) -> str:
-        """Return the URL of the console *opened* that Nova would return: of the page of a graphical console, of the
-        WebSocket of a serial console."""
+        """Return the URL of the console *opened* that Nova returns: of the page for a graphical console, of the
+        WebSocket for a serial console."""
         return self.socket(opened) if opened.type == SERIAL else self.page(opened)
 
     def socket(self, opened: OpenedConsole) -> str:
@@ -177,7 +177,7 @@ def use_console_token(grant: ConsoleGrant) -> None:
 
 
 def revoke_console_token(grant: ConsoleGrant) -> None:
-    """Invalidate the token of a SPICE session whose main channel is closed."""
+    """Invalidate the token of *grant*, of a SPICE session whose main channel is closed."""
     with grant.database.write() as connection:
         consoles.remove_console_token(connection, grant.token.hash)
 
@@ -191,7 +191,7 @@ class Whereabouts(NamedTuple):
 
 
 def console_whereabouts(cloud: Cloud, grant: ConsoleGrant) -> Whereabouts:
-    """Return where the console's server is: the host to which a live migration has moved it, or that a live migration
+    """Return where the server of *grant* is: the host to which a live migration has moved it, or that a live migration
     is in progress. Both fields are unset if neither is the case, or if the server cannot be migrated live."""
     located_server = servers.find_server_row(cloud.store, grant.server.id)
     if located_server is None or located_server[1].vm_state not in ACTIONS["os-migrateLive"].states:

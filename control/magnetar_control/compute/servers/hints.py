@@ -63,5 +63,5 @@ def _unknown_hints(hints: Mapping[str, Any], settings: Settings) -> Iterator[str
 
 
 def _read_by_own(settings: Settings) -> bool:
-    """Return whether the operator has own filters or weighers, which may read any hint."""
+    """Return whether the operator has added filters or weighers: they may read any hint."""
     return bool(settings.weighers) or not _KNOWN.issuperset(settings.enabled_filters)

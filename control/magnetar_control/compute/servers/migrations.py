@@ -50,7 +50,8 @@ def list_migrations(caller: Caller, equal: Mapping[str, str], host: str | None =
 
 
 def names_of_servers(caller: Caller, rows: Iterable[MigrationRow]) -> Mapping[str, str]:
-    """Return the names of the servers of migrations by their uuids, deleted ones included; one query for each cell."""
+    """Return the names of the servers of the migrations *rows*, by uuid, also of deleted servers. Sends one query to
+    each cell."""
     ids, names = {row.server_id for row in rows}, {}
     for _cell, database in caller.cloud.store.databases():
         with database.read() as connection:
@@ -59,7 +60,7 @@ def names_of_servers(caller: Caller, rows: Iterable[MigrationRow]) -> Mapping[st
 
 
 def flavor_numbers(caller: Caller, rows: Iterable[MigrationRow]) -> Mapping[str, int]:
-    """Return Nova's integer id of each flavor of the migrations, by flavor id; one query."""
+    """Return Nova's integer id of each flavor of the migrations *rows*, by flavor id. Sends one query."""
     ids = {flavor_id_of(flavor) for row in rows for flavor in (row.old_flavor, row.new_flavor)}
     with caller.cloud.store.api.read() as connection:
         flavor_rows = connection.execute(select(flavors.c.id, flavors.c.number).where(flavors.c.id.in_(ids))).all()
@@ -110,13 +111,13 @@ def abort_live_migration(caller: Caller, target: Target, number: str, *, queued:
 
 @server_use_case(rule=f"{OWN}force_complete")
 def force_complete_migration(caller: Caller, target: Target, number: str) -> None:
-    """Complete a live migration: request that the guest is paused until its memory is transferred."""
+    """Complete the live migration *number*: request that the guest is paused until its memory is transferred."""
     _check_migrating(caller, target, "force_complete")
     _request_outcome(caller, target, number, migrations.FORCE, ABORTABLE[:1])
 
 
 def _check_migrating(caller: Caller, target: Target, action: str) -> None:
-    """Raise ``Conflict`` unless the server is being migrated live, and not locked."""
+    """Raise ``Conflict`` unless the server is being migrated live, and is not locked. *action*: for the message."""
     server = target.row
     check_unlocked(caller, server)
     if server.task_state != "migrating":
@@ -128,9 +129,9 @@ KEYS = {migrations.ABORT: "live_migration_cancel", migrations.FORCE: "live_migra
 
 
 def _request_outcome(caller: Caller, target: Target, number: str, wish: str, states: tuple[str, ...]) -> None:
-    """Record the request *wish*, to abort or to complete the migration, with its instance action. Raises
-    ``InvalidRequest`` unless the migration's status is in *states*. If the status changes meanwhile, the check and the
-    record are repeated."""
+    """Record the request *wish*, to abort or complete the migration *number*, and its instance action. Raises
+    ``InvalidRequest`` unless the migration's status is in *states*. If the status changes meanwhile, check and record
+    again."""
     server, done = target.row, False
     while not done:
         row = _find_migration(target, number)

@@ -87,7 +87,7 @@ def reboot_server(caller: Caller, target: Target, type: str) -> None:
 
 @server_use_case("resize")
 def resize_server(caller: Caller, target: Target, flavor_id: str, disk_config: str | None = None) -> None:
-    """Resize the server to another flavor, on the same host or another."""
+    """Resize the server to the flavor *flavor_id*, on the same host or another."""
     server, old = target.row, target.row.flavor
     flavor = find_flavor(caller, flavor_id, server.project_id)
     if flavor["id"] == old["id"]:
@@ -116,8 +116,8 @@ def migrate_server(caller: Caller, target: Target, host: str | None = None) -> N
 
 
 def _cells(caller: Caller, target: Target) -> dict[str, bool]:
-    """Return the action's argument that lets the scheduler move the server to another cell in a resize or cold
-    migration; {} when the caller may not request that."""
+    """Return {"cross_cell": True}, the action's argument that lets the scheduler choose a host in another cell, if the
+    caller may request that; otherwise {}."""
     return {"cross_cell": True} if caller.allows(CROSS_CELL, target.row) else {}
 
 
@@ -151,8 +151,8 @@ def check_cell_change(caller: Caller, target: Target, host: HostView) -> None:
 
 
 def _check_destination(caller: Caller, target: Target, key: str, host: str) -> HostView:
-    """Return the host that is named as destination, after checking that the caller may name it and that the server can
-    go there."""
+    """Return the *host* that the request names as destination, after checking that the caller may name it for the
+    action *key*, and that it is another existing host."""
     caller.check_policy(f"{policy_rule_of_action(key)}:host", target.row)
     destination = caller.cloud.hosts.get(host)
     if destination is None:
@@ -183,7 +183,8 @@ class Rebuild:
 
 @server_use_case("rebuild")
 def rebuild_server(caller: Caller, target: Target, wanted: Rebuild) -> ServerRow:
-    """Queue a rebuild of the root disk, from the same or another image. Return the server's row with the new values."""
+    """Queue the rebuild *wanted* of the root disk, from the same or another image. Return the server's row with the new
+    values."""
     server, trusted = target.row, {}
     if "trusted_certs" in wanted.columns:
         caller.check_policy(f"{policy_rule_of_action('rebuild')}:trusted_certs", server)

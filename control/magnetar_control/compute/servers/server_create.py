@@ -129,8 +129,8 @@ class Prepared(NamedTuple):
 
 @use_case(CREATE)
 def create_servers(caller: Caller, wanted: NewServers) -> list[dict[str, Any]]:
-    """Write new servers with their ``create`` actions, as many as the quota allows, and return their rows. The
-    conductors create them afterwards. Raises all errors that can be found beforehand."""
+    """Write the new servers *wanted* with their ``create`` actions, as many as the quota allows, and return their rows.
+    The conductors create them afterwards. Raises all errors that can be found beforehand."""
     prepared, configured = prepare_servers(caller, wanted), quotas.configured_limits(caller)
     bounds = quotas.binding_limits(caller, configured=configured)
     most = quotas.check_port_quota(caller, prepared.new_ports, wanted.count, wanted.limit, configured)
@@ -166,8 +166,8 @@ def preview_server_row(caller: Caller, new_servers: NewServers,
 def create_named_server(caller: Caller, row: dict[str, Any], warning: str | None,
                         admin_pass: str | None = None) -> bool:
     """Write a *row* of ``preview_server_row``, and return ``True``; ``False`` without writing when the project has a
-    server of that name meanwhile. *admin_pass*: a password for the guest. Raises ``Conflict`` when another server has
-    the uuid."""
+    server of that name meanwhile. *warning*: recorded with the action. *admin_pass*: a password for the guest. Raises
+    ``Conflict`` when another server has the uuid."""
     store = caller.cloud.store
     with store.cell0.write() as connection:
         advisory_lock(connection, caller.project, row["name"])
@@ -247,7 +247,7 @@ def trusted_certificates(caller: Caller, ids: Sequence[str] | None, on_volume: b
 
 
 def _check_nics(new_servers: NewServers, nics: Sequence[PortRequest]) -> None:
-    """Raise ``InvalidRequest`` for NICs that the servers cannot have."""
+    """Raise ``InvalidRequest`` for *nics* that the requested servers cannot have."""
     if not new_servers.resource_requests and any(nic.get("resources") for nic in nics):
         raise InvalidRequest("Creating servers with ports having resource requests, like a port with a QoS minimum "
                              "bandwidth policy, is not supported until microversion 2.72.")
@@ -260,7 +260,7 @@ def _check_nics(new_servers: NewServers, nics: Sequence[PortRequest]) -> None:
 
 
 def _check_nics_of_many(nics: Sequence[PortRequest]) -> None:
-    """Raise ``InvalidRequest`` for NICs that only one server can have."""
+    """Raise ``InvalidRequest`` for *nics* that several servers cannot share: an existing port, or a fixed address."""
     if any(nic["port_id"] for nic in nics):
         raise InvalidRequest("Unable to launch multiple instances with a single configured port ID. Please launch your "
                              "instance one by one with different ports.")
@@ -292,7 +292,7 @@ def find_flavor(caller: Caller, id: str, project: str | None = None) -> FlavorOf
 
 def find_image(caller: Caller, id: str | None, flavor: FlavorOfServer,
                volume_size: int | None = None) -> dict[str, Any] | None:
-    """Return the image *id* after checking that it is usable and fits the flavor's disk, or a root volume of
+    """Return the image *id* after checking that it is usable and fits the disk of *flavor*, or a root volume of
     *volume_size* GiB; ``None`` without *id*. Raises ``InvalidRequest``."""
     if not id:
         return None

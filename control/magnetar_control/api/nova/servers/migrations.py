@@ -78,8 +78,8 @@ def _running(call: Call, rows: Iterable[Row]) -> dict[str, Any]:
 
 
 def _progress(view: MigrationView, row: Row) -> dict[str, Any]:
-    """Return the migration with its progress in bytes. Agents count memory and disks together; the sum is shown as
-    memory."""
+    """Return the document of the migration *row* with its progress in bytes. Agents count memory and disks together;
+    the sum is shown as memory."""
     progress = row.progress or {}
     total, done = int(progress.get("total") or 0), int(progress.get("done") or 0)
     remaining = progress.get("remaining")

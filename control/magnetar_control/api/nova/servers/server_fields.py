@@ -134,7 +134,8 @@ def _tags(name: str, every: bool, negated: bool) -> ListFilter:
 
 
 def _of_list(name: str, attribute: str, value: Value, everyone: int = NEVER) -> ListFilter:
-    """Return a filter that sets *attribute* of ``ServerListRequest`` to the value of the parameter *name*."""
+    """Return a filter that sets *attribute* of ``ServerListRequest`` to the parameter *name*. *value*: its type.
+    *everyone*: as in ``ListFilter``."""
     return ListFilter(name, lambda query, _column, filter_value: setattr(query, attribute, filter_value), value,
                       everyone)
 

@@ -30,14 +30,15 @@ SPECS = "os_compute_api:servers:show:flavor-extra-specs"
 
 @lru_cache(maxsize=10000)
 def host_id(project: str, host: str | None) -> str:
-    """Return Nova's hostId, which only distinguishes the hosts of a project."""
+    """Return Nova's hostId: a hash of project and host, so that the hosts of one project can be told apart; "" without
+    a host."""
     return hashlib.sha224((project + host).encode()).hexdigest() if host else ""
 
 
 @lru_cache(maxsize=2000)
 def _flavor(text: str, embedded: bool, specs: bool, root: str) -> Fragment:
-    """Return the flavor with which the server was created, from the row's JSON *text*: *embedded* (since 2.47) with its
-    sizes, *specs* also with its extra specs; otherwise as a link below *root*."""
+    """Return the flavor with which the server was created, from the row's JSON *text*. *embedded* (since 2.47): its
+    sizes, with *specs* also its extra specs; otherwise its id and a link below *root*."""
     flavor = orjson.loads(text)
     if not embedded:
         return Fragment(orjson.dumps({"id": flavor["id"], "links": [

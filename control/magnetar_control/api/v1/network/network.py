@@ -29,8 +29,8 @@ MTU, LEAST_MTU = 1500, 576
 
 
 def render_network(network: Mapping[str, Any], subnet: Mapping[str, Any] | None, admin: bool) -> Document:
-    """Return the service's network in the form of the kind. Only administrators see the type and the bridge; for others
-    the mode is nat, except for an ``ovn`` network."""
+    """Return the service's *network* with its first *subnet* in the form of the kind. Only administrators see the type
+    and the bridge; for others the mode is nat, or ovn."""
     type, bridge = (network["type"], network["bridge"]) if admin else ("nat", None)
     if network["by_engine"]:
         type, bridge = "ovn", None
@@ -184,7 +184,7 @@ def _check_names(want: Document) -> None:
 
 def _policy(want: Document) -> Document:
     """Return ``{"qos_policy_id": …}`` with the QoS policy of *want*; an empty dict if *want* has no field
-    ``qos_policy``, or names a policy that a dry run assumes."""
+    ``qos_policy``, or names one that a dry run assumes to exist."""
     id = want.get("qos_policy")
     return {"qos_policy_id": id} if "qos_policy" in want and (id is None or is_uuid_key(id)) else {}
 

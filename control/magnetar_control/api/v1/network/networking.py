@@ -2,7 +2,7 @@
 """The common part of the drivers for resources of the network service other than networks.
 
 Requests are checked in the same way as Neutron's bodies (``api/network/attributes.py``). A dry run sends the same
-request to the service, in a transaction that is rolled back, and so predicts the service's answer.
+request to the service, in a transaction that is rolled back, to get the service's answer.
 """
 
 from __future__ import annotations
@@ -47,10 +47,10 @@ def rows_by_key(caller: Caller, plural: str, key: str) -> list[Row]:
 
 def resolve_reference(caller: Caller, kind: type[Kind], plural: str, field_and_key: tuple[str, str],
                       usable: Any) -> str:
-    """Return the uuid of the *usable* row of *plural* with the key in *field_and_key*, (field, name or uuid); the key
-    itself if a dry run may assume that the row is created before. Of several rows with the name, the project's own
-    comes first, then one shared with all projects, then one that another project shares with this one: so no other
-    project can redirect the name. Raises ``InvalidField``, also for an ambiguous name."""
+    """Return the uuid of the row of *plural* whose name or uuid is the key in *field_and_key*, (field, key), among the
+    *usable* rows; the key itself if a dry run may assume that the row is created before. Of several rows with the name,
+    the project's own comes first, then one shared with all projects, then one that another project shares with this
+    one: so no other project can redirect the name. Raises ``InvalidField``, also for an ambiguous name."""
     field, key = field_and_key
     candidates = [row for row in rows_by_key(caller, plural, key) if usable(row)]
     candidates = [row for row in candidates if row["project_id"] == caller.project] or [
@@ -94,8 +94,8 @@ class Networking(CloudDriver):
     """The common part of the drivers for resources of the network service.
 
     *plural*: the service's plural of the kind; *body*: the attributes that the service accepts; *held*: the field that
-    lists the parts of a resource (such as rules), empty if it has none; *references*: fields that hold uuids once they
-    are resolved.
+    lists the parts of a resource (such as rules), empty if it has none; *references*: fields that refer to other
+    resources, by uuid once resolved.
     """
 
     plural = ""

@@ -45,8 +45,8 @@ class Ports(Networking):
         return {**want, "allowed_address_pairs": plain["allowed_address_pairs"]}
 
     def _addresses(self, caller: Caller, want: Document, have: Document | None) -> list[Document]:
-        """Return the fixed IPs of *want* with the uuids of their subnets. A fixed IP that matches one of the port's
-        (*have*) gets all values of that one."""
+        """Return the fixed IPs of *want* with the uuids of their subnets. If a fixed IP matches one that the port
+        (*have*) has, return the latter, with all its values."""
         unmatched, addresses = list(have["fixed_ips"] if have else ()), []
         for at, fixed_ip in enumerate(want["fixed_ips"]):
             wish = dict(fixed_ip)

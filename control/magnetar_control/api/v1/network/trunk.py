@@ -51,7 +51,7 @@ class Trunks(Networking):
 
     def create(self, caller: Caller, want: Document, dry: bool) -> Row:
         """Create the trunk together with its subports, because a trunk that is not up accepts no subports later; return
-        its row."""
+        its row. *dry*: only predict it."""
         store: Any = caller.cloud.services.network.resources[self.plural]
         (trunk,) = store.create(caller.context, {**self.checked(want), "sub_ports": self.parts(want, None) or []},
                                 dry=dry)

@@ -28,7 +28,7 @@ from .server_view import agent_timestamp, nic_id
 
 class Attached(CloudDriver):
     """The common part of the drivers of attachments. *other*: the field of the attached resource. *known_by*: the
-    fields of an attachment with which the part of a key after the colon is compared."""
+    fields of an attachment that RESOURCE in a key SERVER:RESOURCE may equal."""
 
     other = ""
     known_by: tuple[str, ...] = ()
@@ -44,7 +44,7 @@ class Attached(CloudDriver):
         return document
 
     def from_key(self, other_key: str) -> Document:
-        """Return the fields of an attachment that *other_key*, the part of a key after the colon, determines."""
+        """Return the fields of an attachment that follow from *other_key*, the part of a key after the colon."""
         return {self.other: other_key}
 
     def of_servers(self, caller: Caller, rows: Sequence[ServerRow]) -> list[Document]:
@@ -127,9 +127,9 @@ class VolumeAttachments(Attached):
             yield from super().plan(want, have)
 
     def check_make(self, caller: Caller, want: Document, have: Document | None) -> None:
-        """Check that the volume is free, and the device name too, because the Compute API would silently choose another
-        one; that *have*, which is detached first, is no root disk; with ``replaces``, that the volumes may be swapped.
-        Raises ``InvalidField``, ``Conflict``."""
+        """Check that the volume and the device name are free (the Compute API would choose another name without an
+        error), and that *have*, which is detached first, is no root disk; with ``replaces``, check that the volumes may
+        be swapped. Raises ``InvalidField``, ``Conflict``."""
         row = SERVERS.row(caller, want["server"])
         if row is None:
             return  # a dry run assumes the server
@@ -224,8 +224,8 @@ class InterfaceAttachments(Attached):
 
 
 class ShareAttachments(Attached):
-    """The driver of share attachments. Shares are attached and detached while the server is off. A share that its host
-    could not provide is attached again."""
+    """The driver of share attachments. Shares are attached and detached while the server is off. A share with the
+    status error is attached again."""
 
     kind, other, known_by = ShareAttachment, "share", ("share", "share_name")
     making = (Step("attach", "attach the share"),)

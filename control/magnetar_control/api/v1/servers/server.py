@@ -265,7 +265,8 @@ class CloudServers(CloudDriver):
 
     def _removal(self, caller: Caller, row: ServerRow | None, have: Document | None, dry_run: bool,
                  operation: Operation) -> Result:
-        """Return the result of ``removal``. For a server that may be soft-deleted, the soft delete is its only step."""
+        """Return the result of ``removal`` (*dry_run*: as a dry run). The only step for a server that may be
+        soft-deleted is the soft delete."""
         stays = row is not None and soft_delete.is_restorable(caller, row)
         result = self.removal(caller, have, dry_run, operation)
         return Result([server_step("soft_delete")], result.diff, result.resource) if stays else result
@@ -303,8 +304,8 @@ def _check_place(caller: Caller, want: Document, have: Document, place: HostView
 
 def _row_to_be(caller: Caller, new_servers: NewServers,
                instead_of: ServerRow | None = None) -> tuple[dict[str, Any], str | None]:
-    """Return the row that ``server_create`` would write, and its warning about extra specs without effect, or ``None``;
-    the warning is also passed to the caller. *instead_of*: the row of the server that the new one replaces."""
+    """Return the row that ``server_create`` would write, and a warning about extra specs without effect (or ``None``),
+    which the answer gets too. *instead_of*: the row of the server that the new one replaces."""
     row, warning = server_create.preview_server_row(caller, new_servers, instead_of)
     if warning:
         warn_caller(warning)
@@ -334,8 +335,8 @@ class _ServerChange(CloudChange):
                            self._difference(None, self.wanted(None)) if made else [], result.resource)
 
     def _asked(self, id: str) -> list[str]:
-        """Return the keys of the server's actions with this request's id, which the same request, sent earlier, has
-        queued; an empty list if the server is gone."""
+        """Return the keys of the server's actions with this request's id: the same request has queued them when it was
+        sent before. Return an empty list if the server is gone."""
         located_server = locate_server(self.caller, id)
         if located_server is None:
             return []

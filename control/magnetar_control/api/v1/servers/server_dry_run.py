@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The steps that the agent of a server's host plans for a change. The agent gets a dry run of the requests that
-conductors would send."""
+"""The steps that the agent of a server's host plans for a change. The agent gets the requests that conductors would
+send, as dry runs."""
 
 from __future__ import annotations
 

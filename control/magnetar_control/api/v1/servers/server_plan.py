@@ -73,8 +73,8 @@ def _hardware(want: Document, have: Document) -> Document:
 
 
 def _told_anew(want: Document) -> Document:
-    """Return a placeholder for guest data that change with the flavor. The plan depends only on the fact that they
-    change."""
+    """Return a placeholder for the guest data (what the guest reads as metadata), which change with the flavor. Only
+    that fact matters to the plan."""
     return {"name": want["name"], "hostname": want["name"], "project_id": "", "launch_index": 0, "reservation_id": "",
             "flavor": str(want.get("_flavor")), "availability_zone": "", "keys": [], "security_groups": []}
 
@@ -215,7 +215,7 @@ def _to(power: str, target: str) -> Generator[PlannedAction, None, str]:
 
 
 def _started(power: str) -> Generator[PlannedAction, None, str]:
-    """Yield the actions after which a paused or suspended guest runs; return the power state after these actions."""
+    """Yield the actions that resume a paused or suspended guest; return the power state after these actions."""
     return (yield from _to(power, RUNNING if power in (PAUSED, SUSPENDED) else power))
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The conversion of requests for servers: references are resolved, and the form is that of the use cases."""
+"""The conversion of requests for servers to the arguments of the use cases, with names resolved to uuids."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ class _References:
         return resource
 
     def flavor(self, requested: Any) -> tuple[Document, str]:
-        """Return name and sizes of the flavor, and its id."""
+        """Return name and sizes of the *requested* flavor, and its id."""
         mine: Document = self.have["flavor"] if self.have else {}
         if isinstance(requested, dict):
             sizes = {**dict.fromkeys(SIZES[3:], 0), **{
@@ -116,7 +116,7 @@ class _References:
         return {name: chosen_flavor[name] for name in SIZES}, str(chosen_flavor["id"])
 
     def image(self, requested: Any) -> Document | None:
-        """Return name and uuid of the image."""
+        """Return name and uuid of the *requested* image."""
         if not requested or isinstance(requested, dict):
             return requested or None
         mine: Document | None = self.have["image"] if self.have else None
@@ -190,7 +190,7 @@ class _References:
         return stored if _listed(stored) == _listed(hints) else hints
 
     def _server(self, reference: Any, field: str) -> str:
-        """Return the uuid of a server of the project. Raises ``InvalidField``."""
+        """Return the uuid of the project's server *reference*, a name or uuid. Raises ``InvalidField`` for *field*."""
         key = _name(reference, field)
         if is_uuid_key(key):
             return key.lower()
@@ -248,7 +248,7 @@ class _References:
 
 
 def _name(value: Any, field: str) -> str:
-    """Return *value*, which must be a name or uuid. Raises ``InvalidField``."""
+    """Return *value*, which must be a name or uuid. Raises ``InvalidField`` for *field*."""
     return REFERENCE.check(value, field)  # type: ignore[no-any-return]
 
 
