@@ -100,9 +100,9 @@ class HeldAction(NamedTuple):
 
 def hold_action(caller: Caller, target: Target, key: str, args: Mapping[str, Any],
                 change: Change | None = None) -> HeldAction:
-    """Write the action *key*, held back from the conductors, apply *change* to the server's volumes in the same
-    transaction, and return the action. *change* may raise the core's errors. Raises ``Conflict`` when the server has
-    changed since it was read."""
+    """Write the action *key* with *args*, held back from the conductors, apply *change* to the server's volumes in the
+    same transaction, and return the action. *change* may raise the core's errors. Raises ``Conflict`` when the server
+    has changed since it was read."""
     id, database = target.row.id, target.database
     with database.write() as connection:
         row = servers.fetch_server_row(connection, id, lock=True)

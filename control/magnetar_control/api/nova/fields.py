@@ -239,11 +239,13 @@ class Fields:
         return shape
 
     def one(self, key: str, answer: str = "show") -> Callable[[Call, Any], dict[str, Any]]:
-        """Return a function of call and row that makes an operation's answer: the row's document under *key*."""
+        """Return a function of call and row that makes an operation's answer: the row's document under *key*, with the
+        fields of *answer*."""
         return lambda call, row: {key: View(call, self, answer).document(row)}
 
     def many(self, key: str, answer: str = "show") -> Callable[[Call, Any], dict[str, Any]]:
-        """Return a function of call and rows that makes an operation's answer: the rows' documents under *key*."""
+        """Return a function of call and rows that makes an operation's answer: the rows' documents under *key*, with
+        the fields of *answer*."""
         return lambda call, rows: {key: View(call, self, answer).documents(rows)}
 
     def _shape(self, rows: Sequence[ApiField]) -> Shape:

@@ -83,8 +83,8 @@ def _add_servers(call: Call, names: Sequence[str], shown: Sequence[dict[str, Any
 
 
 def _full_rows(call: Call, hosts: Sequence[SizedHypervisor]) -> list[dict[str, Any]]:
-    """Return the rows of *hosts* with all fields: since the gate ``HYPERVISOR_UPTIME`` with uptimes, before with sizes
-    and CPUs."""
+    """Return a row with all shown fields for each of *hosts*: uptimes since the gate ``HYPERVISOR_UPTIME``, sizes and
+    CPUs before."""
     up = hypervisors.list_uptimes(call, hosts) if call.at(Gate.HYPERVISOR_UPTIME) else {}
     loads = {} if call.at(Gate.HYPERVISOR_UPTIME) else hypervisors.hypervisor_workloads(
         call, [host.row.name for host in hosts])

@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""An operation of the Compute API: a route with its version range, rule, body, query and state guard.
-
-The declaration holds ``since`` and ``until``; handlers use named gates instead of version numbers.
-"""
+"""An operation of the Compute API: its route, versions, policy rule, body and query, and the states of the server that
+allow it. It declares its first and last version (``since``, ``until``); handlers compare no version numbers, but ask
+for named gates."""
 
 from __future__ import annotations
 

@@ -90,7 +90,8 @@ def version_document(id: str, url: str) -> dict[str, Any]:
 
 
 def version_choices_document(url: str, path: str) -> dict[str, Any]:
-    """Return the document of a 300 answer, for a *path* without a version."""
+    """Return the document of a 300 answer: the versions, each with a link to *path*, which was requested without a
+    version. *url*: the service's root."""
     return {"choices": [
         {"id": id, "status": document["status"], "media-types": document["media-types"],
          "links": [{"rel": "self", "href": f"{url}/{segment}{path}"}]}

@@ -41,8 +41,8 @@ class PlacementRoutes:
         self.placement = placement
 
     def routes(self) -> list[Guarded]:
-        """Return the routes. All are for administrators and services, as in Placement's policy, except a project's
-        usage, which its readers see too."""
+        """Return the routes. All are for administrators and services, as in Placement's policy; a project's readers may
+        also see its usage."""
         provider_path = "resource_providers/{uuid}"
         return [guarded_route(f"GET /{path}", handler, status, "service") for path, handler, status in (
             ("resource_providers", self.providers, 200), (provider_path, self.provider, 200),

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Drivers of the kinds that the cloud serves, one for each kind. They implement for a cloud what an agent's drivers
-implement for a host (``complete``, ``plan``, lists and their form); ``core.reconcile`` compares and decides."""
+implement for a host (``complete``, ``plan``, lists and their form); ``core.reconcile`` compares the request with the
+resource and decides what is done."""
 
 from __future__ import annotations
 
@@ -183,7 +184,7 @@ class CloudDriver:
 
     def recreate(self, caller: Caller, have: Document, want: Document, operation: Operation) -> str | None:
         """Remove the resource *have*, create *want*, and return the uuid as ``make`` does. If the creation fails, raise
-        the error; before that, create *have* again if it holds nothing but its document (``only_a_document``)."""
+        the error. If a resource consists only of its document (``only_a_document``), create *have* again before."""
         defaults = self.kind.defaults()
         self.remove(caller, have, operation)
         try:
@@ -199,8 +200,9 @@ class CloudDriver:
     # Ensure
     def ensure(self, caller: Caller, key: str, want: Document | None, permissions: Mapping[str, Any], dry_run: bool,
                operation: Operation) -> Result:
-        """Bring the resource *key* into the state *want* (``None``: absent), or only plan that (*dry_run*). Return the
-        result with its steps and differences."""
+        """Bring the resource *key* into the state *want* (``None``: absent), or only plan that (*dry_run*).
+        *permissions*: what the caller allows, such as ``allow_reboot``. Return the result with its steps and
+        differences."""
         if not self.makeable:
             raise InvalidField("kind", f"{self.kind.noun} is only reported here, and not made or changed")
         with _LOCK:
@@ -223,7 +225,7 @@ class CloudDriver:
 
 
 class CloudChange(reconcile.Change):
-    """One change of a resource in a cloud to the requested document."""
+    """The change of one resource of a cloud to the requested document."""
 
     def __init__(self, driver: CloudDriver, caller: Caller, desired: Document, permissions: Mapping[str, Any],
                  dry_run: bool, operation: Operation) -> None:

@@ -30,8 +30,8 @@ class CloudFlavors(CloudDriver):
                 for row in flavors.list_flavors(caller, public=None)]
 
     def complete(self, caller: Caller, want: Document, have: Document | None) -> Document:
-        """Return *want*. Raises ``InvalidField`` for invalid extra specs, which are set only after the flavor is
-        created."""
+        """Return *want* after a check of its extra specs, which are set only after the flavor is created. Raises
+        ``InvalidField``."""
         if have is None or want["extra_specs"] != have["extra_specs"]:
             flavor_extra_specs.check_extra_specs(flavor_extra_specs.SPECS.check(want["extra_specs"], "extra_specs"))
         return want

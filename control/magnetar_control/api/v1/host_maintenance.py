@@ -57,7 +57,7 @@ class HostMaintenances(CloudDriver):
         return checked
 
     def complete(self, caller: Caller, want: Document, have: Document | None) -> Document:
-        """Return *want* with the planned moves. Raises ``NotFound`` for an unknown host."""
+        """Return *want* with the moves of servers that a drain would make. Raises ``NotFound`` for an unknown host."""
         if have is None:
             raise NotFound(f"There is no host {want.get('name')!r} in this cloud. A host comes into it by the settings "
                            "of its cell's conductor.", kind=self.kind.noun)
@@ -85,8 +85,8 @@ class HostMaintenances(CloudDriver):
                 "stays": [_shown(server) for server in want["_planned"] if server.state == STAYS]}
 
     def change(self, caller: Caller, have: Document, want: Document, names: list[str], operation: Operation) -> None:
-        """Begin the drain, and wait until nothing is left to do; or end it. A cancelled operation only ends the
-        waiting."""
+        """End the drain if the host is wanted enabled; otherwise begin it, and wait until nothing is left to do. When
+        the operation is cancelled, only the waiting ends."""
         name = have["name"]
         if want["state"] == ENABLED:
             drains.end_drain(caller, name)

@@ -168,8 +168,8 @@ class CloudImages(CloudDriver):
     def _checked(self, caller: Caller, have: Document, first: bytes, remaining: Iterator[bytes],
                  digest: dict[str, str]) -> Iterator[bytes]:
         """Yield the content, *first* and *remaining*. At its end, compare the digest with the image's checksum, and
-        raise ``InvalidRequest`` if they differ. *digest* gets the checksum (``said``) and the computed digest
-        (``found``). From the first piece on, the image is ``saving``, so its checksum cannot change."""
+        raise ``InvalidRequest`` if they differ. Store the checksum (``said``) and the computed digest (``found``) in
+        *digest*. From the first piece on, the image is ``saving``, so its checksum cannot change."""
         digest["said"] = self.one(caller, have["id"])["checksum"] or ""
         algorithm, _colon, claimed = (digest["said"] or "sha256:").partition(":")
         hasher = hashlib.new(algorithm)
@@ -190,9 +190,9 @@ class CloudImages(CloudDriver):
 
 
 def _mine(caller: Caller, image: Document, open: Collection[str]) -> bool:
-    """Return whether the caller may use the image. Callers who are not administrators may use all images that they see.
-    Administrators see the images of all projects; they may use those of their own project and those with a visibility
-    in *open*: community only by uuid, because any project may give its image any name."""
+    """Return whether the caller may use *image*: an image that the caller sees. Administrators see the images of all
+    projects; they may use those of their own project, and those with a visibility in *open*. It includes community only
+    if the image was requested by uuid, because any project may give its image any name."""
     return image["_owner"] == caller.project or image["_visibility"] in open or not caller.context.is_admin
 
 

@@ -125,8 +125,8 @@ def delete_keypair(caller: Caller, name: str, user: str | None = None) -> None:
 
 
 def public_key_fingerprint(kind: str, public: str) -> str:
-    """Return Nova's fingerprint of a public key: MD5 for ssh, SHA-1 of the certificate for x509. Raises
-    ``InvalidField``. Its message never quotes the text: the user may have pasted the wrong file."""
+    """Return Nova's fingerprint of a public key: MD5 for the *kind* ssh, SHA-1 of the certificate for x509. Raises
+    ``InvalidField``, with a message that never quotes the key: the user may have pasted the wrong file."""
     if _PRIVATE.search(public):
         raise InvalidField(FIELD, "must be a public key, and this is a private one. It was not kept, but take it as "
                                   "exposed: make a new pair, and give the file that ends in .pub")
@@ -154,7 +154,7 @@ def _of_certificate(public: str) -> str:
 
 
 def _generate_pair(kind: str, user: str) -> tuple[str, str]:
-    """Return private and public key of a new pair for *user*: RSA for ssh, a certificate for x509."""
+    """Return private and public key of a new pair for *user*. *kind*: ssh for an RSA key, x509 for a certificate."""
     key = rsa.generate_private_key(public_exponent=65537, key_size=BITS)
     if kind == "x509":
         form, public = serialization.PrivateFormat.PKCS8, _certificate(key, user)

@@ -98,8 +98,8 @@ Given = Mapping[str, Limits]
 
 
 def configured_limits(caller: Caller, owner: Owner = Owner()) -> Given:  # noqa: B008
-    """Return the limits that administrators have set for the project of *owner*, for the user in it, and by default: by
-    holder, then by resource, of all services. Uses one query."""
+    """Return the limits, of all services, that administrators have set for the project of *owner*, for the user in it,
+    and as defaults: by holder, then by resource. Uses one query."""
     project, user = owner.project_id or caller.project, owner.user_id or caller.context.user_id
     return caller.fetch(quotas.fetch_quota_limits, (quotas.DEFAULT, project, quotas.user_quota_holder(project, user)))
 

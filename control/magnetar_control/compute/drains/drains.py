@@ -64,7 +64,7 @@ class DrainReport:
         return self.drain is None or self.drain.state == DRAINED
 
     def in_state(self, state: str) -> list[ServerOfDrain]:
-        """Return the servers in a state."""
+        """Return the servers in the state *state*."""
         return [server for server in self.servers if server.state == state]
 
 

@@ -153,8 +153,8 @@ def _check_aliases(caller: Caller, flavor: FlavorOfServer, specs: Mapping[str, A
 
 
 def check_nics(flavor: FlavorOfServer, image: Mapping[str, Any], nics: Iterable[ServerNic | PortRequest]) -> None:
-    """Raise ``InvalidRequest`` when any of *nics* is a device of the host, and the server's memory is encrypted
-    (devices cannot read it) or the flavor limits NICs (the host cannot limit devices)."""
+    """Raise ``InvalidRequest`` when any of *nics* is a device of the host, and either *flavor* or *image* requests
+    encrypted memory (devices cannot read it), or *flavor* limits NICs (the host cannot limit devices)."""
     if not any(nic.get("devices") for nic in nics):
         return
     if limit := next((name for name in flavor.get("extra_specs") or {} if name.startswith("quota:vif_")), None):

@@ -40,8 +40,8 @@ def list_cells(caller: Caller) -> list[CellHosts]:
 
 
 def create_cell(caller: Caller, name: str, database_url: str, *, disabled: bool = False) -> None:
-    """Create the tables in the database of a new cell, and add the cell to the list. Raises ``Conflict`` when the
-    database does not answer."""
+    """Create the tables in the database of a new cell, and add the cell to the list. *disabled*: the scheduler places
+    no servers in the cell. Raises ``Conflict`` when the database does not answer."""
     update_cell(caller, name, database_url=database_url, disabled=disabled or None)
 
 

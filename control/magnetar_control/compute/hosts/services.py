@@ -127,8 +127,8 @@ def _check_evacuated(caller: Caller, name: str) -> None:
 
 @use_case(f"{RULE}delete")
 def delete_service(caller: Caller, id: str, *, by_uuid: bool = True) -> None:
-    """Remove a host without servers, or a conductor that has ended. *id*: its uuid, or its number. Raises ``Conflict``,
-    ``NotFound``."""
+    """Remove a host without servers, or a conductor that has ended. *id*: the service's uuid (*by_uuid*) or number.
+    Raises ``Conflict``, ``NotFound``."""
     service = _find_service(caller, id, by_uuid=by_uuid)
     cell = caller.cloud.store.cell(service.cell_id)
     if service.binary == CONDUCTOR:

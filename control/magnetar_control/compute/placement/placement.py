@@ -127,7 +127,7 @@ class Placement:
 
     def _with_rows(self, connection: Connection, rows: Sequence[HostRow],
                    ids: Collection[str] | None = None) -> list[Provider]:
-        """Return the providers of the hosts *rows*, which have the uuids *ids* (``None``: all hosts)."""
+        """Return the hosts *rows* as providers. *ids*: the uuids of these hosts; ``None`` if *rows* are all hosts."""
         groups = aggregates.fetch_aggregate_rows(connection)
         classes, equipped = inventories.fetch_inventory_rows(connection,
                                                              ids), allocations.fetch_device_claims(connection, ids)
@@ -190,8 +190,8 @@ class Placement:
             return had | traits.STANDARD | custom_traits.fetch_trait_names(connection), had
 
     def check_traits(self, names: Collection[str], roots: Iterable[Provider]) -> None:
-        """Raise ``InvalidRequest`` for traits that do not exist. *roots*: all hosts. Sends no query unless there are
-        names other than standard traits and the providers' traits."""
+        """Raise ``InvalidRequest`` if any of *names* is no existing trait. *roots*: all hosts. Sends a query only for
+        names that are neither standard traits nor traits of these hosts' providers."""
         unknown = {*names} - traits.STANDARD
         if unknown:
             unknown = unknown.difference(*(provider.traits for root in roots for provider in root.tree))
@@ -234,8 +234,8 @@ class Placement:
         return Consumer(id, _consumer_type(rows[0]), project, user, held_amounts, generation), providers
 
     def usage(self, project_id: str, user_id: str | None = None) -> dict[str, tuple[int, dict[str, int]]]:
-        """Return, by consumer type, the number of consumers of a project, or of a user in it, and the sum of their
-        allocations on all hosts by resource class."""
+        """Return the number of consumers of a project, or of a user in it, and the sum of their allocations on all
+        hosts by resource class; both for each consumer type."""
         of_user = None
         if user_id is not None:
             rows = rows_of_cells(self.cloud.store, select(server_table.c.id).where(

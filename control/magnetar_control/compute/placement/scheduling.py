@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Prediction of a server's host: the scheduler is asked as by a conductor, but nothing is claimed."""
+"""The prediction of a server's host: the scheduler gets the request that a conductor would send, but nothing is
+claimed."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Networks and floating IPs that Nova forwards to the network service (until 2.35; floating IPs of servers until 2.43),
-and fixed IPs of servers. Only a network service with an engine has floating IPs."""
+and fixed IPs of servers. Only a network service with an engine (``services.network.engine``) has floating IPs."""
 
 from __future__ import annotations
 
@@ -148,9 +148,9 @@ def _by_address(caller: Caller, address: str) -> tuple[NetworkResources, Documen
 
 @server_use_case(rule=f"{FLOATING_RULE}add")
 def associate_floating_ip(caller: Caller, target: Target, address: str, fixed_address: str | None = None) -> None:
-    """Associate a floating IP with the server's *fixed_address*, or its first IPv4 address when that is left out.
-    Raises ``NotFound`` for a floating IP of another project, ``InvalidRequest`` for everything that the network service
-    refuses."""
+    """Associate the floating IP *address* with the server's *fixed_address*, or with its first IPv4 address when that
+    is left out. Raises ``NotFound`` for a floating IP of another project, ``InvalidRequest`` for everything that the
+    network service refuses."""
     store, floating_ip = _by_address(caller, address)
     fixed = [(port["port_id"], fixed_ip["ip_address"]) for port in caller.cloud.services.network.ports(target.row.id)
              for fixed_ip in port["fixed_ips"] if ":" not in fixed_ip["ip_address"]]
@@ -168,8 +168,8 @@ def associate_floating_ip(caller: Caller, target: Target, address: str, fixed_ad
 
 @server_use_case(rule=f"{FLOATING_RULE}remove")
 def disassociate_floating_ip(caller: Caller, target: Target, address: str) -> None:
-    """Disassociate a floating IP from the server. Raises ``NotFound``, ``Conflict`` when it is not associated with the
-    server."""
+    """Disassociate the floating IP *address* from the server. Raises ``NotFound``, or ``Conflict`` when the server does
+    not have it."""
     store, floating_ip = _by_address(caller, address)
     if floating_ip["port_id"] not in {port["port_id"] for port in caller.cloud.services.network.ports(target.row.id)}:
         raise Conflict(f"Floating IP {address} is not associated with instance {target.row.id}.")
@@ -179,7 +179,7 @@ def disassociate_floating_ip(caller: Caller, target: Target, address: str) -> No
 # Addresses of servers ---------------------------------------------------------------------------------------------
 @server_use_case("addFixedIp")
 def add_fixed_ip(caller: Caller, target: Target, network_id: str) -> None:
-    """Give the server's port on a network an additional address. Raises ``NotFound``, ``InvalidRequest``."""
+    """Give the server's port on the network *network_id* another address. Raises ``NotFound``, ``InvalidRequest``."""
     try:
         caller.cloud.services.network.change_address(target.row.id, network_id=network_id)
     except Conflict as error:  # no address is left

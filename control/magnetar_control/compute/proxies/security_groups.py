@@ -134,9 +134,9 @@ def create_security_group_rule(caller: Caller, group_id: str, *, remote_group_id
                                cidr: str | None = None,
                                protocol: str | None = None, ports: tuple[int | None, int | None] = (None,
                                                                                                     None)) -> Document:
-    """Create and return a rule of a security group. The rule allows incoming traffic from another group, or from the
-    addresses *cidr* (anywhere when left out). *ports*: first and last, or type and code for ICMP. Raises
-    ``InvalidRequest``, ``NotFound``, ``Forbidden``."""
+    """Create and return a rule of the security group *group_id*. The rule allows incoming traffic of *protocol* from
+    the group *remote_group_id*, or from the addresses *cidr* (anywhere when both are left out). *ports*: first and
+    last, or type and code for ICMP. Raises ``InvalidRequest``, ``NotFound``, ``Forbidden``."""
     context, remote, rule = caller.context, None, {"security_group_id": parse_uuid(group_id), "direction": "ingress"}
     _resource_store(caller).show(context, rule["security_group_id"])
     if remote_group_id is None:

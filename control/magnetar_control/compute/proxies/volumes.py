@@ -37,8 +37,9 @@ def show_volume(caller: Caller, id: str) -> Document:
 def create_volume(caller: Caller, size: int, *, name: str | None = None, description: str | None = None,
                   snapshot_id: str | None = None, volume_type: str | None = None,
                   metadata: Mapping[str, str] | None = None, zone: str | None = None) -> Document:
-    """Create a volume of *size* GiB, and return it; its content is made afterwards. Raises ``InvalidRequest``,
-    ``NotFound``, ``Forbidden``, and ``InvalidField`` for a *zone* other than the volume service's."""
+    """Create a volume of *size* GiB, empty or from *snapshot_id*, and return it; the content is made afterwards. Raises
+    ``InvalidRequest``, ``NotFound``, ``Forbidden``, and ``InvalidField`` for a *zone* other than the volume service's.
+    """
     service = caller.cloud.services.volume
     if zone not in (None, "", service.zone):
         raise InvalidField("volume.availability_zone", f"must be {service.zone}, where all volumes are", zone)
@@ -74,8 +75,8 @@ def show_volume_snapshot(caller: Caller, id: str) -> Document:
 @use_case(f"{SNAPSHOTS}create")
 def create_volume_snapshot(caller: Caller, volume_id: str, *, name: str | None = None, description: str | None = None,
                            force: bool = False) -> Document:
-    """Create a snapshot, and return it; its content is copied afterwards. *force*: allow a volume in use. Raises
-    ``NotFound``, ``InvalidRequest``, ``Forbidden``."""
+    """Create a snapshot of *volume_id*, and return it; the content is copied afterwards. *force*: allow a volume in
+    use. Raises ``NotFound``, ``InvalidRequest``, ``Forbidden``."""
     return caller.cloud.services.volume.create_snapshot(caller.context, volume_id, name=name, description=description,
                                                         in_use=force)
 

@@ -58,8 +58,8 @@ def _accept_unplug(_caller: Caller, _target: Target, _tag: str | None) -> int:
 
 
 def _accept_port_deletion(caller: Caller, target: Target, tag: str | None) -> int:
-    """Queue the detachment of the deleted port's NIC from the guest, and return ``TAKEN``; ``MISSING`` without such a
-    NIC, ``IN_VAIN`` when the server's state does not allow detaching."""
+    """Queue the detachment from the guest of the NIC whose port *tag* was deleted, and return ``TAKEN``; ``MISSING``
+    without such a NIC, ``IN_VAIN`` when the server's state does not allow detaching."""
     mac = next((nic["mac"] for nic in target.row.nics if nic["port_id"] == tag), None)
     if mac is None:
         return MISSING

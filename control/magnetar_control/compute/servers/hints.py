@@ -44,7 +44,7 @@ def _valued_hints(hints: Mapping[str, Any]) -> list[str]:
 
 
 def _unfulfilled_hints(hints: Mapping[str, Any], settings: Settings) -> Iterator[str]:
-    """Yield each hint of Nova that no filter follows here, with the reason."""
+    """Yield each of *hints* that Nova knows but that no enabled filter follows here, with the reason."""
     for name in _valued_hints(hints):
         by = FOLLOWED.get(name)
         if name == "cidr" and "build_near_host_ip" not in _valued_hints(hints):

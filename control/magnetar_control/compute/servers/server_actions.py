@@ -139,7 +139,7 @@ def live_migrate_server(caller: Caller, target: Target, host: str | None = None,
 
 
 def is_other_cell(caller: Caller, target: Target, host: HostView) -> bool:
-    """Return whether a host is in another cell than a server."""
+    """Return whether *host* is in another cell than the server."""
     return target.database is not caller.cloud.store.cell(host.cell_id)
 
 
@@ -223,8 +223,8 @@ def rebuild_server(caller: Caller, target: Target, wanted: Rebuild) -> ServerRow
 
 
 def _image_of(server: ServerRow, root: Mapping[str, Any] | None) -> str | None:
-    """Return the uuid of the image of the server's root disk or, if that is a volume, of *root*; ``None`` without an
-    image."""
+    """Return the uuid of the image from which the server's root disk was made; ``None`` without one. *root*: the volume
+    that is the root disk, if there is one."""
     return (root.get("volume_image_metadata") or {}).get("image_id") if root else server.image_id
 
 
@@ -257,8 +257,8 @@ def _is_root_of_image(block_device: Mapping[str, Any]) -> bool:
 @server_use_case("rescue")
 def rescue_server(caller: Caller, target: Target, image_id: str | None = None, *, volume_backed: bool = True,
                   admin_pass: str | None = None) -> None:
-    """Boot the server from another image, or from its own. *volume_backed*: a server whose root disk is a volume may be
-    rescued. *admin_pass*: a password for the guest."""
+    """Boot the server from the image *image_id*, or from its own. *volume_backed*: a server whose root disk is a volume
+    may be rescued. *admin_pass*: a password for the guest."""
     own_image_id = target.row.image_id
     if not own_image_id and not volume_backed:
         raise InvalidRequest("Cannot rescue a volume-backed instance (since microversion 2.87 with a "
@@ -359,8 +359,7 @@ def _host_error(error: MagnetarError, text: str) -> MagnetarError:
 
 
 def _words_for(caller: Caller, error: MagnetarError) -> str:
-    """Return the message of *error*, a failure at the server's host. Only for admins it names the host and the
-    reason."""
+    """Return the message of *error*, a failure at the server's host; for admins, with the host and the reason."""
     return error.message if caller.is_admin else user_message(error)
 
 
@@ -382,8 +381,8 @@ def show_console_output(caller: Caller, target: Target, lines: int | None = None
 
 @server_use_case(rule="os_compute_api:os-server-diagnostics")
 def show_diagnostics(caller: Caller, target: Target) -> Mapping[str, Any]:
-    """Return the agent's diagnostics of a guest that is on, paused or not. Raises ``Conflict`` when the server is off
-    or not on a host, ``Unavailable`` when its host does not answer, ``NotSupported`` when the agent is too old."""
+    """Return the agent's diagnostics of a running or paused guest. Raises ``Conflict`` when the server is off or not on
+    a host, ``Unavailable`` when its host does not answer, ``NotSupported`` when the agent is too old."""
     id = target.row.id
     host = caller.cloud.hosts.get(target.row.host)
     if host is None:

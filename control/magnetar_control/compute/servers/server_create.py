@@ -279,7 +279,7 @@ def _check_count(caller: Caller, new_servers: NewServers, count: int) -> None:
 
 
 def find_flavor(caller: Caller, id: str, project: str | None = None) -> FlavorOfServer:
-    """Return the flavor in the form that servers store. Raises ``InvalidRequest`` when the caller may not use it.
+    """Return the flavor *id* in the form that servers store. Raises ``InvalidRequest`` when the caller may not use it.
     *project*: the server's project; when it is not the caller's, that project must have access to the flavor."""
     own_project = project in (None, caller.project)
     row = caller.fetch(flavors.fetch_flavor_row, id, project or caller.project,
@@ -318,8 +318,8 @@ def find_image(caller: Caller, id: str | None, flavor: FlavorOfServer,
 
 
 def find_public_key(caller: Caller, name: str | None) -> str | None:
-    """Return the public key of the caller's key pair, for the guest; a certificate in PEM for type x509. Raises
-    ``InvalidRequest``."""
+    """Return the public key of the caller's key pair *name*, for the guest (type x509: a certificate in PEM); ``None``
+    without *name*. Raises ``InvalidRequest``."""
     if not name:
         return None
     keypair = caller.fetch(keypairs.fetch_keypair_row, caller.context.user_id, name)
@@ -368,7 +368,8 @@ def _check_group(caller: Caller, id: str | None) -> None:
 
 
 def server_hostname(name: str, id: str) -> str:
-    """Return a host name derived from a server's name, as Nova derives it."""
+    """Return the host name that Nova derives from the *name* of a server; from its *id*, if nothing of the name is
+    left."""
     label = re.sub(r"[^\w.-]+", "", re.sub(r"[ _]", "-", name.encode("ascii", "ignore").decode())).lower().strip(".-")
     label = label.replace(".", "-")[:63].strip("-")
     return label or f"server-{id}"

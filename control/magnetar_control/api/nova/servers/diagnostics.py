@@ -57,7 +57,8 @@ def _memory(memory: GuestUsage) -> dict[str, int | None]:
 
 
 def _old(usage: GuestUsage) -> Iterator[tuple[str, int]]:
-    """Yield names and values in the form until 2.47: each known counter of each device, and the memory in KiB."""
+    """Yield names and values of *usage* in the form until 2.47: each known counter of each device, and the memory in
+    KiB."""
     yield from _known({f"cpu{cpu['id']}_time": cpu["time"] for cpu in usage["cpus"]})
     for disk in usage["disks"]:
         yield from _known({f"{disk['device']}_{counter}": disk[theirs] for counter, theirs in OLD_DISK.items()})

@@ -30,8 +30,7 @@ BODY = Wrapped("server", FIELDS.body("create"), {"os:scheduler_hints": Hints(), 
 
 
 def _wanted(call: Call) -> NewServers:
-    """Return the request for new servers, as the use case gets it, from the body. Raises ``InvalidField``,
-    ``InvalidRequest``."""
+    """Return the ``NewServers`` that the body requests. Raises ``InvalidField``, ``InvalidRequest``."""
     server = call.body["server"]
     if call.at(Gate.NETWORKS_REQUIRED) and "networks" not in server:
         raise InvalidField("server.networks", "is required: a list, auto or none")

@@ -69,8 +69,8 @@ class CloudNetworks(CloudDriver):
                 or network["external"]]
 
     def complete(self, caller: Caller, want: Document, have: Document | None) -> Document:
-        """Return *want* with values for absent fields: the network service's, and those that follow from the addresses.
-        Raises ``InvalidField``."""
+        """Return *want* with values for absent fields: the defaults of the network service, and a DHCP range that
+        follows from the addresses. Raises ``InvalidField``."""
         want = dict(resolve_qos_policy(caller, want, have))
         if have is None and want["mode"] != "ovn":
             want.setdefault("qos_policy", None)

@@ -39,7 +39,8 @@ def agent_timestamp(text: str | None) -> str | None:
 
 
 def _addresses(row: ServerRow, floating: Mapping[tuple[str, str], str] | None) -> Document:
-    """Return the addresses of a server by the network's name; a floating IP follows its fixed address."""
+    """Return the addresses of the server *row* by the network's name; floating IPs (*floating*) follow their fixed
+    address."""
     addresses_by_network = add_floating_ips(row.addresses, floating)
     return {network: [{"addr": address["addr"], "version": address["version"],
                        "mac": address["OS-EXT-IPS-MAC:mac_addr"],
