@@ -255,7 +255,7 @@ def run_audit(options: argparse.Namespace) -> int:
 
 
 def run_db_upgrade(options: argparse.Namespace) -> int:
-    """Run ``magnetar db upgrade``. Prints its changes; fails when a cell's database does not answer."""
+    """Run ``magnetar db upgrade``. Print the changes. Fails when a cell's database does not answer."""
     with _open_parts(options) as parts:
         for name, changed in parts.upgrade():
             print(f"{name}: {'upgraded' if changed else 'as this version wants it'}")

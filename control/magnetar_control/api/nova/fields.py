@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Fields of the Compute API, declared as rows. Request bodies and answers at each version are made from them.
+"""Fields of the Compute API, declared as rows. Request bodies and answers at each version are made from these rows.
 
-A noun's file has one ``Fields`` of ``ApiField`` rows. ``Fields.body`` builds the value type of a request's body from
-them, ``Fields.arguments`` the arguments of the use case, and ``View`` the documents of answers.
+A noun's file has one ``Fields`` of ``ApiField`` rows. ``Fields.body`` builds the value type of a request's body,
+``Fields.arguments`` the arguments of the use case, and ``View`` the documents of answers.
 """
 
 from __future__ import annotations

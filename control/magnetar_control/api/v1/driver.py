@@ -184,7 +184,8 @@ class CloudDriver:
 
     def recreate(self, caller: Caller, have: Document, want: Document, operation: Operation) -> str | None:
         """Remove the resource *have*, create *want*, and return the uuid as ``make`` does. If the creation fails, raise
-        the error. If a resource consists only of its document (``only_a_document``), create *have* again before."""
+        the error; if a resource of the kind is nothing but a document (``only_a_document``), first create *have* again.
+        """
         defaults = self.kind.defaults()
         self.remove(caller, have, operation)
         try:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Operations: requests that take longer than a client waits, in threads of this process. Clients can show operations,
-wait for them and cancel them. A server's actions are in the queue of its cell and continue even if this process ends;
-an operation only follows them, and requests the next action when one is complete. A client whose operation is lost
-sends the same request again, and gets the outcome."""
+"""Operations: requests that may take longer than a client waits, and so run in threads of this process. Clients can
+show operations, wait for them and cancel them. A server's actions are in the queue of its cell and continue even if
+this process ends; an operation only follows them, and requests the next action when one is complete. A client whose
+operation is lost sends the same request again, and gets the outcome."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Access control: Nova's rule names and default checks (``policies``), checked by oslo.policy, overridable by files.
+"""Access control by oslo.policy, with Nova's rules and default checks (``policies``), which files can override.
 
 A decision depends on the rule, the caller and the target's owner; it is cached for each combination of them. The files
 are checked for changes every few seconds. A missing or invalid file prevents the start of the API; when the API runs

@@ -244,7 +244,7 @@ def show_default_quotas(caller: Caller, project: str) -> Limits:
 
 
 def show_quota_detail(caller: Caller, project: str, user: str | None) -> tuple[Limits, Limits]:
-    """Return the limits of *project*, or of *user* in it, and the usage of the resources whose usage is counted."""
+    """Return the limits of *project*, or of *user* in it, and the usage of those resources that are counted."""
     _check_project(caller, project, "detail")
     return quota_limits(caller, project, user), _all_used(caller, project, user)
 

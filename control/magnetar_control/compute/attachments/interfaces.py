@@ -185,7 +185,7 @@ def _detach_to_delete(caller: Caller, target: Target, port: Document) -> bool:
 
 
 def _forget_nic(target: Target, port: Document) -> None:
-    """Remove the NIC of a *port*, and its addresses, from the row of a server without a guest."""
+    """Remove the NIC of *port*, and the NIC's addresses, from the row of a server without a guest."""
     with target.database.write() as connection:
         servers.update_list_column(connection, target.row.id, "interfaces", lambda nics: [
             nic for nic in nics if nic["port_id"] != port["id"]])

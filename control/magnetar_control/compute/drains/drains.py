@@ -175,8 +175,8 @@ def _shown_result(result: DrainedServer) -> ServerOfDrain:
 
 
 def check_progress(report: DrainReport, begun: int) -> bool:
-    """Return whether the host of *report* is drained, by the round number *begun* or a later one. Raises ``Conflict``
-    when the drain was ended, or its host does not answer."""
+    """Return whether the drain of *report* is complete, in the round with the number *begun* or a later one. Raises
+    ``Conflict`` when the drain was ended, or its host does not answer."""
     drain, name = report.drain, report.host.name
     if drain is None or drain.state == ENDING:
         raise Conflict(f"The drain of host {name} was ended meanwhile: its compute service was enabled.")

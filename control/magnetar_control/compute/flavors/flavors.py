@@ -26,11 +26,11 @@ def list_flavors(caller: Caller, limit: int = ALL, *, sort: str = "flavorid", de
                  public: bool | None = True, least_ram: int | None = None, least_disk: int | None = None,
                  name: str | None = None, marker: str | None = None) -> Sequence[FlavorRow]:
     """Return rows of at most *limit* flavors that follow the flavor *marker*. *sort*: a key of
-    ``store.accounts.flavors.SORTS``.
+    ``store.accounts.flavors.SORTS``, *descending* or not.
 
     *public*: which flavors administrators see: public (True), private (False), or all (``None``). Other users see
-    public flavors and the private flavors that their project has access to. *least_ram* in MiB, *least_disk* in GiB and
-    *name*, a regular expression, filter. Raises ``InvalidRequest`` when the flavor *marker* does not exist.
+    public flavors and the private flavors that their project has access to. Filters: *least_ram* (MiB), *least_disk*
+    (GiB), and *name* (a regular expression). Raises ``InvalidRequest`` when the flavor *marker* does not exist.
     """
     rows = caller.fetch(flavors.fetch_flavor_rows, limit, sort, descending=descending, project=caller.project,
                        public=public if caller.is_admin else True, least_ram=least_ram,

@@ -2,9 +2,9 @@
 """Allocation candidates: the hosts that, with the providers below them, can give everything a request asks for, and the
 amounts that would be claimed of each provider.
 
-A tree is one host; no provider shares its inventory with other trees. One provider gives all resources of a group with
-a suffix. In the group without a suffix, one provider gives each resource class. Source: Placement's API reference,
-*Allocation candidates*.
+A tree is one host with the providers below it; no provider shares its inventory with other trees. One provider gives
+all resources of a group with a suffix. In the group without a suffix, one provider gives each resource class. Source:
+Placement's API reference, *Allocation candidates*.
 """
 
 from __future__ import annotations

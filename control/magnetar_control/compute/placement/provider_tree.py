@@ -2,7 +2,7 @@
 """Resource providers: hosts, and the providers below them.
 
 Providers below a host are parts that its agent reports (``providers`` of ``kinds.Host``), such as PCI devices. The
-``devices`` of allocations say how many devices are claimed; which ones, no record says:
+``devices`` of allocations say how many devices are claimed. Which devices these are is not stored:
 ``core.hardware.pci.assign_held_devices`` computes it. The bandwidth of each physical network of a host, and of its
 cards (``core.bandwidth``), is also a provider, and is claimed like custom classes. The NUMA cells of a host
 (``core.hardware.numa_providers``) are providers too: agents choose the cells of servers, and only their reports record

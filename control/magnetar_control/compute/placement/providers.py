@@ -101,8 +101,8 @@ class Providers:
             hosts.update_host_row(connection, provider.name, own_traits=hosts.names_text(own_traits))
 
     def make_trait(self, name: str) -> bool:
-        """Create a custom trait, and return ``False`` when it exists. Raises ``InvalidRequest`` for a name that is not
-        custom."""
+        """Create a custom trait, and return ``True``; ``False`` when it exists already. Raises ``InvalidRequest`` for a
+        name that is not custom."""
         if name in traits.STANDARD:
             return False
         if wrong := traits.check_custom_traits([name]):
@@ -123,8 +123,8 @@ class Providers:
 
     # Resource classes
     def make_class(self, name: str) -> bool:
-        """Create a custom resource class, and return ``False`` when it exists. Raises ``InvalidRequest`` for a name
-        that is not custom."""
+        """Create a custom resource class, and return ``True``; ``False`` when it exists already. Raises
+        ``InvalidRequest`` for a name that is not custom."""
         if name in STANDARD:
             return False
         if traits.check_custom_traits([name]):

@@ -31,8 +31,9 @@ def list_migrations(caller: Caller, equal: Mapping[str, str], host: str | None =
     """Return the rows of migrations, and whether more rows follow. Admins get the migrations of all projects, other
     callers those of their project.
 
-    *equal*: column to value. *host*: source or destination. *newest*: newest first. *marker*: a uuid. *hidden*: only
-    hidden migrations, of which there are none. Raises ``Forbidden``, ``InvalidRequest``.
+    *equal*: required values by column. *since*, *before*: bounds of the last change. *host*: source or destination.
+    *newest*: newest first. *marker*: a uuid. *hidden*: only hidden migrations, of which there are none. Raises
+    ``Forbidden``, ``InvalidRequest``.
     """
     if since and before and since > before:
         raise InvalidRequest("The value of changes-since must be less than or equal to changes-before.")

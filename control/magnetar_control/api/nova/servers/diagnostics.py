@@ -46,8 +46,8 @@ def _counters(device: GuestUsage, words: Mapping[str, str | None]) -> dict[str, 
 
 
 def _memory(memory: GuestUsage) -> dict[str, int | None]:
-    """Return the document of the memory, in MiB. If the guest's balloon driver does not report the used memory, it
-    equals the assigned memory, as in Nova."""
+    """Return the document of the memory, in MiB. If the guest's balloon driver does not report the used memory, the
+    assigned memory is shown as used, as in Nova."""
     used, available = memory.get("actual"), memory.get("available")
     free = memory.get("usable", memory.get("unused"))
     if available is not None and free is not None:
