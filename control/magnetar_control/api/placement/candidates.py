@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""``GET /allocation_candidates`` (1.10): the query as a request, and candidates in the form of each microversion."""
+"""``GET /allocation_candidates`` (1.10): the parsing of the query, and the form of candidates at each microversion."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Query parameters as tests, which are functions of a provider: resources, traits, aggregates, trees. All functions
-raise ``InvalidRequest``."""
+"""Tests of providers that query parameters describe: resources, traits, aggregates, trees. A test is a function of a
+provider. All functions raise ``InvalidRequest``."""
 
 from __future__ import annotations
 

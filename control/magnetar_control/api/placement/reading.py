@@ -213,7 +213,8 @@ def _class(request: Request, name: str) -> Document:
 
 
 def _test(name: str, value: str, minor: int) -> Callable[[Provider], bool]:
-    """Return the test of providers that the parameter *name* of the list describes. Raises ``InvalidRequest``."""
+    """Return the test, a function of a provider, for the list's query parameter *name* with *value*. Raises
+    ``InvalidRequest``."""
     if PARAMETERS.get(name, minor + 1) > minor:
         raise InvalidRequest(f"Badly formed querystring: at 1.{minor} there is no {name[:80]}. There are "
                              f"{', '.join(parameter for parameter, since in PARAMETERS.items() if since <= minor)}.")

@@ -48,8 +48,8 @@ class NewKeypair(NamedTuple):
 
 def list_keypairs(caller: Caller, user: str | None = None, limit: int | None = None,
                   marker: str | None = None) -> Sequence[KeypairRow]:
-    """Return rows of at most *limit* key pairs of *user* (the caller when left out), by name, after the key pair named
-    *marker*. Raises ``InvalidRequest`` when *marker* does not exist."""
+    """Return rows of at most *limit* key pairs of *user* (the caller when left out), sorted by name, after the key pair
+    named *marker*. Raises ``InvalidRequest`` when *marker* does not exist."""
     user = _checked_user(caller, "index", user)
     rows = caller.fetch(keypairs.fetch_keypair_rows, user, limit, marker)
     if rows is None:

@@ -148,7 +148,8 @@ def _find_host(caller: Caller, name: str) -> HostRow:
 
 
 def _read_servers(caller: Caller, host: HostRow) -> tuple[dict[str, ServerRow], dict[str, DrainedServer]]:
-    """Return the servers on a host, and the results of its drain. Raises ``Unavailable``."""
+    """Return the servers on a host, and the results of the host's drain; both by the server's uuid. Raises
+    ``Unavailable``."""
     try:
         with caller.cloud.store.cell(host.cell_id).read() as connection:
             return (servers.fetch_host_servers(connection, host.name),

@@ -29,8 +29,8 @@ class Zone(NamedTuple):
 
 @use_case(f"{RULE}list")
 def list_availability_zones(caller: Caller) -> list[Zone]:
-    """Return all zones that have hosts: first the available ones, then the others, each by name. A zone is available
-    when at least one of its hosts is not disabled."""
+    """Return all zones that have hosts: first the available ones, then the others, both sorted by name. A zone is
+    available when at least one of its hosts is not disabled."""
     hosts = caller.cloud.hosts.all().values()
     good = {host.zone for host in hosts if not host.disabled}
     bad = {host.zone for host in hosts} - good

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Hosts as Nova shows them until 2.42, by name: the services on each, and the share of each project in a compute host.
-Later versions have ``hypervisors`` and ``services``."""
+"""Hosts as Nova shows them until 2.42: the services on each host, and what the servers of each project use of a compute
+host. Later versions have ``hypervisors`` and ``services``."""
 
 from __future__ import annotations
 

@@ -226,7 +226,7 @@ def _ask_uptime(agents: Agents, endpoint: str) -> str:
 
 
 def list_uptimes(caller: Caller, hypervisors: Sequence[SizedHypervisor]) -> Mapping[str, str]:
-    """Return the uptimes of those *hypervisors* whose agents answer in time, by host name. Each call queries the
+    """Return the uptimes of those *hypervisors* whose agents answer in time, by the host's name. Each call queries the
     agents."""
     agents = caller.cloud.agents
     endpoints = {hypervisor.row.name: hypervisor.row.endpoint for hypervisor in hypervisors if hypervisor.service.up}

@@ -95,11 +95,11 @@ class Placement:
                     (row.id, row.name, None), *(parts[row.id].providers if row.id in parts else ()))]
 
     def providers(self) -> list[Provider]:
-        """Return all providers, hosts by name, each followed by the providers below it."""
+        """Return all providers: hosts sorted by name, each followed by the providers below it."""
         return [provider for root in self.roots() for provider in root.tree]
 
     def roots(self, ids: Collection[str] | None = None) -> list[Provider]:
-        """Return all hosts, or the hosts with the uuids *ids*, by name."""
+        """Return all hosts, or the hosts with the uuids *ids*, sorted by name."""
         with self.cloud.store.api.read() as connection:
             return self.read_roots(connection, ids)
 
@@ -116,12 +116,13 @@ class Placement:
             return self.read_roots(connection, [row.id for row in rows]) if rows else []
 
     def read_roots(self, connection: Connection, ids: Collection[str] | None = None) -> list[Provider]:
-        """Return all hosts, or the hosts with the uuids *ids*, by name, as the transaction *connection* sees them."""
+        """Return all hosts, or the hosts with the uuids *ids*, sorted by name, as the transaction *connection* sees
+        them."""
         return self._with_rows(connection, hosts.fetch_host_rows(connection, ids=ids), ids)
 
     def roots_without_reports(self) -> list[Provider]:
-        """Return all hosts by name, for tests of their inventories and aggregates only: the providers below them and
-        the traits are in the agents' reports, which are not read."""
+        """Return all hosts, sorted by name, for tests of their inventories and aggregates only: the providers below
+        them and the traits are in the agents' reports, which are not read."""
         with self.cloud.store.api.read() as connection:
             return self._with_rows(connection, hosts.fetch_hosts_without_reports(connection))
 

@@ -45,7 +45,7 @@ def _resource_store(caller: Caller, noun: str = "security_groups") -> Any:
 
 @server_use_case(rule=f"{RULE}list")
 def list_server_security_groups(caller: Caller, target: Target) -> Documents:
-    """Return the security groups of a server's ports, by project and name."""
+    """Return the security groups of a server's ports, sorted by project and name."""
     groups = caller.cloud.services.network.groups_of(target.row.id)
     return _with_remotes(caller, sorted(groups, key=itemgetter("project_id", "name")))
 
@@ -93,8 +93,8 @@ def _as_nova_errors() -> Iterator[None]:
 
 @use_case(f"{RULE}get")
 def list_security_groups(caller: Caller, *, everywhere: bool = False) -> Documents:
-    """Return the security groups of the caller's project, by name. *everywhere*: of all projects, for
-    administrators."""
+    """Return the security groups of the caller's project, sorted by project and name. *everywhere*: of all projects,
+    for administrators."""
     mine = Page() if everywhere and caller.context.is_admin else Page(filters={"project_id": [caller.project]})
     groups = _resource_store(caller).list(caller.context, mine)
     return _with_remotes(caller, sorted(groups, key=itemgetter("project_id", "name")))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""POST /servers: the body, and the answer with a stub of the first new server."""
+"""POST /servers: the body, and the answer with id, links and password of the first new server."""
 
 from __future__ import annotations
 

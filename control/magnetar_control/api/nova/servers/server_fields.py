@@ -60,7 +60,7 @@ class _Certificates(ListOf):
         super().__init__(Text(1, 255), 50)
 
     def check(self, value: Any, path: str, version: Any = None) -> Any:
-        """Return the ids unchanged. Raises ``InvalidField``."""
+        """Return *value*, the ids, unchanged. Raises ``InvalidField``."""
         certificates = super().check(value, path, version)
         if not certificates or len(set(certificates)) < len(certificates):
             raise InvalidField(path, "must name one certificate at least, and none twice; null names none", value)
