@@ -97,9 +97,9 @@ class Delivery:
 
 
 def _agent_document(id: str, image: Document, checksum: str | None = None) -> Document:
-    """Return the image in the agent's form, with the properties that agents act on; without properties when it was
-    deleted meanwhile. ``instance_uuid``: the server of a snapshot, whose data on the disk is not written again.
-    *checksum*: of the content; by default the image service's checksum."""
+    """Return *image* in the agent's form, with the properties that agents act on; without properties if it was deleted
+    meanwhile. ``instance_uuid``: the server that a snapshot was made from; its files are already on the disk and not
+    injected again. *checksum*: of the content; by default the image service's checksum."""
     properties = {name: value for name, value in IMAGE_PROPERTIES.acted_on(
         image.get("properties") or {}, AGENT).items() if not name.startswith("trait:")}  # traits are for the scheduler
     if CONFIG_DRIVE in properties and any(IMAGE_PROPERTIES.malformed({CONFIG_DRIVE: properties[CONFIG_DRIVE]})):

@@ -73,8 +73,8 @@ def _client_of(parts: Parts) -> ClientOf:
 
 def _command_of(do: Callable[[argparse.Namespace, Parts], int], odd: int, wrong: int) -> Callable[
         [argparse.Namespace], int]:
-    """Return a command that calls *do*. *odd*: its status for an unknown name; *wrong*: its status for an invalid
-    request."""
+    """Return a command that calls *do*. *odd*: the exit status for an unknown name; *wrong*: the exit status for an
+    invalid request."""
     def run(options: argparse.Namespace) -> int:
         from magnetar_control.compute.servers.stored_hardware import NotOff, UnknownName
 

@@ -49,8 +49,8 @@ def add_host_commands(command: Any, group: Any) -> None:
 
 @contextlib.contextmanager
 def _operator(options: argparse.Namespace) -> Iterator[Caller]:
-    """Yield the operator of the command as a caller of use cases: whoever reads the settings has the databases, so no
-    policy rule is checked."""
+    """Yield the operator as a caller of use cases. No policy rule is checked: whoever can read the settings can change
+    the databases anyway."""
     from magnetar_control.compute.caller import Caller
     from magnetar_control.compute.cloud import Cloud
     from magnetar_control.services import Context

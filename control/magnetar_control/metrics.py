@@ -81,7 +81,7 @@ class Metrics:
         self.actions.labels(action, result).inc()
 
     def set_room(self, cell: str, reports: Sequence[RoomReport]) -> None:
-        """Report a check of the room to fail in a *cell* by this process's conductor."""
+        """Save the *reports* of ``room.check_room`` on a *cell*, by this process's conductor, for the next scrapes."""
         self._room = monotonic(), cell, [report for report in reports if report.rooms]
 
     def _room_gauges(self) -> Iterator[GaugeMetricFamily]:

@@ -283,7 +283,7 @@ class Parts:
 
 @contextlib.contextmanager
 def _unless_full(subject: str) -> Iterator[None]:
-    """Log and ignore a failure of the block because the disk is full: the start continues, and existing data can be
+    """Log and ignore the errors of the block that are due to a full disk: the start continues, and existing data can be
     read. *subject*: what the block would have changed, for the log."""
     try:
         yield
@@ -338,7 +338,7 @@ def _tune_process() -> None:
 
 
 class ApiServer(uvicorn.Server):
-    """uvicorn's server, which wakes up once a second, and when it must end. *ready* is called when it serves."""
+    """A uvicorn server that wakes up once a second, and when it must end. *ready* is called when it serves."""
 
     def __init__(self, config: uvicorn.Config, ready: Callable[[], None]) -> None:
         super().__init__(config)

@@ -171,9 +171,9 @@ def notify_stopped_actions(caller: Caller, server_id: str, connection: Connectio
 
 
 class ServerUseCase(Generic[P, R]):
-    """A function of caller, target and more arguments. A call first checks the policy *rule* and, with *key*, lock and
-    states by the row *key* of ``ACTIONS``. If the server moves to another cell meanwhile, the call looks it up and
-    begins again."""
+    """A function of caller, target and more arguments. A call first checks the policy *rule* and, with *key*, whether
+    ``ACTIONS[key]`` allows the server's lock and states. If the server moves to another cell meanwhile, the call finds
+    it there and begins again."""
 
     def __init__(self, function: Callable[Concatenate[Caller, Target, P], R], rule: str, key: str | None) -> None:
         self.function, self.rule, self.key = function, rule, key

@@ -150,7 +150,7 @@ def _started(device: FenceDevice) -> Iterator[subprocess.Popen[bytes]]:
 
 
 def _has_ended(process: subprocess.Popen[bytes]) -> bool:
-    """Return whether the agent has ended. Its process id stays its own, so that its group can still be killed."""
+    """Return whether the agent has ended, without reaping it, so that its process group can still be killed."""
     return os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
 
 

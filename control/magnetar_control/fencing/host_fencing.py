@@ -91,8 +91,9 @@ class HostFencing:
         """Return ``True`` if nothing forbids an evacuation: the host has no power device, or is certainly off. Fence it
         if it is not. Return ``False`` while another attempt works on the host.
 
-        *since*: a failure after this time counts for this evacuation too. *answers*: whether the host's agent answers.
-        Raises ``FencingFailed``."""
+        *since*: if an attempt has failed after this time, do not try again. *answers*: whether the host's agent
+        answers. Raises ``FencingFailed``.
+        """
         fencing, device = self._find_fencing(host), self.devices.get(host)
         if fencing is not None and fencing.busy:
             return False
@@ -136,8 +137,9 @@ class HostFencing:
 
     @contextmanager
     def _attempt(self, host: str, device: FenceDevice | None, by: str, *, to_fence: bool) -> Iterator[str]:
-        """Write that an attempt has begun, and yield its id. Write the failure of the block; after an interruption the
-        state stays, and another attempt may begin. Raises ``Conflict`` while another attempt works on the host."""
+        """Save that an attempt to switch the host has begun, and yield its id. If the block fails, save why; if it is
+        interrupted, the state stays, and another attempt may begin. Raises ``Conflict`` while another attempt works on
+        the host."""
         attempt = str(uuid.uuid4())
         with self.store.api.write() as connection:
             if not fencings.claim_fencing(

@@ -59,8 +59,8 @@ def nova_time(text: str | None) -> str | None:
 
 
 def flavor_payload(flavor: Row, projects: Sequence[str] | None = None) -> Document:
-    """Return the payload of a flavor: a server's, which has only sizes and extra specs, or one with all columns.
-    *projects*: the projects that may use a private flavor."""
+    """Return the payload of *flavor*: the flavor in a server's row (only sizes and extra specs), or a row of the table
+    of flavors. *projects*: the projects that may use a private flavor."""
     return versioned_object("FlavorPayload", "1.4", flavorid=flavor["id"], name=flavor["name"], vcpus=flavor["vcpus"],
                             memory_mb=flavor["ram"], root_gb=flavor["disk"], ephemeral_gb=flavor.get("ephemeral") or 0,
                             swap=flavor.get("swap") or 0, extra_specs=flavor.get("extra_specs") or {},
@@ -70,7 +70,7 @@ def flavor_payload(flavor: Row, projects: Sequence[str] | None = None) -> Docume
 
 
 def keypair_payload(keypair: Row) -> Document:
-    """Return the payload of a key pair: its public key."""
+    """Return the payload of a key pair, with its public key."""
     return versioned_object("KeypairPayload", "1.0", **{name: keypair.get(name) for name in (
         "user_id", "name", "type", "public_key", "fingerprint")})
 

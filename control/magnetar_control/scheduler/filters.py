@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Filters: they decide whether a host may get a server. Their names are Nova's. They are applied in order.
 
-``sight`` says which data a filter reads, so that ``choose`` need not call it for each of 10,000 hosts: the profile that
-many hosts share, the numbers with bounds in blocks, the name (also in ``RequestSpec.only`` or ``never``), all data of
-the host, or its NUMA cells or devices, which are checked only for the best hosts."""
+``sight`` says what a filter reads, so that ``choose`` need not call it for each of 10,000 hosts: ``PROFILE`` (shared by
+many hosts), ``ROOM`` (numbers, compared for blocks of hosts), ``NAME`` (also in ``RequestSpec.only`` or ``never``),
+``HOST`` (anything), or ``CELLS`` (NUMA) and ``DEVICES`` (PCI), which are read only for the best hosts.
+"""
 
 from __future__ import annotations
 

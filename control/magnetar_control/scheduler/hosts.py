@@ -230,8 +230,8 @@ class HostStates:
             self._touch(host)
 
     def refused(self, name: str) -> None:
-        """Stop counting all PCI devices of a host as free, because the database refused a claim: its agent's report
-        counts again."""
+        """Stop counting all PCI devices of a host as free, because the database refused a claim: the agent's last
+        report counts again."""
         with self.lock:
             if host := self.hosts.get(name):
                 host.pci.refused()

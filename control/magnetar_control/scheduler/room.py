@@ -37,8 +37,9 @@ class PlacedServer(NamedTuple):
 
 
 class HostRoom(NamedTuple):
-    """Whether a host may fail. *servers*: their number, or ``None`` if the host's cell does not answer. *unplaced*:
-    names of the servers without a place elsewhere, largest first; *reason*: why the first of them has none."""
+    """The answer whether a host may fail. *servers*: how many it has, or ``None`` if the host's cell does not answer.
+    *unplaced*: names of the servers without a place elsewhere, largest first; *reason*: why the first of them has none.
+    """
 
     host: str
     servers: int | None

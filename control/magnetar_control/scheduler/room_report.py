@@ -35,7 +35,7 @@ class Scope(NamedTuple):
 
 
 class RoomReport(NamedTuple):
-    """Whether each host of a scope may fail."""
+    """The answers whether each host of a scope may fail."""
 
     scope: Scope
     rooms: Sequence[HostRoom]

@@ -30,8 +30,8 @@ CANDIDATES = 64
 
 
 def shape_of_spec(spec: RequestSpec) -> Hashable:
-    """Return a value that is equal for servers without group, hints and custom resource classes that the same hosts can
-    have, apart from their own hosts."""
+    """Return a value that is equal for servers that the same hosts can have, apart from the hosts that they are on.
+    Only for servers without group, hints and custom resource classes."""
     return (spec.project_id, spec.amounts, spec.numa, spec.flavor_name, spec.vcpus, _sorted_items(spec.extra_specs),
             _sorted_items(spec.image), spec.machine, spec.image_id, spec.availability_zone, spec.cell_id,
             spec.volume_hosts, spec.needs_ovn, _sorted_items(spec.devices))
@@ -99,8 +99,8 @@ class Trial:
         self._refused.clear()
 
     def current_spec(self, spec: RequestSpec, group: GroupOfHosts | None) -> RequestSpec:
-        """Return *spec* with the hosts of its group's other members, and with the offers of hosts, both after the
-        claims of the trial."""
+        """Return *spec* with the hosts of its group's other members, and the unclaimed amounts of its resource classes
+        on each host, both after the claims of the trial."""
         if group is not None:
             members = Counter(host for server, hosts in group.hosts.items() if server != spec.server_id
                               for host in hosts) + self._joined.get(group.group.id, Counter())
@@ -108,7 +108,7 @@ class Trial:
         return replace(spec, offers=self._offers(spec)) if spec.resources else spec
 
     def _offers(self, spec: RequestSpec) -> dict[str, dict[str, int]]:
-        """Return what ``inventories.fetch_available_amounts`` returns, after the claims of the trial."""
+        """Return, by host, the unclaimed amount of each resource class of *spec*, after the claims of the trial."""
         beginnings = tuple(f"{kind}:{nic.network}/" for nic in spec.nics if nic.devices for kind in nic.amounts)
         offers: dict[str, dict[str, int]] = {}
         for host, rows in self.inventories.items():

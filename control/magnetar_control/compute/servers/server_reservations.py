@@ -91,7 +91,8 @@ def _withdraw_servers(caller: Caller, named: OfServers, reserved: set[str]) -> N
     """Release the reservations of refused servers, then remove the servers that no conductor has taken.
 
     The servers' actions are first held back for longer. If the API dies in between, a conductor takes the actions after
-    that time, makes the reservations itself, and releases what it must: nothing stays reserved for an unknown server.
+    that time, makes the reservations itself, and goes on with the servers: nothing stays reserved for an unknown
+    server.
     """
     database, untouched = caller.cloud.store.cell0, (*_queued_creates(named), actions.c.attempts == 0)
     with database.write() as connection:
@@ -107,8 +108,8 @@ def _withdraw_servers(caller: Caller, named: OfServers, reserved: set[str]) -> N
 
 def _free_reservations(caller: Caller, server_id: str, resources: NamedResources,
                        reserved: set[str] | None = None) -> None:
-    """Release the reservations of the ports and volumes in *resources*, which a server has. *reserved*: the volume
-    attachments to release; ``None``: all."""
+    """Release the server's reservations of the ports and volumes in *resources*. *reserved*: the volume attachments to
+    release; ``None``: all."""
     if resources.ports:
         caller.cloud.services.network.release(server_id)
     for attachment_id in (id_of_new(server_id, id) for id in resources.volumes):

@@ -1,13 +1,14 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """The flow of ``evacuate``: rebuild a server of a dead host on another host, from its image or its root volume.
 
-Statuses of its migration: ``accepted``; ``pre-migrating`` after a transaction, which checks the heartbeats of the old
-host, has decided that this host has lost the server; ``done`` when the server is on the new host. A ``done`` migration
+Statuses of its migration: ``accepted``; ``pre-migrating`` after a transaction has checked the heartbeats of the old
+host, and saved that this host has lost the server; ``done`` when the server is on the new host. A ``done`` migration
 keeps the claims on the old host until the old guest is removed there (``host_return``), and then is ``completed``.
 docs/explanation/evacuation.md has the rules.
 
-When a build fails, its host is saved before anything there is removed. If that host cannot be told to remove the
-server, another migration with this host as source is saved as ``done``: the server is removed when the host returns.
+When a build on a new host fails, the flow saves the name of that host before it removes anything there. If that host
+does not answer, the flow saves another migration, from that host, as ``done``: the server is removed when the host
+returns.
 """
 
 from __future__ import annotations
@@ -194,7 +195,7 @@ def _choose(move: Evacuation) -> None:
 
 
 def _note_failed_event(move: Evacuation, began: str, error: MagnetarError) -> None:
-    """Let the end of the action save an event that began at the time *began*, and failed with *error*."""
+    """Add a failed event to the writes at the end of the action. *began*: when it began. *error*: why it failed."""
     work, why = move.work, admin_message(error)
     work.end_writes.append(lambda connection: actions.insert_ended_event(
         connection, work.action.id, work.rule.event, work.conductor.name, began, "Error", why))

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """The flow of ``swap_volume``: replace a volume of a running server by another one.
 
-The API has noted the new volume in the entry of the old one (``swap`` in ``servers.volumes``) and reserved it. The flow
-asks the server's agent, which lets QEMU copy the old volume; then the entry names the new one, and the old one is free.
-A swap that fails leaves the guest on the old volume, and frees the new one. Each step can be repeated."""
+The API has saved the new volume in the entry of the old one (``swap`` in ``servers.volumes``), and reserved the new
+one. The flow asks the server's agent, which lets QEMU copy the old volume; then the entry names the new one, and the
+old one is free. A swap that fails leaves the guest on the old volume, and frees the new one. Each step can be repeated.
+"""
 
 from __future__ import annotations
 

@@ -32,10 +32,11 @@ FENCED_LOOK = 5.0
 
 
 def complete_evacuations(conductor: Conductor, client: Client, host: str, completed_ids: Collection[str]) -> set[str]:
-    """Handle the evacuations from the host: all done ones, and the running ones except *completed_ids* (uuids).
+    """Handle the evacuations from the host: all with status ``done``, and the running ones except *completed_ids*
+    (uuids).
 
-    Guests of running evacuations are stopped, and stay, since the evacuation may still fail. Done evacuations are
-    completed; their guests are removed if the server is deleted or on another host now. Return *completed_ids* with the
+    If an evacuation is running, stop the guest, but keep it, since the evacuation may still fail. If it is ``done``,
+    complete it, and remove the guest if the server is deleted or on another host now. Return *completed_ids* with the
     uuids of the handled evacuations. Raises ``MagnetarError`` if the host cannot stop or remove a guest now.
     """
     with conductor.database.read() as connection:

@@ -100,8 +100,8 @@ class WatchLoop:
 
     # In the loop.
     def shared(self, host: Mapping[str, Any]) -> dict[str, Any]:
-        """Return a copy of *host*, the properties of a host, in which values equal to those of other hosts are the same
-        objects, which saves memory."""
+        """Return a copy of the properties *host* that saves memory: values that other hosts have too are the same
+        objects."""
         if len(self._values) > VALUES:
             self._values.clear()
         return {sys.intern(key): value if key in TOLD else self._shared_value(value) for key, value in host.items()}
@@ -281,8 +281,8 @@ class HostFollower:
         self._put(partial(self._complete_evacuations, self._connection, self._settled))
 
     def on_event(self, event: str, document: Mapping[str, Any]) -> None:
-        """Handle a heartbeat, or pass a report on servers to the running action of the server, otherwise to the host's
-        jobs."""
+        """Handle a heartbeat, or pass a report on servers on: to the running action of the server if there is one,
+        otherwise to the host's jobs."""
         watch = self.watch
         if event == "heartbeat":
             heartbeat = document.get("host") or {}  # without libvirt, a part of it is null

@@ -66,7 +66,7 @@ def find_lost_servers(state: AuditState) -> Findings:
 
 
 def find_orphan_claims(state: AuditState) -> Findings:
-    """Yield findings about claims of servers that are gone, or on hosts that the server has left."""
+    """Yield findings about claims whose server is gone, or is no longer on the host of the claim."""
     claims = (claim for server_claims in state.claims.values() for claim in server_claims)
     for claim in filter(allocations.is_server_claim, claims):  # other claims are removed by their owner
         row, name = state.servers.get(claim.server_id), claim.host
@@ -117,7 +117,7 @@ def find_orphan_ports(state: AuditState) -> Findings:
 
 def find_orphan_attachments(state: AuditState) -> Findings:
     """Yield findings about attachments whose server is gone, or does not have them in its row; also about attachments
-    in a server's row that the volume service does not have for it."""
+    in a server's row that the volume service lacks."""
     yield from _find_unused("attachment", state, state.attachments, "volumes", _attachment_ids)
     for server, row in state.servers.items():
         for id in [] if row.busy else _attachment_ids(row):
@@ -129,8 +129,8 @@ def find_orphan_attachments(state: AuditState) -> Findings:
 def _find_unused(kind: str, state: AuditState, servers_by_id: Mapping[str, str], of: str,
                  had: Callable[[Any], list[str]]) -> Findings:
     """Yield findings about ports or attachments (*kind*) whose server is gone, or does not have them in its row.
-    *servers_by_id*: the server of each port or attachment. *had*: returns the ids in a row. If the server's guest has
-    volumes or NICs (*of*) that the row lacks, the finding is of kind ``kept``, which is never repaired."""
+    *servers_by_id*: the uuids of their servers. *had*: returns the ids in a row. If the row also lacks volumes or NICs
+    (*of*) that the guest has, the finding is of kind ``kept``, which is never repaired."""
     for id, server in servers_by_id.items():
         row = state.servers.get(server)
         if row is None and server in state.deleted:

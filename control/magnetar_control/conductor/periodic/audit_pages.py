@@ -67,8 +67,8 @@ def audit_sources(reader: AuditReader) -> list[AuditSource]:
 
 
 def audit_pages(reader: AuditReader, position: str = "") -> Iterator[tuple[AuditSubjects, str]]:
-    """Yield the subjects of each page from *position* to the end of the pass, each with the position after the page; an
-    empty string after the last. A page may have no subjects."""
+    """Yield the subjects of each page from *position* to the end of the pass, each with the position after the page
+    (after the last page an empty string). A page may have no subjects."""
     sources = audit_sources(reader)
     name, _space, begin = position.partition(" ")
     first = next((number for number, source in enumerate(sources) if source.name == name), None)

@@ -155,7 +155,7 @@ class AuditReader:
                 state.counters += host_counters.audit_host_counters(connection, host_ids=[ids[name]])
 
     def _read_usage(self, state: AuditState) -> None:
-        """Add to *state* the counted usage of quotas that differs from the servers of each cell."""
+        """Add to *state* the quota usages of each cell that differ from what the cell's servers use."""
         for cell, database in self.cells:
             try:
                 with database.read() as connection:

@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """The audit of a cell by one of its conductors, in small parts: one turn at a time.
 
-A turn reads the suspects of the last turn, servers that are stuck, servers with a new action, and then some pages of
-the slow pass over the whole cell. A small cell is read as a whole in each turn. The progress is stored when the next
-turn has read the suspects again: if a conductor dies before, its successor reads the same pages once more."""
+A turn reads the subjects of the last turn's findings (its suspects), servers that are stuck, servers with a new action,
+and then some pages of the slow pass over the whole cell. A small cell is read as a whole in each turn. The progress is
+stored when the next turn has read the suspects again: if a conductor dies before, its successor reads the same pages
+once more.
+"""
 
 from __future__ import annotations
 
@@ -78,7 +80,7 @@ class CellAudit:
             self._stored = mark
 
     def _read_changed(self, turn: AuditTurn, mark: AuditMark) -> AuditMark:
-        """Read servers with an action since the last turn, and servers that were busy then. Return the new progress."""
+        """Read servers that got an action since the last turn, and those that had one then. Return the new progress."""
         busy: set[str] = set()
         ids = set(self._busy)
         for _page in range(CHANGED_PAGES):

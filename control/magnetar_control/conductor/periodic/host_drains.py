@@ -37,8 +37,8 @@ UNKNOWN = "Its migration failed; its server actions tell more."
 
 
 class DrainView(NamedTuple):
-    """A drain as a look finds it. *results*: by server; *here*: the servers on the host; *away*: the servers with a
-    result that are not; *actions*: the states of the actions that the drain has queued, by server."""
+    """A drain as a look finds it. *results*: by server; *here*: the servers on the host; *away*: servers with a result
+    that are elsewhere; *actions*: the states of the actions that the drain has queued, by server."""
 
     drain: DrainRow
     results: Mapping[str, DrainedServer]

@@ -192,7 +192,7 @@ def remove_unused_images(conductor: Conductor) -> int:
 
 
 def _is_spent_copy(conductor: Conductor, name: str) -> bool:
-    """Return whether an image on a host is the copy of an action that has ended."""
+    """Return whether the image *name* on a host is a copy of a disk for an upload that has ended."""
     if of_volume := OF_A_VOLUME.fullmatch(name):
         return not conductor.services.volume.is_uploading(of_volume[1])
     if not OF_A_SERVER.fullmatch(name):

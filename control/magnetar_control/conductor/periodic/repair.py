@@ -118,8 +118,8 @@ def _unclaimed(watch: HostWatch, state: AuditState, finding: Finding) -> None:
 
 
 def _nics_with_cards(watch: HostWatch, row: ServerRow, nics: Sequence[Asking]) -> list[Asking]:
-    """Return *nics* (requests of bandwidth) with ``place`` set to the network and, if the guest uses a virtual
-    function, its card as the host reports it. If no NIC needs a virtual function, return them unchanged."""
+    """Return *nics* (requests of bandwidth) with ``place``: the network and, if the NIC is a virtual function, its card
+    as the host reports it. If no NIC needs a virtual function, return *nics* unchanged."""
     if not any(nic.devices for nic in nics):
         return [*nics]
     with watch.conductor.client(row.host) as client:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The check of a cell's room to fail, for the metrics: whether any one host may fail."""
+"""The check, for the metrics, whether a cell has room for the servers of any one host that fails."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ LOOK = 600.0
 
 
 def check_cell_room(conductor: Conductor, pause: Callable[[float], object] = lambda _seconds: None) -> list[RoomReport]:
-    """Check for each host of the conductor's cell whether it may fail, report it as metrics, and return the reports.
-    *pause*: see ``room.check_room``."""
+    """Check for each host of the conductor's cell whether the other hosts have room for its servers. Report that as
+    metrics, and return the reports. *pause*: see ``room.check_room``."""
     reports = report_room(conductor.store, conductor.services.volume, conductor.settings, cell_id=conductor.cell.id,
                           pause=pause)
     conductor.room_checked(conductor.cell.name, reports)

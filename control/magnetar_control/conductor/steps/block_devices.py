@@ -220,11 +220,12 @@ def _agent_block_device(block_device: BlockDevice | VolumeOfServer, attachment: 
 
 def finish_build(work: Work, host: str, resource: Document, abroad: Collection[str], want: Document, *,
                  ports_pending: bool) -> Document:
-    """Finish a build: attach the volumes *abroad*, save device names in the row and at the volume service, and start
-    the server if it waited for these volumes or for its ports (*ports_pending*). Return the server as its agent reports
-    it.
+    """Finish a build: attach the volumes *abroad* (stored on other hosts), save device names in the row and at the
+    volume service, and start the server if it waited for these volumes or for its ports (*ports_pending*). Return the
+    server as its agent reports it.
 
-    *want*: the server's final document, ``power`` and the fields that starting needs."""
+    *want*: the server's final document, ``power`` and the fields that starting needs.
+    """
     device_names = {volume["id"]: volume["device"] for volume in resource.get("volumes_attached") or ()}
     devices: dict[str, str] = {}
     for attachment in work.volumes:

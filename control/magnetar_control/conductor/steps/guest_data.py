@@ -14,8 +14,8 @@ from magnetar_control.store.servers.server_row import ServerRow
 
 def guest_data(conductor: Conductor, server: ServerRow, host: str,
                flavor: FlavorOfServer | None = None) -> dict[str, Any]:
-    """Return the facts about a server for its guest that only the cloud knows. *server*: the row of a server that is on
-    *host* or moves there. *flavor*: its new flavor, if that differs."""
+    """Return the facts about a server that its guest can only get from the cloud. *server*: the row of a server that is
+    on *host* or moves there. *flavor*: its new flavor, if that differs."""
     settings = conductor.settings
     domain, format = settings.dhcp_domain, settings.config_drive_format
     name = server.hostname or server.name

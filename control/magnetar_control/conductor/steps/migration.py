@@ -92,7 +92,7 @@ class MigrationTask:
     @classmethod
     def begin(cls, work: Work, type: str, status: str, flavor: FlavorOfServer) -> Self:
         """Return the migration of an action; create its row the first time. Set other open migrations of the server to
-        error: their action has ended, since an operator's reset-state allowed this one."""
+        error: their actions have ended, and an operator has reset the server's state."""
         drawn = work.args.get("migration")
         with work.database.write() as connection:
             work.confirm_lease(connection)

@@ -49,11 +49,11 @@ def current_nics(work: Work) -> Sequence[ServerNic]:
 
 
 def ports_ready(work: Work, host: str, nics: Sequence[ServerNic]) -> bool:
-    """Return whether the server can be started on *host* now. Usually ``False``: the host creates the server while the
-    network engine prepares its ports, and starts it after ``await_ports``.
+    """Return whether the server can be started on *host* now. Return ``False`` if its ports may not be ready: the host
+    then creates the server while the network engine prepares the ports, and starts it after ``await_ports``.
 
-    Wait for the ports here, and return ``True``, at a second attempt (the guest may run already) and when other actions
-    need the worker: the host then gets one request, not two. A SmartNIC's port is waited for only at a second attempt,
+    At a second attempt (the guest may run already), or when other actions need the worker, wait for the ports here, and
+    return ``True``, so that the host gets one request, not two. SmartNICs are waited for only at a second attempt,
     since the host must first report the card.
     """
     if not any("port" in nic["on_host"] for nic in nics):
@@ -160,7 +160,7 @@ def nic_devices_on_host(work: Work, host: str) -> dict[str, dict[str, Any]]:
 
 
 def observed_columns(nics: Sequence[ServerNic], resource: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the server's addresses, made from *nics* and *resource* (the server as its agent reports it), power state,
-    libvirt name, and an empty fault, as columns to save."""
+    """Return the columns to save: power state, libvirt name, an empty fault, and the server's addresses, made from
+    *nics* and *resource* (the server as its agent reports it)."""
     return {"power_state": power_number(resource["power_state"]), "instance_name": resource["instance_name"],
             "addresses": servers.json_text(addresses_of_nics(nics, resource.get("addresses") or {})), "fault": None}

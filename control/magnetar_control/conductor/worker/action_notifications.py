@@ -140,9 +140,8 @@ class ActionNotifications:
 
 def tell_power(notifications: Notifications, connection: Connection, server_id: str, old_vm_state: str,
                power_state: str, host: str) -> None:
-    """Notify that a guest has changed to *power_state* by itself: write the notification that an action which requests
-    this state has ended, if possible an action allowed in *old_vm_state*. Write nothing if no action requests the
-    state."""
+    """Notify that a guest has changed to *power_state* by itself: send the end notification of an action that requests
+    this state, preferably one that *old_vm_state* allows. Send nothing if no action requests the state."""
     if not notifications or (row := servers.fetch_server_row(connection, server_id, lock=True)) is None:
         return
     target_state = {"power": OFF if power_state == CRASHED else power_state}

@@ -204,8 +204,8 @@ class Work:
 
     @contextlib.contextmanager
     def sides(self, first_host: str, second_host: str, names: str) -> Iterator[tuple[Side, Side]]:
-        """Yield the agents of two hosts, which may be the same. Raises ``HostDown``, whose message says *names* for the
-        hosts, and ``HostBusy``."""
+        """Yield the agents of two hosts, which may be the same. Raises ``HostBusy``, and ``HostDown`` with a message
+        that calls the hosts *names*."""
         client = self.conductor.client
         try:
             with contextlib.ExitStack() as lent:
@@ -311,8 +311,8 @@ class Work:
         self._deferred_columns.clear()
 
     def _own(self, connection: Connection, values: Mapping[str, Any]) -> tuple[str, ...]:
-        """Return the task_states that *values* may replace: those of the action; none if the action overtakes others,
-        and another such action is queued."""
+        """Return the task_states that a write of *values* may replace: those of the action. Return none if *values*
+        change the task_state, the action overtakes others, and another such action is queued."""
         waits = "task_state" in values and self.rule.over and servers.overtaking_action_waits(connection, self.id)
         return () if waits else self.rule.tasks
 
@@ -396,8 +396,8 @@ class Work:
         self._end("failed", "Error", values)
 
     def matches(self, resource: Mapping[str, Any]) -> bool:
-        """Return whether *resource*, the server as its host reports it, has the power state that the action has left.
-        Also true if the action deletes the server, or *resource* has no known power state."""
+        """Return whether *resource*, the server as its host reports it, has the power state in which the action left
+        it. Also true if the action deletes the server, or *resource* has no known power state."""
         power_state = str(resource.get("power_state"))
         return self.rule.task == servers.DELETING or power_state not in POWERS or self._left.get(
             "power_state") == power_number(power_state)

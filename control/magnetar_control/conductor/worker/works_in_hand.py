@@ -11,8 +11,8 @@ from .host_shares import Key
 
 
 class RunningWork(Protocol):
-    """The attributes of a ``Work`` that reports of hosts and cancellations use. *heard*: a host and its last report on
-    the server."""
+    """What the code that passes on cancellations and reports of hosts needs of a ``Work``. *heard*: a host and its last
+    report on the server."""
 
     cancelled: threading.Event
     heard: tuple[str, Mapping[str, Any]] | None
