@@ -49,8 +49,8 @@ class ImageOfServer(TypedDict, total=False):
 class PortRequest(TypedDict):
     """A requested NIC, in the network service's normal form: a port (``port_id``), or a new port on a network.
 
-    ``make``: the part of the new port's uuid that tells it from the server's other ports. ``resources``, ``devices``,
-    ``network_affinity``, ``by_engine``: see ``ServerNic``.
+    ``make``: a random text from which the new port's uuid is made. ``resources``, ``devices``, ``network_affinity``,
+    ``by_engine``: see ``ServerNic``.
     """
 
     network_id: ReadOnly[str]
@@ -108,8 +108,8 @@ def nic_of_port(port: PortOfServer) -> ServerNic:
 
 
 class BlockDevice(TypedDict):
-    """A requested block device. ``uuid``: the volume, snapshot or image of ``source_type``. ``volume_size``: GiB, of a
-    swap disk MiB."""
+    """A requested block device. ``uuid``: the volume, snapshot or image of ``source_type``. ``volume_size``: in GiB, or
+    in MiB for a swap disk."""
 
     source_type: ReadOnly[str]
     destination_type: ReadOnly[str]

@@ -61,7 +61,7 @@ CellAnswer = tuple[Sequence[Any], int, set[str]]
 
 class Health:
     """A cached reader of the health, which queries at most once in ``FRESH`` seconds. *down_after*: seconds without a
-    heartbeat of a host."""
+    heartbeat after which a host is down."""
 
     def __init__(self, store: Store, down_after: float) -> None:
         self.store, self.down_after = store, down_after

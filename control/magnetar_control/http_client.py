@@ -21,8 +21,8 @@ def request_target(url: urllib.parse.SplitResult) -> str:
 @contextlib.contextmanager
 def timed_connection(url: urllib.parse.SplitResult, trust: ssl.SSLContext, connect: float,
                      read: float) -> Iterator[HTTPConnection]:
-    """Yield a connection to the host of *url*. *trust*: used for https. *connect*, *read*: seconds to connect, and for
-    the whole answer; when both have passed, the connection is shut down, even if data still arrives slowly."""
+    """Yield a connection to the host of *url*. *trust*: used for https. *connect*, *read*: seconds to connect, and to
+    get the whole answer. After *connect* + *read* the connection is shut down, even if data still arrives."""
     secure, host = url.scheme == "https", str(url.hostname)
     port = url.port or (443 if secure else 80)
     plain = socket.create_connection((host, port), connect)

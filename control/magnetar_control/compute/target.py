@@ -153,8 +153,8 @@ def notify_server(caller: Caller, target: Target, connection: Connection, name: 
 
 def notify_stopped_actions(caller: Caller, server_id: str, connection: Connection,
                            begun: Sequence[StoppedAction]) -> None:
-    """Send notifications that *begun*, actions of a server, have failed, in the transaction *connection*, which has
-    removed these actions from the queue. The ``message`` of each action is the reason."""
+    """Send notifications that the actions *begun* of a server have failed, in the transaction *connection* that has
+    removed them from the queue. The ``message`` of each action is the reason."""
     notifications = caller.cloud.notifications
     if not (notifications and begun) or (row := servers.fetch_server_row(connection, server_id, lock=True)) is None:
         return

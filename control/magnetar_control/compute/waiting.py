@@ -24,7 +24,7 @@ WAITED_FOR = {"host": "the server's host", "project": "hosts of servers of the p
 
 class Shares:
     """Limits of the requests that wait for a host, by host and by project. A request above a limit waits until another
-    one has ended. It is refused when the oldest request within the limit has waited for ``TURN`` seconds."""
+    one has ended. It is refused when it, or the oldest request within the limit, has waited for ``TURN`` seconds."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()

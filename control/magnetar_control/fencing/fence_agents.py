@@ -47,8 +47,8 @@ def longest_fencing(device: FenceDevice) -> float:
 
 
 def switch_host(device: FenceDevice, power: str) -> None:
-    """Switch a host on or off, and return when its agent has confirmed that with ``status``. Each failure of the agent
-    is tried again, up to the tries of the device. Raises ``FencingFailed``, ``InvalidSettings``."""
+    """Switch a host on or off, and return when its agent has confirmed that with ``status``. After a failure of the
+    agent, try again, ``device.tries`` times in all. Raises ``FencingFailed``, ``InvalidSettings``."""
     secrets = read_device_secrets(device)
     failure = None
     for number in range(device.tries):
@@ -100,8 +100,8 @@ def _failed(device: FenceDevice, action: str, answer: FenceAnswer) -> FencingFai
 
 
 def _run_agent(device: FenceDevice, action: str, secrets: dict[str, str]) -> FenceAnswer:
-    """Run the fence agent once. Raises ``FencingFailed`` if it cannot be run, or does not end in time; it is killed
-    then, with all processes that it has started."""
+    """Run the fence agent once. Raises ``FencingFailed`` if it cannot be run, or does not end in time; then the agent
+    is killed, with all processes that it has started."""
     lines = {**device.parameters, **secrets, "action": action}
     request = "".join(f"{name}={value}\n" for name, value in lines.items()).encode()
     with _started(device) as process:

@@ -26,7 +26,7 @@ KEYS = ("agent", "parameters", "secrets_file")
 
 class FenceDevice(NamedTuple):
     """The power device of a host. *program*: its fence agent. *timeout*: seconds for one run. *tries*: how often the
-    agent is asked to switch the host and to confirm it, before that has failed."""
+    agent is asked to switch the host and to confirm that, until it succeeds."""
 
     host: str
     program: Path

@@ -71,8 +71,8 @@ class HostFencing:
         return self._fetch(host)
 
     def unfence_host(self, host: str, by: str, *, confirmed: bool = False) -> FencingRow:
-        """Switch a fenced host on, and give it back the status that it had. *confirmed*: it was switched on by hand, so
-        no fence agent is run. Raises ``FencingFailed``, ``Conflict``, ``InvalidRequest``, ``NotFound``."""
+        """Switch a fenced host on, and restore its earlier status. *confirmed*: the host is switched on by hand, so no
+        fence agent is run. Raises ``FencingFailed``, ``Conflict``, ``InvalidRequest``, ``NotFound``."""
         row = self._find_host(host)
         fencing = self._find_fencing(host)
         if fencing is None or fencing.state == fencings.UNFENCED:

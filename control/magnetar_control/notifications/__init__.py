@@ -163,8 +163,8 @@ def _made(event_type: str, make: Callable[[], outbox.Message]) -> outbox.Message
 
 def notification_message(event_type: str, publisher_id: str, payload: Mapping[str, Any],
                          same: str | None = None) -> outbox.Message:
-    """Return a notification in the envelope of oslo.messaging. *same*: a text from which its id is made, so that a
-    repeated notification has the same id; by default the id is random."""
+    """Return a notification in the envelope of oslo.messaging. *same*: a text from which the notification's id is made,
+    the same for each repetition; by default the id is random."""
     id = str(uuid.uuid5(_NAMESPACE, same) if same else uuid.uuid4())
     return outbox.Message(id, event_type, orjson.dumps({
         "message_id": id, "publisher_id": publisher_id, "event_type": event_type,

@@ -57,13 +57,14 @@ class Bound(NamedTuple):
 
 
 class Filter(NamedTuple):
-    """One filter. ``passes(host, spec)`` returns whether the host passes; its docstring is the row in
+    """One filter. ``passes(host, spec)`` returns whether the host passes; its docstring becomes the filter's row in
     docs/reference/configuration.md.
 
     The filter passes every host if ``asked(spec)`` is false. *bound*: in filters with ``sight`` ``ROOM``, returns the
     bound that hosts of a profile must meet. *optioned*: ``passes`` and *bound* take the settings as ``options``;
     ``active`` returns whether these settings make the filter do anything. *lacks*: returns what a refused host lacks,
-    for administrators."""
+    for administrators.
+    """
 
     name: str
     sight: str

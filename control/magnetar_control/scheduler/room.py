@@ -38,8 +38,8 @@ class PlacedServer(NamedTuple):
 
 class HostRoom(NamedTuple):
     """The answer whether a host may fail. *servers*: how many it has, or ``None`` if the host's cell does not answer.
-    *unplaced*: names of the servers without a place elsewhere, largest first; *reason*: why the first of them has none.
-    """
+    *unplaced*: (uuid, name) of servers without a place elsewhere, largest first; *reason*: why the first of them has
+    none."""
 
     host: str
     servers: int | None
@@ -90,8 +90,8 @@ def _read_inventories(api: Database, states: HostStates) -> Inventories:
 
 def read_placed_servers(api: Database, database: Database, volumes: Any, states: HostStates,
                         names: Collection[str]) -> dict[str, list[PlacedServer]]:
-    """Return the servers of the hosts *names* of a cell by host. Each requests any other host of the cell that has its
-    root volume, as its evacuation would."""
+    """Return the servers on the hosts *names* of a cell, by host, each with a request for any other host of the cell
+    that has its root volume, as for an evacuation."""
     with database.read() as connection:
         rows = room_rows.fetch_servers_of_hosts(connection, names)
     groups = {str(row.hints["group"]) for row in rows if row.hints.get("group")}
@@ -118,7 +118,7 @@ def _root_volume(row: ServerRow) -> str | None:
 
 
 def _hosts_of_hinted(row: ServerRow, claims: Iterable[ClaimedHost]) -> dict[str, list[str]]:
-    """Return the hosts of the servers of the same project in a server's hints, by uuid."""
+    """Return, by uuid, the hosts of the servers that the hints of *row* name, if they are of the same project."""
     ids, where = set(hinted_server_ids(row.hints)), dict[str, list[str]]()
     for claim in claims if ids else ():
         if claim.server_id in ids and claim.project_id == row.project_id:

@@ -259,8 +259,8 @@ class Networks(Protocol):
         """Return the differences between the engine's content and the service's rows: (subject, description)."""
 
     def names(self) -> set[str]:
-        """Return the names that networks have on hosts (see ``on_host``). If a host has a network called ``mag-`` and
-        eight hex digits that is not among them, it is left over from a deleted network."""
+        """Return the names that networks have on hosts (see ``on_host``). Any other network on a host that is called
+        ``mag-`` and eight hex digits is left over from a deleted network."""
 
     def groups(self, context: Context, names: Sequence[str]) -> Documents:
         """Return the security groups with these names or uuids, each once, as {name, id}. The group ``default`` may
@@ -273,9 +273,9 @@ class Networks(Protocol):
     host_groups: Any
 
     def change_groups(self, project_id: str, server_id: str, name: str, *, add: bool) -> None:
-        """Add the security group *name* (or uuid) of a project to all ports of its server, or remove it from them.
-        Raises ``InvalidRequest`` if the group does not exist or a port cannot have groups, 409 if several groups have
-        the name, ``NotFound`` if the server has no port, or no port has the group to remove."""
+        """Add the security group *name* (or uuid) of a project to all ports of a server or, without *add*, remove the
+        group. Raises ``InvalidRequest`` if the group does not exist or a port cannot have groups, 409 if several groups
+        have the name, ``NotFound`` if the server has no port, or no port has the group to remove."""
 
 
 class Volumes(Protocol):

@@ -25,8 +25,8 @@ def show_server_password(_caller: Caller, target: Target) -> str:
 
 @server_use_case(rule=f"{RULE}clear")
 def delete_server_password(caller: Caller, target: Target) -> None:
-    """Delete the password in the server's row and at its host, so that the guest may store another one. A host that
-    does not answer now deletes the password when it next reports it."""
+    """Delete the password in the server's row and at its host, so that the guest may store another one. If the host
+    does not answer now, the password there is deleted when the host next reports it."""
     if not target.row.password:
         return
     with target.database.write() as connection:

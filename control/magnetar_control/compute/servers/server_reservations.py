@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Volumes and ports that new servers name, reserved before the request is answered, so that no other client gets them.
+"""Reservation of the volumes and ports that new servers name, before the request is answered: no other client gets
+them.
 
 The servers are written first, with their ``create`` actions held back for a moment (see ``held_action``). If the API
 dies in between, a conductor takes the actions after that time and makes the reservations itself, under the same ids.

@@ -20,8 +20,8 @@ SUFFIX, LONGEST = "-shelved", 255
 
 @server_use_case("shelve")
 def shelve_server(caller: Caller, target: Target) -> None:
-    """Queue the shelving of a server: its guest is stopped, and its root disk copied into an image of its project,
-    named after the server. A root disk that is a volume is kept as it is."""
+    """Queue an action that stops the guest, and copies its root disk into an image of the server's project, named after
+    the server. A root disk that is a volume is kept as it is."""
     server = target.row
     if boots_from_volume(server):
         enqueue_action(caller, target, "shelve", {"image": None})

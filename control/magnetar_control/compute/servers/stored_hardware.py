@@ -55,7 +55,7 @@ def find_stored_server(store: Store, id: str) -> tuple[Database, ServerRow]:
 
 
 def stored_machine_type(server: ServerRow) -> str:
-    """Return the machine type that is recorded for a server, or that its image names; "" if there is none."""
+    """Return the server's recorded machine type, otherwise the one that its image names; "" if there is none."""
     image = server.image
     return machines.machine_of_image(image, str(parse_hardware_specs(image.get("properties") or {},
                                                                      BY_PROPERTY).get("machine", "")))

@@ -117,7 +117,8 @@ def server_document(work: Work, host: str, ports: Sequence[ServerNic]) -> dict[s
 
 
 def _reschedule(work: Work, host: str, error: MagnetarError) -> None:
-    """Try another host of the cell; when none is left, the server goes to error."""
+    """Remove the server from *host* after *error*, and try another host of the cell; if none is left, the server goes
+    to error."""
     work.confirm_lease()  # another conductor may be building it
     tried = [*work.args.get("tried", []), host]
     work.conductor.delivery.forget(host)

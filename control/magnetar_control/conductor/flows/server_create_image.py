@@ -2,8 +2,9 @@
 """The flow of ``createImage``.
 
 The host copies the root disk into a local image, named after the new image's uuid. The content is uploaded to the image
-service, and the host's copy is deleted. For a server that boots from a volume, snapshots of its volumes are taken, and
-the image names them. The API has created the image as queued; the flow leaves it active or killed."""
+service, and the host's copy is deleted. If the server boots from a volume, the flow takes snapshots of its volumes
+instead, and the image names these. The API has created the image as queued; the flow leaves it active or killed.
+"""
 
 from __future__ import annotations
 

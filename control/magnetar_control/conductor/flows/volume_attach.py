@@ -54,8 +54,8 @@ def _attach(work: Work, attachment: VolumeOfServer) -> None:
 
 
 def run_volume_detachment(work: Work) -> None:
-    """Detach the volume of ``args["attachment_id"]``; the server keeps it if its guest does not release it. Repeat
-    while a host does not answer, since the guest may have lost the volume already."""
+    """Detach the volume of ``args["attachment_id"]``; the server keeps the volume if the guest does not release it.
+    Repeat while a host does not answer, since the guest may have lost the volume already."""
     attachment = _attachment_of_action(work)
     if attachment is None:
         work.done()

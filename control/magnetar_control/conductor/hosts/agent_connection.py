@@ -61,8 +61,8 @@ def _parse_frame(frame: bytes) -> tuple[str, dict[str, Any]] | None:
 
 
 class AgentConnection(asyncio.Protocol):
-    """A connection to the agent of *client*, whose methods build the requests and the errors. Use it in the event loop
-    only."""
+    """A connection to the agent of *client*. The client's methods build the requests and the errors. Use the connection
+    in the event loop only."""
 
     def __init__(self, client: AgentClient) -> None:
         self._client = client

@@ -23,7 +23,7 @@ GAP, RENEWED = 1.0, LEASE / 2
 
 
 class Heartbeat(NamedTuple):
-    """A heartbeat that is not written yet. *report*: the properties that differ each time, as JSON; ``None`` if the
+    """A heartbeat that is not written yet. *report*: the properties that change often, as JSON; ``None`` if the
     scheduler does not use them. *settled*: the uuids of the evacuations from the host that are handled already."""
 
     report: str | None

@@ -274,7 +274,7 @@ class HostFollower:
             self._up.set_result(None)
 
     def settle(self) -> None:
-        """Start to remove evacuated servers from the host; it is not up until that is done."""
+        """Start to remove evacuated servers from the host; the host does not count as up until that is done."""
         if self._settling or self._connection is None:
             return
         self._settling = True

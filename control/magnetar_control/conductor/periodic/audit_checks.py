@@ -176,7 +176,7 @@ def find_leftover_guests(state: AuditState) -> Findings:
 
 
 def find_leftover_migrations(state: AuditState) -> Findings:
-    """Yield findings about parts of migrations on hosts that do not have the server: it is deleted, or its move has
+    """Yield findings about parts of migrations on hosts without the server: the server is deleted, or its move has
     ended."""
     for host, open_migrations in state.halves.items():
         for id in open_migrations.keys() - state.there[host].keys():

@@ -44,8 +44,8 @@ _STUCK = select(servers.c.id).where(servers.c.task_state > "", _LIVE, ~BUSY).lim
 
 
 class AuditSource(NamedTuple):
-    """A source of pages, such as a table. ``read`` returns the next page; it takes the position after the last page, at
-    first an empty string."""
+    """A source of pages, such as a table. ``read`` returns the next page; it takes the position after the previous
+    page, or an empty string for the first."""
 
     name: str
     read: Callable[[str], Page]

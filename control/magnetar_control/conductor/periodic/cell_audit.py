@@ -111,7 +111,7 @@ class CellAudit:
 
 
 class AuditTurn:
-    """One turn of ``CellAudit``. ``found``: its findings, each with the subjects of a page that shows it again.
+    """One turn of ``CellAudit``. ``found``: its findings, each with the subjects to read again to see whether it lasts.
     ``lasting``: the findings that the last turn had too."""
 
     def __init__(self, audit: CellAudit, reader: AuditReader, rest: Callable[[float], object]) -> None:

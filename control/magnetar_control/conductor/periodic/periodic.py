@@ -135,8 +135,8 @@ class Periodic:
         return self._is_first
 
     def first(self) -> bool:
-        """Return whether this conductor runs the tasks of its cell: of the conductors that are up, its holder name
-        sorts first."""
+        """Return whether this conductor runs the tasks of its cell: its holder name sorts first among the conductors of
+        the cell that are up."""
         database = self.conductor.database
         with database.read() as connection:
             name = connection.execute(select(func.min(conductors.c.holder)).where(

@@ -63,7 +63,7 @@ def _quiet(watch: HostWatch, state: AuditState, id: str) -> bool:
 
 
 def _stuck(watch: HostWatch, _state: AuditState, finding: Finding) -> None:
-    """Put the finding's server, if it has no action, into error, which ends its task_state."""
+    """Set the vm_state of the finding's server to error, and clear its task_state, unless the server has an action."""
     database = watch.conductor.store.cell(finding.place)
     fault = rows.json_text({"code": 500, "message": FAULT, "created": utc_now(), "details": finding.text})
     with database.write() as connection:
@@ -148,7 +148,7 @@ def _free_unused(watch: HostWatch, state: AuditState, finding: Finding) -> None:
 
 
 def _guests_elsewhere(watch: HostWatch, state: AuditState, id: str) -> Iterator[Document]:
-    """Yield the guests of a server on hosts of the cell that are up, except on those that the page has asked."""
+    """Yield the server's guests on those hosts of the cell that are up and that the page has not asked."""
     conductor = watch.conductor
     for name, host in list(conductor.states.hosts.items()):
         if name not in state.there and host.profile.up and host.profile.cell_id == conductor.cell.id:

@@ -211,7 +211,7 @@ def reimage_root_volume(work: Work, attachment: VolumeOfServer, image: str) -> N
 def _agent_block_device(block_device: BlockDevice | VolumeOfServer, attachment: VolumeOfServer, order: int | None,
                         volume: Mapping[str, Any]) -> Document:
     """Return the volume in the form of the agent's block_device_mapping: without ``delete_on_termination``, since the
-    volume service deletes volumes, and without a device name, since the host chooses it."""
+    volume service deletes volumes, and without a device name, since the host chooses it. *order*: its boot index."""
     fields = {"source_type": "volume", "destination_type": "volume", "uuid": attachment["volume_id"],
               "boot_index": order, "tag": attachment["tag"], "readonly": True if volume.get("readonly") else None,
               "disk_bus": block_device["disk_bus"] if block_device.get("disk_bus") in BUSES else None}

@@ -33,7 +33,7 @@ NOUN = "group_filter"
 
 
 def bring_security_groups(conductor: Conductor, client: Client, host: str, nics: Iterable[ServerNic]) -> None:
-    """Send *host* the security groups of *nics*, and the groups in their rules, unless it has them already."""
+    """Send *host* the security groups of *nics*, and the groups in their rules, unless the host has them already."""
     for nic in nics:
         for id in nic["on_host"].get("security_groups") or ():
             _bring(conductor, client, host, id)

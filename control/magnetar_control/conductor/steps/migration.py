@@ -339,9 +339,8 @@ class MigrationTask:
         return stays
 
     def ensure_on(self, host: str, want: Mapping[str, Any]) -> dict[str, Any]:
-        """Bring the server on a host into the state *want*, with a restart if necessary. Return it as its agent reports
-        it.
-        """
+        """Bring the server on a host into the state *want*, with a restart if necessary. Return the server as its agent
+        reports it."""
         self.work.confirm_lease()
         with self.work.client(host) as client, self.work.guest(client) as watch:
             wish = {**want, **keys.tpm_secret_field(self.work, want.get("hardware"))}

@@ -160,8 +160,8 @@ class Conductor:
         return Counter({host: min(many, share.left(host)) for host, many in room_by_host.items()})
 
     def begin_settling(self) -> None:
-        """Save the present time as the first at which this conductor tried to learn whether a host is up: by calling
-        its agent, or from heartbeats that other conductors received. Later calls change nothing."""
+        """Save when this conductor first tries to learn whether a host is up: by calling its agent, or from heartbeats
+        that other conductors received. Later calls change nothing."""
         if self._settling_since is None:
             self._settling_since = time.monotonic()
 

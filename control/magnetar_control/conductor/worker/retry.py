@@ -108,6 +108,7 @@ def detachment_failed(work: Work, description: str, has: Callable[[Mapping[str, 
                       keep: Callable[[Work], None] = lambda _work: None) -> None:
     """Handle a refused detachment. If the guest still has the volume or NIC, call *keep*, which saves that it stays
     attached, and end the action as failed. *has*: returns whether the server, as its host reports it, has the device.
+    *description*: of the device, for the log.
 
     If the guest has lost the device already, or the host does not answer, repeat the detachment until it is done.
     """

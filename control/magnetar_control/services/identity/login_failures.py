@@ -5,8 +5,8 @@ about them, also after a restart.
 Failures are counted for an account from one address, for an account, and for an address. The first few have no effect;
 then each one doubles the wait, up to a limit. Logins during a wait are refused without a check, and not counted.
 
-An account that has recently logged in from an address only waits for its own failures from there: failures from other
-addresses do not keep it out.
+If an account has recently logged in from an address, only its own failures from that address make it wait there:
+failures elsewhere do not keep the user out.
 """
 
 from __future__ import annotations
