@@ -42,8 +42,8 @@ class Delivery:
 
     def image(self, client: Client, host: str, id: str, context: Context = ITSELF, checksum: str | None = None,
               checksum_of: Callable[[str], str | None] = lambda _part: None) -> None:
-        """Deliver an image to the host, with the kernel and ramdisk that it names. Several servers that need it wait
-        for one transfer.
+        """Deliver an image to the host, with the kernel and ramdisk that it names. Servers that need the same image
+        wait for one transfer.
 
         *checksum*: of the content whose signature was verified; the agent is then asked whether it has that content,
         and accepts no other. *checksum_of*: returns the checksum of a kernel or ramdisk. Raises ``InvalidRequest`` for
@@ -97,8 +97,8 @@ class Delivery:
 
 
 def _agent_document(id: str, image: Document, checksum: str | None = None) -> Document:
-    """Return *image* in the agent's form, with the properties that agents act on; without properties if it was deleted
-    meanwhile. ``instance_uuid``: the server that a snapshot was made from; its files are already on the disk and not
+    """Return *image* in the agent's form, with the properties that agents act on; without properties if the image was
+    deleted. ``instance_uuid``: the server that a snapshot was made from; its files are already on the disk and not
     injected again. *checksum*: of the content; by default the image service's checksum."""
     properties = {name: value for name, value in IMAGE_PROPERTIES.acted_on(
         image.get("properties") or {}, AGENT).items() if not name.startswith("trait:")}  # traits are for the scheduler

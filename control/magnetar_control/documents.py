@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """The JSON documents of the tables, as types.
 
-A document is the dictionary that orjson decodes, and its type names the keys. No object is built of it, because the
-same document goes on to the agent, to a notification or into another column. Measured for a flavor:
-orjson decodes it to a dictionary in 1.9 us, msgspec to a Struct in 0.7 us, and a frozen dataclass takes 6.4 us.
-mypy refuses unknown keys, and assignments to keys, since a row keeps its decoded documents.
+A document is the dictionary that orjson decodes, and its type names the keys. It is not converted into an object,
+because it goes on to the agent, to a notification or into another column. Measured for a flavor: orjson decodes it to a
+dictionary in 1.9 us, msgspec to a Struct in 0.7 us, and a frozen dataclass takes 6.4 us. mypy refuses unknown keys, and
+assignments to keys, since a row keeps its decoded documents.
 """
 
 from __future__ import annotations

@@ -81,7 +81,7 @@ class Metrics:
         self.actions.labels(action, result).inc()
 
     def set_room(self, cell: str, reports: Sequence[RoomReport]) -> None:
-        """Save the *reports* of ``room.check_room`` on a *cell*, by this process's conductor, for the next scrapes."""
+        """Save the *reports* on the room of a *cell* (``conductor.periodic.room_check``) for the next scrapes."""
         self._room = monotonic(), cell, [report for report in reports if report.rooms]
 
     def _room_gauges(self) -> Iterator[GaugeMetricFamily]:
@@ -139,8 +139,8 @@ class _Gauges:
 
 
 class _Labelled(CollectorRegistry):
-    """The metrics of several processes, as one registry. Each sample has its process as the label ``worker``: counters
-    of a process begin again with the process, which a sum would hide."""
+    """The metrics of several processes, as one registry. Each sample has its process as the label ``worker``: its
+    counters start from 0 when the process restarts, which a sum would hide."""
 
     def __init__(self, processes: Mapping[str, Samples]) -> None:
         super().__init__()

@@ -29,8 +29,8 @@ def check_tpm_start(caller: Caller, server: ServerRow, key: str) -> None:
 
 def check_tpm_change(caller: Caller, server: ServerRow, key: str, flavor: FlavorOfServer,
                      image: Mapping[str, Any]) -> None:
-    """Raise ``Forbidden`` when, with the new *flavor* and *image*, the TPM's secret belongs to the server's user, and
-    the caller is another user. *key*: the action, for the message."""
+    """Raise ``Forbidden`` when the server with the new *flavor* and *image* has a TPM whose secret belongs to its user,
+    and the caller is another user. *key*: the action, for the message."""
     if server.user_id != caller.context.user_id and tpm_secret_owner(flavor, image) == USER:
         raise _forbidden(server, key)
 

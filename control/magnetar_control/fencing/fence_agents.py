@@ -162,8 +162,8 @@ def _end_group(process: subprocess.Popen[bytes]) -> int:
 
 
 def _read_more(process: subprocess.Popen[bytes], output: bytes, seconds: float) -> bytes:
-    """Return *output* with what the agent has printed meanwhile, waiting up to *seconds* for it. Only the last bytes
-    are kept, so that an agent may print without end."""
+    """Return *output* and what the agent has printed since; wait for that up to *seconds*. Only the last bytes are
+    kept, so that an agent may print without end."""
     assert process.stdout is not None
     poll = select.poll()  # also for descriptors above those of select.select
     poll.register(process.stdout, select.POLLIN)

@@ -64,11 +64,11 @@ class HostState:
         self.numbers = self.counted()
 
     def counted(self) -> Row:
-        """Return the host's row of numbers (``row``) as they are now. Free amounts may be negative after ratios were
-        lowered.
+        """Return the host's current row of numbers (``row``). Free amounts may be negative after ratios were lowered.
 
         One server never gets more than the host really has, at any ratio (Placement's max_unit), so the amount that
-        fits is the lesser of free and total."""
+        fits is the lesser of free and total.
+        """
         (v, m, d, p), (a, b, c, e), (x, y, z, _p) = self.limits, self.used, self.totals
         v, m, d = v - a, m - b, d - c
         return (min(v, x), min(m, y), min(d, z), v, m, d, self.io_ops, self.failed_builds, self.servers,

@@ -54,8 +54,9 @@ class HostRoom(NamedTuple):
 
 def check_room(store: Store, volumes: Any, states: HostStates, names: Collection[str],
                pause: Callable[[float], object] = lambda _seconds: None) -> list[HostRoom]:
-    """Return for each of the hosts *names* whether it may fail. *volumes*: the volume service. *states*: all hosts, the
-    caller's own. *pause* is called after each page of hosts with the seconds that it took."""
+    """Return for each of the hosts *names* whether it may fail. *volumes*: the volume service. *states*: all hosts, not
+    shared with other callers, since claims are tried in them. *pause* is called after each page of hosts with the
+    seconds that it took."""
     trial = Trial(states, _read_inventories(store.api, states))
     rooms: list[HostRoom] = []
     for database, page in _pages_of_hosts(store, states, names):

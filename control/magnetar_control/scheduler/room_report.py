@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """The report of room to fail for the whole cloud, for availability zones and for aggregates (see ``room``).
 
-The hosts of a scope are those that may fail. Their servers may find places on all hosts that the scheduler allows, also
-on hosts outside the scope."""
+Only hosts of the scope are assumed to fail. Their servers may find places on all hosts that the scheduler allows, also
+outside the scope.
+"""
 
 from __future__ import annotations
 

@@ -60,8 +60,8 @@ def held_until(caller: Caller, named: OfServers) -> Any:
 
 
 def reserve_named_resources(caller: Caller, named: OfServers) -> None:
-    """Reserve the volumes and ports *named* by new servers, and release the servers' actions to the conductors. Raises
-    the errors of the reservations; then all of the servers are removed."""
+    """Reserve the volumes and ports *named* by new servers, and release the servers' actions to the conductors. If a
+    reservation fails, remove all of the servers, and raise the error."""
     if not named:
         return
     volumes, network = caller.cloud.services.volume, caller.cloud.services.network

@@ -133,14 +133,14 @@ def server_floating_ips(cloud: Cloud, rows: Iterable[Any]) -> Mapping[str, Mappi
 
 
 def addresses_with_floating_ips(text: str, floating: Mapping[tuple[str, str], str] | None) -> str:
-    """Return *text*, the addresses in a row, with the floating IPs that ``add_floating_ips`` adds. Both are JSON text,
-    which is not decoded for a server without floating IPs."""
+    """Return *text*, the addresses in a row as JSON, with floating IPs added (``add_floating_ips``). The text is
+    decoded only for a server with floating IPs."""
     return orjson.dumps(add_floating_ips(orjson.loads(text), floating)).decode() if floating else text
 
 
 def add_floating_ips(fixed: AddressesOfServer, floating: Mapping[tuple[str, str], str] | None) -> AddressesOfServer:
-    """Return the addresses of a server, each followed by its floating IP, as in Nova. *floating*: (MAC, fixed address)
-    to floating address."""
+    """Return the addresses *fixed* of a server, each followed by its floating IP, as in Nova. *floating*: {(MAC, fixed
+    address): floating address}."""
     if not floating:
         return fixed
     shown: dict[str, list[Mapping[str, Any]]] = {}

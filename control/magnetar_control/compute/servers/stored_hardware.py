@@ -70,8 +70,8 @@ def stored_image_property(server: ServerRow, name: str) -> str | None:
 
 
 def rescue_device(server: ServerRow, image: Mapping[str, Any]) -> dict[str, str] | None:
-    """Return device and bus of the disk from which *server* boots when it is rescued with *image*
-    (``hardware.rescue.rescue_device_of_image``). Raises ``InvalidField``."""
+    """Return device and bus of the disk from which *server* boots when it is rescued with *image*; ``None`` if the
+    image names neither (``hardware.rescue.rescue_device_of_image``). Raises ``InvalidField``."""
     hardware = parse_hardware_specs(server.image.get("properties") or {}, BY_PROPERTY)
     return rescue_device_of_image(image.get("properties") or {},
                                   stored_machine_type(server) or machines.default_machine(hardware))

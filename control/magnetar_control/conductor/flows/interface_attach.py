@@ -126,8 +126,8 @@ def run_nic_detachment(work: Work) -> None:
 
 
 def _tell_guest(work: Work) -> None:
-    """Queue new metadata for the guest, at the end of the action, if the server has floating IPs, which the new or
-    removed port may change. Attempts after the first always queue it, since the first may have changed them already."""
+    """At the end of the action, queue new metadata for the guest if the server has floating IPs: the new or removed
+    port may change them. Attempts after the first always queue it, since the first may have changed them already."""
     if work.action.attempts > 1 or work.conductor.services.network.floating([work.id]):
         work.end_writes.append(partial(servers.mark_guest_due, server_id=work.id))
 

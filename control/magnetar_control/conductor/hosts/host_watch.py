@@ -171,8 +171,8 @@ class HostWatch:
                    for key, known in zip(KEPT, saved[1:], strict=True))
 
     def _has_pools(self, name: str, reports: Any) -> bool:
-        """Return whether the reported pools of the host *name* are saved. Changes of their free space are saved every
-        ``POOL_SIZES`` seconds only, since each write changes it."""
+        """Return whether the reported pools of the host *name* are saved. Their free space changes all the time, so it
+        is saved only every ``POOL_SIZES`` seconds."""
         moment, saved = self._pools.get(name, (0.0, None))
         if reports is None or reports == saved:
             return True

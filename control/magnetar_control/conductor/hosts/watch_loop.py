@@ -281,7 +281,7 @@ class HostFollower:
         self._put(partial(self._complete_evacuations, self._connection, self._settled))
 
     def on_event(self, event: str, document: Mapping[str, Any]) -> None:
-        """Handle a heartbeat, or pass a report on servers on: to the running action of the server if there is one,
+        """Handle a heartbeat, or give a report on servers to the running action of the server if there is one,
         otherwise to the host's jobs."""
         watch = self.watch
         if event == "heartbeat":

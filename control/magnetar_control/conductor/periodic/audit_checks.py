@@ -50,7 +50,7 @@ def find_wrong_counters(state: AuditState) -> Findings:
 
 
 def find_wrong_quota_usage(state: AuditState) -> Findings:
-    """Yield findings about users of projects whose counted quota usage is not the sum of their servers."""
+    """Yield findings about counted quota usage of a user in a project that differs from what the user's servers use."""
     for cell, comparison in state.usage:
         yield Finding("usage", comparison.project_id, cell, comparison.text)
 

@@ -199,8 +199,8 @@ def _begin_move(conductor: Conductor, drain: DrainRow, server: ServerRow, key: s
 
 def _queue_action(connection: Connection, drain: DrainRow, server: ServerRow, key: str,
                   args: Mapping[str, Any] | None = None) -> bool:
-    """Queue an action on a server in the name of the drain's user, and write its result. Return ``False`` when the
-    server's state does not allow the action any more."""
+    """Queue an action on a server in the name of the drain's user, and save the drain's result for the server. Return
+    ``False`` when the server's state does not allow the action any more."""
     request_id = f"req-{uuid.uuid4()}"
     if not servers.request_server_action(connection, server, key, request_id, drain.user_id or server.user_id,
                                          drain.project_id or server.project_id, args):

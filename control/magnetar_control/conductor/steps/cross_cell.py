@@ -2,7 +2,7 @@
 """A server whose new host is in another cell: its rows move there, and the conductors there continue the action.
 
 The agents move the server as within a cell. Then one transaction saves the new host and marks the server as leaving,
-which cannot be undone. ``relocate_rows`` copies the rows with the action, which waits in the queue of the other cell,
+which cannot be undone. ``relocate_rows`` copies the rows (the action then waits in the queue of the other cell),
 switches the server's mapping, and removes the rows in this cell. If this conductor dies before that is done, another
 one takes an action of the leaving server from the queue, and runs ``relocate_rows`` instead of the action's flow. While
 the database of a cell is away, ``relocate_rows`` is repeated without limit.

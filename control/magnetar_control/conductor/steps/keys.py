@@ -108,9 +108,9 @@ def tpm_secret_field(work: Work, hardware: Mapping[str, Any] | None = None) -> d
 
 
 def after_boot(conductor: Conductor, server: ServerRow) -> dict[str, str]:
-    """Return the field with the TPM's secret for a *server* (a row) that is started after its host has booted, without
-    a user's request. It is empty if conductors cannot get the secret: then the server does not start, and its host
-    reports why."""
+    """Return the field with the TPM's secret for a *server* (a row) that is started because its host has booted, not
+    because a user asked. The result is empty if conductors cannot get the secret: then the server does not start, and
+    its host reports why."""
     if server_tpm_security(server) != DEPLOYMENT:
         return {}
     try:

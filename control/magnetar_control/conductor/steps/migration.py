@@ -250,7 +250,7 @@ class MigrationTask:
         raise NoValidHost(explanation=" ".join(why))
 
     def unclaim(self) -> None:
-        """Give the claims on the source back to the server, and release all its other claims."""
+        """Turn the migration's claims on the source back into the server's, and release the server's other claims."""
         with self.api.write() as connection:
             allocations.revert_claims_to_server(connection, self.work.id, self.id)
         self.read_hosts()

@@ -117,8 +117,8 @@ def nic_for_agent(nic: ServerNic, cards: Mapping[str, str]) -> dict[str, Any]:
 
 
 def claimed_cards(work: Work, host: str, nics: Sequence[ServerNic]) -> dict[str, str]:
-    """Return, by MAC, the card (a network device of *host*) of each NIC that must be a virtual function, since the
-    server claimed the card's bandwidth. Nothing is read if no NIC can have one."""
+    """Return, by MAC, the card (a network device of *host*) whose bandwidth the server has claimed for the NIC; the NIC
+    must be a virtual function of this card. Nothing is read if no NIC can have one."""
     mine = {asking_nic.id for asking_nic in nic_bandwidth.bandwidth_requests(nics) if asking_nic.devices}
     if not mine:
         return {}

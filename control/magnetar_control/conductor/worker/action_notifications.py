@@ -45,7 +45,7 @@ EXISTS_BEFORE = {"rebuild", "resize_prep"}
 
 class ActionNotifications:
     """The notifications of one *action* (a row) with its *args*. *service*: the conductor, the source of notifications
-    without a host. Nothing is written without receivers."""
+    without a host. Nothing is written if the settings name no receivers."""
 
     def __init__(self, notifications: Notifications, action: ActionRow, args: Mapping[str, Any], service: str) -> None:
         self.notifications, self.action, self.args = notifications, action, args

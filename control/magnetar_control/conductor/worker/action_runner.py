@@ -285,8 +285,8 @@ class ActionRunner:
                                                     "host": work.server.host, "action": action.action})
 
     def _beat(self, database: Database) -> None:
-        """Write heartbeats, renew leases, and read cancellations. Each database has its own thread, since one may hang.
-        """
+        """Write the conductor's heartbeat, renew the leases of running actions, and learn which were cancelled, until
+        the conductor ends. Each database has its own thread, since one may hang."""
         while not self.conductor.over.is_set():
             if database is self._served[0]:
                 try:

@@ -55,8 +55,8 @@ class VendordataAuth:
         self.user = self._user() if self._options.keys() - SESSION.keys() else None
 
     def context(self, ca: Path | None, name: str) -> ssl.SSLContext:
-        """Return a TLS context that trusts the CA file *ca*, which is the value of the setting *name*, or by default
-        the system's CAs. Raises ``InvalidSettings`` for files that cannot be used."""
+        """Return a TLS context that trusts the CA file *ca*, by default the system's CAs. *name*: the setting that
+        names the file, for errors. Raises ``InvalidSettings`` for files that cannot be used."""
         certificate, key = self._options.get("certfile"), self._options.get("keyfile")
         if key and not certificate:
             raise _wrong("keyfile", "needs certfile, whose key it is")

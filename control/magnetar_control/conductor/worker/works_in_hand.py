@@ -11,8 +11,8 @@ from .host_shares import Key
 
 
 class RunningWork(Protocol):
-    """What the code that passes on cancellations and reports of hosts needs of a ``Work``. *heard*: a host and its last
-    report on the server."""
+    """The attributes of a ``Work`` by which it learns of cancellations and of reports of hosts. *heard*: a host and its
+    last report on the server."""
 
     cancelled: threading.Event
     heard: tuple[str, Mapping[str, Any]] | None
