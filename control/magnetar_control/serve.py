@@ -160,8 +160,8 @@ class Parts:
 
     def upgrade(self) -> list[tuple[str, bool]]:
         """Upgrade all databases that answer; register cell0, and the cell if the settings define it. Return (name,
-        whether anything changed) for each. Cells that do not answer are noted in ``late``; their conductors upgrade
-        them. May be repeated, by many processes at the same time."""
+        whether anything changed) for each. Cells that do not answer are added to ``late``; their own conductors upgrade
+        them later. May be repeated, by many processes at the same time."""
         changed = [("api", schema.upgrade_schema(self.api_database, API))]
         self.store.add_cell("cell0", self.settings.url("cell0"), CELL0)
         if not self.settings.spread:

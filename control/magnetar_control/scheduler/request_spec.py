@@ -239,7 +239,7 @@ class RequestSpec:
 
     @cached_property
     def only(self) -> frozenset[str] | None:
-        """The names of the only hosts that can pass, by all filters that read the name; ``None`` for any host."""
+        """The names of the only hosts that can pass all filters that read the host's name; ``None`` for any host."""
         group = self.group.hosts if self.group and self.group.policy == "affinity" else ()
         sets = [names for names in (None if self.host is None else frozenset([self.host]), self.volume_hosts,
                                     self.same_host, frozenset(group) or None, self._offering) if names is not None]
@@ -270,7 +270,7 @@ class RequestSpec:
 
     @cached_property
     def never(self) -> frozenset[str]:
-        """The names of the hosts that cannot pass, by all filters that read the name."""
+        """The names of the hosts that a filter that reads the host's name certainly refuses."""
         group = self.group if self.group and self.group.policy == "anti-affinity" else None
         crowded = {host for host, n in group.hosts.items() if n >= group.max_per_host} if group else ()
         return self.ignored.union(self.different_host, crowded)
