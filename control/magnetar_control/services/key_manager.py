@@ -49,9 +49,9 @@ class KeyStore:
 
     def create_key(self, id: str, like: str | None = None, owner: str | None = None,
                    asks: Context | None = None) -> str:
-        """Return the key with this uuid. If there is none, create it: random, or equal to the key *like*; for the user
-        *owner*. Of two keys that are created concurrently, the first one stays. Raises ``NotFound`` without the key
-        *like*, and ``Forbidden`` if the key is not of the user who *asks*."""
+        """Return the key with this uuid. If there is none, create it for the user *owner*: random, or equal to the key
+        *like*. Of two keys that are created concurrently, the first one stays. Raises ``NotFound`` if *like* does not
+        exist, and ``Forbidden`` if the key *id* belongs to another user than *asks* (``None``: not checked)."""
         text = self._text(id)
         if text is None:
             like_text = None if like is None else self._text(like)
@@ -99,9 +99,9 @@ def _no_key(id: str) -> NotFound:
 
 
 class EmbeddedKeys(CertificateFolder, KeyStore):
-    """The embedded ``services.KeyManager``. *folder*: of the certificates. *keys*: the folder of the keys, where the
-    file ``UUID`` holds the key UUID; only the service can read it. Machines that share the database share both
-    folders."""
+    """The embedded ``services.KeyManager``. *folder*: the folder of the certificates. *keys*: the folder of the keys,
+    where the file ``UUID`` holds the key UUID; only the service can read it. Machines that share the database share
+    both folders."""
 
     def __init__(self, folder: Path, keys: Path) -> None:
         super().__init__(folder)

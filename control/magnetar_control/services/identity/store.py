@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The operations on all resources of identity v3: list, show, create, update and delete. Their side effects: references
-are checked, epochs are increased, so that older tokens end, and rows are deleted together with a resource."""
+"""The operations on all resources of identity v3: list, show, create, update and delete. They check references,
+increase epochs, which ends older tokens, and delete the rows that depend on a deleted resource."""
 
 from __future__ import annotations
 
@@ -133,8 +133,8 @@ class IdentityStore:
                 raise InvalidField(field, f"of a {name} cannot be changed; it is {row[field]}", body[field])
 
     def _merge_options(self, row: Row, values: Document, body: Mapping[str, Any]) -> None:
-        """Merge the options of *body* into those of *row*: options that *body* lacks stay, options that are null are
-        removed."""
+        """Set the options in the columns *values*: the options of *row*, changed by those in *body*. An option that is
+        null in *body* is removed."""
         declared = self.resource.fields.get("options")
         if declared is not None and "options" in body:
             both = {**self.resource.document(row)["options"], **declared.value.check(body["options"], "options")}

@@ -94,7 +94,7 @@ class Claims(NamedTuple):
 class Token:
     """A valid token: its claims, with user, target (project or domain, with the domain's name) and roles {id, name}.
 
-    The user is the trustor when a trust impersonates.
+    With a trust that has *impersonation*, the user is the trustor.
     """
 
     claims: Claims

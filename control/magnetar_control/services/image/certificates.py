@@ -25,7 +25,8 @@ def load_certificate(data: bytes, id: str) -> x509.Certificate:
 def check_chain(certificate: x509.Certificate, id: str, trusted: Mapping[str, x509.Certificate],
                 moment: datetime) -> None:
     """Raise ``ImageRefused`` unless one of the *trusted* certificates (by id) has signed *certificate*, and both are
-    valid at *moment*. Trusted certificates further up the chain are checked, too, also their maximum path length."""
+    valid at *moment*. Check also the trusted certificate that signed that one, and so on, and their limits on the path
+    length."""
     failed = f"Image signature certificate validation failed for certificate: {id}."
     why = validity_problem(certificate, moment) or _no_signer(certificate)
     if why:

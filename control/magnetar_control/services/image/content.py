@@ -36,8 +36,8 @@ class Content:
 
     @contextmanager
     def part(self, id: str) -> Iterator[int]:
-        """Yield the file descriptor of an empty file for the upload to an image, which no other process writes. The
-        file is removed at the end. Raises ``Conflict`` when another process does write it."""
+        """Yield the file descriptor of an empty, locked file for the upload to the image *id*. Remove the file at the
+        end. Raises ``Conflict`` when another process has the lock."""
         path = self._path(id, PART)
         self.folder.mkdir(parents=True, exist_ok=True)
         part = _locked(path, os.O_CREAT)
@@ -59,7 +59,7 @@ class Content:
         bytes), checksum and os_hash_value.
 
         *claimed*: the image's disk_format. *empty*: allow empty content. *encrypted*: accept only qcow2 encrypted with
-        LUKS. Raises ``InvalidRequest``, 413 or 507; then no content is kept.
+        LUKS. Raises ``InvalidRequest``, ``TooLarge``, ``NoSpace``.
         """
         md5, sha512 = hashlib.md5(usedforsecurity=False), hashlib.sha512()
         head, size = bytearray(), 0
@@ -114,8 +114,8 @@ class Content:
             raise
 
     def keep(self, id: str) -> None:
-        """Give the complete content its final name. The file ``.part`` also stays, with its lock, until ``part``
-        ends."""
+        """Give the complete content its final name. The file ``.part`` and the lock on it remain until the ``with``
+        block of ``part`` ends."""
         self.remove(id)  # left by an upload whose image never became active
         self._path(id).hardlink_to(self._path(id, PART))
         folder = os.open(self.folder, os.O_RDONLY | os.O_DIRECTORY)

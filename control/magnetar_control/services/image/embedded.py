@@ -41,7 +41,8 @@ WAITING = ("queued", "saving")
 
 
 class EmbeddedImages:
-    """The embedded ``services.Images``. *folder*: of the content; hosts that share the database share it.
+    """The embedded ``services.Images``. *folder*: the folder of the content, which all machines with the database
+    share.
 
     *limit*: largest content, *max_virtual*: largest virtual size, *reserve*: free space to leave on the folder's file
     system, all in bytes. *limits*: the default quota of projects. *keys*: the key manager with the certificates for
@@ -86,7 +87,7 @@ class EmbeddedImages:
     def create(self, context: Context, name: str | None, *, share_with: str | None = None,
                **attributes: Any) -> Document:
         """Create and return a queued image. *attributes*: the fields of ``services.Images.create``, and ``tags``.
-        Raises ``InvalidRequest``, 403, 409, 413."""
+        Raises ``InvalidRequest``, ``Forbidden``, ``Conflict``, ``TooLarge``."""
         properties = attributes.pop("properties", {})
         fields.check_properties(properties)
         id = fields.ID.check(attributes.pop("id"), "id") if attributes.get("id") else str(uuid.uuid4())
@@ -142,8 +143,7 @@ class EmbeddedImages:
                                 f"become {status}.")
 
     def bring(self, context: Context, id: str) -> None:
-        """Import staged content. The content was checked when it was staged, so the image becomes active
-        immediately."""
+        """Import staged content. Staging has checked it already, so the image becomes active immediately."""
         with self.database.write() as connection:
             image = images.require_image_document(connection, context, id, lock=True)
             check_image_owner(context, image)
@@ -189,8 +189,8 @@ class EmbeddedImages:
             raise Gone(f"Image {id} was removed while its content came.")
 
     def _check(self, id: str, signed: SignedUpload) -> None:
-        """Raise ``ImageRefused`` when the signature does not match the content. Then also delete the image, unless it
-        is protected."""
+        """Raise ``ImageRefused`` when the uploaded content does not match its signature (*signed*); then delete the
+        image, unless it is protected."""
         try:
             signed.check()
         except ImageRefused as error:
@@ -217,7 +217,8 @@ class EmbeddedImages:
         self.files.remove(id)
 
     def sweep(self) -> None:
-        """Clean up after a crash: requeue images whose upload has died, and remove the content of deleted images.
+        """Clean up after a crash: set images whose upload has died to ``queued``, and remove the content of deleted
+        images.
 
         Content without a row is kept and logged, unless its image was deleted: the database may be an older or a
         different one. Any number of processes may sweep at any time.

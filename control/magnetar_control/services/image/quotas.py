@@ -33,8 +33,8 @@ _USED = select(func.count(), func.coalesce(func.sum(images.c.size), 0) + _COMING
 
 
 def image_quotas(limits: Mapping[str, int]) -> Quotas:
-    """Return the quotas of images. *limits*: the default limits of projects; resources without one have the default of
-    the settings."""
+    """Return the quotas of images. *limits*: the default limits of projects; other resources have the limits of default
+    ``Settings``."""
     return Quotas("image", {**image_quota_defaults(Settings()), **limits}, _count, _refusal)
 
 

@@ -46,8 +46,8 @@ class Remote:
     def show(self, context: Context, id: str) -> Document | None:
         """Return the image; ``None`` if there is none that *context* may see.
 
-        The request uses the user's token, if there is one. Without a token (a conductor that works for a user who was
-        admitted earlier) a private image of another project is not returned.
+        The request uses the user's token, if there is one. Without a token, as in conductors, a private image of
+        another project is not returned.
         """
         return self.show_with_location(context, id)[0]
 

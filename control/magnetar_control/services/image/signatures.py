@@ -151,7 +151,7 @@ class Signatures:
 
     def check(self, context: Context, id: str, trusted: Sequence[str] = (),
               proceed: Callable[[], None] = lambda: None) -> str | None:
-        """Return the checksum of the verified content as agents take it (``sha512:HEX``), so that no other content
+        """Return the checksum of the verified content in the agents' form (``sha512:HEX``), so that no other content
         reaches the guest; ``None`` when no verification is needed.
 
         *trusted*: ids of certificates that the user named. *proceed* is called while the content is read, and may

@@ -218,8 +218,9 @@ class EmbeddedNetworks:
     def allocate(self, context: Context, server_id: str, requested: Sequence[PortRequest],
                  groups: Sequence[str] = (), sure: Sure = always_allowed, hostname: str = "",
                  host: str = "") -> list[ServerNic]:
-        """Create the missing ports of a server, and return its NICs. *groups*: names or ids of the security groups of
-        new ports."""
+        """Create the missing ports of a server, and return its NICs. *requested*: from ``check_requested``. *groups*:
+        names or ids of the security groups of new ports. *hostname*, *host*: the server's host name, and the host that
+        it will be on. *sure*: called before the commit; it may raise."""
         project, makes = context.project_id or "", not all(request.get("port_id") for request in requested)
 
         def once() -> list[ServerNic]:

@@ -89,8 +89,9 @@ def _check_mtu(values: Document, most: int) -> None:
 
 
 def _check_other_mtu(physical_mtu: int | None, connection: Connection, row: RowMapping, values: Document) -> None:
-    """Raise an error when the network *row*, which is locked, cannot get the MTU in *values*: also while servers have
-    ports on it, because their NICs keep the old MTU, but DHCP and router advertisements announce the new one."""
+    """Raise an error when the network *row*, which the caller has locked, cannot get the MTU in *values*. While servers
+    have ports on it, it cannot: their NICs keep the old MTU, but DHCP and router advertisements would announce the new
+    one."""
     if physical_mtu is None or not row["by_engine"]:
         raise InvalidField("mtu", f"cannot change, but of a network of OVN: hosts may have this one of type "
                                   f"{row['type']} already. Create another network", values["mtu"])

@@ -179,9 +179,9 @@ def run_transaction(database: Database, act: Callable[[Connection], T], dry: boo
     """Run *act* in a transaction, and return its result. Retry when the transaction conflicts with others. *dry*: roll
     back at the end; the same errors are raised.
 
-    Retries end after ``RETRY_FOR``, as for other transactions. This allows for many tries, so that simultaneous
-    deletions of many servers succeed, although PostgreSQL takes a second to detect a deadlock. The transaction does not
-    wait for the engine: the worker gets a note, and writes to the engine afterwards.
+    Retries end after ``RETRY_FOR``: long enough for simultaneous deletions of many servers, although PostgreSQL takes a
+    second to detect a deadlock. The transaction does not wait for the engine: the worker gets a note, and writes to the
+    engine afterwards.
     """
     def once() -> T:
         with suppress(_Undone), database.write() as connection:

@@ -58,8 +58,8 @@ Users = Callable[[str], Sequence[Select[Any]]]
 @dataclass(frozen=True)
 class Shareable:
     """A kind of object that can be shared. *users*: for each action, a function from an object's id to the statements
-    that select the projects which use it. *columns*: for each action, the column that says whether a policy with this
-    action exists (``shared``: one for all projects)."""
+    that select the projects which use it. *columns*: for each action, the column that is true while a policy with this
+    action exists (``shared``: a policy for all projects)."""
 
     table: Table
     users: Mapping[str, Users]

@@ -23,7 +23,8 @@ from .volumes import begin_delete, follow_attachments
 
 def extend_volume(connection: Connection, context: Context, row: RowMapping, *, new_size: int, in_use: bool,
                   quota: Quotas) -> None:
-    """Queue the extension of the volume to *new_size* GiB. *in_use*: also while servers have it (3.42)."""
+    """Queue the extension of the volume to *new_size* GiB. *in_use*: allow it also while servers have the volume (since
+    Cinder 3.42). Raises the error of *quota*."""
     statuses = ("available", "in-use") if in_use else ("available",)
     if row["status"] not in statuses:
         raise wrong_status(volumes, row, statuses)
@@ -66,7 +67,8 @@ def set_bootable(connection: Connection, context: Context, row: RowMapping, *, b
 def reset_status(connection: Connection, context: Context, row: RowMapping, *, status: str | None = None,
                  attach_status: str | None = None) -> None:
     """Set the status, for an admin who has checked the volume. A new *status* other than creating or deleting also
-    cancels the worker's task. *attach_status*: detached deletes all attachments; attached is only checked."""
+    cancels the worker's task. *attach_status*: "detached" deletes all attachments; "attached" is refused if there are
+    none."""
     if attach_status == "attached" and not _attachment_ids(connection, row, "attached", "detaching"):
         raise InvalidRequest(f"Invalid volume: Volume {row['id']} is attached to no server, and a status attaches it "
                              "to none. Use the Compute API: openstack server add volume.")
@@ -100,8 +102,8 @@ def _attachment_ids(connection: Connection, row: RowMapping, *statuses: str) -> 
 
 def attach_volume(connection: Connection, context: Context, row: RowMapping, *, instance_uuid: str, mode: str = "rw",
                   host_name: str | None = None, mountpoint: str | None = None) -> None:
-    """Attach a reserved volume to a server. This is for tools, and for a Nova that does not use attachments (Cinder
-    3.27)."""
+    """Attach the volume to a server, by its reservation or a new one. For clients that use no attachments (before
+    Cinder 3.27)."""
     free = _attachment_ids(connection, row, "reserved", "attaching")
     id = free[0] if free else attachments.reserve_attachment(connection, context, row["id"], instance_uuid)["id"]
     set_columns(connection, held, id, server_id=instance_uuid, mode=mode)

@@ -28,8 +28,8 @@ MOST = 256
 
 
 def id_of_new(server_id: str, volume_id: str) -> str:
-    """Return the uuid of the attachment of a volume to a new server. It is derived, so that API and conductors get the
-    same one."""
+    """Return the uuid of the attachment of a volume to a new server. It is derived from both ids, so API and conductors
+    get the same uuid."""
     return str(uuid.uuid5(uuid.UUID(server_id), f"attachment {volume_id}"))
 
 
@@ -103,7 +103,7 @@ def complete_attachment(connection: Connection, id: str, host: str | None = None
 
 
 def begin_attachment_detaching(connection: Connection, id: str) -> None:
-    """Show the attachment as detaching; do nothing when there is none."""
+    """Set the attachment's status to ``detaching``; do nothing when there is none."""
     with contextlib.suppress(NotFound):
         row = _locked(connection, id)
         set_columns(connection, attachments, id, status="detaching")
@@ -111,7 +111,7 @@ def begin_attachment_detaching(connection: Connection, id: str) -> None:
 
 
 def roll_attachment_detaching(connection: Connection, id: str) -> None:
-    """Show the attachment as it was before ``begin_attachment_detaching``; do nothing when it is not detaching."""
+    """Set the attachment's status from ``detaching`` back to the earlier one; do nothing when it is not detaching."""
     with contextlib.suppress(NotFound):
         row = _locked(connection, id)
         if row["status"] == "detaching":
@@ -120,7 +120,7 @@ def roll_attachment_detaching(connection: Connection, id: str) -> None:
 
 
 def disconnect_attachment(connection: Connection, id: str) -> None:
-    """Keep the attachment for the server, but on no host; do nothing when there is none."""
+    """Make the attachment ``reserved`` for its server, without a host; do nothing when there is none."""
     with contextlib.suppress(NotFound):
         row = _locked(connection, id)
         set_columns(connection, attachments, id, status="reserved", host=None, connector=None, attached_at=None)

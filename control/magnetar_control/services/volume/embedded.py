@@ -80,7 +80,7 @@ class EmbeddedVolumes:
             return fetch_host_pools(connection)
 
     def create_snapshot(self, context: Context, volume_id: str, **fields: Any) -> Document:
-        """Create and return a snapshot. Further *fields*: description, metadata, ``in_use`` (false: not of a volume in
+        """Create and return a snapshot. Further *fields*: description, metadata, ``in_use`` (false: refuse a volume in
         use). Raises ``NotFound``, ``InvalidRequest`` when the volume is not ready, ``TooLarge``."""
         id = fields.get("id") or str(uuid.uuid4())
         if existing := self.snapshot(context, id):
@@ -371,7 +371,8 @@ class EmbeddedVolumes:
         return self.types.has(context, name)
 
     def where(self, id: str) -> str:
-        """Return the host of a volume. Raises ``NotFound`` when the volume does not exist, 409 before it has a host."""
+        """Return the host of a volume. Raises ``NotFound`` when the volume does not exist, ``Conflict`` before it has a
+        host."""
         with self.database.read() as connection:
             row = connection.execute(select(table.c.host).where(table.c.id == id)).first()
         if row is None:

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Pools: the storage that agents report, and the hosts that reach each. A pool is the same one on all hosts that report
-its identity, also when a host finds it again under another name or path."""
+"""Pools: the storage that agents report, and the hosts that reach each pool. Hosts that report the same identity reach
+the same pool, even if they have it under different names or paths."""
 
 from __future__ import annotations
 
@@ -54,9 +54,9 @@ def without_free_space(reports: Any) -> Any:
 
 
 def save_host_pools(connection: Connection, host: str, reports: Sequence[Mapping[str, Any]]) -> None:
-    """Save which pools the host reaches, from the ``pools`` of its agent. A pool that is down and has reported no
-    identity keeps the one that it had under this name. Pools that no host reaches, and that have no volumes, are
-    removed."""
+    """Save which pools the host reaches, from the ``pools`` of its agent. A pool that is down, so that its agent
+    reports no identity, keeps the identity that it had under this name. Remove pools that no host reaches any more and
+    that have no volumes."""
     names = [str(report["name"]) for report in reports]
     gone = list(connection.execute(delete(pool_hosts).where(
         pool_hosts.c.host == host, pool_hosts.c.name.not_in(names)).returning(pool_hosts.c.pool_id)).scalars())

@@ -93,10 +93,10 @@ def checked_metadata(metadata: Document) -> Document:
 
 @dataclass(frozen=True, kw_only=True)
 class VolumeListing:
-    """The parameters of a list. *filters*: by column. *named*: text in the name. *pairs*: pairs that JSON columns
-    contain. *compared*: (column, operator, moment). *everywhere*: all projects, for admins. *project_id*: this project
-    only. *sort*: (column, whether descending). *limit*: maximum number of rows (``None``: all), after *offset* and
-    after the row *marker*. *count*: return the total, too."""
+    """The parameters of a list. *filters*: values by column. *named*: a text that the name contains. *pairs*: for JSON
+    columns, the keys and values that they contain. *compared*: (column, operator, moment). *everywhere*: all projects,
+    for admins. *project_id*: this project only. *sort*: (column, whether descending). *limit*: maximum number of rows
+    (``None``: all), after *offset* and after the row *marker*. *count*: return the total, too."""
 
     filters: Mapping[str, Any] = field(default_factory=dict)
     named: str | None = None
@@ -160,8 +160,8 @@ class Reading:
 
     def list(self, context: Context, listing: VolumeListing = OWN,
              **shown: bool) -> tuple[Documents, int | None]:
-        """Return a page of documents, and the total of all pages if *listing* wants the total. *shown*: flags of the
-        store's ``documents``."""
+        """Return a page of documents, and the total of all pages if *listing* wants the total. *shown*: arguments for
+        the store's ``documents``, such as *attached*."""
         with self.database.read() as connection:
             rows, count = select_listing_page(connection, context, self.table, listing)
             return self.documents(connection, rows, **shown), count

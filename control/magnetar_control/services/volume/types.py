@@ -255,7 +255,8 @@ def _exists(name: str) -> Conflict:
 
 
 def type_ids_of_names(connection: Connection, names: Iterable[str]) -> dict[str, str]:
-    """Return {name: uuid} for the types with these *names*; an unknown name counts as a pool that no longer exists."""
+    """Return {name: uuid} for the types with these *names*. A name that is not in the table gets the uuid of a pool's
+    type."""
     distinct_names = set(names)
     made = {row.name: row.id for row in connection.execute(
         select(types.c.name, types.c.id).where(types.c.name.in_(distinct_names)))} if distinct_names else {}

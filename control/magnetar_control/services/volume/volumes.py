@@ -125,7 +125,8 @@ def begin_delete(connection: Connection, row: RowMapping, cascade: bool = False,
 
 
 def follow_attachments(connection: Connection, volume_id: str) -> None:
-    """Set the volume's status to that of its attachments: now, or after it is extended, reimaged or uploaded."""
+    """Set the volume's status by its attachments. While the volume is extended, reimaged or uploaded, store that status
+    as ``previous_status``, to be set afterwards."""
     have = set(connection.execute(select(attachments.c.status).where(attachments.c.volume_id == volume_id)).scalars())
     status = next((volume_status for attachment_status, volume_status in FOLLOWING.items()
                    if attachment_status in have), "available")

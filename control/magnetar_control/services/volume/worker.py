@@ -90,7 +90,7 @@ class Reach:
 
     def roomiest(self, pool: str, fits: Callable[[str], bool] | None = None) -> str | None:
         """Return the host that is up and has the most room in its *pool*, among the hosts that *fits* accepts; ``None``
-        if there is none. A host that has not reported its pools is taken to have the pool on its disk."""
+        if there is none. A host that has not reported its pools counts with the free space of its disk."""
         reported: dict[str, dict[str, PoolOnHost]] = {}
         for reported_pool in self.pools():
             reported.setdefault(reported_pool.host, {})[reported_pool.name] = reported_pool

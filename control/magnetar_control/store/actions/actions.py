@@ -51,12 +51,11 @@ Limits = Mapping[str, int]
 
 @dataclass(frozen=True)
 class HostShare:
-    """The limits on the actions that one holder may lease for each host, and the actions that it has leased already.
-
-    *most*: returns the limit of a host. *held*: by host, the number of leased actions of its servers, plus its number
-    in *others*. *others*: by host, the number of leased actions that wait for this host, but whose server is on another
-    one. Only half of a limit is open to *others*: actions that wait for a silent host must not block their servers'
-    hosts.
+    """The limits on the actions that one holder may lease for each host, and the actions that it has leased. An action
+    counts for its server's host, and for another host that it waits for. *most*: returns the limit of a host. *held*:
+    the number of leased actions, by host. *others*: the number of actions in *held* that wait for this host while their
+    server is on another one. Only half of a limit is open to *others*: actions that wait for a silent host must not
+    block their servers' hosts.
     """
 
     most: Callable[[str], int] = lambda _host: sys.maxsize
@@ -76,7 +75,7 @@ class HostShare:
         return [host for host in self.held if self.left(host) <= 0]
 
     def full_for_others(self) -> list[str]:
-        """Return the hosts for which no further actions of other hosts' servers may wait."""
+        """Return the hosts that have nothing left for *others* (``left_for_others``)."""
         return [host for host in self.held if self.left_for_others(host) <= 0]
 
     def admits(self, row: QueuedAction) -> bool:
@@ -198,7 +197,7 @@ def insert_running_actions(database: Database, connection: Connection, holder: s
 
 
 def _own(database: Database, name: str, plus: float = 0.0) -> dict[str, Any]:
-    """Return the time *plus* seconds from now as the statement parameter *name*, for SQLite; an empty dict for
+    """Return the statement parameter *name* with the time *plus* seconds from now, for SQLite; an empty dict for
     PostgreSQL, whose statements read its own clock."""
     return {name: database.clock(plus)} if database.kind == "sqlite" else {}
 

@@ -411,8 +411,8 @@ def _allowed(connection: Connection, group: Group, server_id: str, host_id: str)
 def join_migration_claims(connection: Connection, server_id: str, migration_id: str, host_id: str) -> None:
     """Add the migration's claims on the host to the server's claims there.
 
-    The sum does not change, so this succeeds even when the host's limits were lowered since, and so does a smaller
-    claim afterwards. PCI devices that both claims contain count once.
+    The sum does not change, so this succeeds even if the host's limits were lowered meanwhile; so does a smaller claim
+    afterwards. PCI devices that both claims contain count once.
     """
     query = select(allocations).where(allocations.c.host_id == host_id, allocations.c.consumer_id.in_(
         (server_id, migration_id))).order_by(allocations.c.consumer_id).with_for_update()

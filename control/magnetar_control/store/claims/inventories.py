@@ -169,8 +169,9 @@ def canonical_json(document: Mapping[str, Any]) -> str:
 
 
 def _write(connection: Connection, host_id: str, name: str, row: InventoryRow | None, **source: str | None) -> None:
-    """Set the column ``told`` (the agent's fields) or ``own`` (the operator's) of a host's inventory to *source*, and
-    the resulting limits; delete the row when both are null and nothing is claimed."""
+    """Set a column of a host's inventory to a JSON text (*source*: ``told``, the agent's fields, or ``own``, the
+    operator's), and set the resulting limits. *row*: the present inventory. Delete the row when both columns are null
+    and nothing is claimed."""
     changed = (row or InventoryRow.of_values({})).changed_columns(**source)
     inventory = effective_inventory(changed)
     values = {"told": changed.stored.told, "own": changed.stored.own, "limit": inventory.limit,

@@ -32,8 +32,8 @@ _PENDING = select(changes.c.id, cast(null(), engine.c.number.type).label("number
 
 
 class Pending(NamedTuple):
-    """The changes of some units that the engine does not have yet: the ids of their notes, and the number of the last
-    change that the engine has."""
+    """The unwritten changes of some units: the ids of their notes, and the number of the last change that the engine
+    has."""
 
     notes: frozenset[str]
     number: int
@@ -61,7 +61,7 @@ class ChangeLog:
         host_groups.note_changed_units(connection, units)
 
     def minds(self, resource: str) -> bool:
-        """Return whether changes of resources of the kind *resource* are noted, for the engine or for hosts."""
+        """Return whether ``changed`` must be called for resources of the kind *resource* (engine or hosts)."""
         return self.enabled or resource in ON_HOSTS
 
 

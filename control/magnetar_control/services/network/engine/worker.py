@@ -36,8 +36,8 @@ BEHIND = 0.5
 
 
 class Wait(NamedTuple):
-    """The longest waits at the start of a guest, in seconds: until the engine has its ports, then until hosts have
-    applied these."""
+    """The longest waits at the start of a guest, in seconds: until the engine has the guest's ports, then until hosts
+    have applied the engine's change."""
 
     engine: float = 30.0
     hosts: float = 5.0
@@ -109,8 +109,8 @@ class EngineWorker:
 
     def round(self) -> None:
         """Write all noted changes, if this process leads. If another process wrote last, or the last comparison is old,
-        compare all units first (``whole``). Notes of ports with an unknown chassis stay for the next round, and so may
-        new ones."""
+        compare all units first (``whole``). Notes of ports with an unknown chassis stay for the next round; notes that
+        others add meanwhile may stay, too."""
         self.leads = self.engine.leads()
         if not self.leads:
             return
@@ -185,7 +185,7 @@ class EngineWorker:
     def follow(self, units: Collection[str], hearing: Hearing, number: int | None = None) -> None:
         """Wait until the engine has *units* (keys), and for a few seconds until hosts have applied them. *hearing*:
         from ``hears``. *number*: the number of the engine's last change, if the caller knows that the engine has
-        *units*."""
+        *units*: then do not wait for the engine."""
         if number is None:
             number = self._written(units, hearing)
         if self.wait.hosts <= 0:

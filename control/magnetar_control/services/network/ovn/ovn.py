@@ -2,8 +2,8 @@
 """The engine OVN. Units are rows of its northbound database, which ovn-northd and the hosts' ovn-controllers apply.
 
 One process writes: the holder of the database's lock (RFC 7047, 4.1.8). Transactions of other processes fail. The
-connection, its copy of the database and its thread are ovsdbapp's. In a cluster the connection goes to the leader,
-because only the leader grants locks, and to the next leader when that one is lost.
+connection, its copy of the database and its thread are ovsdbapp's. In a cluster the connection is to the leader,
+because only the leader grants locks. If the leader is lost, the connection goes to the next one.
 """
 
 from __future__ import annotations
@@ -142,7 +142,7 @@ class OvnEngine:
         return self._followed("hv_cfg", number, seconds)
 
     def _followed(self, column: str, number: int, seconds: float) -> bool:
-        """Return whether *column* of NB_Global becomes at least *number* within *seconds*; wait for that. ovn-northd
+        """Wait at most *seconds* until *column* of NB_Global is at least *number*; return whether it is. ovn-northd
         sets ``sb_cfg``, and sets ``hv_cfg`` when all hosts have the change."""
         deadline = time.monotonic() + seconds
         while True:

@@ -61,7 +61,7 @@ class Northbound:
                 self._add(table, row)
 
     def is_of(self, tables: Mapping[str, Any]) -> bool:
-        """Return whether this object describes *tables*, and need not be read again."""
+        """Return whether this object was read from *tables* and is up to date."""
         return not self.stale and all(tables[table].rows is rows_ for table, rows_ in self._seen.items())
 
     def hear(self, row: Any, changed: Collection[str] | None, *, is_present: bool) -> None:
@@ -166,8 +166,8 @@ class Northbound:
             self._refer(changes, new, name, (row, column, key))
 
     def _known(self, new: Mapping[Name, NorthRow], holder: Holder, row: NorthRow) -> bool:
-        """Return whether *holder* exists already or is in *new*. Return false for a port of a deleted security group.
-        Raises ``Incomplete`` for any other missing holder, which must be written first."""
+        """Return whether *holder* exists or is in *new*; false for a port whose security group was deleted. Raises
+        ``Incomplete`` for any other missing holder, which must be written before *row*."""
         if holder[:2] in new or holder[:2] in self.rows:
             return True
         if holder[0] == GROUP and row.table != ACL:

@@ -22,7 +22,8 @@ class MessageParser(ovs.json.Parser):  # type: ignore[misc]
     """A parser of one message (JSON-RPC, an object) in pieces, as ``ovs.jsonrpc`` calls it."""
 
     def __new__(cls, *_words: Any, **_more: Any) -> Self:
-        """Create the object directly: the base class would create the registered class, this one, and recurse."""
+        """Create the object directly: the base class would create an object of the registered class, which is this one,
+        and so call this method again."""
         return object.__new__(cls)
 
     def __init__(self, check_trailer: bool = False) -> None:

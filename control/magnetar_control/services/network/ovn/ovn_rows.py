@@ -60,9 +60,9 @@ WORDS = {6: "tcp", 17: "udp", 132: "sctp"}
 
 @dataclass(frozen=True)
 class NorthRow:
-    """A row that a unit needs. *key*: unique in the row's table. *columns*: sets are sorted tuples. *refs*: column to
-    the key of a row of ``REFERRED``, or ``None``. *inside*: (table, key, column) of the rows that refer to this one.
-    *kept*: an option whose present value stays."""
+    """A row that a unit needs. *key*: unique in the row's table. *columns*: their values; sets are sorted tuples.
+    *refs*: for each column that refers to another row (``REFERRED``), that row's key or ``None``. *inside*: (table,
+    key, column) of the rows that refer to this one. *kept*: an option that is not changed in an existing row."""
 
     unit: str
     table: str

@@ -112,8 +112,8 @@ def allocate_network_ports(connection: Connection, context: Context, server: tup
 
 def _networks(connection: Connection, server_id: str,
               ids: Collection[str]) -> tuple[dict[str, tuple[RowMapping, list[RowMapping]]], int]:
-    """Return {id: (network, its subnets, oldest first)}, and the number of the server's ports. Raises ``NotFound`` for
-    a network that was deleted meanwhile."""
+    """Return {id: (network, its subnets, oldest first)} for the networks *ids*, and the number of the server's ports.
+    Raises ``NotFound`` for a network that was deleted meanwhile."""
     networks_by_id: dict[str, tuple[RowMapping, list[RowMapping]]] = {}
     network_ids, taken = sorted(ids), 0
     for row in connection.execute(_OF_NETWORKS, {"ids": network_ids, "server": server_id}).mappings():
@@ -127,8 +127,9 @@ def _networks(connection: Connection, server_id: str,
 
 
 def _take_port(connection: Connection, id: str, hostname: str, values: Document) -> None:
-    """Attach an existing port to a server. Raises ``NotFound``; ``Conflict`` when the port is neither free nor reserved
-    for the server; ``InvalidRequest`` when its name does not match the server's."""
+    """Attach the existing port *id* to a server: set the columns *values*. Raises ``NotFound``; ``Conflict`` when the
+    port is neither free nor reserved for the server; ``InvalidRequest`` when its name does not match *hostname*, the
+    server's."""
     reserved = (ports.c.device_id == values["device_id"]) & (ports.c.place == RESERVED)
     free = update(ports).where(ports.c.id == id, (ports.c.device_id == "") | reserved, ports.c.dns_name.in_(
         ("", values["dns_name"])), ports.c.device_owner != SUBPORT)
@@ -179,7 +180,7 @@ def _nics_of_server(connection: Connection, server_id: str, *, states: bool, loc
 
 
 def _vlans(connection: Connection, parents: Sequence[str]) -> dict[str, list[Document]]:
-    """Return {parent port: data about the subports of its trunk}, sorted by VLAN tag. The guest gets these data."""
+    """Return what the guest must know about subports: {parent port: data of its trunk's subports, by VLAN tag}."""
     rows: dict[str, list[RowMapping]] = {}
     for row in connection.execute(_CARRIED, {"parents": parents}).mappings() if parents else ():
         rows.setdefault(row["id"], []).append(row)

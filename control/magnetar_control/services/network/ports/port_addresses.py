@@ -19,8 +19,8 @@ MOST = 64
 
 
 def change_port_addresses(connection: Connection, server_id: str, network_id: str, address: str) -> list[str]:
-    """Give the first port of a server on the network *network_id* one more address; or, if *address* is not empty,
-    remove it from the server's port.
+    """Without *address*, give the first port of a server on the network *network_id* one more address; otherwise remove
+    *address* from the server's port.
 
     Return the keys of the changed units, such as ``port/ID``. Raise ``NotFound`` when the server has no such port,
     ``InvalidRequest`` when the addresses of the port cannot change.

@@ -244,8 +244,8 @@ def _groups(connection: Connection, values: Document) -> list[str]:
 
 def prepare_port_update(connection: Connection, context: Context, row: RowMapping, values: Document,
                         cards: bool = True) -> None:
-    """Check the new *values* of the port *row*, and add values that follow from them. Addresses change immediately:
-    ``fixed_ips`` replaces them, except unchanged ones."""
+    """Check the new *values* of the port *row*, and add values that follow from them. The addresses in ``fixed_ips``
+    replace the port's immediately."""
     # no server gets the port until the transaction ends
     row = find_resource_row(connection, context, PORT, row["id"], lock=True)
     _check_free(row, "be changed", values.keys() - {"name", "description"})
@@ -292,9 +292,9 @@ def _check_with_network(connection: Connection, context: Context, row: RowMappin
 
 
 def _check_function(connection: Connection, context: Context, row: RowMapping, values: Document, cards: bool) -> None:
-    """Check a change of the port's ``vnic_type`` or trust, or of the QoS policy of a device of a host. Raises
-    ``Conflict`` while a server has the port, because the server has claimed the device on its host; and for another
-    ``vnic_type`` while the port has a floating IP or trunk, because these need OVN."""
+    """Check a change of the port's ``vnic_type`` or trust or, if it is a device of a host, QoS policy. Raises
+    ``Conflict`` while a server has the port, because the server has claimed the device on its host. Another
+    ``vnic_type`` is also refused while the port has a floating IP or trunk, because these need OVN."""
     virtual_functions.check_trust({**row, **values})
     other = values.get("qos_policy_id",
                        row["qos_policy_id"]) != row["qos_policy_id"] and virtual_functions.is_host_device(row)

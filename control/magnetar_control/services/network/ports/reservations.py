@@ -35,8 +35,8 @@ _MINIMA = select(qos_rules.c.policy_id, qos_rules.c.direction, qos_rules.c.min_k
 
 
 def bandwidth_network(type: str, physical: str | None) -> str:
-    """Return the name by which hosts count a network's bandwidth: its physical network, or ``TUNNELS`` between
-    hosts."""
+    """Return the name by which hosts count a network's bandwidth: its physical network, or ``TUNNELS`` for a network in
+    tunnels between hosts."""
     return bandwidth.TUNNELS if type == "ovn" or physical is None else physical
 
 

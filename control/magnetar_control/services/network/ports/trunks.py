@@ -134,9 +134,9 @@ def create_trunk_row(connection: Connection, context: Context, values: Document)
 
 
 def _locked(connection: Connection, context: Context, ids: Collection[str]) -> dict[str, RowMapping]:
-    """Return the caller's ports *ids*, by id, each with data of its network. Locks the ports, and the MTU of their
-    networks, until the transaction ends. ``trunk``: the trunk whose parent the port is. ``inside``: the trunk whose
-    subport the port is. Raises ``NotFound``."""
+    """Return the caller's ports *ids*, by id, each with data of its network, ``trunk`` (the trunk whose parent it is)
+    and ``inside`` (the trunk whose subport it is). Locks the ports, and the MTU of their networks, until the
+    transaction ends. Raises ``NotFound``."""
     own_ids = connection.execute(select(ports.c.id).where(
         ports.c.id.in_(list(ids)), rows_of_caller(ports)(context)).order_by(
         ports.c.id).with_for_update()).scalars().all()

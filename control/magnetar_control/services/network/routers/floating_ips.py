@@ -163,8 +163,8 @@ def prepare_floating_ip_delete(connection: Connection, context: Context, row: Ro
 
 
 def release_floating_ips(connection: Connection, port_ids: Collection[str], stay: Sequence[str] = ()) -> list[str]:
-    """Disassociate the floating IPs of ports and delete their port forwardings, except of the fixed addresses *stay*,
-    which the ports keep. Return ``router/ID`` for each changed router."""
+    """Disassociate the floating IPs of ports and delete their port forwardings. Those of the fixed addresses *stay*,
+    which the ports keep, are not changed. Return ``router/ID`` for each changed router."""
     which = floating_ips.c.port_id.in_(port_ids) & floating_ips.c.fixed_ip_address.not_in(stay)
     router_ids = set(connection.execute(select(floating_ips.c.router_id).where(which)).scalars())
     if router_ids:

@@ -118,9 +118,9 @@ def stranded_route(port_rows: Sequence[RowMapping], routes: Sequence[Document]) 
 def check_loops(connection: Connection, context: Context, router: Mapping[Any, Any] | RowMapping,
                 port_rows: Sequence[RowMapping], routes: Sequence[Document], *, lost_subnet: str = "",
                 new_address: str = "") -> None:
-    """Raise ``Conflict`` when packets that *router* sends by *routes* would circle between routers, or pass too many.
-    *port_rows*: the ports of the router after the change. The caller has locked *router*; this locks the routers that
-    the packets can reach, so of two changes which form a loop together, the second sees the first.
+    """Raise ``Conflict`` when packets that *router* sends by *routes* would circle between routers, or pass too many
+    routers. *port_rows*: the ports of the router after the change. The caller has locked *router*; this locks the
+    routers that the packets can reach, so of two changes which form a loop together, the second sees the first.
 
     After a change of interfaces this looks only for new loops: of packets to the removed *lost_subnet* (CIDR), or
     through the next hop *new_address*, the address of the new interface.

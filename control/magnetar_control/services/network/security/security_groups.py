@@ -82,7 +82,7 @@ def _insert_default_rules(connection: Connection, group: Document, rules: Sequen
 def find_group_ids(connection: Connection, project: str, names: Sequence[str], *, make: bool = False) -> list[str]:
     """Return the uuids of the project's groups with these *names* (or uuids). *make*: create ``default`` if it is
     missing, in a write transaction; otherwise only return its future uuid. Raises ``InvalidRequest`` for a group that
-    does not exist, 409 when several groups have the name."""
+    does not exist, ``Conflict`` when several groups have the name."""
     rows = connection.execute(_NAMED, {"project": project, "names": list(names)}).all()
     group_ids = []
     for name in dict.fromkeys(names):
