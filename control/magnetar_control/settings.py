@@ -20,7 +20,8 @@ USUAL_FILTERS = ("AggregateMultiTenancyIsolation", "AggregateInstanceExtraSpecsF
 
 
 def _doc(text: str, default: Any = None, least: float | None = None, most: float = math.inf) -> Any:
-    """Return the dataclass field of a setting. *least*, *most*: the smallest and the largest number that it accepts."""
+    """Return the dataclass field of a setting with the documentation *text*. *least*, *most*: the smallest and the
+    largest number that the setting accepts."""
     # Its result is used in a dataclass.
     # pylint: disable-next=invalid-field-call
     return field(**{"default_factory" if callable(default) else "default": default},

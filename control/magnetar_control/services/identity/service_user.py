@@ -54,7 +54,7 @@ class ServiceUser:
         return self._token
 
     def _claims(self, connection: Connection, moment: float) -> Claims | None:
-        """Return the claims of a new token; ``None`` unless the user exists and has the role."""
+        """Return the claims of a new token, issued at *moment*; ``None`` unless the user exists and has the role."""
         users, projects, roles, assignment = tables.users.c, tables.projects.c, tables.roles.c, tables.assignments.c
         query = select(users.id, users.epoch, projects.id, projects.epoch).where(
             users.name == self.name, users.domain_id == DEFAULT, projects.name == PROJECT,
@@ -65,7 +65,8 @@ class ServiceUser:
         return row and Claims(draw_token_id(), *row[:2], moment, moment + LIFE, ("token",), "project", *row[2:])
 
     def _made(self, connection: Connection, moment: float) -> Claims:
-        """Create user, project and role assignment if they are missing; return the claims of a new token."""
+        """Create user, project and role assignment if they are missing; return the claims of a token issued at
+        *moment*."""
         project = ensure_named_row(connection, tables.projects, PROJECT, parent_id=DEFAULT, domain_id=DEFAULT)
         user = ensure_named_row(connection, tables.users, self.name,
                                 description="Parts of the control plane; has no password", domain_id=DEFAULT)
@@ -77,8 +78,8 @@ class ServiceUser:
 
 
 def vendordata_token_source(identity: Identity) -> Callable[[bool], str]:
-    """Return the function that returns tokens for requests to targets of dynamic vendordata. With a Keystone, the
-    tokens belong to the user in the settings."""
+    """Return the function that returns tokens for requests to targets of dynamic vendordata. The tokens belong to the
+    user in the settings if *identity* is a Keystone, otherwise to a ``ServiceUser``."""
     tokens = getattr(identity, "tokens", None)
     token_source: Callable[[bool], str] = getattr(identity, "token", None) or ServiceUser(
         cast("Tokens", tokens), VENDORDATA, SERVICE).token

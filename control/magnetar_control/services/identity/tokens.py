@@ -65,9 +65,9 @@ class Claims(NamedTuple):
     """The content of a token.
 
     *scope*: project, domain, system or "" (none). Times are seconds since the epoch. The epochs of user and scope are
-    their values when the token was issued: the token ends when one increases. *chain*: ids of the tokens that this
-    token was exchanged from, the first one first. *trust_id*: the trust that is the scope; then *user_id* is the
-    trustee, *trustor_epoch* the trustor's epoch.
+    their values when the token was issued: the token ends when one increases. *credential_id*: the application
+    credential. *chain*: ids of the tokens that this token was exchanged from, the first one first. *trust_id*: the
+    trust that is the scope; then *user_id* is the trustee, *trustor_epoch* the trustor's epoch.
     """
 
     id: str
@@ -110,7 +110,7 @@ class Token:
 
 class Tokens:
     """The cache of tokens, and the transactions that change the validity of tokens. *clock* returns seconds since the
-    epoch."""
+    epoch. *look_again*: seconds between checks for changes by other processes."""
 
     def __init__(self, database: Database, clock: Callable[[], float] = time.time,
                  look_again: float = LOOK_AGAIN) -> None:
@@ -314,7 +314,7 @@ def sign_claims(claims: Claims, key_id: str, secret: bytes) -> str:
 
 
 def verify_token(token: str, keys: Mapping[str, bytes], now: float) -> Claims | None:
-    """Return the claims of *token*, if one of *keys* signed it and it has not expired; otherwise ``None``."""
+    """Return the claims of *token*, if one of *keys* signed it and it has not expired *now*; otherwise ``None``."""
     if len(token) > LONGEST or not token.isascii():
         return None
     head, dot, signature = token.rpartition(".")

@@ -14,7 +14,7 @@ from .times import is_past
 
 def trust_chain(connection: Connection, trust_id: str, moment: float) -> list[Row]:
     """Return the trust *trust_id* and the trusts that it was redelegated from, the original trust last. Empty when one
-    of them is deleted or expired."""
+    of them is deleted, or expired at *moment*."""
     chain: list[Row] = []
     next_id: str | None = trust_id
     while next_id is not None:

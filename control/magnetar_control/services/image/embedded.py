@@ -86,8 +86,9 @@ class EmbeddedImages:
 
     def create(self, context: Context, name: str | None, *, share_with: str | None = None,
                **attributes: Any) -> Document:
-        """Create and return a queued image. *attributes*: the fields of ``services.Images.create``, and ``tags``.
-        Raises ``InvalidRequest``, ``Forbidden``, ``Conflict``, ``TooLarge``."""
+        """Create and return a queued image. *share_with*: a project to share it with. *attributes*: the fields of
+        ``services.Images.create``, and ``tags``. Raises ``InvalidRequest``, ``Forbidden``, ``Conflict``, ``TooLarge``.
+        """
         properties = attributes.pop("properties", {})
         fields.check_properties(properties)
         id = fields.ID.check(attributes.pop("id"), "id") if attributes.get("id") else str(uuid.uuid4())
@@ -159,8 +160,9 @@ class EmbeddedImages:
                 quotas.check_image_quota(connection, self.quota, context.project_id, more, size, image)
 
     def upload(self, id: str, chunks: Iterable[bytes], then: str = "active", size: int | None = None) -> Document:
-        """Store the content of the image *id*, and return the image. *then*: the status afterwards. An image whose
-        signature does not match the content is deleted, as in Glance, unless it is protected."""
+        """Store *chunks*, *size* bytes in total (if known), as the content of the image *id*, and return the image.
+        *then*: the status afterwards. An image whose signature does not match the content is deleted, as in Glance,
+        unless it is protected."""
         with self.files.part(id) as part:
             with self.database.write() as connection:
                 image = images.require_image_document(connection, None, id)

@@ -110,7 +110,8 @@ def certificate_of(keys: KeyManager, context: Context, id: str, image: str) -> x
 
 
 class SignedUpload:
-    """The upload of a signed image. Creating it raises ``ImageRefused`` for a signature that cannot be valid."""
+    """The upload of the signed *image*, whose certificate is in the key manager *keys*. Creating it raises
+    ``ImageRefused`` for a signature that cannot be valid."""
 
     def __init__(self, image: Document, keys: KeyManager, context: Context) -> None:
         self.signature = signature_of(image)
@@ -136,10 +137,9 @@ def is_signed(image: Mapping[str, Any]) -> bool:
 
 
 class Signatures:
-    """The verification of images before they reach a host.
-
-    *verify*: verify signatures. *validate*: the certificate must also be linked to one of *defaults*, the ids of
-    trusted certificates. If the user names certificates, both are checked, with these instead of *defaults*.
+    """The verification of images before they reach a host. *verify*: check the signature. *validate*: check also that
+    its certificate is linked to one of *defaults*, the ids of trusted certificates. If the user names trusted
+    certificates, both checks are made, the second with these instead of *defaults*.
     """
 
     def __init__(self, keys: KeyManager, images: Images, verify: bool, validate: bool, defaults: Sequence[str]) -> None:

@@ -123,7 +123,8 @@ class EmbeddedNetworks:
     that ``bootstrap`` creates, a /16 because it serves all projects; ``None``: create none. *pools*: the ranges of
     users' subnets. *limits*: the default quotas of projects. *engine*: makes the networks between hosts; ``None``:
     agents alone make networks. *wait*: the longest waits for the engine when a guest starts. *physical_mtu*: the MTU of
-    the hosts' own networks. *domain*: the DNS domain of networks without their own."""
+    the hosts' own networks. *gateways*: the hosts for routers' gateways. *domain*: the DNS domain of networks without
+    their own."""
 
     def __init__(self, database: Database, default_cidr: str | None = "10.213.0.0/16",
                  pools: Sequence[IPv4Network] = addresses.PRIVATE, limits: Mapping[str, int] | None = None,
@@ -188,8 +189,9 @@ class EmbeddedNetworks:
                                  allocation_pools=[{"start": str(net[2]), "end": str(net[-2])}], **common)
 
     def check_requested(self, context: Context, requested: Any, external: bool = False) -> list[PortRequest]:
-        """Check the networks that a server requests, and return one request for each NIC. A request for a new port has
-        ``make``: the port's id is derived from it, so that a repeated ``allocate`` creates no second port."""
+        """Check the networks that a server requests, and return one request for each NIC. *external*: allow external
+        networks that are not shared. A request for a new port has ``make``: the port's id is derived from it, so that a
+        repeated ``allocate`` creates no second port."""
         try:
             with self.database.read() as connection:
                 return requested_networks.parse_requested_networks(connection, context, requested, external)

@@ -108,7 +108,8 @@ def _check_other_mtu(physical_mtu: int | None, connection: Connection, row: RowM
 
 
 def _most(physical_mtu: int, type: str) -> int:
-    """Return the largest possible MTU of an engine's network of this *type*."""
+    """Return the largest possible MTU of an engine's network of this *type*. *physical_mtu*: the MTU of the hosts'
+    networks."""
     return physical_mtu - (GENEVE if type == "ovn" else 0)
 
 
@@ -180,8 +181,8 @@ def check_admin_state(network: Document | RowMapping, up: bool) -> None:
 
 def prepare_network_update(physical_mtu: int | None, connection: Connection, context: Context, row: RowMapping,
                            values: Document) -> None:
-    """Check the new *values* of the network *row*; a network that becomes internal is also no longer the default. A
-    network stays shared while other projects have ports on it."""
+    """Check the new *values* of the network *row*; a network that becomes internal is also no longer the default.
+    Raises ``Conflict`` if it would no longer be shared while other projects have ports on it."""
     if values.get("mtu", row["mtu"]) != row["mtu"]:
         _check_other_mtu(physical_mtu, connection, find_resource_row(connection, context, NETWORK, row["id"],
                                                                      lock=True), values)

@@ -119,8 +119,8 @@ KINDS = {
 
 
 def shared_with(table: Table, project: Any, action: str = SHARED) -> ColumnElement[bool]:
-    """Return the SQL condition for rows of *table* that a policy shares with *project* or with all projects. *project*:
-    a value or a parameter."""
+    """Return the SQL condition for rows of *table* that a policy with *action* shares with *project* or with all
+    projects. *project*: a value or a parameter."""
     policy = rbac_policies.c
     return exists().where(policy.object_id == table.c.id, policy.action == action,
                           policy.target_project.in_((project, ALL)))
@@ -175,7 +175,8 @@ def is_shared(connection: Connection, id: str) -> bool:
 
 
 def share_new_row(connection: Connection, kind: str, row: Mapping[Any, Any]) -> None:
-    """Share a new object with all projects, if one of its columns (``shared``, ``external``) says so."""
+    """Share a new object with all projects, if its *row* says so (``shared``, ``external``). *kind*: a key of
+    ``KINDS``."""
     for action, column in KINDS[kind].columns.items():
         if row.get(column):
             _share(connection, kind, row, action)

@@ -35,8 +35,9 @@ def id_of_new(server_id: str, volume_id: str) -> str:
 
 def reserve_attachment(connection: Connection, context: Context, volume_id: str, server_id: str | None,
                        id: str | None = None, mode: str = "rw", connector: Document | None = None) -> RowMapping:
-    """Reserve the volume for a server, and return the attachment. With multiattach several servers may have the volume.
-    A server that has the volume already may reserve it again (a live migration). Raises ``InvalidRequest``."""
+    """Reserve the volume for a server, and return the attachment. *connector*: the host that will attach the volume, if
+    known. With multiattach several servers may have the volume. A server that has the volume already may reserve it
+    again (a live migration). Raises ``InvalidRequest``."""
     lock_volume(connection, volume_id)
     row = get_visible_row(connection, volumes, context, volume_id)
     existing = connection.execute(select(attachments).where(attachments.c.volume_id == volume_id)).mappings().all()

@@ -22,7 +22,8 @@ UP, DOWN = "up", "down"
 
 @dataclass(frozen=True)
 class PoolOnHost:
-    """A pool as one host reaches it: *name* is its name in the settings of the agent of *host*. Sizes are in GiB."""
+    """A pool as one host reaches it. *identity*: the same on all hosts that reach the pool. *shared*: whether several
+    hosts can reach it. *name*: its name in the settings of the host's agent. Sizes are in GiB."""
 
     id: str
     identity: str

@@ -33,7 +33,8 @@ SHOWN = ("id", "volume_id", "name", "no_snapshots", "project_id", "created_at")
 
 
 def hash_auth_key(auth_key: str, salt: str) -> str:
-    """Return the stored form of a transfer's key. A fast hash is enough, because the key is random and long."""
+    """Return the hash of a transfer's key with *salt*, as the table stores it. A fast hash is enough, because the key
+    is random and long."""
     return hmac.digest(bytes.fromhex(salt), auth_key.encode(), hashlib.sha256).hex()
 
 

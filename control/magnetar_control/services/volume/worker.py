@@ -69,9 +69,9 @@ Row = Mapping[Any, Any]
 
 @dataclass(frozen=True)
 class Reach:
-    """Access to hosts. *hosts* returns [{name, endpoint, disk_gb, disk_gb_free, up}]. *ensure_image* makes a host have
-    an image. *images*: the image service, for uploads. *keys*: the key manager of encrypted volumes. *pools* returns
-    the pools that hosts have reported."""
+    """Access to hosts. *hosts* returns [{name, endpoint, disk_gb, disk_gb_free, up}]. *agents*: the clients of hosts'
+    agents. *ensure_image* makes a host have an image. *images*: the image service, for uploads. *keys*: the key manager
+    of encrypted volumes. *pools* returns the pools that hosts have reported."""
 
     hosts: Hosts
     agents: Agents
@@ -107,7 +107,8 @@ class Reach:
 
 
 class Worker:
-    """The worker of volume tasks, with threads of its own (``start``), or on request (``step``)."""
+    """The worker of volume tasks, with threads of its own (``start``), or on request (``step``). *pause*: seconds
+    before the first retry of a failed task."""
 
     def __init__(self, database: Database, reach: Reach, pause: float = PAUSE) -> None:
         self.database, self.reach, self.pause = database, reach, pause
@@ -205,8 +206,8 @@ class Worker:
 
     @contextlib.contextmanager
     def _kept(self, table: Table, row: Row) -> Iterator[None]:
-        """Renew the lease of a task until the block ends, even if a deletion has been requested meanwhile: the deletion
-        waits for the end of the lease."""
+        """Keep the lease of the task of *row* until the ``with`` block ends, even if a deletion is requested meanwhile:
+        the deletion waits for the end of the lease."""
         over, own_task = threading.Event(), and_(table.c.id == row["id"], table.c.holder == row["holder"],
                                                  table.c.task.in_((row["task"], "delete")))
 

@@ -118,7 +118,7 @@ def insert_flavor_row(connection: Connection, **values: Any) -> FlavorRow:
 
 
 def update_flavor_row(connection: Connection, /, number: int, **values: Any) -> None:
-    """Set columns of a flavor."""
+    """Set columns of the flavor whose column ``number`` is *number*."""
     connection.execute(update(flavors).where(flavors.c.number == number).values(updated_at=utc_now(), **values))
 
 

@@ -52,8 +52,8 @@ class UsageComparison(NamedTuple):
 
 
 class UsageRow(NamedTuple):
-    """A row of quota usage: the sum over the servers of a cell that stay there, or the usage of one server that moves
-    to another cell."""
+    """A row of quota usage in a cell: the sum over the servers that stay there or, with *id*, the usage of a server
+    that moves to the cell *leaving*. *cell_moves*: how often the server has moved."""
 
     id: str | None
     leaving: str | None

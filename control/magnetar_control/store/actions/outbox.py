@@ -28,7 +28,8 @@ Found = Any
 
 
 class Outbox(NamedTuple):
-    """The two tables of an outbox: of the API database, or of cell databases."""
+    """The two tables of an outbox, of the API database or of cell databases: notifications (*waiting*), and the leases
+    and failures of *receivers*."""
 
     waiting: Table
     receivers: Table
@@ -39,7 +40,7 @@ API = Outbox(tables.api_notifications, tables.api_notification_receivers)
 
 
 class Message(NamedTuple):
-    """A notification: its envelope as JSON text, and the fields that queries use."""
+    """A notification: its id, event type, and envelope as JSON text."""
 
     message_id: str
     event_type: str

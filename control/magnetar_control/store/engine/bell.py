@@ -29,7 +29,8 @@ ALL = ("actions", "servers", "network_changes", "network_written")
 
 
 class Bell:
-    """A doorbell for the threads of this process: each waits for one name, until that name is rung."""
+    """A doorbell for the threads of this process: each waits for one name, until that name is rung. *look_again*: the
+    longest ``wait`` in seconds."""
 
     def __init__(self, look_again: float) -> None:
         self.look_again = look_again

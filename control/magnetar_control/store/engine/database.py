@@ -136,7 +136,7 @@ def _turns(count: int, patience: float) -> Callable[[], _Turn]:
 
 class Database:
     """The database at the SQLAlchemy *url*: ``sqlite:////path`` or ``postgresql+psycopg://user@host/name``. *limit*:
-    seconds that a statement may take on PostgreSQL; 0 for no limit."""
+    seconds that a statement may take on PostgreSQL; 0 for no limit. *pool*: the size of each pool of connections."""
 
     def __init__(self, url: str, name: str = "api", pool: int = 16, limit: float = LIMIT) -> None:
         self.name, self.url, self.limit = name, make_url(url), limit

@@ -60,7 +60,7 @@ class PreparedQuery:
 
 
 class _Compiled:
-    """A query compiled for one dialect."""
+    """A query compiled for one dialect. *fixed*: its constant parameters."""
 
     def __init__(self, query: Any, dialect: Dialect, fixed: Mapping[str, Any] | None) -> None:
         compiled: Any = query.compile(dialect=dialect)

@@ -197,7 +197,8 @@ class EngineWorker:
         self._behind = behind
 
     def _written(self, units: Collection[str], hearing: Hearing) -> int:
-        """Wait until the engine has *units* (keys), and return the number of the engine's last change."""
+        """Wait until the engine has *units* (keys), and return the number of the engine's last change. *hearing*: from
+        ``hears``."""
         deadline = time.monotonic() + self.wait.engine
         while True:
             bell_count = self.database.bell.count(changes.WRITTEN)

@@ -218,7 +218,7 @@ def _read(row: Any, column: str) -> Any:
 
 def write_northbound_changes(north: Northbound, changes: NorthboundChanges, transaction: Any,
                              tables: Mapping[str, Any]) -> None:
-    """Write *changes* in the IDL's *transaction*."""
+    """Write *changes* of the rows *north* in the IDL's *transaction*. *tables*: the IDL's tables."""
     rows_by_name: ChainMap[Name, Any] = ChainMap({}, north.rows)
     for row in changes.make:
         made = rows_by_name[row.table, row.key] = transaction.insert(tables[row.table])

@@ -245,7 +245,7 @@ def _groups(connection: Connection, values: Document) -> list[str]:
 def prepare_port_update(connection: Connection, context: Context, row: RowMapping, values: Document,
                         cards: bool = True) -> None:
     """Check the new *values* of the port *row*, and add values that follow from them. The addresses in ``fixed_ips``
-    replace the port's immediately."""
+    replace the port's immediately. *cards*: whether the engine finds chassis of SmartNICs."""
     # no server gets the port until the transaction ends
     row = find_resource_row(connection, context, PORT, row["id"], lock=True)
     _check_free(row, "be changed", values.keys() - {"name", "description"})

@@ -65,7 +65,8 @@ def create_qos_policy_row(connection: Connection, context: Context, values: Docu
 
 
 def prepare_qos_policy_update(connection: Connection, context: Context, row: RowMapping, values: Document) -> None:
-    """Check the new *values* of the QoS policy *row*. A policy stays shared while other projects use it."""
+    """Check the new *values* of the QoS policy *row*. Raises ``Conflict`` if it would no longer be shared while other
+    projects use it."""
     row = find_resource_row(connection, context, POLICY, row["id"], lock=True)  # as it is now
     if values.get("is_default") and not row["is_default"]:
         _check_default(connection, row["project_id"], values)

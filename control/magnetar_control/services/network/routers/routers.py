@@ -167,8 +167,8 @@ def prepare_router_delete(connection: Connection, context: Context, row: RowMapp
 
 
 def add_interface(connection: Connection, context: Context, id: str, wish: Document) -> Document:
-    """Add an interface to a router: a new port with the gateway address of a subnet, or an existing port. Returns
-    Neutron's answer."""
+    """Add an interface to a router: a new port with the gateway address of a subnet, or an existing port. *wish*:
+    {subnet_id} or {port_id}. Returns Neutron's answer."""
     router = find_resource_row(connection, context, ROUTER, id, lock=True)
     if len(wish) != 1:
         raise InvalidRequest("Either subnet_id or port_id must be specified, and not both.", type="BadRequest")

@@ -58,7 +58,8 @@ class AddressRange(NamedTuple):
 
 @dataclass
 class RouteHop:
-    """A static route of a router: destination, next hop, and the router that has the next hop's address, if any."""
+    """A static route of a router. *to*: the destination. *by*: the next hop. *router_id*: the router with the next
+    hop's address, if any."""
 
     to: AddressRange
     by: str
@@ -67,8 +68,8 @@ class RouteHop:
 
 @dataclass
 class RouteStation:
-    """A router on the way of packets, for the check for loops. *inside*: (prefix, subnet id) of its own subnets.
-    *seen*: whether the caller may see the router."""
+    """A router on the way of packets, for the check for loops. *hops*: its routes. *inside*: (prefix, subnet id) of its
+    own subnets. *seen*: whether the caller may see the router."""
 
     id: str
     name: str
@@ -195,9 +196,9 @@ def _next(connection: Connection, context: Context, stations: dict[str, RouteSta
 
 def _loop(stations: Mapping[str, RouteStation], at: RouteStation, prefix: AddressRange, new_address: str,
           path: list[tuple[RouteStation, RouteHop]], ended: set[str]) -> list[tuple[RouteStation, RouteHop]]:
-    """Return the loop that packets to *prefix* get into when they come to *at* by *path*: its routers and routes. Empty
-    if there is none. *new_address*: only loops with this next hop. *ended*: ids of routers that lead into no such
-    loop."""
+    """Return the loop that packets to *prefix* get into when they come by *path* to the router *at*: the loop's routers
+    and routes. Empty if there is none. *new_address*: only loops with this next hop. *ended*: ids of routers that lead
+    into no such loop."""
     for hop in at.leads(prefix):
         way = [*path, (at, hop)]
         visited = [station.id for station, _hop in way]
@@ -221,10 +222,10 @@ def _is_covered(prefix: AddressRange, known_ranges: Iterable[AddressRange]) -> b
 
 def _is_summary(stations: Mapping[str, RouteStation], start: RouteStation, prefix: AddressRange,
                 loop: Sequence[tuple[RouteStation, RouteHop]], known_ranges: Iterable[AddressRange]) -> bool:
-    """Return whether *loop*, a loop of packets to *prefix*, is allowed. A loop whose routes are all wider than *prefix*
-    is allowed: a hub routes a whole range to a spoke, from which the subnet *prefix* was removed, and the spoke routes
-    everything else back. A loop of routes with different ranges is also allowed if one of these is the default route,
-    or if packets to a smaller part of *prefix* (in *known_ranges*) get into no loop."""
+    """Return whether *loop*, a loop of packets from *start* to *prefix*, is allowed. A loop whose routes are all wider
+    than *prefix* is allowed: a hub routes a whole range to a spoke, from which the subnet *prefix* was removed, and the
+    spoke routes everything else back. A loop of routes with different ranges is also allowed if one of these is the
+    default route, or if packets to a smaller part of *prefix* (in *known_ranges*) get into no loop."""
     to = {hop.to for _station, hop in loop}
     if len(to) > 1 and any(address_range.text in DEFAULT for address_range in to):
         return True
