@@ -121,7 +121,7 @@ class Tokens:
         self._revision, self._generation, self._look_at = -1, 0, 0.0
 
     def find(self, token: str) -> Token | None:
-        """Return the valid *token*; ``None`` when it is not valid."""
+        """Return the ``Token`` with the text *token*; ``None`` when it is not valid."""
         if time.monotonic() >= self._look_at:
             self.database.retried(self._look)
         known_token = self._known.get(token)
@@ -167,7 +167,7 @@ class Tokens:
             insert_if_absent(connection, revocations, token_id=claims.id, expires=claims.expires)
 
     def sign(self, connection: Connection, claims: Claims) -> str:
-        """Return a token signed with the newest key."""
+        """Return the text of a token with *claims*, signed with the newest key."""
         newest = select(tables.keys).order_by(tables.keys.c.created_at.desc()).limit(1)
         key = connection.execute(newest).mappings().first()
         if key is None:
@@ -246,7 +246,7 @@ def token_of(connection: Connection, claims: Claims, token: str, moment: float) 
 
 
 def is_row_enabled(row: Row) -> bool:
-    """Return whether a user or target and its domain are enabled."""
+    """Return whether the user or target in *row*, and its domain, are enabled."""
     return bool(row["enabled"] and row["domain_enabled"])
 
 

@@ -29,7 +29,7 @@ def trust_chain(connection: Connection, trust_id: str, moment: float) -> list[Ro
 def delegated_roles(connection: Connection, chain: list[Row]) -> list[dict[str, str]]:
     """Return the roles {id, name} of a trust, including implied ones. *chain*: the result of ``trust_chain``.
 
-    Empty when the first trustor no longer has one of the roles: the trust is then useless.
+    Empty when the original trustor no longer has one of the roles: the trust is then useless.
     """
     trust, first = chain[0], chain[-1]
     below = assignments.implied_role_closure(connection)

@@ -212,7 +212,7 @@ def _shown(row: Document) -> Document:
 
 
 def _document(connection: Connection, row: Row) -> Document:
-    """Return a trust with its roles as documents."""
+    """Return the trust *row*, with its roles, as the API shows it."""
     return {**_shown(TRUSTS.document(row)), "roles": ROLES.documents(connection, tables.roles.c.id.in_(row["roles"]))}
 
 

@@ -15,7 +15,7 @@ from magnetar_core.errors import ImageRefused
 
 
 def load_certificate(data: bytes, id: str) -> x509.Certificate:
-    """Return the certificate in PEM or DER. Raises ``ImageRefused``."""
+    """Return the certificate in *data* (PEM or DER). Raises ``ImageRefused``, with *id*."""
     try:
         return x509.load_pem_x509_certificate(data) if b"-----BEGIN" in data else x509.load_der_x509_certificate(data)
     except (ValueError, UnsupportedAlgorithm):

@@ -125,8 +125,8 @@ class Content:
             os.close(folder)
 
     def read(self, id: str, start: int = 0) -> Iterator[bytes] | None:
-        """Return the content from byte *start*, piece by piece; ``None`` when there is none. The file is opened
-        immediately, so the content may be removed meanwhile."""
+        """Return the content of an image from byte *start*, piece by piece; ``None`` when there is none. This opens the
+        file immediately, so the content may be removed meanwhile."""
         try:
             file = self._path(id).open("rb", buffering=0)
         except FileNotFoundError:
@@ -141,7 +141,7 @@ class Content:
         return pieces()
 
     def remove(self, id: str) -> None:
-        """Remove the content, if there is any."""
+        """Remove the content of an image, if there is any."""
         self._path(id).unlink(missing_ok=True)
 
     def abandoned(self) -> list[str]:

@@ -76,7 +76,8 @@ def check_image_values(body: Mapping[str, Any]) -> tuple[Document, dict[str, str
 
 
 def check_formats(image: Mapping[str, Any]) -> None:
-    """Raise ``InvalidField`` for the container format of a kernel or ramdisk (aki, ari) with another disk format."""
+    """Raise ``InvalidField`` if the container format is a kernel's or ramdisk's (aki, ari), and the disk format another
+    one."""
     container, disk = image["container_format"], image["disk_format"]
     if container in BOOT and disk not in (None, container):
         raise InvalidField("container_format", f"must be bare, or {disk} where that is a kernel or ramdisk", container)

@@ -92,7 +92,7 @@ def update_image_row(connection: Connection, id: str, values: Row, status: Seque
 
 
 def set_tags(connection: Connection, id: str, names: Iterable[str]) -> None:
-    """Replace the tags of the image."""
+    """Replace the tags of the image by *names*."""
     connection.execute(delete(tags).where(tags.c.image_id == id))
     rows = [{"image_id": id, "tag": name} for name in names]
     if rows:
@@ -182,6 +182,6 @@ def check_fields(context: Context, values: Document) -> None:
 
 
 def check_readable(context: Context, image: Document) -> None:
-    """Raise ``Forbidden`` when the caller may not read the content."""
+    """Raise ``Forbidden`` when the caller may not read the content of *image*: it is deactivated."""
     if image["status"] == "deactivated" and not context.is_admin:
         raise Forbidden(f"Image {image['id']} is deactivated; an administrator may reactivate it.")

@@ -47,7 +47,8 @@ class AutoTopologies:
                 _check_pool(connection, owner)
 
     def delete(self, context: Context, project: str) -> None:
-        """Delete the first network with its router. Raises ``Conflict`` while the network has ports."""
+        """Delete the first network of *project*, with its router. Raises ``Conflict`` while the network has ports,
+        ``NotFound``, ``Forbidden``."""
         owner = self._as_owner(context, project, "delete")
         with self.database.write() as connection:
             row = _row(connection, project)

@@ -182,7 +182,7 @@ def check_admin_state(network: Document | RowMapping, up: bool) -> None:
 def prepare_network_update(physical_mtu: int | None, connection: Connection, context: Context, row: RowMapping,
                            values: Document) -> None:
     """Check the new *values* of the network *row*; a network that becomes internal is also no longer the default.
-    Raises ``Conflict`` if it would no longer be shared while other projects have ports on it."""
+    Raises ``Conflict`` if the network would no longer be shared while other projects have ports on it."""
     if values.get("mtu", row["mtu"]) != row["mtu"]:
         _check_other_mtu(physical_mtu, connection, find_resource_row(connection, context, NETWORK, row["id"],
                                                                      lock=True), values)

@@ -161,8 +161,8 @@ class EmbeddedVolumes:
         return values, chosen
 
     def _near(self, context: Context, hints: Mapping[str, Sequence[str]]) -> Callable[[str], bool] | None:
-        """Return a function that tells whether a host has one of the volumes ``same_host``, if there are any, and none
-        of ``different_host``; ``None`` without *hints*. Raises ``NotFound``."""
+        """Return a function that returns whether a host is right for *hints*: it has one of the volumes ``same_host``
+        (if any are given), and none of ``different_host``. ``None`` without *hints*. Raises ``NotFound``."""
         if not any(hints.values()):
             return None
         host_of = self.volumes.hosts(context, {id for ids in hints.values() for id in ids})
@@ -171,10 +171,10 @@ class EmbeddedVolumes:
         return lambda host: (not hints.get("same_host") or host in same) and host not in different
 
     def _snapshot_of_image(self, context: Context, id: str) -> str | None:
-        """Return the id of the snapshot of a root volume to which the image *id* refers: an image without content, made
-        from a volume-backed server. ``None`` for other images. The snapshot must belong to the project of the volume or
-        of the image: conductors call this as administrators, and a user can write any uuid into an image. Raises
-        ``NotFound``."""
+        """Return the id of the snapshot that the image *id* stands for: an image without content, made from a
+        volume-backed server, names the snapshot of the root volume. ``None`` for other images. The snapshot must belong
+        to the project of the volume or of the image: conductors call this as administrators, and a user can write any
+        uuid into an image. Raises ``NotFound``."""
         image = (self.images.show(context, id) if self.images else None) or {}
         mapping = (image.get("properties") or {}).get("block_device_mapping")
         if not mapping or image.get("size"):
@@ -338,8 +338,8 @@ class EmbeddedVolumes:
             return self.quota.set(connection, project_id, limits)
 
     def messages(self, context: Context, listing: VolumeListing = OWN) -> list[tuple[str, Document]]:
-        """Return (kind, row) for each volume and snapshot with a fault, the latest first. *listing*: projects and
-        filters."""
+        """Return (kind, row) for each volume and snapshot with a fault, the latest first. Only the projects and filters
+        of *listing* count."""
         with self.database.read() as connection:
             messages = [(noun, {**row}) for rows, noun in ((table, "VOLUME"), (snapshots, "VOLUME_SNAPSHOT"))
                         for row in connection.execute(rows.select().where(

@@ -98,7 +98,7 @@ def _remove_unused(connection: Connection, ids: Sequence[str]) -> None:
 
 
 def fetch_host_pools(connection: Connection, pool_id: str | None = None) -> list[PoolOnHost]:
-    """Return all pools of all hosts, by host and name. *pool_id*: only this pool, on each host that reaches it."""
+    """Return all pools of all hosts, sorted by host and name; with *pool_id*, only this pool."""
     query = _ON_HOSTS if pool_id is None else _ON_HOSTS.where(pools.c.id == pool_id)
     return [PoolOnHost(**row) for row in connection.execute(query).mappings()]
 

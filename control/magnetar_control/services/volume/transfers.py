@@ -150,7 +150,8 @@ class TransferStore(Reading):
                     status="available", updated_at=utc_now()))
 
     def _end(self, connection: Connection, transfer: RowMapping) -> None:
-        """Lock the volume, and remove the transfer's row. Raises ``NotFound`` if somebody else has just done it."""
+        """Lock the volume, and delete the row of *transfer*. Raises ``NotFound`` if another caller has just deleted the
+        row."""
         lock_volume(connection, transfer["volume_id"])
         if not connection.execute(delete(transfers).where(transfers.c.id == transfer["id"])).rowcount:
             raise NotFound(f"Transfer {transfer['id']} could not be found; it was just accepted or deleted.")

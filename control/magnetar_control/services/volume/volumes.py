@@ -138,7 +138,8 @@ def follow_attachments(connection: Connection, volume_id: str) -> None:
 
 
 def volume_image_metadata(image: Document) -> Document:
-    """Return ``volume_image_metadata`` of an image: its properties and further facts, as texts."""
+    """Return the ``volume_image_metadata`` of a volume made from *image*: id, name and other fields and the properties
+    of the image, as texts."""
     image_facts = {"image_id": image["id"], "image_name": image.get("name"),
                    **{name: image.get(name) for name in OF_IMAGE[2:]}}
     return {**image.get("properties", {}), **{name: str(value) for name,

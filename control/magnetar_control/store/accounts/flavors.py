@@ -134,7 +134,7 @@ def remove_flavor_row(connection: Connection, id: str) -> bool:
 
 
 def fetch_flavor_projects(connection: Connection, number: int) -> Sequence[str]:
-    """Return the ids of the projects with access to a private flavor, in order."""
+    """Return the ids of the projects with access to a private flavor, sorted."""
     return connection.execute(select(flavor_projects.c.project_id).where(
         flavor_projects.c.flavor_number == number).order_by(flavor_projects.c.project_id)).scalars().all()
 

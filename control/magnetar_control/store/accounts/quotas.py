@@ -55,7 +55,7 @@ def fetch_effective_limits(connection: Connection, defaults: Mapping[str, int], 
 
 
 def fetch_limited_projects(connection: Connection, resources: Collection[str]) -> list[str]:
-    """Return the ids of the projects that have a limit of their own for any of *resources*, in order."""
+    """Return the ids of the projects that have a limit of their own for any of *resources*, sorted."""
     query = select(quotas.c.project_id).where(quotas.c.resource.in_(resources), quotas.c.project_id != DEFAULT,
                                               ~quotas.c.project_id.contains("/"))
     return list(connection.execute(query.distinct().order_by(quotas.c.project_id)).scalars())

@@ -95,8 +95,8 @@ ALL = HostShare()
 
 
 def is_open_action(of: Table | Alias = actions) -> ColumnElement[bool]:
-    """Return the SQL condition for queued and running actions. Without it, engines do not use the partial index of the
-    queue, even if the query compares states. *of*: the table of actions, or an alias."""
+    """Return the SQL condition for queued and running actions. Without this condition, engines do not use the partial
+    index of the queue, even if the query compares states. *of*: the table of actions, or an alias."""
     return literal_column(f"{of.name}.{OPEN_ACTION}")
 
 
@@ -272,8 +272,8 @@ def _idle_condition(table: Any, clock: Any) -> ColumnElement[bool]:
 
 
 def _with_room() -> Iterator[ColumnElement[bool]]:
-    """Yield SQL conditions for actions whose hosts have reached neither the limit of the action's kind nor the holder's
-    share. Parameters of the statement contain the full hosts."""
+    """Yield the SQL conditions for actions with room on their hosts: neither the limit of the kind nor the holder's
+    share is reached. The statement's parameters contain the hosts without room."""
     full: Any = bindparam("full", expanding=True)
     hosts_beyond_share: Any = bindparam("beyond_share", expanding=True)
     hosts_beyond_others: Any = bindparam("beyond_others", expanding=True)
@@ -455,8 +455,8 @@ def strip_password_argument(args: str) -> str | None:
 
 
 def clear_action_delays(connection: Connection, server_id: str) -> None:
-    """Make the delayed actions of a server leasable immediately. For an evacuation, which is queued after them: on a
-    host that does not answer the delayed actions then fail, instead of waiting longer."""
+    """Make the delayed actions of a server leasable immediately, before an evacuation is queued after them: if the host
+    does not answer, they then fail, instead of waiting longer."""
     connection.execute(update(actions).where(actions.c.server_id == server_id, actions.c.state == "queued").values(
         not_before=None))
 

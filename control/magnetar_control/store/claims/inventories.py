@@ -187,7 +187,7 @@ def _write(connection: Connection, host_id: str, name: str, row: InventoryRow | 
 
 
 def fetch_resource_classes(connection: Connection) -> list[str]:
-    """Return the resource classes without a column in ``hosts``, by name."""
+    """Return the resource classes without a column in ``hosts``, sorted by name."""
     return list(connection.execute(select(resource_classes.c.name).order_by(resource_classes.c.name)).scalars())
 
 

@@ -236,8 +236,8 @@ class Database:
 
     @cached_property
     def threads(self) -> ThreadPoolExecutor:
-        """The threads that query this database together with other cells. Each database has its own, so one that hangs
-        blocks no others."""
+        """The threads for queries of several cells at once. Each database has its own threads, so one that hangs blocks
+        no others."""
         return ThreadPoolExecutor(self._pool, thread_name_prefix=f"ask {self.name}")
 
     def clock(self, plus: float = 0.0) -> Any:
@@ -340,8 +340,8 @@ def drop_null_columns(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]
 
 def insert_returning_rows(connection: Connection, statement: Insert, key: Column[Any],
                           rows: Sequence[Mapping[str, Any]]) -> Sequence[Row[Any]]:
-    """Insert *rows* by *statement*, and return all rows of the table with the same values of *key*. For several rows
-    SQLAlchemy would compile a RETURNING clause each time, which takes longer than a query."""
+    """Insert *rows* by *statement*, and return all rows of the table that have the same values in the column *key*. For
+    several rows SQLAlchemy would compile a RETURNING clause each time, which takes longer than a query."""
     if len(rows) == 1:
         return connection.execute(returning_rows(statement), rows[0]).all()
     connection.execute(statement, rows)

@@ -84,8 +84,8 @@ class StoredRow:
         return cls(SimpleNamespace(**values))
 
     def undecoded(self) -> Self:
-        """Return a copy without decoded documents: a row keeps these in memory as long as it exists. For loops over all
-        servers of a cloud."""
+        """Return a copy without the decoded documents, which a row keeps in memory as long as it exists. For loops over
+        all servers of a cloud."""
         return type(self)(self.stored)
 
     def column_values(self) -> dict[str, Any]:

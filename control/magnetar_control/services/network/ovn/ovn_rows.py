@@ -179,8 +179,8 @@ def _server(subnet: LogicalSubnet) -> str:
 
 def _dhcp(network: LogicalNetwork, subnet: LogicalSubnet) -> dict[str, str]:
     """Return the DHCPv4 options of a subnet (ovn-nb(5), "DHCPv4 options"). A client that gets routes (option 121)
-    ignores the router option (RFC 3442), so the default route is among them. The route to the metadata service needs no
-    router."""
+    ignores the router option (RFC 3442), so the routes include the default route. The metadata service is on the link:
+    the route to it has no router."""
     options = {"server_id": _server(subnet), "server_mac": mac_of("dhcp", network.id), "lease_time": str(LEASE),
                "mtu": str(network.mtu)}
     if subnet.gateway:

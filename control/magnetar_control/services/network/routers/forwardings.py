@@ -86,7 +86,7 @@ def prepare_port_forwarding_update(connection: Connection, context: Context, row
 
 
 def _clear_unused_router(connection: Connection, id: str) -> None:
-    """Clear the router of a floating IP that has neither port forwardings nor an associated port."""
+    """Set the floating IP's router to null if it has neither port forwardings nor an associated port."""
     if connection.execute(select(forwardings.c.id).where(forwardings.c.floatingip_id == id).limit(1)).first() is None:
         connection.execute(updating(floating_ips).where(
             floating_ips.c.id == id, floating_ips.c.port_id.is_(None)).values(router_id=None))

@@ -150,8 +150,8 @@ class HostGroups:
                 "members": sorted(members)}
 
     def told(self, host: str, id: str, revision: int) -> None:
-        """Unmark the group *id* as sent: *host* now has it in this *revision*. Do nothing if the group has changed
-        meanwhile."""
+        """Remove the mark of the group *id*: *host* now has the group in this *revision*. Do nothing if the group has
+        changed meanwhile."""
         with self.database.write() as connection:
             # Locked, to wait for a change that is not committed yet; a later change sees this note.
             now = connection.execute(select(_GROUP.revision).where(_GROUP.id == id).with_for_update(read=True)).scalar()
@@ -172,7 +172,8 @@ class HostGroups:
                 connection.execute(deleting(security_group_hosts).where(this))
 
     def port_told(self, host: str, port: DuePort) -> None:
-        """Unmark *port*, whose groups *host* now has. Do nothing if the groups or host of the port have changed."""
+        """Remove the mark of *port*: *host* now has its groups. Do nothing if the groups or host of the port have
+        changed."""
         with self.database.write() as connection:
             connection.execute(update(ports).where(
                 ports.c.id == port.id, ports.c.host == host, ports.c.security_groups == port.in_row,
