@@ -37,7 +37,7 @@ def fetch_keypair_row(connection: Connection, user: str, name: str) -> KeypairRo
 
 def fetch_keypair_rows(connection: Connection, user: str, limit: int | None = None, marker: str | None = None) -> \
         list[KeypairRow] | None:
-    """Return the user's key pairs, sorted by name, after the one named *marker*; ``None`` if there is no such key pair."""
+    """Return the user's key pairs, sorted by name, after the one named *marker*; ``None`` if that does not exist."""
     question = _ALL.where(keypairs.c.user_id == user).order_by(keypairs.c.name).limit(limit)
     if marker is not None:
         if fetch_keypair_row(connection, user, marker) is None:
