@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Networks. Without an engine: the agents make a network of type ``nat`` or ``isolated`` on each host that needs it;
-``flat`` is a *bridge* that each host already has. With an engine: ``ovn`` is a network between hosts; ``flat`` and
-``vlan`` are on a physical network, *bridge* is the hosts' name of it."""
+"""Networks. Without an engine, the agents make networks of type ``nat`` or ``isolated`` on each host that needs them; a
+``flat`` network is a bridge (*bridge*) that each host has already. With an engine, ``ovn`` is a network between hosts;
+a ``flat`` or ``vlan`` network is on the physical network that hosts call *bridge*."""
 
 from __future__ import annotations
 

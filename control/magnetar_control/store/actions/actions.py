@@ -51,11 +51,11 @@ Limits = Mapping[str, int]
 
 @dataclass(frozen=True)
 class HostShare:
-    """The limits on the actions that one holder may lease for each host, and the actions that it has leased. An action
-    counts for its server's host, and for another host that it waits for. *most*: returns the limit of a host. *held*:
-    the number of leased actions, by host. *others*: the number of actions in *held* that wait for this host while their
-    server is on another one. Only half of a limit is open to *others*: actions that wait for a silent host must not
-    block their servers' hosts.
+    """The limits on the actions that one conductor (the holder) may lease for each host, and the actions that it has
+    leased. An action counts for its server's host, and for another host that it waits for. *most*: returns the limit of
+    a host. *held*: the number of leased actions, by host. *others*: the number of actions in *held* that wait for this
+    host while their server is on another one. Only half of a limit is open to *others*: actions that wait for a silent
+    host must not block their servers' hosts.
     """
 
     most: Callable[[str], int] = lambda _host: sys.maxsize
@@ -122,8 +122,8 @@ ADMIN_PASS = "admin_pass"  # noqa: S105 - a name
 
 
 class Batch(NamedTuple):
-    """Leased actions in order. *more*: whether the queue has further actions, which may become available when other
-    actions end or time passes."""
+    """Leased actions, in the order in which projects take turns. *more*: whether the queue has further actions, which
+    may become available when other actions end or time passes."""
 
     rows: list[ActionRow]
     more: bool
@@ -131,8 +131,8 @@ class Batch(NamedTuple):
 
 def lease_next_actions(database: Database, holder: str, count: int, limits: Limits, likely: bool = False,
                        share: HostShare = ALL) -> Batch:
-    """Lease up to *count* actions for *holder* and return them. Projects and hosts take turns, even if many actions of
-    one of them wait.
+    """Lease up to *count* actions for the conductor *holder* and return them. Projects and hosts take turns, even if
+    many actions of one of them wait.
 
     *limits*: how many actions of a kind (build, live) may run on a host at the same time. *share*: the limits on the
     actions of *holder* for each host. *likely*: the last call returned *more*, so skip the first check for waiting
@@ -324,7 +324,7 @@ def _fair(waiting: Sequence[QueuedAction], running: Sequence[RunningActions], co
 
 
 def renew_action_leases(database: Database, holder: str, numbers: Collection[int] | None = None) -> set[int]:
-    """Renew the leases of *holder*; return the ids of its actions that were cancelled.
+    """Renew the leases of the conductor *holder*; return the ids of its actions that were cancelled.
 
     *numbers*: the ids of the actions that *holder* knows of; renew only their leases (default: all). If *holder* never
     got the reply to a lease, the lease expires, and another conductor takes the action over.
@@ -394,10 +394,10 @@ def insert_event_row(connection: Connection, number: int, event: str, host: str 
 
 def advance_event_rows(connection: Connection, going: Mapping[int, str | None], ended_event: Mapping[str, Any],
                        event: str) -> dict[int, int]:
-    """End one event of each action successfully and start another.
+    """Insert two events into each action: *ended_event* (event, host, start_time), which has just succeeded, and
+    *event* (a name), which starts now.
 
-    *going*: the host of the new event, by the action's id. *ended_event*: event, host and start_time of the ended one.
-    *event*: the name of the new one. Return the ids of the new events, by the action's id.
+    *going*: the host of the new event, by the action's id. Return the ids of the new events, by the action's id.
     """
     if not going:
         return {}

@@ -61,7 +61,7 @@ def fetch_event_rows(connection: Connection, action: int) -> list[ActionEvent]:
 
 
 def fetch_action_keys(connection: Connection, server_id: str, request_id: str) -> list[str]:
-    """Return the keys of all actions that a request started on a server, in order."""
+    """Return the keys of all actions that a request started on a server, oldest first."""
     return list(connection.execute(select(actions.c.action).where(
         actions.c.server_id == server_id, actions.c.request_id == request_id).order_by(actions.c.id)).scalars())
 

@@ -59,8 +59,8 @@ def insert_notification_rows(connection: Connection, outbox: Outbox, receivers: 
 
 def has_due_notifications(database: Database, connection: Connection, outbox: Outbox, receiver: str,
                           holder: str) -> bool:
-    """Return whether *holder* may send notifications to *receiver* now: some wait, no other holder has the lease, and
-    there is no pause after a failure."""
+    """Return whether the conductor *holder* may send notifications to *receiver* now: some wait, no other holder has
+    the lease, and there is no pause after a failure."""
     waiting, clock = outbox.waiting, database.clock()
     mine = outbox.receivers.c
     closed = exists().where(mine.name == receiver, or_(mine.not_before > clock, and_(
@@ -70,8 +70,8 @@ def has_due_notifications(database: Database, connection: Connection, outbox: Ou
 
 
 def lease_receiver(database: Database, outbox: Outbox, receiver: str, holder: str) -> bool:
-    """Lease *receiver* for *holder*; return whether that succeeded. It fails while another holder has the lease, or
-    during the pause after a failure."""
+    """Lease *receiver* for the conductor *holder*; return whether that succeeded. It fails while another holder has the
+    lease, or during the pause after a failure."""
     mine, clock = outbox.receivers, database.clock()
     with database.write() as connection:
         insert_if_absent(connection, mine, name=receiver, failures=0)

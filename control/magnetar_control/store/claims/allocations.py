@@ -2,9 +2,10 @@
 """Claims: the resources that servers and migrations hold on hosts. Concurrent claims never over-commit a host.
 
 Every function takes the connection of a transaction of the API database (``database.write``) and is idempotent.
-``hosts.*_used`` is the sum of the host's ``allocations``. One conditional UPDATE raises it, and its row lock decides
-races. For each further resource class (``resources``) another UPDATE does the same in ``inventories``. While a server
-moves, the uuid of its migration is the consumer of the claims on the source.
+``hosts.*_used`` is the sum of the host's ``allocations``. A claim raises these columns with one conditional UPDATE,
+whose row lock decides between concurrent claims. For each further resource class (``resources``) another UPDATE does
+the same in ``inventories``. While a server moves, the uuid of its migration is the consumer of the claims on the
+source.
 
 PCI devices have no counters: a claim of more devices locks the host's row, and checks that they fit next to the devices
 that servers hold (``device_claims``). A claim also decides which card provides the bandwidth of NICs

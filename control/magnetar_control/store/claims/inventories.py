@@ -3,7 +3,7 @@
 operators, and the bandwidth of physical networks (``core.bandwidth``: class names that contain the network's name).
 
 Functions take the connection of a transaction of the API database. A claim raises ``used`` with a conditional UPDATE
-(``claim_inventory``), after the counters of its host, and class by class in the order of their names.
+(``claim_inventory``), after the counters of its host, and one class after the other, sorted by name.
 """
 
 from __future__ import annotations

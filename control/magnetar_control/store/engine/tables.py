@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """The tables: ``API`` for the API database, ``CELL`` for the database of each cell, including cell0.
 
-Times are text in the form of ``database.utc_now``, which sorts. Documents are JSON text, so that a response can contain
-them unchanged. The tables of embedded services are in ``services/<name>/tables.py``, and also belong to ``API``.
+Times are text in the form of ``database.utc_now``, which sorts by time. Documents are JSON text, so that a response can
+contain them unchanged. The tables of embedded services are in ``services/<name>/tables.py``, and also belong to
+``API``.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The difference between the desired rows and the rows of a northbound database, and how it is written.
+"""The difference between the desired rows and the rows of a northbound database, and the function that writes it.
 
 The cloud's rows have ``magnetar:unit`` and ``magnetar:key`` in their ``external_ids``. All other rows are ignored: they
 are not changed, and not removed from the rows that refer to them.

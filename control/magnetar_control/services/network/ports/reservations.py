@@ -3,9 +3,10 @@
 policies.
 
 A server claims the bandwidth with its host (``store.claims.allocations``), so what a port needs does not change while a
-server has the port. A change of policy or rules that would change it is refused. A caller that attaches a port to a
-server locks its network and policy against such changes (``bandwidth_of_ports`` with *lock*). Subports of trunks claim
-nothing, so they cannot have a minimum bandwidth. Source: Neutron's *Quality of Service Guaranteed Minimum Bandwidth*.
+server has the port. A change of policy or rules that would change this need is refused. A caller that attaches a port
+to a server locks the port's network and policy against such changes (``bandwidth_of_ports`` with *lock*). Subports of
+trunks claim nothing, so they cannot have a minimum bandwidth. Source: Neutron's *Quality of Service Guaranteed Minimum
+Bandwidth*.
 """
 
 from __future__ import annotations

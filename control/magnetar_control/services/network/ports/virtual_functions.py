@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Ports that are devices of a host (``vnic_type`` direct and macvtap: virtual functions by SR-IOV; direct-physical: a
-whole card), their rules, and the devices that they need from the server's host.
+whole card), the rules for these ports, and the devices that they need from the server's host.
 
 Nothing on the host sees their packets: no OVN, no filter, no limit. So they are not written to OVN, and requests that
 need OVN are refused. Source: Neutron's *SR-IOV* guide; its mechanism driver has no security groups either.
