@@ -2,8 +2,8 @@
 """Tokens for requests between parts of the control plane, such as a conductor's to the image service on the API's
 machine.
 
-The user has no password, so no client can log in with it. Only processes with access to the API database can sign its
-tokens.
+The tokens belong to a service user without a password, so no client can log in as this user. Only processes with access
+to the API database can sign the tokens.
 """
 
 from __future__ import annotations

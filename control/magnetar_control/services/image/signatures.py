@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The verification of images' signatures. Four properties of an image hold the signature of its content's digest, and
-name a certificate in the key manager. Source: the documentation of image signature verification of Glance and Nova."""
+"""The verification of images' signatures. Four properties of an image hold the signature of the digest of its content,
+and name a certificate in the key manager. Source: the documentation of image signature verification of Glance and Nova.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Transfers: offers of volumes to other projects. A transfer is open until a project accepts it with its key, or until
-somebody deletes it. Then its row is removed."""
+"""Transfers: offers of volumes to other projects. A transfer is open until a project accepts it with the transfer's
+key, or a user deletes it. Then its row is deleted."""
 
 from __future__ import annotations
 

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The stopping of actions by other requests: running actions are cancelled, and most queued ones are dropped.
+"""The functions that stop actions because of other requests: running actions are cancelled, and most queued ones are
+dropped.
 
 Stop actions before locking the server's row: a conductor that ends an action locks the action's row first, too.
 """

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The function that reads the units which the engine must have from the rows of the network service."""
+"""The function that reads the rows of the network service, and returns the units which the engine must have."""
 
 from __future__ import annotations
 

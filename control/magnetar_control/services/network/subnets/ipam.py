@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Addresses of ports. The primary key of ``port_addresses`` ensures that concurrent callers never get the same address;
-no earlier check could."""
+"""Addresses of ports. Concurrent callers never get the same address: not an earlier check, but the primary key of
+``port_addresses`` ensures that."""
 
 from __future__ import annotations
 
