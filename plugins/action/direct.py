@@ -162,8 +162,8 @@ class _CheckedTask:
 
 
 def _has_agent(task_vars):
-    """Return whether the host of a task has an agent, by the agent's socket on this machine, or in the inventory by an
-    endpoint, variables of the role agent, or the group kvm_hosts.
+    """Return whether the host of a task has an agent: this machine has the agent's socket, or the inventory has the
+    host in the group kvm_hosts, with an endpoint, or with variables of the role agent.
     """
     if os.path.exists(urlsplit(ENDPOINT).path) or "kvm_hosts" in (task_vars.get("group_names") or ()):
         return True

@@ -65,7 +65,9 @@ def reachable_address(server: Server, networks: Iterable[str], versions: Iterabl
 
 
 def group_names(server: Server, group_keys: Iterable[tuple[str, str]]) -> list[str]:
-    """Return names of groups for pairs of key and prefix. They may contain characters that Ansible does not allow."""
+    """Return the names of the groups of *server*. *group_keys*: pairs of key and prefix. The names may contain
+    characters that Ansible does not allow.
+    """
     return ["%s_%s" % (prefix, text) for key, prefix in group_keys for text in values_for_key(server, key)]
 
 

@@ -39,8 +39,8 @@ Sent = Generator[None, None, list[Any]]
 
 def scatter_gather(store: Store, question: Callable[[Database], T], timeout: float | None = None, *,
                    cell0: bool = False) -> dict[str, T | None]:
-    """Call *question* with the databases of all cells in parallel, also of disabled ones, which only get no new
-    servers; with cell0 only if *cell0* is true.
+    """Call *question* in parallel with the databases of all cells, including disabled ones; with cell0 only if *cell0*
+    is true.
 
     Return the answers by cell id: ``None`` for a cell that fails or takes longer than *timeout* seconds (default: the
     limit of ``statement_timeout``).
@@ -70,7 +70,7 @@ def _seconds(timeout: float | None) -> float:
 def scatter_query(cells: Sequence[tuple[CellMapping, Database]], prepare: Callable[[str], PreparedQuery],
                   parameters: Mapping[str, Any], timeout: float | None = None) -> dict[str, list[Any] | None]:
     """Return the rows of one query in each of these cells, by cell id; ``None`` for a cell that fails or takes longer
-    than *timeout* seconds. *prepare*: returns the query for the kind of an engine."""
+    than *timeout* seconds. *prepare*: returns the query for a kind of database (``sqlite``, ``postgresql``)."""
     def rows(database: Database) -> list[Any]:
         with database.read() as connection:
             return prepare(database.kind).all(connection, parameters)
@@ -133,8 +133,8 @@ def _sent_query(database: Database, connection: Connection, query: PreparedQuery
 
 
 def _receive(sent: dict[int, tuple[CellMapping, Database, Sent]], deadline: float) -> dict[str, list[Any] | None]:
-    """Return the rows of all cells that were *sent* a query (by socket), by cell id; ``None`` for a cell that fails, or
-    has not answered at *deadline*. Empties *sent*."""
+    """Wait for the answers to the queries *sent*, by socket, and return the rows by cell id; ``None`` for a cell that
+    fails, or has not answered at *deadline*. Empties *sent*."""
     answers: dict[str, list[Any] | None] = {}
     poll = select.poll()
     for socket in sent:

@@ -79,8 +79,8 @@ class Store:
         return self._cells
 
     def _warn(self) -> None:
-        """Warn about open cells whose database URL was changed. The new URL takes effect at the next start, because
-        working in both databases would be worse."""
+        """Warn about cells whose database URL was changed after this process opened their database. The process uses
+        the new URL from its next start, so that it never works in both databases."""
         moved = {cell.id: cell for cell in self._cells
                  if self._opened_by.get(cell.id, cell.database_url) != cell.database_url}
         for id in moved.keys() - self._moved:

@@ -162,8 +162,7 @@ def by_token(validate: Callable[[str], Any], catalogue: str = "/identity",
     """Return a function ``authenticate`` for ``Routed``. It validates X-Auth-Token with *validate* (of
     ``services.Identity``), and sets ``for_user`` in the context when X-Service-Token is the token of a service.
     *catalogue*: the path on this server, or the URL, at which clients get tokens; the error 401 names it. *scopes*: the
-    accepted scopes of tokens, as in ``Context.scope``; other tokens get 403, as from policies whose scope_types is
-    project."""
+    accepted scopes of tokens, as in ``Context.scope``; other tokens get 403."""
 
     def authenticate(request: Request) -> None:
         token, beside = request.headers.get("x-auth-token"), request.headers.get("x-service-token")

@@ -53,8 +53,8 @@ class AsgiServer:
 
     *mounts*: applications by prefix of the path; the longest prefix applies. *trusted*: a proxy sets X-Forwarded-For,
     -Proto and -Host. *url*: the URL that clients use; by default links begin with the host of the request, or of
-    X-Forwarded-Host. *observe* is called for each request: prefix, method, pattern of the route (empty for none),
-    status, seconds.
+    X-Forwarded-Host. *observe* is called after each request with prefix, method, pattern of the route (empty for none),
+    status and seconds.
     """
 
     def __init__(self, mounts: Mapping[str, Application], threads: int = 16, trusted: bool = False,

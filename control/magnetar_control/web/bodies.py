@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Bodies that are kept in memory: their minimum speed, and the limit of their bytes for one address.
-
-An answer that its client has not read is such a body too.
-"""
+"""Bodies of requests that are kept in memory: the minimum speed of their clients, and the limit of bytes for each
+client address. Answers that a client has not read yet count too."""
 
 from __future__ import annotations
 
@@ -44,8 +42,8 @@ class KeptBytes:
 
 
 class KeptShare:
-    """The bytes of bodies in memory for one request, until ``free``. If no other bytes are kept for its address, the
-    answer may have any size."""
+    """The bytes of one request and its answer in memory, counted for the client's address until ``free``. While nothing
+    else is counted for the address, there is no limit."""
 
     def __init__(self, counter: KeptBytes, address: str) -> None:
         self._kept, self._address, self._size = counter, address, 0

@@ -98,9 +98,9 @@ class LimitedHttp(HttpToolsProtocol):
 
 async def send_whole_answer(cycle: RequestResponseCycle, status: int, headers: Sequence[tuple[bytes, bytes]],
                             body: bytes) -> None:
-    """Send the answer to the request of *cycle* in one write, with the effect of the two messages of ASGI. *headers*:
-    names in lower case; Content-Length for an answer with a body. Raises ``ValueError`` for a header with a control
-    character."""
+    """Send the answer to the request of *cycle* in one write, in place of ASGI's two messages. *headers*: names in
+    lower case; Content-Length for an answer with a body. Raises ``ValueError`` for a header with a control character.
+    """
     cycle.scope.pop("extensions")  # it refers to the cycle, which would stay until the next garbage collection
     if cycle.flow.write_paused and not cycle.disconnected:
         await cycle.flow.drain()

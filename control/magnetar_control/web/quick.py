@@ -139,7 +139,7 @@ def _tell(answered: Answered, how: Callable[[Any], None], outcome: object) -> No
 
 
 def _again(request: Request, like: Request, answer: Answer) -> Answer:
-    """Return a copy, with the id of *request*, of *answer* to the identical request *like*."""
+    """Return a copy of *answer*, which was made for the identical request *like*, with the id of *request*."""
     request.context, request.extra = like.context, like.extra
     headers = {name: request.id if value == like.id else value for name, value in answer.headers.items()}
     return Answer(answer.content, answer.status, headers, answer.media_type)

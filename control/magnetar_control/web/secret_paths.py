@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Paths in the form of logs: without the secrets that some of Nova's paths contain."""
+"""Paths of requests for logs, without the secrets that some of Nova's paths contain."""
 
 from __future__ import annotations
 

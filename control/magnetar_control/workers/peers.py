@@ -97,7 +97,8 @@ class _PeerConnection(http.client.HTTPConnection):
 
 
 class WorkerPages(Application):
-    """The page of an API process with its metrics for the other processes of the service. Other callers get 404."""
+    """The application that shows an API process's metrics to the other processes of the service; other callers get 404.
+    """
 
     def __init__(self, peers: Peers, metrics: Metrics) -> None:
         self.peers, self.metrics = peers, metrics
@@ -112,7 +113,7 @@ class WorkerPages(Application):
 
 
 class MainPages:
-    """A server of the parent's metrics for its API processes, until ``close``."""
+    """A server that shows the metrics of the parent process to its API processes, until ``close``."""
 
     def __init__(self, peers: Peers, metrics: Metrics) -> None:
         class Handler(BaseHTTPRequestHandler):

@@ -93,7 +93,7 @@ class ApiWorkers:
         log.info("%d API processes serve on %s", len(self._sockets), self.settings.listen)
 
     def _begin(self, number: int) -> ApiWorker | None:
-        """Start the worker *number* and return it; return ``None`` if the service ends."""
+        """Start the worker *number* and return it; return ``None`` if the service is stopping."""
         with self._lock:
             if self._over.is_set():
                 return None

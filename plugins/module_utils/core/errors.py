@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""One class per meaning of failure, used for HTTP answers, Ansible results and the audit log.
+"""Error classes, one for each kind of failure, for HTTP answers, Ansible results and the audit log.
 
 The class docstring is the default message; ``code`` is the stable word in answers, ``status`` the HTTP status. A
 message has three parts: the failure, its reason, and the remedy.

@@ -90,7 +90,7 @@ _TEXT = string.printable.encode() + b"\x1c\x1d\x1e\x1f"
 
 
 def disk_formats(head: bytes) -> set[str]:
-    """Return the disk formats whose signatures content beginning with *head* has; empty for raw content."""
+    """Return the disk formats whose signatures are in *head*, the beginning of the content; empty for raw content."""
     formats = {name for at, magic, name in SIGNATURES if head[at:at + len(magic)] == magic}
     return formats | {"vmdk"} if _describes_vmdk(head) else formats
 

@@ -62,7 +62,7 @@ def filter_reader(value: Value) -> Optional[Callable[[str, str], Any]]:
 
 
 def filter_texts(value: Any) -> list[str]:
-    """Return the accepted texts for ``fits_filters`` from *value*, the result of a ``filter_reader`` function."""
+    """Return *value*, a filter as parsed by ``filter_reader``'s function, as the list of texts for ``fits_filters``."""
     return [_text(alternative) for alternative in (value if isinstance(value, list) else [value])]
 
 

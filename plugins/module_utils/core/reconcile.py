@@ -137,7 +137,9 @@ class Change:
         return dict(base, **merged)
 
     def fixed(self, old: Mapping[str, Any], want: Mapping[str, Any]) -> list[str]:
-        """Return the names of immutable fields that differ between *old* and *want* without permission."""
+        """Return the names of immutable fields that differ between *old* and *want*, except where the kind or the
+        caller (permission ``force``) allows the change.
+        """
         return [f.name for f in self.kind.settable()
                 if f.fixed and f.compared and f.name != "id" and old.get(f.name) != want.get(f.name)
                 and not self.kind.changes(f.name, old.get(f.name), want.get(f.name))
@@ -176,8 +178,8 @@ class Change:
         return policy
 
     def allowed(self, rebuild: bool) -> Document:
-        """Return the caller's permissions, which the planner reads together with the current state; empty when the
-        caller allows nothing. *rebuild*: whether the resource will be rebuilt.
+        """Return the caller's permissions in the form in which the planner reads them; empty when the caller allows
+        nothing. *rebuild*: whether the resource will be rebuilt.
         """
         allowed: Document = {"allow_reboot": True} if self.permissions.get("allow_reboot") else {}
         if rebuild:

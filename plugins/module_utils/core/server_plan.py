@@ -141,8 +141,8 @@ def _files(want: Document, have: Document, sizes: Sequence[str]) -> Iterator[str
 
 
 def _drives(want: Document, have: Document, power: str, rescues: Sequence[str]) -> Iterator[str]:
-    """Yield the verbs that write config drives, after libvirt has assigned the addresses of devices. *power*: the power
-    state at that point of the plan.
+    """Yield the verbs that write config drives, after libvirt has assigned the addresses of devices, and that remove
+    the admin password where none is written. *power*: the power state at that point of the plan.
     """
     password, changed = want.get("admin_pass") is not None, have.get("drive") not in (None, drive_digest(want))
     verbs = []

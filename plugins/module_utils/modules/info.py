@@ -97,8 +97,8 @@ class InfoModule(Module):
         return query, tests
 
     def _keys(self, filterable):
-        """Return the names of further filters of this kind, which the module itself applies, each with the field that
-        it tests. Without *filterable*, fields by which the API filters.
+        """Return the filters of this kind that the module itself applies: by name, the field that each tests.
+        *filterable*: the names of the fields by which the API filters; these are left out.
         """
         listed = [f.name for f in self.kind.fields if "list" in f.on]
         return {name: field for name, field in _KEYS.items() if field in listed and name not in filterable

@@ -42,8 +42,8 @@ _MEMBERS = select(aggregate_hosts.c.aggregate_id, aggregate_hosts.c.host).where(
 
 
 def fetch_aggregate_rows(connection: Connection, *, lock: bool = False) -> list[Aggregate]:
-    """Return all aggregates by id. *lock*: lock their rows until the transaction ends. Uses two queries, or one when
-    there are no aggregates."""
+    """Return all aggregates, ordered by id. *lock*: lock their rows until the transaction ends. Uses two queries, or
+    one when there are no aggregates."""
     return _made(connection, _EVERY.with_for_update() if lock else _EVERY)
 
 

@@ -36,7 +36,7 @@ def remove_conductor_row(database: Database, holder: str) -> None:
 
 
 def fetch_conductor_rows(connection: Connection) -> Sequence[Any]:
-    """Return the name of each conductor and the time of its last heartbeat (``seen_at``), by name."""
+    """Return the name of each conductor and the time of its last heartbeat (``seen_at``), ordered by name."""
     return connection.execute(select(conductors.c.name, func.max(conductors.c.seen_at).label("seen_at")).group_by(
         conductors.c.name).order_by(conductors.c.name)).all()
 

@@ -56,8 +56,8 @@ _DRAIN, _SERVERS = DrainRow.selection(drains), DrainedServer.selection(drained_s
 
 
 def begin_drain_row(connection: Connection, host: str, **values: Any) -> None:
-    """Record that *host* must be drained. For a host with a drain, this begins the next round, in which the servers
-    that stay are tried again. *values*: reason, request_id, user_id, project_id."""
+    """Record that *host* must be drained. For a host with a drain, this begins the next round, in which servers that
+    could not be moved are tried again. *values*: reason, request_id, user_id, project_id."""
     new = INSERT[connection.dialect.name](drains).values(host=host, state=DRAINING, round=1, started_at=utc_now(),
                                                          **values)
     connection.execute(new.on_conflict_do_update(index_elements=["host"], set_={

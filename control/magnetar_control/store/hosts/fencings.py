@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """The last fencing of each host: a row that is written before a fence agent runs, and completed with the result.
 
-``claim_fencing`` gives the row to one *attempt*. All later writes of the attempt fail once another one has the row,
-which may happen after ``busy_until``: the process that made the attempt has died."""
+``claim_fencing`` gives the row to one *attempt* until ``busy_until``. After that time another attempt may take the row
+(the process of the first has died); all later writes of the first attempt then fail.
+"""
 
 from __future__ import annotations
 
@@ -58,14 +59,15 @@ def fetch_fencing_row(connection: Connection, host: str, *, lock: bool = False) 
 
 
 def fetch_fencing_rows(connection: Connection) -> list[FencingRow]:
-    """Return the last fencings of all hosts, by name."""
+    """Return the last fencings of all hosts, ordered by host."""
     return FencingRow.several(connection.execute(FencingRow.selection(fencings).order_by(fencings.c.host)))
 
 
 def claim_fencing(connection: Connection, host: str, attempt: str, *, agent: str, by: str, seconds: float,
                   to_fence: bool) -> bool:
-    """Give the fencing of a host to *attempt* for *seconds*; return ``False`` while another attempt has it. *to_fence*:
-    the host is fenced, and not switched on. From now on its power is unknown (``confirmed_at``)."""
+    """Give the row of a host to *attempt* for *seconds*; return ``False`` while another attempt has it. *to_fence*: the
+    attempt fences the host with the fence agent *agent*, requested by *by*; otherwise it switches the host on. Clears
+    ``confirmed_at``: from now on the power of the host is unknown."""
     columns: dict[str, Any] = {"attempt": attempt, "busy_until": utc_now(seconds), "confirmed_at": None}
     if to_fence:
         columns |= {"agent": agent, "requested_at": utc_now(), "requested_by": by, "ended_at": None, "message": "",

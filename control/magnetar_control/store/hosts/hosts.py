@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Hosts, and the hosts of servers and groups: the scheduler's view of the API database.
+"""Hosts, and which hosts the servers and members of groups are on: what the scheduler reads from the API database.
 
 ``host_row`` has a class of rows for each selection of columns.
 """
@@ -64,14 +64,14 @@ _NAMED = _rows((hosts.c.name == bindparam("host")) | (hosts.c.id == bindparam("h
 
 def fetch_host_rows(connection: Connection, cell_id: str | None = None,
                     ids: Collection[str] | None = None) -> list[HostRow]:
-    """Return all hosts by name. *cell_id*, *ids*: only the hosts of this cell, only these uuids."""
+    """Return all hosts, ordered by name. *cell_id*, *ids*: only the hosts of this cell, only these uuids."""
     where = [] if cell_id is None else [hosts.c.cell_id == cell_id]
     where += [] if ids is None else [hosts.c.id.in_(list(ids))]
     return HostRow.several(connection.execute(_rows(*where) if where else _EVERY))
 
 
 def fetch_hosts_without_reports(connection: Connection) -> list[HostRow]:
-    """Return all hosts by name, with ``None`` in place of the agents' reports, which are most of a row."""
+    """Return all hosts, ordered by name, with ``None`` in place of the agents' reports, which are most of a row."""
     return HostRow.several(connection.execute(_WITHOUT_REPORTS))
 
 
@@ -81,7 +81,7 @@ def fetch_host_summaries(connection: Connection) -> list[HostSummary]:
 
 
 def fetch_every_host(connection: Connection, row_class: type[Selected]) -> list[Selected]:
-    """Return all hosts by number, with the columns of *row_class*."""
+    """Return all hosts, ordered by number, with the columns of *row_class*."""
     return row_class.several(connection.execute(_selection(row_class.columns)))
 
 
@@ -93,8 +93,8 @@ def _selection(columns: tuple[str, ...]) -> Select[Any]:
 def fetch_host_page(connection: Connection, row_class: type[ServiceRow], *, limit: int | None = None,
                     after: int | None = None, column: str | None = None,
                     values: Collection[Any] = ()) -> list[ServiceRow]:
-    """Return at most *limit* hosts by number, after the number *after*, with the columns of *row_class*. *column*,
-    *values*: only hosts with one of *values* in *column*."""
+    """Return at most *limit* hosts, ordered by number, after the number *after*, with the columns of *row_class*.
+    *column*, *values*: only hosts with one of *values* in *column*."""
     parameters = {"after": after, "values": list(values)}
     query = _page(row_class.columns, after is not None, column).limit(limit)
     return row_class.several(connection.execute(query, parameters))
@@ -204,8 +204,8 @@ def _lacks(info: Mapping[str, Any]) -> bool:
 
 
 def _shape(info: Mapping[str, Any]) -> tuple[Any, ...]:
-    """Return the parts of an agent's report that raise the host's generation: its traits, and the providers below the
-    host without their used amounts."""
+    """Return the parts of an agent's report whose changes raise the host's generation: its traits, and the providers
+    below the host without their used amounts."""
     return info.get("traits"), [{**provider, "held": None} for provider in info.get("providers") or ()]
 
 

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The rows that the check of room to fail reads: the servers of some hosts, and what their groups and hints refer to.
+"""The rows for ``scheduler.room``, which checks whether other hosts have room for the servers of a failed host: the
+servers of some hosts, and what their groups and hints refer to.
 
 Each function answers for many servers with one query.
 """
@@ -32,7 +33,8 @@ _SERVERS = select(*servers.c[_COLUMNS])
 
 
 class GroupOfHosts(NamedTuple):
-    """A server group without members (``group``), and the hosts where each member has claims, by uuid."""
+    """A server group without members (``group``), and the names of the hosts where each member has claims, by the
+    member's uuid."""
 
     group: Group
     hosts: dict[str, list[str]]

@@ -83,8 +83,8 @@ def _last_seen(database: Database, silence: float) -> LastSeen:
 
 
 def _hosts_last_seen(database: Database, silence: float, names: Sequence[str]) -> LastSeen:
-    """Return when the hosts *names* of a cell were last seen, without its conductors. A host is down after *silence*
-    seconds without a heartbeat."""
+    """Return when the hosts *names* of a cell were last seen (no conductors). A host is down after *silence* seconds
+    without a heartbeat."""
     with database.read() as connection:
         late = _late_time(database, connection, silence)
         host_rows = connection.execute(_SEEN_OF, {"names": names}).all()
@@ -101,8 +101,8 @@ def _last_seen_of(rows: Sequence[Row[Any, Any, Any]], late: str,
 
 
 def fetch_service_rows(store: Store, default_zone: str, silence: float) -> list[Service]:
-    """Return all services: compute hosts by number, then conductors by name. A service is down after *silence* seconds
-    without a heartbeat."""
+    """Return all services: compute hosts ordered by number, then conductors by name. A service is down after *silence*
+    seconds without a heartbeat."""
     with store.api.read() as connection:
         rows = hosts.fetch_every_host(connection, ServiceHost)
         zones = aggregates.fetch_host_zones(connection)

@@ -21,7 +21,7 @@ _ACTED = select(actions.c.id, actions.c.server_id).where(actions.c.id > bindpara
 
 class AuditMark(NamedTuple):
     """The progress of the audit. *position*: where the slow pass over all rows continues (see ``audit_pages``); empty
-    at its beginning. *action_id*: the last action whose server was audited because the action may have changed it."""
+    at its beginning. *action_id*: the last action after which its server was audited."""
 
     position: str
     action_id: int

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Rows of servers' tags and addresses, so that filters of lists find servers by an index. Responses show the documents
-in ``servers`` instead.
+"""Copies of servers' tags and addresses, one row each, so that filters of lists find servers by an index. Responses
+show the JSON columns of ``servers`` instead.
 
-Only servers with tags have rows of tags. A server may have rows of addresses that it no longer has, so lists also test
-the document. The rows are removed with the server's row.
+A server without tags has no rows of tags. A server may have rows of addresses that it no longer has, so lists also test
+the JSON column. The rows are removed with the server's row.
 """
 
 from __future__ import annotations

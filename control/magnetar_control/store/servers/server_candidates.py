@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The servers that a filter accepts, if they are few: found by the filter's index, before a list reads and sorts them.
+"""Candidates for a list of servers: the servers that an indexed filter accepts. If they are few, the list reads only
+these.
 
-SQLite has no statistics that tell a frequent value from a rare one, so it reads all servers in the order of the list
-and tests each one. With few candidates, the list reads only these. PostgreSQL chooses by its statistics, except for
-addresses, which are no column.
+SQLite has no statistics that tell a frequent value from a rare one, so it would read all servers in the order of the
+list and test each one. PostgreSQL chooses by its statistics, except for addresses, which are not a column of
+``servers``.
 """
 
 from __future__ import annotations
@@ -67,7 +68,7 @@ def candidate_conditions(connection: Connection, request: ServerListRequest, gon
 
 
 def _each_of(kind: str, texts: Sequence[str]) -> Any:
-    """Return the column of a table with these *texts* as rows, from one parameter."""
+    """Return an SQL column that has each of *texts* as a row. All texts are one parameter of the query."""
     rows = func.unnest(literal(texts, ARRAY(String))) if kind == "postgresql" else func.json_each(
         orjson.dumps(texts).decode())
     table = rows.table_valued(column("value", String), name="each_text")
@@ -75,9 +76,10 @@ def _each_of(kind: str, texts: Sequence[str]) -> Any:
 
 
 def _address_queries(kind: str, request: ServerListRequest) -> list[Select[Any]]:
-    """Return queries for ids of servers with a requested address, perhaps several times each; empty without such a
-    filter. The first reads the addresses with the beginnings that an expression accepts (``address_prefixes``). The
-    second is for an expression that accepts too many of these, and tests the addresses of the project, or all."""
+    """Return queries for the ids of servers with a requested address, in the order to try them; an id may appear
+    several times. Empty without such a filter. The first query searches an index for the beginnings of addresses that
+    the expression accepts (``address_prefixes``). The second, also for expressions that accept too many, tests the
+    addresses of the project, or all."""
     version, pattern = next(((version, pattern) for version, pattern in request.addresses.items() if pattern), (0, ""))
     if not pattern:
         return []
@@ -99,8 +101,8 @@ def _address_queries(kind: str, request: ServerListRequest) -> list[Select[Any]]
 
 def address_prefixes(pattern: str) -> list[str] | None:
     """Return all possible beginnings of the IPv4 addresses that the expression *pattern* accepts. Return ``None`` for
-    more than ``MOST_PREFIXES`` of them, and for an expression that is not numbers between dots, of which the first and
-    the last may be cut off."""
+    more than ``MOST_PREFIXES`` of them, and for an expression other than numbers with dots between them (the first and
+    the last may be parts of numbers)."""
     parts = parse_wildcards(pattern)
     if parts is None:
         return None
@@ -124,8 +126,8 @@ def address_prefixes(pattern: str) -> list[str] | None:
 
 
 def _readings(texts: list[str]) -> Iterator[list[str]]:
-    """Yield the numbers of an address that the expression of these *texts* between dots describes. A dot matches any
-    character, also a digit: "1.5" stands for the two numbers, and for 105, 115 … 195."""
+    """Yield each way to read the expression *texts*, split at its dots, as numbers of an address. A dot matches any
+    character, so it may be a digit: "1.5" is read as the two numbers, and as 105, 115 … 195."""
     yield texts
     for at, (left, right) in enumerate(pairwise(texts)):
         if len(left) == len(right) == 1 and left in "12":

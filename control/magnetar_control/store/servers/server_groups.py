@@ -35,7 +35,7 @@ def fetch_server_group_row(connection: Connection, id: str) -> ServerGroupRow | 
 
 def fetch_server_group_rows(connection: Connection, project: str | None, limit: int,
                             offset: int = 0) -> list[ServerGroupRow]:
-    """Return at most *limit* groups of a project, or of all, by creation time, after the first *offset*."""
+    """Return at most *limit* groups of a project, or of all, ordered by creation time, after the first *offset*."""
     question = select(server_groups).order_by(server_groups.c.created_at, server_groups.c.id)
     if project is not None:
         question = question.where(server_groups.c.project_id == project)

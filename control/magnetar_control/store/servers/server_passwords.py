@@ -29,8 +29,8 @@ def password_digest(password: str) -> str:
 
 def fetch_differing_passwords(connection: Connection, host: str,
                               host_passwords: Mapping[str, str]) -> list[tuple[Any, bool]]:
-    """Return the rows of the host's servers whose stored password differs from the reported one in *host_passwords* (by
-    uuid); and with each, whether the reported password was cleared before."""
+    """Return the rows of servers on *host* whose stored password differs from the one that the host reports in
+    *host_passwords* (by uuid), each with whether the reported password was cleared before."""
     rows = connection.execute(_TOLD, {"ids": list(host_passwords), "at": host}).all() if host_passwords else []
     return [(row, row.cleared_password == password_digest(host_passwords[row.id])) for row in rows
             if row.password != host_passwords[row.id]]

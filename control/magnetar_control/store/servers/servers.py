@@ -235,8 +235,8 @@ def update_server_row(connection: Connection, id: str, **values: Any) -> None:
 
 
 def end_consoles(connection: Connection, id: str, vm_state: str | None) -> None:
-    """Remove a server's console tokens if its new *vm_state* allows no consoles: no token of this run of the guest may
-    open a console of the next run. Do nothing for ``None``: the vm_state stays."""
+    """Remove a server's console tokens if its new *vm_state* (``None``: unchanged) allows no consoles, so that no token
+    of this run of the guest opens a console of the next run."""
     if vm_state is not None and vm_state not in ACTIONS["remote_console"].states:
         consoles.remove_console_tokens(connection, id)
 
@@ -254,8 +254,8 @@ def update_list_column(connection: Connection, id: str, column: str,
 
 
 def update_server_progress(connection: Connection, id: str, own_states: tuple[str, ...] = (), **values: Any) -> None:
-    """Set columns of a server for a running action, whose task_states are *own_states*; documents as JSON text. If a
-    deletion or an overtaking action has set the task_state, it stays."""
+    """Set columns of a server for a running action, whose task_states are *own_states*; documents as JSON text. A
+    task_state that a deletion or an overtaking action has set is not changed."""
     connection.execute(*_progress(id, own_states, values))
     save_filter_rows(connection, id, values)
     end_consoles(connection, id, values.get("vm_state"))
@@ -407,8 +407,8 @@ def insert_scheduled_servers(connection: Connection, leaving: Sequence[tuple[Lea
     """Insert servers that leave cell0 into their cell, each with its host, and return them. Skip servers that are
     already there.
 
-    The create actions are queued again. With *begin*, which inserts actions as running ones and returns their rows,
-    they are started, and the servers get the task_state of ``build_task_state``.
+    The create actions are queued again. *begin*: a function that inserts them as running actions instead and returns
+    their rows; the servers then get the task_state of ``build_task_state``.
     """
     new, creations, other_actions = [], [], []
     for leaving_server, host in leaving:
@@ -439,8 +439,8 @@ def insert_scheduled_servers(connection: Connection, leaving: Sequence[tuple[Lea
 
 
 def _entered(connection: Connection, new: Sequence[Mapping[str, Any]]) -> dict[str, ServerRow]:
-    """Insert servers into a cell; return their rows by uuid. The result is empty if a single server is given that is in
-    the cell already, as may happen after a crash."""
+    """Insert servers into a cell; return their rows by uuid. A single server that is in the cell already, as may happen
+    after a crash, is left out."""
     if len(new) == 1:
         row = insert_if_absent_returning(connection, servers, **new[0])
         return {} if row is None else {row.id: ServerRow(row)}

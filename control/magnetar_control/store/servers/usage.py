@@ -46,8 +46,9 @@ def fetch_servers_of_period(store: Store, begin: str, end: str, *, project: str 
     """Return the servers (``COLUMNS``) of a *project*, or of all, that existed between two times, including deleted
     ones: at most *limit*, by project and uuid. Servers in cell0 never ran.
 
-    Sends one query to each cell for a page in the order of projects, or two for all servers if they are few, after at
-    most three queries that find out whether they are."""
+    In each cell, at most three queries find out whether the servers of the period are few. If so, two queries read them
+    all; otherwise one query reads a page.
+    """
     def asked(database: Database) -> Sequence[Any]:
         conditions = period_conditions(begin, end)
         with database.read() as connection:
@@ -72,8 +73,8 @@ def fetch_servers_of_period(store: Store, begin: str, end: str, *, project: str 
 
 
 def _conditions_of_few(connection: Connection, begin: str, end: str) -> list[Sequence[ColumnElement[bool]]] | None:
-    """Return conditions of which at least one holds for each server that existed in a period: of live servers, and of
-    deleted ones, each with an index and for at most ``MOST`` servers. Return ``None`` if there are more."""
+    """Return two tuples of conditions, for live and for deleted servers, which together select all servers that existed
+    in a period. Each uses an index and selects at most ``MOST`` servers. Return ``None`` if there are more."""
     created = servers.c.created_at < format_moment(datetime.fromisoformat(end) + CLOCK_SKEW)
     kinds: Sequence[Sequence[Sequence[ColumnElement[bool]]]] = (
         [(LIVE, created)], [(GONE, created), (servers.c.terminated_at > begin,)])

@@ -26,8 +26,8 @@ class Spec(NamedTuple):
     """A known extra spec of flavors, or property of images. *name*, *value* and *usual* are regular expressions of the
     whole text; *usual* matches values that request the default of every server. *acts*: the parts of Magnetar that act
     on it. *lacks*: the missing part, where no part acts. *row*: the row of the ``hardware`` field that it sets.
-    *exists*: a check of the text in the group ``what`` of *name*, where the valid texts are too many for a regular
-    expression. *ignored*: Nova does not know the name and ignores it.
+    *exists*: a check of the part of the name that the group ``what`` of *name* matches, such as a trait, where the
+    valid texts are too many for a regular expression. *ignored*: Nova does not know the name and ignores it.
     """
 
     name: str

@@ -312,8 +312,8 @@ def _place_cell(host: HostCell, guest: GuestCell, needs: Needs, emulator: bool) 
 
 
 def _choose_cpus(host: HostCell, count: int, threads: str) -> list[int]:
-    """Return *count* free dedicated CPUs of the cell *host*, or raise ``NoFit``. *threads*: ``require`` or ``prefer``
-    threads of the same cores, or ``isolate``, which needs a host without threads.
+    """Return *count* free dedicated CPUs of the cell *host*, or raise ``NoFit``. *threads*: the policy for threads of
+    the same cores: ``require``, ``prefer``, or ``isolate``, which needs a host with one thread per core.
     """
     if not count:
         return []
@@ -333,7 +333,9 @@ def _choose_cpus(host: HostCell, count: int, threads: str) -> list[int]:
 
 
 def _page_size(host: HostCell, memory_mb: int, size: str) -> int:
-    """Return the KiB of a page for *memory_mb* in *host*. *size*: the requested page size. Raises ``NoFit``."""
+    """Return the size in KiB of the pages for *memory_mb* of memory in the cell *host*. *size*: the requested page
+    size. Raises ``NoFit``.
+    """
     sizes = sorted((kib for kib in host.pages if kib > SMALL_KIB), reverse=True)
     accepted = {"": [SMALL_KIB], SMALL: [SMALL_KIB], LARGE: sizes, ANY_SIZE: [*sizes, SMALL_KIB]}.get(size)
     for kib in [int(size)] if accepted is None else accepted:

@@ -49,8 +49,8 @@ def raise_file_limit() -> int:
 
 
 class ConnectionPlace:
-    """One unit of a client address's limit of connections, used by one connection until ``free``. *refused*: the error
-    when the limit is reached; *told*: whether the client gets the error as an answer.
+    """The place of one connection in the limit of its client's address, held until ``free``. *refused*: the error when
+    the limit is reached; *told*: whether the client gets the error as an answer.
     """
 
     def __init__(self, counted: Optional[Counter[str]], source: str, refused: Optional[TooManyRequests] = None,

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Forwarding of bytes in both directions until either side ends, for consoles of the agent and of the API."""
+"""The run of coroutines until the first of them ends: consoles of agent and API forward bytes in both directions until
+either side ends.
+"""
 
 from __future__ import annotations
 

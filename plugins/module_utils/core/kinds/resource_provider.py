@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""resource_provider and trait: the inventory of a cloud's host for claims of servers, and its properties and
-capabilities.
+"""resource_provider and trait: what a cloud's host offers to servers, as in Placement: its inventories and its traits
+(properties and capabilities).
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""share_attachment: a folder of hosts that a server of a cloud mounts."""
+"""share_attachment: a share (a folder that hosts provide) which a server of a cloud mounts."""
 
 from __future__ import annotations
 
