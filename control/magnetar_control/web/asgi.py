@@ -154,7 +154,7 @@ class AsgiServer:
     async def _answer(self, application: Application, request: Request, receive: Any,
                       holds: tuple[ConnectionPlace | None, KeptShare], refused: MagnetarError | None) -> Answer:
         """Read the request's body, unless the handler does, and return the answer. *holds*: the request's place among
-        the connections, and its share of the memory. *refused*: the reason to refuse the connection."""
+        the connections, and its share of the memory. *refused*: the error if the connection is refused."""
         try:
             if refused:
                 raise Fault(refused.status, refused.message, **refused.details)
@@ -180,8 +180,8 @@ class AsgiServer:
                                                            f"{request.id}."))
 
     async def _body(self, application: Application, request: Request, receive: Any, share: KeptShare) -> Answer | None:
-        """Read the body of a request into ``request.content``. Return the refusal if the sender may not send the
-        request, otherwise ``None``. Raises ``Fault``."""
+        """Read the body of a request into ``request.content``, and count its bytes in *share*. Return the refusal if
+        the sender may not send the request, otherwise ``None``. Raises ``Fault``."""
         if not ("content-length" in request.headers or "transfer-encoding" in request.headers) or (
                 application.streams(request.method, request.path)):
             return None
@@ -290,7 +290,7 @@ class AsgiServer:
 
 
 async def _in_pieces(send: Any, body: bytes) -> None:
-    """Send *body*. A piece is sent when the client has read most of the piece before it."""
+    """Send *body* in pieces, each as soon as the client has read most of the piece before it."""
     for at in range(0, len(body) - PIECE, PIECE):
         await send({"type": "http.response.body", "body": body[at:at + PIECE], "more_body": True})
     last = max(0, (len(body) - 1) // PIECE * PIECE)
@@ -314,7 +314,8 @@ def _path(scope: Mapping[str, Any]) -> str:
 
 
 async def _sent(sending: Any, clock: Clock, size: int) -> None:
-    """Wait until the coroutine *sending* has sent *size* bytes to the client. Raises ``TooSlow``."""
+    """Wait until the coroutine *sending* has sent *size* bytes to the client. *clock* measures the wait. Raises
+    ``TooSlow``."""
     task = asyncio.ensure_future(sending)
     try:
         while not task.done():

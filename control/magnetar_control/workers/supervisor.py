@@ -149,8 +149,8 @@ class ApiWorkers:
 
 
 def serve_with_workers(settings: Settings, count: int, with_conductor: bool, read: Callable[[], Settings]) -> None:
-    """Run ``magnetar serve`` or ``api`` with several API processes until SIGTERM. SIGHUP replaces them by processes
-    with the settings that *read* returns."""
+    """Run ``magnetar serve`` (*with_conductor*) or ``api`` with *count* API processes until SIGTERM. SIGHUP replaces
+    them by processes with the settings that *read* returns."""
     signals: SimpleQueue[int] = SimpleQueue()
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, lambda caught, _frame: signals.put(caught))

@@ -194,7 +194,7 @@ class Kind:
 
     @classmethod
     def changes(cls, _name: str, _old: Any, _new: Any) -> bool:
-        """Return whether the immutable field *_name* may change from *_old* to *_new* after all; by default, never."""
+        """Return whether this change of the immutable field *_name* is allowed as an exception; by default, never."""
         return False
 
     @classmethod

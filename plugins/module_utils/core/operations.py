@@ -74,7 +74,9 @@ class Operation:
         self.gives_way: Callable[[], AbstractContextManager[None]] = nullcontext
 
     def advance(self, done: int, total: Optional[int] = None, unit: str = "bytes", phase: Optional[str] = None) -> None:
-        """Report that *done* of *total* (``None``: unknown) is done, in *unit*. Raises ``Cancelled`` after a cancel."""
+        """Report that *done* of *total* (``None``: unknown) is done, in *unit*, and the *phase* of the work (default:
+        the same as before). Raises ``Cancelled`` after a cancel.
+        """
         self.raise_if_cancelled()
         self.progress = {"done": done, "total": total, "unit": unit, "phase": phase or self.progress["phase"]}
 

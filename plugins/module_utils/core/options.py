@@ -112,7 +112,8 @@ def plugin_documentation(fields: Iterable[Field]) -> dict[str, Any]:
 def check_options(options: Iterable[Field], params: Mapping[str, Any], prefix: str = "") -> None:
     """Check the rules of *options* that an argument spec cannot express: the range of numbers, and non-empty texts.
 
-    Raises ``InvalidField``. The agent checks fields of kinds.
+    Raises ``InvalidField``; *prefix* precedes the name of the option in the error. Fields of kinds are checked by the
+    agent.
     """
     for name, option in _visible(options):
         if params.get(name) is not None and isinstance(option, Option) and _bounded(option.value):

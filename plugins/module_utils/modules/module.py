@@ -19,7 +19,8 @@ class Module:
 
     ``kind`` is the module's ``Kind``, if any. ``rules`` are keyword arguments of ``AnsibleModule``. ``files`` names
     options that are files on the machine where the module runs. ``masked`` names options whose value is hidden in the
-    result's invocation. ``cloud_only``: only a cloud supports the module, as for the kinds of clouds.
+    result's invocation. ``cloud_only``: only a cloud supports the module; always the case for a kind in
+    ``CLOUD_KINDS``.
     """
 
     name = ""

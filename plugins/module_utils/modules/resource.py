@@ -88,6 +88,8 @@ class ResourceModule(Module):
         return results.module_result(self.kind.noun, params.get("name") or key, answer, diff_mode)
 
     def ensure(self, client, key, params, waiting):
-        """Send the request, and return the answer. A kind that needs more than one call overrides this."""
+        """Send the request, and return the answer. *waiting*: further arguments of ``Client.ensure``. A kind that needs
+        more than one call overrides this.
+        """
         return client.ensure(self.kind.noun, key, self.want(params), merge=self.merge(params),
                              **self.allowed(params), **waiting)

@@ -7,8 +7,8 @@ from ..core.errors import MagnetarError
 
 
 def module_result(noun, label, answer, diff_mode):
-    """Return the module's result for *answer*, the API's answer to an ensure: ``changed``, ``<noun>``, ``actions``,
-    ``changes``, ``request_id``, ``diff``, …
+    """Return the module's result for *answer*, the API's answer to an ensure of the *noun* called *label*: ``changed``,
+    ``<noun>``, ``actions``, ``changes``, ``request_id``, ``diff``, …
 
     An answer with only an operation (``wait: false``) counts as changed, since work is in progress.
     """

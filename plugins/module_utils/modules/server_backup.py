@@ -56,8 +56,8 @@ class ServerBackupModule(Module):
 
 
 def _check(params, absent):
-    """Raise ``InvalidField`` for options that do not belong to the state, and for required options that are ``null``
-    (an argument spec accepts null).
+    """Raise ``InvalidField`` for options that do not belong to the state (*absent* or present), and for required
+    options that are ``null`` (an argument spec accepts null).
     """
     for name in () if absent else ("backup_type", "rotation"):
         if params[name] is None:

@@ -62,13 +62,13 @@ def read_cell_hosts(silence: float, flavors: bool, database: Database) -> CellLo
 
 
 def io_ops(connection: Connection) -> dict[str, int]:
-    """Return the number of servers on each host of a cell whose task_state means that they keep the host's disks busy
+    """Return, for each host of a cell, the number of servers with a task_state that keeps the host's disks busy
     (``HEAVY``); hosts without such servers are absent."""
     return dict(connection.execute(_IO_OPS).all())
 
 
 def flavor_names(connection: Connection) -> dict[str, set[str]]:
-    """Return the names of the flavors of the servers on each host of a cell; hosts without servers are absent."""
+    """Return, for each host of a cell, the names of its servers' flavors; hosts without servers are absent."""
     names_by_host: dict[str, set[str]] = {}
     for host, flavor in connection.execute(_FLAVORS):
         names_by_host.setdefault(host, set()).add(str(orjson.loads(flavor)["name"]))

@@ -17,8 +17,8 @@ FORGOTTEN = 60.0
 
 
 def write_conductor_heartbeat(database: Database, holder: str, name: str) -> None:
-    """Write a heartbeat of the conductor *holder* called *name*, and remove the rows of dead conductors of that
-    name."""
+    """Write a heartbeat of the conductor called *name*, whose process has the id *holder*, and remove the rows of dead
+    conductors of that name."""
     with database.write() as connection:
         query = INSERT[database.kind](conductors).values(
             holder=holder, name=name, started_at=database.clock(), seen_at=database.clock())

@@ -102,8 +102,8 @@ def hold_fenced_host(connection: Connection, host: str, attempt: str, message: s
 
 
 def release_fenced_host(connection: Connection, host: str, attempt: str, message: str) -> bool:
-    """Record that the host may be used again, and give it back the status that it had before it was fenced. Return
-    ``False`` if another attempt has the row."""
+    """Record with *message* that the host may be used again, and restore the status (disabled, forced down) that it had
+    before it was fenced. Return ``False`` if another attempt has the row."""
     fencing = fetch_fencing_row(connection, host, lock=True)
     if fencing is None or fencing.attempt != attempt:
         return False

@@ -229,8 +229,8 @@ def fetch_child_classes(connection: Connection) -> set[str]:
 
 
 def update_host_row(connection: Connection, /, name: str, ratios: Ratios = USUAL, **values: Any) -> bool:
-    """Set columns of the host *name* that operators may set (``SETTABLE``), and the resulting limits. Return ``False``
-    when there is no such host."""
+    """Set columns of the host *name* that operators may set (``SETTABLE``), and the resulting limits. *ratios*: for
+    resources without a ratio of the host's own. Return ``False`` when there is no such host."""
     if wrong := set(values) - SETTABLE:
         raise ValueError(f"a host has no {', '.join(sorted(wrong))} to set; there are {', '.join(sorted(SETTABLE))}")
     row = HostRow.optional(connection.execute(_rows(hosts.c.name == name).with_for_update(of=hosts)).one_or_none())

@@ -101,8 +101,8 @@ def _last_seen_of(rows: Sequence[Row[Any, Any, Any]], late: str,
 
 
 def fetch_service_rows(store: Store, default_zone: str, silence: float) -> list[Service]:
-    """Return all services: compute hosts ordered by number, then conductors by name. A service is down after *silence*
-    seconds without a heartbeat."""
+    """Return all services: compute hosts ordered by number, then conductors by name. *default_zone*: of hosts without a
+    zone. A service is down after *silence* seconds without a heartbeat."""
     with store.api.read() as connection:
         rows = hosts.fetch_every_host(connection, ServiceHost)
         zones = aggregates.fetch_host_zones(connection)

@@ -12,8 +12,8 @@ from magnetar_control.store.engine.schema import add_services, is_compared
 
 
 def _render_type(kind: str, item: Any, _context: Any) -> str | bool:
-    """Return Python source for the type of a column in a generated migration: for a ``JsonColumn`` the type in the
-    database, ``Text``; ``False`` for other types, which Alembic renders."""
+    """Return Python source for a column's type in a generated migration: ``sa.Text()`` for a ``JsonColumn``; ``False``
+    for other types, which Alembic renders itself."""
     return "sa.Text()" if kind == "type" and isinstance(item, JsonColumn) else False
 
 

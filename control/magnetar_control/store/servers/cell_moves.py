@@ -91,8 +91,9 @@ def _without_id(row: StoredRow) -> dict[str, Any]:
 
 
 def _queued(row: ActionRow, host: str | None) -> dict[str, Any]:
-    """Return the columns of an action's copy in the target cell, without its id. A queued action gets *host*. A running
-    action becomes a queued one that counts one attempt: its next lease is then a retry, which ends its open events."""
+    """Return the columns of the copy of *row*, an action, in the target cell, without its id. A queued action gets
+    *host*. A running action becomes a queued one that counts one attempt: its next lease is then a retry, which ends
+    its open events."""
     values = _without_id(row)
     if row.state == "running":
         values.update(state="queued", holder=None, lease_until=None, not_before=None, attempts=1)

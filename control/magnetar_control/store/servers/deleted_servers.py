@@ -37,7 +37,7 @@ def _deleted(cutoff: str) -> Select[Any]:
 
 
 def count_purgeable_servers(database: Database, cutoff: str) -> int:
-    """Return how many servers ``purge_deleted_servers`` would remove."""
+    """Return how many servers ``purge_deleted_servers`` would remove with this *cutoff*."""
     with database.read() as connection:
         return int(connection.execute(select(func.count()).select_from(_deleted(cutoff).subquery())).scalar_one())
 
@@ -66,7 +66,7 @@ def purge_deleted_servers(store: Store, database: Database, cutoff: str, archive
 
 
 def _archive_rows(connection: Connection, ids: list[str], folder: Path) -> None:
-    """Append the rows of these servers to the files of the archive, which only their owner may read."""
+    """Append the rows of the servers *ids* to the files of the archive *folder*, which only their owner may read."""
     for name, rows in _ROWS.items():
         file = os.open(folder / f"{name}.jsonl", os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
         with os.fdopen(file, "w", encoding="utf-8") as lines:

@@ -159,8 +159,9 @@ def fetch_migration_rows(store: Store, equal: Mapping[str, Any], host: str | Non
                          newest: bool, limit: int, marker: str | None) -> tuple[Sequence[MigrationRow], bool]:
     """Return at most *limit* migrations of all cells, and whether there are more.
 
-    *equal*: values of columns. *host*: source or target. *newest*: newest first, otherwise oldest first. Raises
-    ``KeyError`` for an unknown *marker* (a uuid). Cells that do not answer are left out.
+    *equal*: values of columns. *host*: source or target. *changed_since*, *changed_before*: bounds of the last change.
+    *newest*: newest first, otherwise oldest first. Raises ``KeyError`` for an unknown *marker* (a uuid). Cells that do
+    not answer are left out.
     """
     marker_row = None
     if marker is not None:

@@ -68,7 +68,7 @@ def candidate_conditions(connection: Connection, request: ServerListRequest, gon
 
 
 def _each_of(kind: str, texts: Sequence[str]) -> Any:
-    """Return an SQL column that has each of *texts* as a row. All texts are one parameter of the query."""
+    """Return the column of an SQL table with a row for each of *texts*. All texts are one parameter of the query."""
     rows = func.unnest(literal(texts, ARRAY(String))) if kind == "postgresql" else func.json_each(
         orjson.dumps(texts).decode())
     table = rows.table_valued(column("value", String), name="each_text")

@@ -97,7 +97,8 @@ def _ask_cells(cells: Cells, request: ServerListRequest, query_cells: Callable[.
 
 def _query_cells(cells: Cells, request: ServerListRequest, *, columns: tuple[Any, ...],
                  marker_values: tuple[Any, ...] | None, timeout: float) -> Mapping[str, Rows | None]:
-    """Return the page of each of these cells by cell id. On PostgreSQL one statement answers most lists."""
+    """Return the page of each of these cells by cell id; ``None`` for a cell that does not answer. On PostgreSQL one
+    statement answers most lists."""
     if {database.kind for _cell, database in cells} == {"postgresql"}:
         parts = _parts(request, "postgresql")
         if len(parts) == 1 and not any(request.addresses.values()):
@@ -149,14 +150,14 @@ def _rows(database: Database, *, request: ServerListRequest, columns: tuple[Any,
 
 
 def _unique_order(sort: Sequence[tuple[str, bool]]) -> tuple[tuple[str, bool], ...]:
-    """Return *sort* up to the uuid, which already makes the order unique."""
+    """Return the columns of *sort* up to the uuid: this makes the order unique, so the later ones have no effect."""
     names = [name for name, _descending in sort]
     return tuple(sort[:names.index("id") + 1] if "id" in names else sort)
 
 
 def _after(sort: tuple[tuple[str, bool], ...], kind: str,
            marker_values: tuple[Any, ...] | None) -> tuple[Condition, ...]:
-    """Return the conditions for servers after the marker; empty without a marker."""
+    """Return the conditions for servers after the marker in the order *sort*; empty without a marker."""
     if marker_values is None:
         return ()
     return (_after_marker(sort, kind, tuple(value is None for value in marker_values[:len(sort)])),)
@@ -197,8 +198,8 @@ def _sorts_in_memory(sort: tuple[tuple[str, bool], ...], kind: str) -> bool:
 @lru_cache(maxsize=200)
 def _question(columns: tuple[Any, ...], sort: tuple[tuple[str, bool], ...], kind: str,
               conditions: tuple[Condition, ...]) -> PreparedQuery:
-    """Return the query of a page with these *conditions*, cached: building it takes longer than reading a short
-    list."""
+    """Return the query of a page with these *conditions* in the order *sort*, cached: building it takes longer than
+    reading a short list."""
     question: Select[Any] = select(*columns).where(*conditions).limit(bindparam("most", type_=Integer))
     for name, descending in sort:
         question = question.order_by(order_column(_sorts(name, kind), descending,

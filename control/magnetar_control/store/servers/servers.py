@@ -339,7 +339,8 @@ def request_server_action(connection: Connection, server: ServerRow, key: str, r
 def insert_action_row(connection: Connection, id: str, key: str, request_id: str, user_id: str, project_id: str,
                       args: Mapping[str, Any] | None = None, host: str | None = None, state: str = "queued",
                       message: str | None = None) -> int:
-    """Insert the action *key* of the server *id* into the queue; return the action's id."""
+    """Insert the action *key* of the server *id* into the queue, with the other arguments as its columns; return the
+    action's id."""
     inserted = connection.execute(_ASKED, {
         "request_id": request_id, "server_id": id, "action": key, "project_id": project_id, "user_id": user_id,
         "start_time": utc_now(), "updated_at": utc_now(), "state": state, "args": json_text(args or {}), "host": host,

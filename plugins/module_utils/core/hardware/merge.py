@@ -129,8 +129,8 @@ def root_device(hardware: Mapping[str, Any]) -> str:
 
 
 def merge_flavor_image(flavor: Mapping[str, Any], image: Mapping[str, Any], vcpus: int) -> dict[str, Any]:
-    """Return the values by field that *flavor* and *image* (``rows.parse_hardware_specs`` of each) request together,
-    merged by the rule of each row. Raises ``InvalidField``.
+    """Return the values, by field, that *flavor* and *image* (``rows.parse_hardware_specs`` of each) request together
+    for a server with *vcpus* virtual CPUs, merged by the rule of each row. Raises ``InvalidField``.
     """
     merged: dict[str, Any] = {}
     if "numa_nodes" in flavor and (more := sorted({"numa_cpus", "numa_mem"}.intersection(image))):

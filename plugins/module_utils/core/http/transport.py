@@ -53,7 +53,9 @@ def https_connection(host: str, port: int, context: ssl.SSLContext, timeout: flo
 
 
 def cloud_connection(address: Endpoint, ca_cert: Optional[str], validate: bool, timeout: float) -> HTTPConnection:
-    """Return a connection to a service of a cloud, not opened yet."""
+    """Return a connection to the service of a cloud at *address*, not opened yet. *ca_cert*, *validate*: see
+    ``tls_context``.
+    """
     if address.scheme == "http":
         return HTTPConnection(address.host, address.port, timeout=timeout)
     return https_connection(address.host, address.port, tls_context(ca_cert, None, None, validate), timeout)
@@ -61,7 +63,9 @@ def cloud_connection(address: Endpoint, ca_cert: Optional[str], validate: bool, 
 
 def tls_context(ca_cert: Optional[str] = None, client_cert: Optional[str] = None, client_key: Optional[str] = None,
                 validate: bool = True) -> ssl.SSLContext:
-    """Return the TLS settings of a client: TLS 1.2 or newer, and a check of the server's certificate if *validate*."""
+    """Return the TLS settings of a client: TLS 1.2 or newer, and a check of the server's certificate, by *ca_cert*, if
+    *validate*.
+    """
     context = _trusting(ca_cert)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     if not validate:

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The first revision: the tables of the API database as ``store.engine.tables`` has them, until a release keeps them as
-text (see docs/contributing.md, "Changing a table")."""
+"""The first revision of the API database. It creates the tables that ``store.engine.tables`` declares now; the release
+of 0.2.0 will write them out here (see docs/contributing.md, "Changing a table")."""
 
 from __future__ import annotations
 
