@@ -5,7 +5,7 @@ A cell that hangs blocks only its own threads. Callers wait once for such a cell
 in the background and no caller waits.
 
 One prepared query (``scatter_query``) needs no threads: PostgreSQL's cells get it over connections that are open, and
-the caller waits for all sockets together. A thread for each cell takes longer than its query.
+the caller waits for all sockets together. Passing the query to a thread for each cell would take longer than the query.
 """
 
 from __future__ import annotations

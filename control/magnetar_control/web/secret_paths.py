@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Paths of requests for logs, without the secrets that some of Nova's paths contain."""
+"""The form of request paths in logs: without the secrets that some of Nova's paths contain."""
 
 from __future__ import annotations
 

@@ -34,7 +34,8 @@ REPEATED = ("x-auth-token", "authorization", "x-request-id")
 
 @dataclass(frozen=True)
 class Peers:
-    """The processes of one service. *name*: of this process, also of its socket. *tls*: whether the API speaks TLS."""
+    """The processes of one service. *name*: the name of this process and of its socket. *tls*: whether the API speaks
+    TLS."""
 
     folder: Path
     name: str

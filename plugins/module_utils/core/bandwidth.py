@@ -6,8 +6,8 @@ A *place* is a physical network, or one card in it: ``NETWORK/CARD``. A host sto
 ``CLASS:PLACE`` (``bandwidth_resource``), since the resource class alone does not name the place. Placement shows the
 inventories of one place as a provider below the host. Virtual functions take bandwidth from the cards where the host
 reports some for their network; all other ports take it from the network. Sources: Neutron's *Quality of Service
-Guaranteed Minimum Bandwidth*, Placement's standard resource classes, Nova's ``parent_ifname`` (the virtual function
-that fits the claim).
+Guaranteed Minimum Bandwidth*, Placement's standard resource classes, Nova's ``parent_ifname`` (a port gets a virtual
+function of the card that its claim is on).
 """
 
 from __future__ import annotations

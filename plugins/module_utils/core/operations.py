@@ -110,7 +110,8 @@ class Operation:
             self._waits = False
 
     def forget(self) -> None:
-        """Delete the result after the caller has received it; a thousand ended batches would fill the memory."""
+        """Delete the result after the caller has received it; the results of a thousand batches would fill the memory.
+        """
         self.result = None
 
     def wait(self, seconds: Optional[float]) -> bool:
@@ -218,8 +219,8 @@ class Operations:
         self._begin_next()
 
     def _begin_next(self, freed: int = 0) -> None:
-        """Raise the number of operations that may start now by *freed* (may be negative), and start that many queued
-        ones.
+        """Add *freed* (may be negative) to the number of operations that may start now, and start as many queued ones
+        as that number allows.
         """
         with self._lock:
             self._places += freed

@@ -33,7 +33,7 @@ class File(Text):
 
 
 def name_options(**options: Field) -> tuple[Field, ...]:
-    """Set the name of each option and return the options in order."""
+    """Return *options* as a tuple, each option with its keyword as its name."""
     return tuple(option.named(name) for name, option in options.items())
 
 

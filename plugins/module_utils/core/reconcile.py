@@ -198,8 +198,8 @@ class Change:
                 want[name] = old[name]
 
     def result(self, steps: Sequence[Step], diff: list[dict[str, Any]], resource: Optional[Document]) -> Result:
-        """Return the answer to the ensure, with *resource* as it is then. Without *steps* nothing has changed, so the
-        difference is empty.
+        """Return the answer to the ensure, with *resource* as it is after the *steps*. Without *steps* nothing has
+        changed, so the difference is empty.
         """
         return Result(steps, diff if steps else [], resource, self.warnings)
 
@@ -245,7 +245,8 @@ def assumed_warning(noun: str, name: str) -> str:
 
 @contextmanager
 def allow_in_use(dry_run: bool, warnings: list[str]) -> Iterator[None]:
-    """Within the context, turn ``InUse``, the error for removing a used resource, into one of *warnings* if *dry_run*.
+    """Within the context, if *dry_run*, add the text of ``InUse`` (the error for removing a used resource) to
+    *warnings* instead of raising it.
     """
     try:
         yield

@@ -285,7 +285,8 @@ def drive_digest(want: Document) -> str:
 
 
 def _check_root_volume(want: Document, have: Document) -> None:
-    """Raise ``Conflict`` where a rebuild must recreate a root volume without an image, or of another host."""
+    """Raise ``Conflict`` where a rebuild would have to recreate a root volume that has no image or is on another host.
+    """
     rebuild, root = have.get("rebuild"), root_block_device(want)
     if not rebuild or root is None or rebuild.get("keep_volume"):
         return

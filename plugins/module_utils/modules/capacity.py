@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""capacity_info: whether any one host of a cloud, zone or aggregate may fail."""
+"""The module capacity_info, which reports whether a cloud, zone or aggregate has room for the servers of any one host
+that fails.
+"""
 
 from __future__ import annotations
 

@@ -8,6 +8,8 @@ from .compute_service import ComputeServiceModule
 
 
 class HostMaintenanceModule(ComputeServiceModule):
-    """The module that drains a host of a cloud. It exists with the host, so it is never created or removed."""
+    """The module that drains a host of a cloud. The maintenance exists with the host, so it is never created or
+    removed.
+    """
 
     kind = HostMaintenance

@@ -19,7 +19,7 @@ class Module:
 
     ``kind`` is the module's ``Kind``, if any. ``rules`` are keyword arguments of ``AnsibleModule``. ``files`` names
     options that are files on the machine where the module runs. ``masked`` names options whose value is hidden in the
-    result's invocation. ``cloud_only``: only a cloud supports the module; always the case for a kind in
+    result's invocation. ``cloud_only``: only a cloud supports the module, as is always so for a kind in
     ``CLOUD_KINDS``.
     """
 

@@ -223,7 +223,7 @@ def fetch_pci_aliases(connection: Connection) -> set[str]:
 
 
 def fetch_child_classes(connection: Connection) -> set[str]:
-    """Return the resource classes of all providers below hosts, which are parts of hosts that agents report."""
+    """Return the resource classes of all resource providers below hosts (parts of hosts that agents report)."""
     return {name for text in connection.execute(select(hosts.c.info)).scalars()
             for provider in orjson.loads(text).get("providers") or () for name in provider["inventories"]}
 

@@ -94,7 +94,7 @@ def _hosts_last_seen(database: Database, silence: float, names: Sequence[str]) -
 def _last_seen_of(rows: Sequence[Row[Any, Any, Any]], late: str,
                   working: Mapping[str, tuple[str | None, bool]]) -> LastSeen:
     """Return the last-seen times of a cell. *rows*: rows of ``_SEEN``; a host is down if it was last seen before the
-    time *late*, or if it is refused. *working*: the conductors."""
+    time *late*, or if it is refused. *working*: the conductors, as in ``LastSeen``."""
     refused = {row.host: row.problem for row in rows if (row.problem or "").startswith(REFUSED)}
     return LastSeen({row.host: (row.seen_at, (row.seen_at or "") > late and row.host not in refused) for row in rows},
                     working, refused)

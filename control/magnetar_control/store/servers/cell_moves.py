@@ -115,7 +115,7 @@ def servers_in_target_cell(store: Store, leaving: Sequence[UsageRow]) -> set[tup
 
 
 def switch_server_mapping(connection: Connection, id: str, cell_id: str) -> None:
-    """Map the server to *cell_id*, where its rows are now. For a transaction of the API database."""
+    """Map the server to *cell_id*, where its rows are now. *connection*: of the API database."""
     connection.execute(update(server_mappings).where(
         server_mappings.c.server_id == id, server_mappings.c.cell_id != cell_id).values(cell_id=cell_id))
 

@@ -462,8 +462,8 @@ def insert_late_actions(connection: Connection, leaving_server: LeavingServer) -
 
 @lru_cache(maxsize=200)
 def live_server_query(columns: frozenset[str]) -> PreparedQuery:
-    """Return the query for a server by the parameter ``id``, if it is not deleted. Selects *columns* and ``NEEDED``:
-    the server's id, owner, and the cell to which it moves."""
+    """Return the query for the server with the uuid ``id`` (a parameter), unless it is deleted. Selects *columns* and
+    ``NEEDED``: the server's id, owner, and the cell to which it moves."""
     named = [column for column in servers.c if column.name in columns | NEEDED]
     return PreparedQuery(select(*named).where(servers.c.id == bindparam("id"), servers.c.deleted_at.is_(None)))
 

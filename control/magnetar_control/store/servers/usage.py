@@ -44,7 +44,7 @@ EXISTS = "exists"
 def fetch_servers_of_period(store: Store, begin: str, end: str, *, project: str | None, limit: int,
                             marker: After | None, timeout: float) -> list[ServerRow]:
     """Return the servers (``COLUMNS``) of a *project*, or of all, that existed between two times, including deleted
-    ones: at most *limit*, by project and uuid. Servers in cell0 never ran.
+    ones: at most *limit* after the *marker*, ordered by project and uuid. Servers in cell0 never ran.
 
     In each cell, at most three queries find out whether the servers of the period are few. If so, two queries read them
     all; otherwise one query reads a page.
@@ -74,7 +74,8 @@ def fetch_servers_of_period(store: Store, begin: str, end: str, *, project: str 
 
 def _conditions_of_few(connection: Connection, begin: str, end: str) -> list[Sequence[ColumnElement[bool]]] | None:
     """Return two tuples of conditions, for live and for deleted servers, which together select all servers that existed
-    in a period. Each uses an index and selects at most ``MOST`` servers. Return ``None`` if there are more."""
+    in a period (and some others). Each uses an index and selects at most ``MOST`` servers. Return ``None`` if there are
+    more."""
     created = servers.c.created_at < format_moment(datetime.fromisoformat(end) + CLOCK_SKEW)
     kinds: Sequence[Sequence[Sequence[ColumnElement[bool]]]] = (
         [(LIVE, created)], [(GONE, created), (servers.c.terminated_at > begin,)])

@@ -72,9 +72,9 @@ class Side:
 
 
 class Migrate:
-    """The migration of a server from *source* to *target*; ``steps`` runs it. *wish*: ``type`` (auto, live, cold),
-    ``OPTIONS``, ``becomes`` (flavor and hardware after a resize, cold only), and ``cards`` (the target's card for each
-    virtual function, by MAC address).
+    """The migration of a server from *source* to *target*; ``steps`` runs it. *wish*: what the caller requests:
+    ``type`` (auto, live, cold), the options ``OPTIONS``, ``becomes`` (flavor and hardware after a resize, cold only),
+    and ``cards`` (the target's card for each virtual function, by MAC address).
 
     *id*: the uuid of the migration on both sides. A caller that stores the uuid can run the flow again before the
     agents show a migration document. By default, a new uuid.

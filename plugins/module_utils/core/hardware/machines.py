@@ -85,15 +85,15 @@ def guest_machines(facts: Mapping[str, Any]) -> dict[str, list[str]]:
 
 
 def machine_of_image(image: Mapping[str, Any], requested: str = "") -> str:
-    """Return the machine type ``machine`` in *image*, the image document of a server; without one, *requested*, the
-    type from the image's properties; "" without both.
+    """Return the machine type that *image*, the image document of a server, has in ``machine``; otherwise *requested*,
+    the type from the image's properties, or "".
     """
     return str(image.get("machine") or requested or "")
 
 
 def properties_with_machine(properties: Mapping[str, Any], machine: str) -> dict[str, Any]:
-    """Return the properties of an image that is created from a server: *properties*, those of the server's own image,
-    and the server's *machine* where they do not imply it, as the installed system may depend on its machine type.
+    """Return the properties of an image that is created from a server: the *properties* of the server's own image, and
+    the server's *machine* type unless they imply it. The installed system may depend on its machine type.
     """
     differs = machine not in ("", AUTO) and not (PROPERTY in properties
                                                  and is_same_machine(str(properties[PROPERTY]), machine))

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The run of coroutines until the first of them ends: consoles of agent and API forward bytes in both directions until
-either side ends.
+"""Running coroutines until the first of them ends. Consoles of the agent and of the API use this to forward bytes in
+both directions until either side ends.
 """
 
 from __future__ import annotations

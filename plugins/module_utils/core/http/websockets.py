@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Changes of agents and the API to uvicorn's protocol for WebSockets."""
+"""Changes that agents and the API make to uvicorn's protocol for WebSockets."""
 
 from __future__ import annotations
 
