@@ -42,7 +42,7 @@ class FairThreads:
         return self._running.total() < self._most and self._running[key] < self._share
 
     async def _turn(self, key: str) -> None:
-        """Wait until *key* has a thread."""
+        """Wait for a thread for *key*. Raises ``Fault`` 429 when too many calls wait."""
         queue = self._waiting.setdefault(key, deque())
         if len(queue) >= self._waits:
             raise Fault(429, f"{len(queue)} requests of this kind from {key} wait for their turn, and no more may. Try "

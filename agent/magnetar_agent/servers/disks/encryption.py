@@ -74,12 +74,12 @@ def _check_image(desired: Fields, image: Document) -> None:
 
 
 def named_disk_key(document: Document) -> DiskKey | None:
-    """Return the server's disk key without the secret, for a domain; ``None`` for a server that is not encrypted."""
+    """Return the server's disk key with only its uuid in libvirt, no secret; ``None`` if it is not encrypted."""
     return disk_key_by_id(server_hardware(document.want), document.id)
 
 
 def disk_key_by_id(parts: Fields, id: str) -> DiskKey | None:
-    """Return the disk key, without the secret, of the server *id* with the hardware *parts*; ``None`` without
+    """Return the disk key, with only its uuid, of the server *id* with the hardware *parts*; ``None`` without
     encryption."""
     return DiskKey(disk_key_uuid(id)) if parts.get(FIELD) else None
 

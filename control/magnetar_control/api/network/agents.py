@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The routes of network agents: the agent of each compute host, which creates the networks there (API reference,
-"Agents"). For administrators; agents are changed only as compute services."""
+"""The routes of network agents (API reference, "Agents"), for administrators. The agent of each compute host is one.
+They are read-only here: users change the compute service instead."""
 
 from __future__ import annotations
 

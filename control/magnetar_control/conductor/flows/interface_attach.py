@@ -30,8 +30,8 @@ CANCELLED = "The host did not attach it while its caller waited, or the server's
 
 
 def run_nic_attachment(work: Work) -> None:
-    """Attach a NIC for the requested port ``args["wish"]``. Free the port when that fails, or when the request was
-    cancelled because its caller no longer waits. Repeat until the host answers."""
+    """Attach a NIC for the requested port ``args["wish"]``. When that fails or is cancelled, detach the NIC and free
+    the port. While the host is down, the action is repeated."""
     network, nic = work.conductor.services.network, None
     try:
         with work.event():

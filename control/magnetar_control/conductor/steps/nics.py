@@ -77,7 +77,7 @@ def bind_started_devices(work: Work, resource: Mapping[str, Any]) -> None:
 
 
 def await_ports(work: Work, host: str) -> None:
-    """Wait until the server may start on *host*. Other actions can use the worker meanwhile."""
+    """Wait until the server's ports are ready on *host*. Other actions can use the worker."""
     with work.resting():
         work.conductor.services.network.prepare(work.id, host, work.confirm_old_lease)
 

@@ -252,10 +252,10 @@ def assign_candidates(units: Sequence[Sequence[Hashable]], room: Mapping[Any, in
 def pools_suffice(pools: Sequence[DevicePool], room: Sequence[int], requested: Iterable[Mapping[str, int]],
                   affinity: Affinity = ANYWHERE, policies: Mapping[str, str] = MappingProxyType({}),
                   occupied: Iterable[Mapping[str, int]] = ()) -> bool:
-    """Return whether the *pools* of a host have devices for all requests of some servers. *room*: the number of devices
-    of each pool. *requested*: for each server, devices by alias. *policies*: affinity policies of aliases that have
-    one. *occupied*: for each other server, the devices by alias that it holds already, within *room*. A held device
-    that fits no pool (its alias or card is gone) blocks no request.
+    """Return whether the *pools* of a host have enough devices for *requested*, which are numbers of devices by alias,
+    for each server. *room*: how many devices of each pool may be used. *occupied*: like *requested*, devices that
+    servers hold already; they take up *room*, but one that fits no pool (its alias or card is gone) is ignored.
+    *policies*: affinity policies of aliases that have one.
     """
     def units(counted: Iterable[Mapping[str, int]]) -> list[list[int]]:
         return [[at for at, pool in enumerate(pools)
