@@ -5,7 +5,6 @@ host, machine-type, image-property."""
 from __future__ import annotations
 
 import argparse
-import contextlib
 import json
 import logging
 import os
@@ -21,9 +20,9 @@ from magnetar_core.errors import InvalidField, MagnetarError
 
 from . import fence_commands, hardware_commands, host_commands, policy_command, room_commands
 from . import settings_file as configuration
+from .command_parts import open_parts
 
 if TYPE_CHECKING:
-    from .serve import Parts
     from .settings import Settings
 
     Commands = argparse._SubParsersAction[argparse.ArgumentParser]  # noqa: SLF001 - it has no other name
@@ -66,9 +65,10 @@ def subcommands(commands: Commands) -> None:
                      "one JSON object per line")
     old.add_argument("--dry-run", action="store_true", help="only report the numbers")
     _add_cell_commands(commands)
-    host_commands.add_host_commands(_add_command, partial(_add_group, commands))
-    fence_commands.add_fence_commands(_add_command, partial(_add_group, commands))
-    room_commands.add_room_command(_add_command, partial(_add_group, commands))
+    host = _add_group(commands, "host", "Look after the hosts of the cloud.")
+    host_commands.add_host_commands(_add_command, host)
+    fence_commands.add_fence_commands(_add_command, host)
+    room_commands.add_room_command(_add_command, host)
     policy_command.add_policy_commands(_add_command, partial(_add_group, commands))
     hardware_commands.add_hardware_commands(_add_command, partial(_add_group, commands))
 
@@ -227,17 +227,11 @@ def _url_without_secrets(url: str) -> str:
     return parsed.update_query_dict(secret).render_as_string(hide_password=True)
 
 
-def _open_parts(options: argparse.Namespace) -> contextlib.closing[Parts]:
-    from .serve import Parts
-
-    return contextlib.closing(Parts(configuration.load_settings(options.config)))
-
-
 def run_audit(options: argparse.Namespace) -> int:
     """Run ``magnetar audit``."""
     from magnetar_control.conductor.periodic.audit import run_with_state
 
-    with _open_parts(options) as parts:
+    with open_parts(options) as parts:
         findings, report = run_with_state(parts.store, parts.agents, parts.services())
         names = {cell.id: cell.name for cell in parts.store.cells()}
     silent = [*(f"host {name}" for name in sorted(report.silent_hosts)),
@@ -256,7 +250,7 @@ def run_audit(options: argparse.Namespace) -> int:
 
 def run_db_upgrade(options: argparse.Namespace) -> int:
     """Run ``magnetar db upgrade``. Print the changes. Fails when a cell's database does not answer."""
-    with _open_parts(options) as parts:
+    with open_parts(options) as parts:
         for name, changed in parts.upgrade():
             print(f"{name}: {'upgraded' if changed else 'as this version wants it'}")
     for cell, _error in parts.late:
@@ -273,7 +267,7 @@ def run_db_purge(options: argparse.Namespace) -> int:
     from magnetar_control.store.engine.database import parse_moment, utc_now
     from magnetar_control.store.servers import deleted_servers
 
-    with _open_parts(options) as parts:
+    with open_parts(options) as parts:
         days, away = parts.settings.purge_deleted_after, 0
         try:
             cutoff = parse_moment(options.before) if options.before else utc_now(-86400 * days)
@@ -302,7 +296,7 @@ def run_db_purge(options: argparse.Namespace) -> int:
 
 def run_cell_list(options: argparse.Namespace) -> int:
     """Run ``magnetar cell list``."""
-    with _open_parts(options) as parts:
+    with open_parts(options) as parts:
         for cell in parts.store.cells(fresh=True):
             state = "disabled" if cell.disabled else "enabled"
             print(f"{cell.name}\t{cell.id}\t{state}\t{_url_without_secrets(cell.database_url)}")
@@ -315,7 +309,7 @@ def run_cell_create(options: argparse.Namespace) -> int:
     from magnetar_control.store.engine.tables import CELL
     from magnetar_control.store.store import RESTART
 
-    with _open_parts(options) as parts:
+    with open_parts(options) as parts:
         name, url = options.name or parts.settings.cell, options.database_url or parts.settings.url("cell")
         if url == "-":
             url = sys.stdin.readline().strip()
@@ -331,7 +325,7 @@ def run_cell_create(options: argparse.Namespace) -> int:
 
 def run_cell_change(options: argparse.Namespace) -> int:
     """Run ``magnetar cell disable``, ``enable`` and ``delete``."""
-    with _open_parts(options) as parts:
+    with open_parts(options) as parts:
         options.change(parts.store, options.name)
     return 0
 

@@ -13,7 +13,7 @@ import sys
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from . import settings_file as configuration
+from .command_parts import open_parts
 
 if TYPE_CHECKING:
     from magnetar_control.fencing.host_fencing import HostFencing, HostStatus
@@ -21,17 +21,15 @@ if TYPE_CHECKING:
 _WHERE = "Run it where the conductor of the host's cell runs, with its settings and as its user or root."
 
 
-def add_fence_commands(command: Any, group: Any) -> None:
-    """Add the actions to the group ``host``. *command* and *group*: the functions of ``cli`` that add an action and a
-    group."""
-    every = group("host", "Look after the hosts of the cloud.")
-    fence = command(every, "fence", run_fence, "Switch a host off by its fence agent, confirm that, and keep the host "
-                    f"disabled and down. Status 1 if the host is not off for certain. {_WHERE}",
+def add_fence_commands(command: Any, actions: Any) -> None:
+    """Add fencing to *actions*, those of the group ``host``. *command*: the function of ``cli`` that adds an action."""
+    fence = command(actions, "fence", run_fence, "Switch a host off by its fence agent, confirm that, and keep the "
+                    f"host disabled and down. Status 1 if the host is not off for certain. {_WHERE}",
                     "magnetar host fence kvm1\n  magnetar host fence kvm1 --confirmed")
-    unfence = command(every, "unfence", run_unfence, "Switch a fenced host on, and give it back the status that it "
+    unfence = command(actions, "unfence", run_unfence, "Switch a fenced host on, and give it back the status that it "
                       f"had. Status 1 if that failed; the host then stays fenced. {_WHERE}",
                       "magnetar host unfence kvm1")
-    status = command(every, "fence-status", run_fence_status, "Print the last fencing of hosts, and ask their fence "
+    status = command(actions, "fence-status", run_fence_status, "Print the last fencing of hosts, and ask their fence "
                      "agents for their power. Status 1 if an agent does not answer, or a fenced host is on. "
                      f"{_WHERE}", "magnetar host fence-status\n  magnetar host fence-status kvm1 --json")
     for parser in (fence, unfence):
@@ -50,9 +48,7 @@ def add_fence_commands(command: Any, group: Any) -> None:
 def _host_fencing(options: argparse.Namespace) -> Iterator[HostFencing]:
     from magnetar_control.fencing.host_fencing import HostFencing
 
-    from .serve import Parts
-
-    with contextlib.closing(Parts(configuration.load_settings(options.config))) as parts:
+    with open_parts(options) as parts:
         yield HostFencing(parts.store, parts.settings)
 
 

@@ -5,14 +5,13 @@ The exit statuses are nova-manage's."""
 from __future__ import annotations
 
 import argparse
-import contextlib
 import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from magnetar_core.errors import Conflict, InvalidField, MagnetarError, NotFound
 
-from . import settings_file as configuration
+from .command_parts import open_parts
 
 if TYPE_CHECKING:
     from magnetar_control.compute.servers.stored_hardware import ClientOf
@@ -78,10 +77,8 @@ def _command_of(do: Callable[[argparse.Namespace, Parts], int], odd: int, wrong:
     def run(options: argparse.Namespace) -> int:
         from magnetar_control.compute.servers.stored_hardware import NotOff, UnknownName
 
-        from .serve import Parts
-
         statuses = ((NotOff, 3), (NotFound, 2), (UnknownName, odd), (InvalidField, wrong), (Conflict, wrong))
-        with contextlib.closing(Parts(configuration.load_settings(options.config))) as parts:
+        with open_parts(options) as parts:
             try:
                 return do(options, parts)
             except (MagnetarError, InvalidField) as error:

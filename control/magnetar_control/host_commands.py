@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from magnetar_core.errors import TimedOut
 
-from . import settings_file as configuration
+from .command_parts import open_parts
 
 if TYPE_CHECKING:
     from magnetar_control.compute.caller import Caller
@@ -23,10 +23,8 @@ if TYPE_CHECKING:
 POLL = 1.0
 
 
-def add_host_commands(command: Any, group: Any) -> None:
-    """Add the actions of ``host`` for hosts of a cloud. *command* and *group*: the functions of ``cli`` that add an
-    action and a group."""
-    actions = group("host", "Look after the hosts of the cloud.")
+def add_host_commands(command: Any, actions: Any) -> None:
+    """Add drains to *actions*, those of the group ``host``. *command*: the function of ``cli`` that adds an action."""
     drain = command(actions, "drain", run_host_drain,
                     "Disable the compute service of a host of the cloud, and move its servers to other hosts: running "
                     "ones live, others cold. The conductors do the work, also after this command has ended. Asked "
@@ -55,9 +53,7 @@ def _operator(options: argparse.Namespace) -> Iterator[Caller]:
     from magnetar_control.compute.cloud import Cloud
     from magnetar_control.services import Context
 
-    from .serve import Parts
-
-    with contextlib.closing(Parts(configuration.load_settings(options.config))) as parts:
+    with open_parts(options) as parts:
         cloud = Cloud(parts.settings, parts.store, parts.services(), parts.agents, parts.hosts)
         yield Caller(cloud, Context("", None, frozenset({"admin"})), f"req-{uuid.uuid4()}")
 

@@ -4,12 +4,11 @@
 from __future__ import annotations
 
 import argparse
-import contextlib
 import json
 import sys
 from typing import TYPE_CHECKING, Any
 
-from . import settings_file as configuration
+from .command_parts import open_parts
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -17,10 +16,10 @@ if TYPE_CHECKING:
     from magnetar_control.scheduler.room_report import RoomReport
 
 
-def add_room_command(command: Any, group: Any) -> None:
-    """Add ``room`` to the actions of ``magnetar host``. *command* and *group*: the functions of ``cli`` that add an
-    action and a group."""
-    room = command(group("host", "Look after the hosts of the cloud."), "room", run_host_room,
+def add_room_command(command: Any, actions: Any) -> None:
+    """Add ``room`` to *actions*, those of the group ``host``. *command*: the function of ``cli`` that adds an
+    action."""
+    room = command(actions, "room", run_host_room,
                    "Report whether all servers of each host would have a place on other hosts if it failed (N+1), for "
                    "the cloud, its zones and its aggregates. Changes nothing. Status 1 if this does not hold.",
                    "magnetar host room\n  magnetar host room --zone hall2\n  magnetar host room --aggregate ssd --json")
@@ -33,9 +32,7 @@ def run_host_room(options: argparse.Namespace) -> int:
     """Run ``magnetar host room``."""
     from magnetar_control.scheduler.room_report import report_room
 
-    from .serve import Parts
-
-    with contextlib.closing(Parts(configuration.load_settings(options.config))) as parts:
+    with open_parts(options) as parts:
         reports = report_room(parts.store, parts.services().volume, parts.settings, options.zone, options.aggregate)
     if options.json:
         print(json.dumps([report.as_document() for report in reports], indent=1))
