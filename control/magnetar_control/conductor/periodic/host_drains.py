@@ -47,8 +47,9 @@ class DrainView(NamedTuple):
     actions: Mapping[str, str]
 
 
-def work_on_drains(conductor: Conductor) -> None:
-    """Take the next steps of all drains of the conductor's cell. Drains do not wait for each other."""
+def work_on_drains(conductor: Conductor) -> bool:
+    """Take the next steps of all drains of the conductor's cell, and return whether there are any. Drains do not wait
+    for each other."""
     with conductor.store.api.read() as connection:
         rows = drains.fetch_cell_drains(connection, conductor.cell.id)
     for drain in rows:
@@ -56,6 +57,7 @@ def work_on_drains(conductor: Conductor) -> None:
             _advance_drain(conductor, drain)
         except (MagnetarError, DBAPIError, servers.Moved) as error:
             log.warning("drain of host %s: %s; it is tried again in %g s", drain.host, error, LOOK)
+    return bool(rows)
 
 
 def _advance_drain(conductor: Conductor, drain: DrainRow) -> None:

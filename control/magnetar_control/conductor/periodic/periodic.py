@@ -31,11 +31,11 @@ from magnetar_control.conductor.hosts.host_removals import HostRemovals
 from magnetar_control.conductor.hosts.host_watch import HostWatch
 from magnetar_control.conductor.hosts.image_cache import LOOK, ImageCache
 from magnetar_control.conductor.steps.host_groups import GroupNews
-from magnetar_control.conductor.steps.host_news import HostNews
+from magnetar_control.conductor.steps.host_news import QUIET, HostNews
 from magnetar_control.conductor.worker.conductor import Conductor
 from magnetar_control.services.image.boot_parts import named_parts
 from magnetar_control.services.volume.worker import COPY as VOLUME_COPY
-from magnetar_control.store.engine.database import parse_moment, utc_now
+from magnetar_control.store.engine.database import ChangeCheck, parse_moment, utc_now
 from magnetar_control.store.engine.sqlite import empty_log
 from magnetar_control.store.engine.tables import actions, conductors, servers
 from magnetar_control.store.servers.deleted_servers import purge_deleted_servers
@@ -100,6 +100,9 @@ class Periodic:
         self.usage_check = UsageCheck(conductor)
         self.host_removals = HostRemovals(conductor, conductor.over)
         self._cell_audit = CellAudit(conductor, partial(repair_finding, self.watch))
+        self._drain_changes = ChangeCheck(conductor.store.api, QUIET)
+        #: Whether the cell may have drains of hosts.
+        self._has_drains = True
         #: Whether this conductor runs the tasks of the cell, and until when this answer is cached.
         self._is_first, self._holds_until = False, 0.0
 
@@ -152,6 +155,13 @@ class Periodic:
     def audit(self, rest: Callable[[float], object] = lambda _seconds: None) -> list[Finding]:
         """Run the audit's next turn; return the findings that the last turn had too (``CellAudit.run_turn``)."""
         return self._cell_audit.run_turn(rest)
+
+    def drain_hosts(self) -> None:
+        """Work on the drains of hosts, see ``host_drains``. Without drains, query nothing until the API database has
+        changed."""
+        if self._drain_changes.may_have_changed() or self._has_drains:
+            self._has_drains = True  # also when the work fails
+            self._has_drains = work_on_drains(self.conductor)
 
     def rest_after(self, seconds: float) -> None:
         """Wait in proportion to the *seconds* that a page of the audit took, so that requests come first."""
@@ -246,7 +256,7 @@ TASKS = (
                  lambda periodic: server_shelve.offload_expired(periodic.conductor)),
     PeriodicTask("reclaiming soft-deleted servers", server_soft_delete.LOOK,
                  lambda periodic: server_soft_delete.reclaim_expired(periodic.conductor)),
-    PeriodicTask("draining hosts", DRAIN_LOOK, lambda periodic: work_on_drains(periodic.conductor)),
+    PeriodicTask("draining hosts", DRAIN_LOOK, Periodic.drain_hosts),
     PeriodicTask("bringing images to hosts", LOOK, lambda periodic: periodic.image_cache.look()),
     PeriodicTask("giving up images for hosts", 3600.0, lambda periodic: periodic.image_cache.forget()),
     PeriodicTask("audit", 120.0, lambda periodic: periodic.audit(periodic.rest_after), own_thread=True),
