@@ -24,8 +24,8 @@ from .hosts import HostStates
 from .request_spec import RequestSpec, hinted_host_fields, hinted_server_ids, spec_of_row
 from .trial import Inventories, Trial
 
-#: Number of hosts whose servers are read together; number of servers that a report names for each host.
-PAGE, NAMED = 50, 10
+#: Number of hosts whose servers are read together.
+PAGE = 50
 
 
 class PlacedServer(NamedTuple):

@@ -44,6 +44,12 @@ def _held(lock: threading.Lock, operation: Operation) -> Iterator[None]:
         lock.release()
 
 
+def missing_host_error(want: Document, kind: str) -> NotFound:
+    """Return the error that the cloud has no host with the name in *want*, a document of *kind*."""
+    return NotFound(f"There is no host {want.get('name')!r} in this cloud. A host comes into it by the settings of its "
+                    "cell's conductor.", kind=kind)
+
+
 class CloudDriver:
     """The common part of the drivers. *kind*: the declaration of the kind; *makeable*: whether resources of the kind
     can be created, changed and removed here."""

@@ -18,7 +18,7 @@ from magnetar_core.kinds import HostMaintenance
 from magnetar_core.operations import Operation
 from magnetar_core.plan import Result, Step
 
-from .driver import CloudChange, CloudDriver
+from .driver import CloudChange, CloudDriver, missing_host_error
 
 #: Seconds between two looks at a drain that a request waits for.
 POLL = 0.5
@@ -59,8 +59,7 @@ class HostMaintenances(CloudDriver):
     def complete(self, caller: Caller, want: Document, have: Document | None) -> Document:
         """Return *want* with the moves of servers that a drain would make. Raises ``NotFound`` for an unknown host."""
         if have is None:
-            raise NotFound(f"There is no host {want.get('name')!r} in this cloud. A host comes into it by the settings "
-                           "of its cell's conductor.", kind=self.kind.noun)
+            raise missing_host_error(want, self.kind.noun)
         if want["state"] == ENABLED:
             return {**want, "reason": None, "_planned": []}
         return {**want, "reason": want.get("reason") or drains.REASON,

@@ -24,7 +24,7 @@ from magnetar_control.store.servers.migrations import LIVE
 from magnetar_control.store.store import RESTART
 from magnetar_core.actions import ACTIONS
 from magnetar_core.document import Document
-from magnetar_core.errors import InvalidField, NotFound
+from magnetar_core.errors import InvalidField
 from magnetar_core.fields import Kind
 from magnetar_core.kinds import (
     AvailabilityZone,
@@ -42,7 +42,7 @@ from magnetar_core.kinds import (
 from magnetar_core.operations import Operation
 from magnetar_core.reconcile import warn_caller
 
-from .driver import CloudDriver
+from .driver import CloudDriver, missing_host_error
 from .host_maintenance import HostMaintenances
 from .provider import ResourceProviders, traits_of_hosts
 
@@ -68,8 +68,7 @@ class ComputeServices(CloudDriver):
         """Return *want*, without a disabled_reason if the service is enabled. Raises ``InvalidField`` for a new reason
         of an enabled service, ``NotFound`` for an unknown host."""
         if have is None:
-            raise NotFound(f"There is no host {want.get('name')!r} in this cloud. A host comes into it by the settings "
-                           "of its cell's conductor.", kind="compute_service")
+            raise missing_host_error(want, "compute_service")
         if want["status"] == "enabled":
             if want.get("disabled_reason") not in (None, have["disabled_reason"]):
                 raise InvalidField("disabled_reason", "goes with status disabled")

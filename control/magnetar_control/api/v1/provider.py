@@ -10,12 +10,12 @@ from magnetar_control.compute.placement.provider_tree import Provider
 from magnetar_control.compute.placement.providers import Providers
 from magnetar_control.store.claims.inventories import Inventory
 from magnetar_core.document import Document
-from magnetar_core.errors import Conflict, NotFound
+from magnetar_core.errors import Conflict
 from magnetar_core.hardware import traits
 from magnetar_core.kinds import ResourceProvider
 from magnetar_core.operations import Operation
 
-from .driver import CloudDriver
+from .driver import CloudDriver, missing_host_error
 
 
 class ResourceProviders(CloudDriver):
@@ -36,8 +36,7 @@ class ResourceProviders(CloudDriver):
         """Return *want* without the traits that the host's agent reports, and with defaults in custom inventories.
         Raises ``NotFound`` for an unknown host."""
         if have is None:
-            raise NotFound(f"There is no host {want.get('name')!r} in this cloud. A host comes into it by the settings "
-                           "of its cell's conductor.", kind="resource_provider")
+            raise missing_host_error(want, "resource_provider")
         inventories = {name: fields if name in have["_told"] or "total" not in fields else
                        Inventory(**fields)._asdict() for name, fields in want["own_inventories"].items()}
         return {**want, "name": have["name"], "own_inventories": inventories,

@@ -58,11 +58,6 @@ class DrainReport:
     servers: Sequence[ServerOfDrain]
     volumes: int
 
-    @property
-    def ended(self) -> bool:
-        """Whether nothing is left to do."""
-        return self.drain is None or self.drain.state == DRAINED
-
     def in_state(self, state: str) -> list[ServerOfDrain]:
         """Return the servers in the state *state*."""
         return [server for server in self.servers if server.state == state]
@@ -96,7 +91,7 @@ def show_drain(caller: Caller, host: str) -> DrainReport:
 def list_drains(caller: Caller) -> list[DrainReport]:
     """Return the drains of all drained hosts, ordered by host."""
     rows = caller.fetch(drains.fetch_drain_rows)
-    return [_report(caller, host, rows[host.name]) for host in caller.fetch(hosts.fetch_host_rows)
+    return [_report(caller, host, rows[host.name]) for host in caller.fetch(hosts.fetch_hosts_without_reports)
             if host.name in rows]
 
 
