@@ -26,12 +26,12 @@ def spread(cluster):
 
 
 def conduct(spread, name):
-    """Start one more conductor of the cell."""
+    """Start one more conductor of the cell, which sees one host at least: the other's agent may be stopped."""
     spread.health[name] = free_port()
     spread.start(name, "conductor", cell="cell1", conductor_name=name, hosts=spread.hosts,
                  image_url=f"http://127.0.0.1:{spread.port}/image",
                  health_listen=f"127.0.0.1:{spread.health[name]}")
-    spread._until(lambda: spread.healthz(spread.health[name]).get("conductor", {}).get("sees_hosts") == 2, "it works")
+    spread._until(lambda: spread.healthz(spread.health[name]).get("conductor", {}).get("sees_hosts", 0) >= 1, "it works")
 
 
 def waited(read, ready, limit):
