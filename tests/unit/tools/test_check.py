@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib.util
+import json
 import os
 import signal
 import subprocess
@@ -178,3 +179,51 @@ def test_when_time_is_up_no_long_test_begins(pytester, monkeypatch, until, outco
     said = done.stdout.str()
     assert ("Left out, since" in said and "1 tests of" in said) == bool(until)
     assert ("set up" in said) == (not until)
+
+
+#: A file of tests: what passes at the second run only, what never does, and what is too late.
+UNSTEADY = """
+import os, pathlib, pytest
+
+def test_passes():
+    pass
+
+@pytest.mark.parametrize("word", ["a b", "é"])
+def test_second(word):
+    file = pathlib.Path(__file__).with_name(word)
+    before = file.exists()
+    file.touch()
+    assert before
+
+def test_never():
+    assert "NEVER" not in os.environ
+"""
+
+
+@pytest.mark.parametrize(("stage", "more", "passes", "runs"), [
+    ("slow", {}, True, 2), ("slow", {"NEVER": "1"}, False, 2), ("tests", {}, False, 1)])
+def test_what_fails_beside_others_runs_once_more_alone(check, tmp_path, monkeypatch, stage, more, passes, runs):
+    (tmp_path / "tests").mkdir()
+    (tmp_path / "tests/test_unsteady.py").write_text(UNSTEADY, encoding="utf-8")
+    ran = []
+
+    def run(*words, MAGNETAR_UNTIL=None, **_more):  # noqa: N803
+        ran.append(MAGNETAR_UNTIL)
+        pytest_words = [word for word in map(str, words) if not word.startswith("--stage")]
+        pytest_words = pytest_words[pytest_words.index("pytest") + 1:]
+        return subprocess.run([sys.executable, "-m", "pytest", *pytest_words], cwd=tmp_path, check=False,
+                              env={**os.environ, **more}).returncode == 0
+
+    monkeypatch.setattr(check, "run_command", run)
+    monkeypatch.setattr(check.machine, "CACHE", tmp_path / ".cache")
+    monkeypatch.setattr(check, "DURATIONS", tmp_path / "durations")
+    assert check.run_tests(stage, 0, "not lab") == passes
+    assert len(ran) == runs and ran[1:] == [""] * (runs - 1)
+
+
+def test_many_that_fail_are_a_fault(check, tmp_path, monkeypatch):
+    monkeypatch.setattr(check, "run_command", None)
+    (tmp_path / "v/cache").mkdir(parents=True)
+    for failed in ({}, dict.fromkeys(map(str, range(check.UNSTEADY + 1)), True)):
+        (tmp_path / "v/cache/lastfailed").write_text(json.dumps(failed), encoding="utf-8")
+        assert not check.run_failed_alone(tmp_path)

@@ -31,7 +31,7 @@ def conduct(spread, name):
     spread.start(name, "conductor", cell="cell1", conductor_name=name, hosts=spread.hosts,
                  image_url=f"http://127.0.0.1:{spread.port}/image",
                  health_listen=f"127.0.0.1:{spread.health[name]}")
-    spread._until(lambda: spread.healthz(spread.health[name]).get("conductor", {}).get("sees_hosts", 0) >= 1, "it works")
+    spread._until(lambda: spread.healthz(spread.health[name]).get("conductor", {}).get("sees_hosts", 0) > 0, "it works")
 
 
 def waited(read, ready, limit):
