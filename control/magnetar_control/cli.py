@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The control plane's subcommands of ``magnetar``: serve, api, conductor, audit, db, cell, config, policy,
-host, machine-type, image-property."""
+"""The control plane's subcommands of ``magnetar``: serve, api, conductor, audit, db, upgrade, cell, config,
+policy, host, machine-type, image-property."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from magnetar_core.errors import InvalidField, MagnetarError
 
-from . import fence_commands, hardware_commands, host_commands, policy_command, room_commands
+from . import fence_commands, hardware_commands, host_commands, policy_command, room_commands, upgrade_commands
 from . import settings_file as configuration
 from .command_parts import open_parts
 
@@ -53,8 +53,23 @@ def subcommands(commands: Commands) -> None:
                         "Status 1 for any finding, or if a check was not possible.",
                         "magnetar audit\n  magnetar audit --json --config /etc/magnetar-control/conductor.yml")
     look.add_argument("--json", action="store_true", help="findings as a JSON list of {kind, id, place, text}")
+    _add_database_commands(commands)
+    _add_cell_commands(commands)
+    host = _add_group(commands, "host", "Look after the hosts of the cloud.")
+    host_commands.add_host_commands(_add_command, host)
+    fence_commands.add_fence_commands(_add_command, host)
+    room_commands.add_room_command(_add_command, host)
+    policy_command.add_policy_commands(_add_command, partial(_add_group, commands))
+    hardware_commands.add_hardware_commands(_add_command, partial(_add_group, commands))
+
+
+def _add_database_commands(commands: Commands) -> None:
+    """Add ``magnetar db`` and ``magnetar upgrade`` with their subcommands."""
     db = _add_group(commands, "db", "Create and upgrade the tables of the databases, and remove old rows.")
-    _add_command(db, "upgrade", run_db_upgrade, "Create or upgrade the tables of all databases.", "magnetar db upgrade")
+    upgrade = _add_command(db, "upgrade", run_db_upgrade, "Create or upgrade the tables of all databases.",
+                           "magnetar db upgrade\n  magnetar db upgrade --check")
+    upgrade.add_argument("--check", action="store_true", help="only report what would be done. Status 0: nothing; 1: a "
+                         "database cannot be used; 2: there is something to do")
     old = _add_command(db, "purge", run_db_purge,
                        "Remove deleted servers for good, with their actions, events and migrations.",
                        "magnetar db purge --before 2026-08-01\n  magnetar db purge --before 2026-08-01 "
@@ -64,13 +79,7 @@ def subcommands(commands: Commands) -> None:
     old.add_argument("--archive", type=Path, metavar="FOLDER", help="first append the removed rows to files there, "
                      "one JSON object per line")
     old.add_argument("--dry-run", action="store_true", help="only report the numbers")
-    _add_cell_commands(commands)
-    host = _add_group(commands, "host", "Look after the hosts of the cloud.")
-    host_commands.add_host_commands(_add_command, host)
-    fence_commands.add_fence_commands(_add_command, host)
-    room_commands.add_room_command(_add_command, host)
-    policy_command.add_policy_commands(_add_command, partial(_add_group, commands))
-    hardware_commands.add_hardware_commands(_add_command, partial(_add_group, commands))
+    upgrade_commands.add_upgrade_commands(_add_command, partial(_add_group, commands), db)
 
 
 def _add_cell_commands(commands: Commands) -> None:
@@ -251,6 +260,8 @@ def run_audit(options: argparse.Namespace) -> int:
 def run_db_upgrade(options: argparse.Namespace) -> int:
     """Run ``magnetar db upgrade``. Print the changes. Fails when a cell's database does not answer."""
     with open_parts(options) as parts:
+        if options.check:
+            return upgrade_commands.check_db_upgrade(parts)
         for name, changed in parts.upgrade():
             print(f"{name}: {'upgraded' if changed else 'as this version wants it'}")
     for cell, _error in parts.late:

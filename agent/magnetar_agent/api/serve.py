@@ -27,10 +27,11 @@ from magnetar_agent.link import ALPN, TCP
 from magnetar_agent.servers.hardware import cpu_modes, machines
 from magnetar_agent.settings import AgentSettings
 from magnetar_core import bandwidth, garbage
-from magnetar_core.errors import InvalidSettings, MagnetarError
+from magnetar_core.errors import HypervisorDown, InvalidSettings, MagnetarError
 from magnetar_core.http.connections import KEEP_ALIVE, SHARE, Admitting, ConnectionPlace, Connections, raise_file_limit
 from magnetar_core.http.deadline import Deadline
 from magnetar_core.http.websockets import WebSocketProtocol
+from magnetar_core.version import LEAST_VERSIONS, older_programs
 
 from . import access
 from .app import AgentApplication
@@ -249,6 +250,20 @@ async def _serve(agent: Agent, application: AgentApplication, servers: list[tupl
     await asyncio.gather(*(server.serve(sockets=[sock]) for server, sock in servers))
 
 
+def refuse_old_programs(hypervisor: LocalHypervisor) -> None:
+    """Raise ``CannotStart`` if libvirt or QEMU is older than ``LEAST_VERSIONS``. If libvirt does not answer, only log
+    that."""
+    try:
+        older = older_programs(hypervisor.host())
+    except HypervisorDown as error:
+        log.warning("the versions of libvirt and QEMU are not checked: %s", error.message)
+        return
+    if older:
+        least = " and ".join(f"{name} {version}" for _field, name, version in LEAST_VERSIONS)
+        raise CannotStart(f"This host has {' and '.join(older)}, and this agent needs {least} or newer. Upgrade the "
+                          "operating system, or run the agent of an earlier release.", older=older)
+
+
 def run_agent_server(settings: AgentSettings, connect: Callable[[], LocalHypervisor]) -> None:
     """Run the agent until a signal arrives. *connect* returns the hypervisor; it is called once the lock of the state
     folder is held. Raises ``CannotStart`` or another ``MagnetarError`` that says what to do."""
@@ -257,6 +272,7 @@ def run_agent_server(settings: AgentSettings, connect: Callable[[], LocalHypervi
     with only_one(settings.state_dir), contextlib.ExitStack() as ending:
         hypervisor = connect()
         ending.callback(hypervisor.close)
+        refuse_old_programs(hypervisor)
         cpu_modes.check_cpu_settings(settings, hypervisor)
         machines.check_machine_settings(settings, hypervisor)
         agent = Agent(settings, hypervisor)

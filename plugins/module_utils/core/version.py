@@ -4,7 +4,11 @@
 from __future__ import annotations
 
 import functools
+import re
+from typing import Any, Mapping, Optional
 
+#: The least versions that a host needs: the field of its report, the program, the version (that of Debian 12).
+LEAST_VERSIONS = (("libvirt_version", "libvirt", "9.0.0"), ("hypervisor_version", "QEMU", "7.2.0"))
 #: Number of the protocol ``/v1``; it increases when something is removed.
 API = 1
 
@@ -26,3 +30,21 @@ def version_number(text: str) -> int:
     """
     parts = [int(part) if part.isdigit() else 0 for part in text.split(".")[:3]] + [0, 0, 0]
     return parts[0] * 1000000 + parts[1] * 1000 + parts[2]
+
+
+def release_number(version: str) -> Optional[int]:
+    """Return the number of a release, which increases by 1 from one to the next: the minor number before 1.0.0.
+    ``None`` for a version without one, such as that of a bare checkout.
+    """
+    numbers = re.match(r"(\d+)\.(\d+)", version)
+    return int(numbers[1]) * 1000 + int(numbers[2]) if numbers else None
+
+
+def older_programs(report: Mapping[str, Any]) -> list[str]:
+    """Return the programs of a host that are older than ``LEAST_VERSIONS``, each with its version. *report*: the
+    agent's resource ``host``; other hypervisors than QEMU, and a host without libvirt, have none.
+    """
+    if report.get("hypervisor_type") != "QEMU":
+        return []
+    return [f"{name} {report[field]}" for field, name, least in LEAST_VERSIONS
+            if report.get(field) and version_number(report[field]) < version_number(least)]

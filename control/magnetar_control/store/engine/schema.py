@@ -31,6 +31,7 @@ from sqlalchemy import (
 
 from .database import Database
 from .quota_triggers import usage_triggers
+from .schema_check import SchemaState, missing_names, refuse_mismatch
 from .tables import API, CELL, OPTIONAL_INDEXES
 from .timeouts import statement_timeout
 
@@ -46,27 +47,41 @@ LOCK = 0x6D61676E65746172
 def upgrade_schema(database: Database, metadata: MetaData) -> bool:
     """Upgrade the tables of *metadata* (``tables.API`` or ``tables.CELL``); return whether an upgrade was needed.
 
-    Many processes may call this at the same time, and repeatedly.
+    Many processes may call this at the same time, and repeatedly. Raises ``SchemaMismatch`` for a database that this
+    release can neither use nor upgrade, and leaves it as it was.
     """
     kind = database_kind(metadata)
     with database.read() as connection:
-        if fetch_schema_version(connection, kind) == latest_schema_version(kind):
+        present = fetch_schema_version(connection, kind)
+        if present is not None and not can_upgrade(kind, present):
+            refuse_mismatch(read_schema_state(connection, database.name, metadata))
             return False
     # Waiting for another upgrade and changing a large table take time.
     with statement_timeout(math.inf), database.write() as connection:  # on SQLite this waits for other writers
         if database.kind == "postgresql":
             connection.execute(text("SET LOCAL statement_timeout = 0"))
             connection.execute(select(func.pg_advisory_xact_lock(LOCK)))
-        present = fetch_schema_version(connection, kind)
-        if present == latest_schema_version(kind):
+        state = read_schema_state(connection, database.name, metadata)
+        refuse_mismatch(state)
+        if not state.is_empty and not state.is_older:
             return False
-        if present is None:
+        if state.is_empty:
             create_schema(connection, metadata)
         else:
             run_schema_migrations(connection, metadata)
-        log.info("database %s: tables of %s went from version %s to %s", database.name, kind, present,
-                 latest_schema_version(kind))
+            refuse_mismatch(read_schema_state(connection, database.name, metadata))
+        log.info("database %s: tables of %s went from version %s to %s", database.name, kind, state.version,
+                 state.newest)
     return True
+
+
+def read_schema_state(connection: Connection, name: str, metadata: MetaData) -> SchemaState:
+    """Return which tables of *metadata* the database *name* has, and their version. Two queries."""
+    kind = database_kind(metadata)
+    version = fetch_schema_version(connection, kind)
+    present, lacking = missing_names(connection, metadata)
+    return SchemaState(name, kind, version, latest_schema_version(kind), version in schema_versions(kind), present,
+                       lacking)
 
 
 def create_tables(connection: Connection, metadata: MetaData) -> None:
@@ -121,9 +136,19 @@ def database_kind(metadata: MetaData) -> str:
     return "api" if metadata is API else "cell"
 
 
+def schema_versions(kind: str) -> set[str]:
+    """Return the versions of a database of this *kind* that this release knows: those of its migrations."""
+    return {path.name.partition("_")[0] for path in (FOLDER / kind / "versions").glob("[0-9]*.py")}
+
+
 def latest_schema_version(kind: str) -> str:
     """Return the schema version that this release needs in a database of this *kind*."""
-    return max(path.name.partition("_")[0] for path in (FOLDER / kind / "versions").glob("[0-9]*.py"))
+    return max(schema_versions(kind))
+
+
+def can_upgrade(kind: str, version: str) -> bool:
+    """Return whether migrations of this release upgrade a database of this *version*."""
+    return version in schema_versions(kind) - {latest_schema_version(kind)}
 
 
 def version_table(kind: str) -> str:

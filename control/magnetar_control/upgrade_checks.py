@@ -1,0 +1,275 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Whether a cloud is ready for an upgrade to this release: each check as a function that yields findings. Nothing is
+changed."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from functools import cached_property
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from cryptography import x509
+from sqlalchemy import Connection, MetaData, func, select
+from sqlalchemy.exc import DBAPIError
+
+from magnetar_control.compute.access import policy_files
+from magnetar_control.compute.access.policy import build_rule_set
+from magnetar_control.store.actions.actions import is_open_action
+from magnetar_control.store.engine import schema
+from magnetar_control.store.engine.database import Database
+from magnetar_control.store.engine.schema_check import SchemaState
+from magnetar_control.store.engine.tables import API, CELL, actions
+from magnetar_control.store.hosts import hosts
+from magnetar_control.store.hosts.host_row import SizedHost
+from magnetar_control.store.store import CELL0, CellMapping, Store
+from magnetar_core.errors import InvalidField, MagnetarError
+from magnetar_core.version import LEAST_VERSIONS, installed_version, older_programs, release_number
+
+from .settings import Settings
+
+#: Levels of a finding, and the exit status of the worst one, as of ``nova-status upgrade check``.
+WARNING, FAILURE = "Warning", "Failure"
+STATUSES = {WARNING: 1, FAILURE: 2}
+#: Days before the end of a certificate from which it is a finding.
+EXPIRES_SOON = 30
+#: Free MiB of the folder of databases: below the first a failure, below the second a warning. An upgrade of SQLite
+#: tables copies them.
+ROOM = (256, 1024)
+#: Most hours since a backup.
+BACKUP_HOURS = 24.0
+#: Most hosts named in one finding.
+NAMED = 5
+
+
+class UpgradeFinding(NamedTuple):
+    """A problem that a check has found: its level, what is wrong, and what to do."""
+
+    level: str
+    text: str
+
+
+@dataclass
+class CheckedCloud:
+    """The settings, databases and files that the checks read. *backup*: a file of the newest backup, if given."""
+
+    settings: Settings
+    store: Store
+    backup: Path | None = None
+
+    @cached_property
+    def cells(self) -> Sequence[tuple[CellMapping, Database]]:
+        """All cells with their databases; none while the API database has no table of cells."""
+        try:
+            return self.store.databases()
+        except DBAPIError:
+            return ()
+
+    @cached_property
+    def hosts(self) -> Sequence[SizedHost]:
+        """All hosts with the reports of their agents; none while the API database has no table of hosts."""
+        try:
+            with self.store.api.read() as connection:
+                return hosts.fetch_every_host(connection, SizedHost)
+        except DBAPIError:
+            return ()
+
+
+UpgradeCheckFunction = Callable[[CheckedCloud], Iterator[UpgradeFinding]]
+
+
+def check_policy_files(cloud: CheckedCloud) -> Iterator[UpgradeFinding]:
+    """Policy files that cannot be used, and rules that nothing asks for."""
+    settings = cloud.settings
+    try:
+        overrides = policy_files.read_policy_files(settings.policy_file, [Path(one) for one in settings.policy_dirs])
+        build_rule_set(overrides)
+    except InvalidField as error:
+        yield UpgradeFinding(FAILURE, error.message)
+        return
+    for text in overrides.warnings():
+        yield UpgradeFinding(WARNING, f"{text}.")
+
+
+def check_schemas(cloud: CheckedCloud) -> Iterator[UpgradeFinding]:
+    """Databases that do not answer, that this release cannot use, or that it has yet to upgrade."""
+    schema.add_services()
+    for name, database, metadata in list_databases(cloud.store, cloud.cells):
+        try:
+            state = read_database_state(name, database, metadata)
+        except DBAPIError as error:
+            yield UpgradeFinding(FAILURE, f"The database {name} does not answer ({str(error.orig).strip()}). See that "
+                                          "it runs, and that its URL is right (`magnetar config`, `magnetar cell "
+                                          "list`).")
+            continue
+        if reason := state.mismatch():
+            yield UpgradeFinding(FAILURE, reason)
+        elif state.is_empty:
+            yield UpgradeFinding(FAILURE, f"The database {name} has no tables. Run `magnetar db upgrade`.")
+        elif state.is_older:
+            yield UpgradeFinding(WARNING, f"The tables of {name} have version {state.version}, and this release needs "
+                                          f"{state.newest}. `magnetar db upgrade`, or the first start, upgrades them.")
+
+
+def list_databases(store: Store, cells: Sequence[tuple[CellMapping, Database]]
+                   ) -> Iterator[tuple[str, Database, MetaData]]:
+    """Yield each database with its name and the tables that it must have."""
+    yield "api", store.api, API
+    for cell, database in cells:
+        yield cell.name, database, CELL
+
+
+def read_database_state(name: str, database: Database, metadata: MetaData) -> SchemaState:
+    """Return the state of the tables of a database. Raises ``DBAPIError`` while it does not answer."""
+    with database.read() as connection:
+        return schema.read_schema_state(connection, name, metadata)
+
+
+def check_cells(cloud: CheckedCloud) -> Iterator[UpgradeFinding]:
+    """A cloud without cells but cell0."""
+    if all(cell.id == CELL0 for cell, _database in cloud.cells):
+        yield UpgradeFinding(FAILURE, "The cloud has no cell but cell0, so it can have no servers. Run `magnetar cell "
+                                      "create`.")
+
+
+def check_inventories(cloud: CheckedCloud) -> Iterator[UpgradeFinding]:
+    """Hosts without an inventory of CPUs and memory, which the scheduler never chooses."""
+    empty = sorted(host.name for host in cloud.hosts if not host.vcpus or not host.memory_mb)
+    if empty:
+        yield UpgradeFinding(WARNING, f"The agent of {_enumerate(empty)} has never reported CPUs and memory, so these "
+                                      "hosts get no servers. See that the agents run, and that a conductor of their "
+                                      "cell reaches them.")
+
+
+def check_agent_releases(cloud: CheckedCloud) -> Iterator[UpgradeFinding]:
+    """Agents of a release that is neither this one nor the one before."""
+    here = release_number(installed_version())
+    far: dict[str, list[str]] = {}
+    for host in cloud.hosts:
+        version = str(host.info.get("agent_version") or "")
+        number = release_number(version)
+        if here is not None and number is not None and not 0 <= here - number <= 1:
+            far.setdefault(version, []).append(host.name)
+    for version, names in sorted(far.items()):
+        yield UpgradeFinding(FAILURE, f"The agent of {_enumerate(sorted(names))} has version {version}; this release, "
+                                      f"{installed_version()}, works with agents of its own and the previous release. "
+                                      "Upgrade these agents (docs/howto/upgrade-agents.md).")
+
+
+def check_host_programs(cloud: CheckedCloud) -> Iterator[UpgradeFinding]:
+    """Hosts whose libvirt or QEMU is older than this release supports."""
+    for host in sorted(cloud.hosts, key=lambda host: host.name):
+        if older := older_programs(host.info):
+            yield UpgradeFinding(FAILURE, f"The host {host.name} has {' and '.join(older)}; this release needs "
+                                          f"{describe_least_versions()} or newer. Upgrade its operating system first; "
+                                          "its agent would not start.")
+
+
+def describe_least_versions() -> str:
+    """Return the least versions as text, such as "libvirt 9.0.0 and QEMU 7.2.0"."""
+    return " and ".join(f"{name} {least}" for _field, name, least in LEAST_VERSIONS)
+
+
+def check_running_actions(cloud: CheckedCloud) -> Iterator[UpgradeFinding]:
+    """Actions that are queued or running, which conductors of the new release would continue."""
+    for cell, database in cloud.cells:
+        try:
+            with database.read() as connection:
+                count = _count_open_actions(connection)
+        except DBAPIError:
+            continue  # told by the check of schemas
+        if count:
+            yield UpgradeFinding(WARNING, f"{count} actions of {cell.name} are queued or running. Stopped conductors "
+                                          "leave them to the next ones; wait for them if you want to be able to go "
+                                          "back.")
+
+
+def _count_open_actions(connection: Connection) -> int:
+    return connection.execute(select(func.count()).select_from(actions).where(is_open_action())).scalar_one()
+
+
+def check_database_room(cloud: CheckedCloud) -> Iterator[UpgradeFinding]:
+    """A folder of databases with little room."""
+    folder = cloud.settings.state_dir
+    if not folder.is_dir():
+        yield UpgradeFinding(FAILURE, f"The folder {folder} of the setting state_dir does not exist.")
+        return
+    free = shutil.disk_usage(folder).free >> 20
+    for level, least in zip((FAILURE, WARNING), ROOM, strict=True):
+        if free < least:
+            yield UpgradeFinding(level, f"{folder} has {free} MiB left, and an upgrade of tables may need {least} MiB. "
+                                        "Free some room.")
+            return
+
+
+def check_certificates(cloud: CheckedCloud) -> Iterator[UpgradeFinding]:
+    """Certificates of the settings that cannot be read, have expired, or soon will."""
+    settings, now = cloud.settings, datetime.now(UTC)
+    for name in ("tls_cert", "agent_client_cert", "agent_ca_cert"):
+        path = getattr(settings, name)
+        if path is None:
+            continue
+        try:
+            certificates = x509.load_pem_x509_certificates(Path(path).read_bytes())
+        except (OSError, ValueError) as error:
+            yield UpgradeFinding(FAILURE, f"{path} of the setting {name} cannot be read: {error}.")
+            continue
+        end = min(certificate.not_valid_after_utc for certificate in certificates)
+        if end < now + timedelta(days=EXPIRES_SOON):
+            level, verb = (FAILURE, "expired") if end < now else (WARNING, "expires")
+            yield UpgradeFinding(level, f"The certificate {path} of the setting {name} {verb} on {end:%Y-%m-%d}. Renew "
+                                        "it before the upgrade.")
+
+
+def check_backup(cloud: CheckedCloud) -> Iterator[UpgradeFinding]:
+    """A backup that is missing, empty or old. Migrations go forward only."""
+    if cloud.backup is None:
+        yield UpgradeFinding(WARNING, "No backup was named, and tables are not downgraded. Make one "
+                                      "(docs/howto/back-up-and-restore-a-cloud.md), and name it with --backup FILE.")
+        return
+    try:
+        status = cloud.backup.stat()
+    except OSError as error:
+        yield UpgradeFinding(FAILURE, f"The backup {cloud.backup} cannot be read: {error.strerror}.")
+        return
+    hours = (time.time() - status.st_mtime) / 3600
+    if not status.st_size:
+        yield UpgradeFinding(FAILURE, f"The backup {cloud.backup} is empty.")
+    elif hours > BACKUP_HOURS:
+        yield UpgradeFinding(WARNING, f"The backup {cloud.backup} is {hours:.0f} hours old. Make a new one.")
+
+
+def _enumerate(names: Sequence[str]) -> str:
+    more = len(names) - NAMED
+    return ", ".join(names[:NAMED]) + (f" and {more} more" if more > 0 else "")
+
+
+#: The checks by the name that the command prints, in order.
+CHECKS: dict[str, UpgradeCheckFunction] = {
+    "Policy files": check_policy_files,
+    "Tables of the databases": check_schemas,
+    "Cells": check_cells,
+    "Inventories of hosts": check_inventories,
+    "Releases of agents": check_agent_releases,
+    "libvirt and QEMU of hosts": check_host_programs,
+    "Actions in progress": check_running_actions,
+    "Room on disk": check_database_room,
+    "Certificates": check_certificates,
+    "Backup": check_backup,
+}
+
+
+def run_upgrade_checks(cloud: CheckedCloud) -> dict[str, list[UpgradeFinding]]:
+    """Run all checks, and return the findings of each by its name. An error of Magnetar's is a finding."""
+    found: dict[str, list[UpgradeFinding]] = {}
+    for name, check in CHECKS.items():
+        try:
+            found[name] = list(check(cloud))
+        except (DBAPIError, MagnetarError) as error:
+            reason: Any = error.message if isinstance(error, MagnetarError) else error.orig
+            found[name] = [UpgradeFinding(FAILURE, f"This could not be checked: {str(reason).strip()}")]
+    return found

@@ -1,0 +1,131 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""``magnetar upgrade check`` and ``magnetar db version``: whether a cloud is ready for this release."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from magnetar_core.errors import InvalidSettings
+
+from .command_parts import open_parts
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from .serve import Parts
+    from .store.engine.schema_check import SchemaState
+    from .upgrade_checks import UpgradeFinding
+#: Exit statuses of ``magnetar db upgrade --check``.
+CURRENT, REFUSED, UPGRADE_NEEDED = 0, 1, 2
+
+
+def add_upgrade_commands(command: Any, group: Any, database_actions: Any) -> None:
+    """Add the group ``upgrade``, and ``version`` to *database_actions*, those of the group ``db``. *command* and
+    *group*: the functions of ``cli`` that add an action and a group."""
+    command(database_actions, "version", run_db_version,
+            "Print the version of the tables of each database, and the one that this release needs.",
+            "magnetar db version")
+    check = command(group("upgrade", "Prepare an upgrade of the cloud."), "check", run_upgrade_check,
+                    "Check whether the cloud is ready for an upgrade to this release. Changes nothing. Status 0: it "
+                    "is; 1: with a warning; 2: with a failure, so an upgrade would not succeed; 255: an unexpected "
+                    "error.",
+                    "magnetar upgrade check\n  magnetar upgrade check --backup /srv/backups/cloud.tar --json")
+    check.add_argument("--backup", type=Path, metavar="FILE", help="a file of the newest backup, which must not be "
+                       "empty, nor older than a day")
+    check.add_argument("--json", action="store_true", help="as a JSON list of {check, result, details}")
+
+
+def run_db_version(options: argparse.Namespace) -> int:
+    """Run ``magnetar db version``. Fails for a database that does not answer, or cannot be used."""
+    with open_parts(options) as parts:
+        states = list(_database_states(parts))
+    for name, state, reason in states:
+        version = (state and state.version) or "-"
+        print(f"{name}\t{version}\t{_describe_state(state, reason)}")
+    return 1 if any(reason for _name, _state, reason in states) else 0
+
+
+def check_db_upgrade(parts: Parts) -> int:
+    """Print what ``magnetar db upgrade`` would do. Return its exit status: ``CURRENT``, ``REFUSED`` or
+    ``UPGRADE_NEEDED``."""
+    status = CURRENT
+    for name, state, reason in _database_states(parts):
+        print(f"{name}: {_describe_state(state, '')}" if not reason else f"{name}: {reason}",
+              file=sys.stderr if reason else sys.stdout)
+        if reason:
+            status = REFUSED
+        elif state is not None and (state.is_empty or state.is_older) and status != REFUSED:
+            status = UPGRADE_NEEDED
+    return status
+
+
+def _database_states(parts: Parts) -> Iterator[tuple[str, SchemaState | None, str]]:
+    """Yield for each database its name, the state of its tables, and why it cannot be used, or ""."""
+    from sqlalchemy.exc import DBAPIError
+
+    from .store.engine import schema
+    from .upgrade_checks import CheckedCloud, list_databases, read_database_state
+
+    schema.add_services()
+    cloud = CheckedCloud(parts.settings, parts.store)
+    for name, database, metadata in list_databases(parts.store, cloud.cells):
+        try:
+            state = read_database_state(name, database, metadata)
+        except DBAPIError as error:
+            yield name, None, f"does not answer ({str(error.orig).strip()})"
+        else:
+            yield name, state, state.mismatch()
+
+
+def _describe_state(state: SchemaState | None, reason: str) -> str:
+    """Return a few words for the state of a database's tables. *reason*: why it cannot be used."""
+    if state is None or reason:
+        return reason
+    if state.is_empty:
+        return "no tables yet"
+    if state.is_older:
+        return f"to be upgraded from version {state.version} to {state.newest}"
+    return f"upgraded by a newer release; this one needs {state.newest}" if state.is_newer else \
+        "as this version wants it"
+
+
+def run_upgrade_check(options: argparse.Namespace) -> int:
+    """Run ``magnetar upgrade check``."""
+    from .upgrade_checks import FAILURE, STATUSES, CheckedCloud, UpgradeFinding, run_upgrade_checks
+
+    try:
+        with open_parts(options) as parts:
+            found = {"Settings": [], **run_upgrade_checks(CheckedCloud(parts.settings, parts.store, options.backup))}
+    except InvalidSettings as error:
+        found = {"Settings": [UpgradeFinding(FAILURE, error.message)]}
+    except Exception as error:  # noqa: BLE001 - as nova-status does
+        print(f"magnetar: the checks were not completed: {error}", file=sys.stderr)
+        return 255
+    if options.json:
+        print(json.dumps([{"check": name, "result": _worst_level(findings),
+                           "details": [finding.text for finding in findings]} for name, findings in found.items()],
+                         indent=1))
+    else:
+        _print_findings(found)
+    return max(STATUSES.get(finding.level, 0) for findings in found.values() for finding in findings) if any(
+        found.values()) else 0
+
+
+def _worst_level(findings: Sequence[UpgradeFinding]) -> str:
+    """Return the level of the worst of a check's findings; Success without any."""
+    from .upgrade_checks import STATUSES
+
+    return max((finding.level for finding in findings), key=STATUSES.__getitem__, default="Success")
+
+
+def _print_findings(found: Mapping[str, Sequence[UpgradeFinding]]) -> None:
+    """Print a line for each check, followed by its findings."""
+    width = max(map(len, found))
+    for name, findings in found.items():
+        print(f"{name:<{width}}  {_worst_level(findings)}")
+        for finding in findings:
+            print(f"  {finding.level}: {finding.text}")
