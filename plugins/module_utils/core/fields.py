@@ -114,6 +114,10 @@ class _Fields:
         return dict(schema, required=required) if required else schema
 
 
+#: The beginning of the rule in the error for a field that no version of a kind has.
+UNKNOWN = "is not a known field"
+
+
 def unknown_field_rule(name: Any, allowed: Iterable[str], fields: Iterable[str]) -> str:
     """Return the rule in the error for a document that has a field *name* which is not *allowed*. *fields*: the names
     of all fields of the kind.
@@ -121,7 +125,7 @@ def unknown_field_rule(name: Any, allowed: Iterable[str], fields: Iterable[str])
     if name in fields:
         return "cannot be set here; it is reported only, or fixed when the resource is made"
     near = difflib.get_close_matches(str(name), list(allowed), 1)
-    return "is not a known field" + ("; did you mean %s?" % near[0] if near else "; known are %s" % ", ".join(allowed))
+    return UNKNOWN + ("; did you mean %s?" % near[0] if near else "; known are %s" % ", ".join(allowed))
 
 
 class Record(Value):

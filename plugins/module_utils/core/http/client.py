@@ -124,19 +124,35 @@ class Client:
 
         With ``wait=False`` a long change returns ``{"operation": {...}, "request_id": …}`` instead. *progress* is
         called with the operation while it runs. *on_immutable*, *merge* and the like are permissions
-        (``core.ensure.Permissions``).
+        (``core.ensure.Permissions``). Fields that an agent of the previous release does not know are left out where
+        their values ask for nothing.
         """
         allowed = {"allow_reboot": allow_reboot, "preserve_ephemeral": preserve_ephemeral}
         query = dict(_permissions(on_immutable, merge), dry_run=dry_run, **{k: v for k, v in allowed.items() if v})
-        return self._change("PUT", _route(noun, key), query, want, wait, timeout, request_id, progress)
+
+        def send(document: Document) -> Document:
+            return self._change("PUT", _route(noun, key), query, document, wait, timeout, request_id, progress)
+
+        try:
+            return send(want)
+        except InvalidField as error:
+            from . import older_agents
+            return older_agents.send_without_unknown_fields(noun, want, error, send, self.endpoint)
 
     def ensure_many(self, noun: str, items: Sequence[Document], dry_run: bool = False, wait: bool = True,
                     timeout: Optional[float] = None, request_id: Optional[str] = None,
                     progress: Progress = None) -> Document:
         """Ensure *items* of the kind *noun*: each ``key``, ``want`` (``None``: absent) and permissions. Return
-        ``{"results": [...]}``. Other parameters: as in ``ensure``.
+        ``{"results": [...]}``. Other parameters, and fields that the agent does not know: as in ``ensure``.
         """
-        return self._change("PUT", _route(noun), {"dry_run": dry_run}, items, wait, timeout, request_id, progress)
+        def send(some: Sequence[Document]) -> Document:
+            return self._change("PUT", _route(noun), {"dry_run": dry_run}, some, wait, timeout, request_id, progress)
+
+        answer = send(items)
+        if any(item.get("error", {}).get("code") == InvalidField.code for item in answer.get("results", ())):
+            from . import older_agents
+            return older_agents.send_items_without_unknown_fields(noun, items, answer, send, self.endpoint)
+        return answer
 
     def delete(self, noun: str, key: str, dry_run: bool = False, wait: bool = True, timeout: Optional[float] = None,
                request_id: Optional[str] = None, progress: Progress = None) -> Document:

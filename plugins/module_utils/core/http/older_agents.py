@@ -1,0 +1,148 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Documents for agents of the previous release: a field that such an agent does not know is left out where its value
+asks for nothing."""
+
+from __future__ import annotations
+
+import re
+from typing import Any, Callable, Mapping, Optional, Sequence, Union
+
+from ..document import Document
+from ..errors import InvalidField, MagnetarError, NotSupported, error_from_dict
+from ..fields import UNKNOWN, Field, Record
+from ..kinds import BY_NOUN
+from ..values import ListOf, MapOf, Nullable, OneOf, Value
+
+#: A part of a field's path: a name, or the index of a list.
+Part = Union[str, int]
+#: The most fields that are left out of one document.
+MOST = 50
+
+
+def send_without_unknown_fields(noun: str, want: Document, error: MagnetarError, send: Callable[[Document], Document],
+                                place: str) -> Document:
+    """Return the answer of *send*, called with the document *want* of the kind *noun* without the fields that the agent
+    refuses as unknown; *error* is its first refusal. Raises ``NotSupported`` for such a field with a value, and *error*
+    if it has another reason. *place*: the agent, for messages.
+    """
+    for _time in range(MOST):
+        shorter = without_unknown_field(noun, want, error, place)
+        if shorter is None:
+            raise error
+        want = shorter
+        try:
+            return send(want)
+        except InvalidField as next_error:
+            error = next_error
+    raise error
+
+
+def send_items_without_unknown_fields(noun: str, items: Sequence[Document], answer: Document,
+                                      send: Callable[[Sequence[Document]], Document], place: str) -> Document:
+    """Return *answer*, the results of *items*, in which each item that the agent refused for an unknown field has the
+    result of another attempt without it. Other parameters: as in ``send_without_unknown_fields``.
+    """
+    items, results = list(items), list(answer["results"])
+    for _time in range(MOST):
+        again = []
+        for at, result in enumerate(results):
+            shorter = _shorter_item(noun, items[at], result, place)
+            if shorter is not None:
+                items[at] = shorter
+                again.append(at)
+        if not again:
+            break
+        for at, result in zip(again, send([items[at] for at in again])["results"]):
+            results[at] = result
+    return dict(answer, results=results)
+
+
+def _shorter_item(noun: str, item: Document, result: Document, place: str) -> Optional[Document]:
+    """Return an *item* of a batch without the field that its *result* refuses as unknown; ``None`` where there is none.
+    For a field with a value, the error in *result* is replaced.
+    """
+    if "error" not in result or not item.get("want"):
+        return None
+    try:
+        want = without_unknown_field(noun, item["want"], error_from_dict(result["error"]), place)
+    except NotSupported as error:
+        result["error"] = error.as_dict()
+        return None
+    return None if want is None else dict(item, want=want)
+
+
+def without_unknown_field(noun: str, want: Document, error: MagnetarError, place: str) -> Optional[Document]:
+    """Return a copy of *want* without the field that *error* is about. ``None`` for another error, and for a field that
+    this release does not know either. Raises ``NotSupported`` if the field has a value other than its default.
+    """
+    path = str(error.details.get("field") or "")
+    if not str(error.details.get("rule") or "").startswith(UNKNOWN):
+        return None
+    parts = split_path(path)
+    field = find_field(noun, parts)
+    found, value = _value_at(want, parts)
+    if field is None or not found:
+        return None
+    if value not in (None, [], {}, "") and value != field.default:
+        raise NotSupported(
+            "%s: the agent %s is of an earlier release, which does not know this field. Upgrade that agent, or choose "
+            "another host." % (path, place), field=path, endpoint=place) from error
+    shorter: Document = _without(want, parts)
+    return shorter
+
+
+def split_path(path: str) -> list[Part]:
+    """Return the parts of a field's *path* in an error, such as ``nics[0].mac``."""
+    return [int(index) if index else name for name, index in re.findall(r"([^.\[\]]+)|\[(\d+)\]", path)]
+
+
+def find_field(noun: str, parts: list[Part]) -> Optional[Field]:
+    """Return the declaration of the field at the path *parts* of documents of the kind *noun*; ``None`` without one."""
+    kind = BY_NOUN.get(noun)
+    if kind is None or not parts:
+        return None
+    field = next((one for one in kind.fields if one.name == parts[0]), None)
+    for part in parts[1:]:
+        if field is None:
+            return None
+        field = _field_of_value(field.value, part)
+    return field
+
+
+def _field_of_value(value: Value, part: Part) -> Optional[Field]:
+    """Return the declaration at the next *part* of a path below a *value* type. An item of a list or map has none of
+    its own; it stands for its type.
+    """
+    if isinstance(value, Nullable):
+        return _field_of_value(value.value, part)
+    if isinstance(value, OneOf):
+        return next(filter(None, (_field_of_value(choice, part) for choice in value.values)), None)
+    if isinstance(value, Record):
+        return next((one for one in value.fields if one.name == part), None)
+    if isinstance(value, ListOf) and isinstance(part, int):
+        return Field(value.item, "item")
+    if isinstance(value, MapOf):
+        return Field(value.value, "item")
+    return None
+
+
+def _value_at(document: Any, parts: list[Part]) -> tuple[bool, Any]:
+    """Return whether *document* has the path *parts*, and the value there."""
+    for part in parts:
+        try:
+            document = document[part]
+        except (KeyError, IndexError, TypeError):
+            return False, None
+    return True, document
+
+
+def _without(document: Any, parts: list[Part]) -> Any:
+    """Return a copy of *document* without the field at the path *parts*; only what lies on the path is copied."""
+    first, rest = parts[0], parts[1:]
+    if isinstance(document, Mapping):
+        if not rest:
+            return {name: value for name, value in document.items() if name != first}
+        return dict(document, **{str(first): _without(document[str(first)], rest)})
+    items = list(document)
+    items[int(first)] = _without(items[int(first)], rest)
+    return items
