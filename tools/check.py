@@ -164,14 +164,14 @@ def _documented(plugins: Path, folder: str, kind: str, **more: str) -> bool:
 
 
 def check_collection() -> bool:
-    """Return whether the collection builds, installs, documents every plugin, and contains the agent's package and
-    SBOM.
+    """Return whether a release builds, and its collection installs, documents every plugin, and contains the agent's
+    package and SBOM.
     """
     with tempfile.TemporaryDirectory() as folder:
         built, elsewhere = Path(folder) / "built", {"ANSIBLE_COLLECTIONS_PATH": folder}
-        if not run_command("python", "-m", "tools.collection", built):
+        if not run_command("python", "-m", "tools.release", "--rehearse", built):
             return False
-        archive = next(built.glob("*.tar.gz"))
+        archive = next(built.glob("magnetar-compute-*.tar.gz"))
         if not run_command("ansible-galaxy", "collection", "install", "--offline", "-p", folder, archive, **elsewhere):
             return False
         installed = Path(folder) / "ansible_collections/magnetar/compute"
@@ -200,7 +200,7 @@ STAGES: dict[str, tuple[str, Callable[[], bool]]] = {
     "sanity": ("ansible-test sanity of what Ansible loads; its test of fragments is the stage changelog",
                partial(ansible_sanity, "--skip-test=changelog",
                        *(f"--exclude={folder}/" for folder in ("agent", "bench", "control", "tests")))),
-    "collection": ("the collection builds, installs and holds the agent", check_collection),
+    "collection": ("a release builds; its collection installs and holds the agent", check_collection),
     "audit": ("known vulnerabilities of the locked packages; skipped where pip-audit's database cannot be reached",
               partial(run_command, "python", "-m", "tools.audit")),
     "pylint": ("ansible-test's pylint of agent and control plane, which the collection carries",

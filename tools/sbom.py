@@ -8,7 +8,10 @@ version, its declared licence.
 
 from __future__ import annotations
 
+import os
 import re
+import uuid
+from datetime import UTC, datetime
 from importlib import metadata
 
 from cyclonedx.contrib.license.factories import LicenseFactory
@@ -61,6 +64,9 @@ def build_bom() -> Bom:
         type=ComponentType.APPLICATION, group="magnetar", name="compute", version=version[1] if version else None,
         bom_ref="magnetar.compute", licenses=[LicenseFactory().make_from_string("GPL-3.0-or-later")])
     made.metadata.component = release
+    if moment := os.environ.get("SOURCE_DATE_EPOCH"):  # two builds of a commit are the same
+        made.metadata.timestamp = datetime.fromtimestamp(int(moment), UTC)
+        made.serial_number = uuid.uuid5(uuid.NAMESPACE_URL, f"magnetar.compute {release.version} {moment}")
     locks = [lock.read_lock(name) for name in wheelhouse.NAMES]
     components = {name: sbom_component(pin) for pins in locks for name, pin in pins.items()}
     made.components.update(components.values())
