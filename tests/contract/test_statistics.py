@@ -40,6 +40,17 @@ def test_what_a_guest_has_used(place: Place) -> None:
     assert hypervisor.statistics(uuid) is None and hypervisor.statistics(str(uuids.uuid4())) is None
 
 
+def test_usages_of_running_guests(place: Place) -> None:
+    uuid, other = place.defined(), place.spec()
+    place.foreign(replace(other, title=""))
+    assert uuid not in place.hypervisor.guest_usages()
+    place.hypervisor.start(uuid)
+    usages = place.hypervisor.guest_usages()
+    assert usages[uuid].cpu_seconds >= 0 and usages[uuid].memory_kib > 1024 and other.uuid not in usages
+    place.hypervisor.destroy(uuid)
+    assert uuid not in place.hypervisor.guest_usages()
+
+
 def test_figures_of_somebody_elses_domain_are_not_told(place: Place) -> None:
     spec = place.spec()
     place.foreign(replace(spec, title=""))

@@ -205,6 +205,11 @@ class Pages:
         read_query(request)
         return Json(await run_in_threadpool(self.agent.host.hypervisor.uptime))
 
+    async def load(self, request: Request) -> Json:
+        """Show the CPUs and memory that the host and its guests use, on average of the last ten minutes."""
+        read_query(request)
+        return Json(await run_in_threadpool(inventory.host_load, self.agent.host))
+
     async def diagnostics(self, request: Request) -> Json:
         """Show a server's usage since its start, as counted by its hypervisor; empty while it is off."""
         read_query(request)
@@ -261,6 +266,7 @@ class AgentApplication(Front):
             ("GET", "/docs", pages.docs, {"include_in_schema": False}),
             ("GET", "/v1/host", pages.host, openapi.describe_show_route(Host)),
             ("GET", "/v1/host/uptime", pages.uptime, openapi.describe_uptime_route()),
+            ("GET", "/v1/host/load", pages.load, openapi.describe_load_route()),
             ("GET", "/v1/watch", self.feed.watch, openapi.describe_watch_route()),
             ("GET", "/v1/operations", tasks.list, openapi.describe_operations_route()),
             ("GET", "/v1/operations/{key}", tasks.show, openapi.describe_operation_route("wait")),

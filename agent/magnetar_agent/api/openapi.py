@@ -190,6 +190,15 @@ def describe_uptime_route() -> Extra:
                      "Time of day, seconds, users that are logged in, load of 1, 5 and 15 minutes")}
 
 
+def describe_load_route() -> Extra:
+    """Return OpenAPI's description of the GET of the host's load."""
+    return {"tags": [Host.noun], "summary": "Show the CPUs and memory that the host and its guests really use",
+            **_route(_object(seconds=NUMBER, cpus=INTEGER, cpus_used=NUMBER, memory_mb=INTEGER, memory_mb_used=INTEGER,
+                             servers=_array(_object(id=TEXT, cpus_used=NUMBER, memory_mb_used=INTEGER))),
+                     "Averages of up to ten minutes, and the seconds since the first measurement; null where not known "
+                     "yet")}
+
+
 def describe_text_route(description: str, media: str = "text/plain") -> Extra:
     """Return OpenAPI's description of a GET that returns text. *media*: its media type."""
     return _route(TEXT, description, media=media)

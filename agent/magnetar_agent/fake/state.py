@@ -12,6 +12,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from magnetar_agent.host.hypervisor import Domain, DomainEvent
+from magnetar_agent.host.load_meter import GuestUsage
 from magnetar_agent.host.networks import Lease, NetworkSeen
 from magnetar_agent.virt.domain.domain import parse_domain_xml as _parse
 from magnetar_core.errors import GuestSilent, HypervisorDown
@@ -80,6 +81,8 @@ class State:
                  delay: float = 0.0, name: str = "fake", guest_agents: bool = False) -> None:
         self.name, self.delay, self.guest_agents = name, delay, guest_agents
         self.deaf: set[str] = set()
+        #: The usage of guests that tests have set; other guests use half of their memory, and no CPU.
+        self.usages: dict[str, GuestUsage] = {}
         #: Domains whose QEMU does not answer.
         self.hung: set[str] = set()
         #: Domains whose guest agent answers (with *guest_agents* all); the requests to the agents.

@@ -6,6 +6,7 @@ from __future__ import annotations
 from typing import Any
 from xml.etree import ElementTree as ET
 
+from magnetar_agent.host.load_meter import GuestUsage
 from magnetar_agent.virt.domain.statistics import read_statistics
 from magnetar_core.errors import Conflict
 from magnetar_core.power import LIVE
@@ -32,6 +33,11 @@ class Statistics(State):
             if not domain.seen().owned:
                 raise Conflict(f"The libvirt domain {uuid} was not made by Magnetar, so it is not touched.")
             return read_statistics(_stats(domain.live), _live(domain.live), UPTIME) if domain.state in LIVE else None
+
+    def guest_usages(self) -> dict[str, GuestUsage]:
+        with self._call("guest_usages"):
+            return {uuid: self.usages.get(uuid, GuestUsage(0.0, parse_domain(domain.live).ram_mib * 512))
+                    for uuid, domain in self._domains.items() if domain.state in LIVE and domain.seen().owned}
 
     def uptime(self) -> dict[str, Any]:
         with self._call("uptime", needs_libvirt=False):

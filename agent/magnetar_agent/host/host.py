@@ -20,6 +20,7 @@ from magnetar_core.operations import Operations
 from .background_reads import BackgroundReads
 from .changes import Changes
 from .cpu_meter import CpuMeter
+from .load_meter import LoadMeter
 from .provider_config import read_provider_config
 
 if TYPE_CHECKING:
@@ -72,6 +73,7 @@ class LocalHost:
         self.documents = documents or Documents(settings.state_dir)
         self.operations = operations or Operations(settings.parallel)
         self.meter = CpuMeter()
+        self.load = LoadMeter()
         #: State and size of each pool of volumes; see ``volumes.pool_reports``.
         self.pool_reads: BackgroundReads[dict[str, Any]] = BackgroundReads()
         self.provider_config = read_provider_config(settings.provider_config_location, self.name)

@@ -24,6 +24,7 @@ from magnetar_agent.hardware.pmem import GuestPmem
 from magnetar_agent.hardware.sev import LaunchSecurity
 from magnetar_core.hardware.numa import HostCell
 
+from .load_meter import GuestUsage
 from .networks import HypervisorNetworks, Nic
 from .storage import Disk, DiskKey, Export, HypervisorDisks, HypervisorStorage, Mirror, SharedFolder
 
@@ -403,6 +404,10 @@ class LocalHypervisor(HypervisorNetworks, HypervisorDisks, HypervisorStorage, Pr
         virDomainMemoryStats and ``maximum``; ``disks`` ``{device}`` with ``DISK_COUNTERS``; ``nics`` ``{device, mac}``
         with ``NIC_COUNTERS``. Values that only QEMU has are ``None`` or missing while other calls wait for its
         answer."""
+
+    def guest_usages(self) -> dict[str, GuestUsage]:
+        """Return the usage of each active domain of Magnetar, by uuid, from its process: no QEMU is asked. A domain
+        whose process cannot be read is missing."""
 
     def uptime(self) -> dict[str, Any]:
         """Return ``time`` of day (HH:MM:SS), ``uptime`` in s, ``users`` logged in, ``load_average`` of 1, 5 and 15

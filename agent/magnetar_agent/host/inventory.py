@@ -63,6 +63,7 @@ def host_usage(host: LocalHost) -> dict[str, Any]:
     }
     try:
         domains = host.hypervisor.domains()
+        host.load.measure(host.hypervisor.guest_usages)
         active = [d for d in documents if d.id in domains and domains[d.id].state in LIVE]
         facts = told.host_facts(host)
         fields = facts | fields | _virt(facts["kvm"]) | _parts(host) | {
@@ -77,6 +78,12 @@ def host_usage(host: LocalHost) -> dict[str, Any]:
     except MagnetarError:
         fields |= {"connected": False, "resources": None}  # libvirt knows a part of these
     return {field.name: fields.get(field.name) for field in Host.fields if field.name != "orphans"}
+
+
+def host_load(host: LocalHost) -> dict[str, Any]:
+    """Return the load of the host and its guests, measured now if it was not measured for half a minute."""
+    host.load.measure(host.hypervisor.guest_usages)
+    return host.load.report()
 
 
 def _parts(host: LocalHost) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from weakref import WeakSet
 from magnetar_agent.agent import ManagedHost
 from magnetar_agent.host.cpu_meter import CpuMeter
 from magnetar_agent.host.host import LocalHost
+from magnetar_agent.host.load_meter import LoadMeter
 from magnetar_agent.servers import GIB
 
 from .documents import MemoryDocuments
@@ -23,11 +24,12 @@ from .operations import HostOperations
 from .power_sync import SimulatedPowerSync
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
     from concurrent.futures import ThreadPoolExecutor
     from pathlib import Path
 
     from magnetar_agent.api.watch import EventLane
+    from magnetar_agent.host.load_meter import GuestUsage
     from magnetar_agent.settings import AgentSettings
 
 #: Conditions of a host. ``silent``: it accepts connections and answers nothing, and its guests go on. ``slow``: each
@@ -43,7 +45,14 @@ class _IdleMeter(CpuMeter):
         return {"cpu.percent": 0.0, "cpu.idle.percent": 1.0}
 
 
-_METER = _IdleMeter()
+class _NoLoad(LoadMeter):
+    """The load of a simulated host, which is not measured."""
+
+    def measure(self, read_usage: Callable[[], Mapping[str, GuestUsage]]) -> None:
+        """Measure nothing: the CPUs of this machine belong to all simulated hosts."""
+
+
+_METER, _LOAD = _IdleMeter(), _NoLoad()
 
 
 class SharedParts:
@@ -83,7 +92,7 @@ class SimulatedHost(ManagedHost):
         operations.host = self
         self.links = SimulatedLinks(settings, name, parts.loop, find)
         host = SimulatedLocalHost(settings, hypervisor, name, MemoryDocuments(state), operations, self.links)
-        host.size, host.meter = parts.size, _METER
+        host.size, host.meter, host.load = parts.size, _METER, _LOAD
         super().__init__(host)
         host.metadata_status = lambda: {"bridges": [], "reason": ""}
         host.port_security_status = lambda: {"ports": 0, "reason": ""}

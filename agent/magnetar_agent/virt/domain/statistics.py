@@ -11,12 +11,15 @@ from xml.etree import ElementTree as ET
 import libvirt  # type: ignore[import-untyped]
 
 from magnetar_agent.host.hypervisor import DISK_COUNTERS, NIC_COUNTERS
+from magnetar_agent.host.load_meter import GuestUsage, process_usage
 from magnetar_agent.virt.connection.limits import Lane
 from magnetar_core.errors import GuestSilent
+from magnetar_core.power import LIVE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
+    from magnetar_agent.host.hypervisor import Domain as DomainSeen
     from magnetar_agent.virt.connection.pool import ConnectionPool
 
 #: The groups of counters that the call for all counters returns.
@@ -37,6 +40,9 @@ class Statistics:
     """The methods of ``LocalHypervisor`` for statistics."""
 
     connection: ConnectionPool
+
+    def domains(self) -> dict[str, DomainSeen]:
+        raise NotImplementedError
 
     def _with(self, purpose: str, uuid: str, act: Callable[[Any], None], missing_is_fine: bool = False,
               lane: Lane = Lane.GUEST, kind: str = "") -> None:
@@ -63,6 +69,15 @@ class Statistics:
         except GuestSilent:
             read_from(Lane.LOOK)
         return figures[0] if figures else None
+
+    def guest_usages(self) -> dict[str, GuestUsage]:
+        """Return the usage of each active domain of Magnetar, from /proc. Empty for a libvirt that is not the
+        system's."""
+        if self.connection.uri != "qemu:///system":
+            return {}
+        usages = {uuid: process_usage(_RUN / f"{domain.name}.pid") for uuid, domain in self.domains().items()
+                  if domain.owned and domain.state in LIVE}
+        return {uuid: usage for uuid, usage in usages.items() if usage is not None}
 
     def uptime(self) -> dict[str, Any]:
         """Return uptime, load and sessions of the host, from /proc/uptime, /proc/loadavg and systemd-logind."""

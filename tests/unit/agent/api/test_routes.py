@@ -326,6 +326,11 @@ def test_figures(client: Client) -> None:
     assert client.call("GET", "/v1/server/s/diagnostics?a=b")[0] == 400
     status, told = client.call("GET", "/v1/host/uptime")
     assert status == 200 and set(told) == {"time", "uptime", "users", "load_average"}
+    status, load = client.call("GET", "/v1/host/load")
+    assert status == 200 and load["cpus"] >= 1 and load["memory_mb"] > load["memory_mb_used"] > 0
+    [server] = load["servers"]
+    assert (server["cpus_used"], server["memory_mb_used"]) == (None, 32)
+    assert client.call("GET", "/v1/host/load?a=b")[0] == 400
 
 
 def test_tail_of_nothing(tmp_path: Path) -> None:
