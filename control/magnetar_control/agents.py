@@ -103,6 +103,11 @@ class AgentClient(Client):
         """Return usage figures of a server since its guest was started."""
         return self._call("GET", f"/v1/server/{server_id}/diagnostics")
 
+    def load(self, patience: float) -> dict[str, Any]:
+        """Return the CPUs and memory that the host and its guests use. Retries for *patience* seconds while its agent
+        restarts."""
+        return self._call("GET", "/v1/host/load", deadline=time.monotonic() + patience)
+
     def uptime(self, patience: float) -> dict[str, Any]:
         """Return uptime and load of the host. Retries for *patience* seconds while its agent restarts."""
         return self._call("GET", "/v1/host/uptime", deadline=time.monotonic() + patience)

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The control plane's subcommands of ``magnetar``: serve, api, conductor, audit, db, upgrade, cell, config,
-policy, host, machine-type, image-property."""
+"""The control plane's subcommands of ``magnetar``: serve, api, conductor, audit, db, upgrade, cell, config, policy,
+host, balance, machine-type, image-property."""
 
 from __future__ import annotations
 
@@ -18,7 +18,15 @@ from typing import TYPE_CHECKING, Any
 
 from magnetar_core.errors import InvalidField, MagnetarError
 
-from . import fence_commands, hardware_commands, host_commands, policy_command, room_commands, upgrade_commands
+from . import (
+    balance_commands,
+    fence_commands,
+    hardware_commands,
+    host_commands,
+    policy_command,
+    room_commands,
+    upgrade_commands,
+)
 from . import settings_file as configuration
 from .command_parts import open_parts
 
@@ -59,6 +67,7 @@ def subcommands(commands: Commands) -> None:
     host_commands.add_host_commands(_add_command, host)
     fence_commands.add_fence_commands(_add_command, host)
     room_commands.add_room_command(_add_command, host)
+    balance_commands.add_balance_command(_add_command, commands)
     policy_command.add_policy_commands(_add_command, partial(_add_group, commands))
     hardware_commands.add_hardware_commands(_add_command, partial(_add_group, commands))
 

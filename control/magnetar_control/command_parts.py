@@ -5,11 +5,15 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import uuid
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from . import settings_file as configuration
 
 if TYPE_CHECKING:
+    from magnetar_control.compute.caller import Caller
+
     from .serve import Parts
 
 
@@ -18,3 +22,16 @@ def open_parts(options: argparse.Namespace) -> contextlib.closing[Parts]:
     from .serve import Parts
 
     return contextlib.closing(Parts(configuration.load_settings(options.config)))
+
+
+@contextlib.contextmanager
+def open_operator(options: argparse.Namespace) -> Iterator[Caller]:
+    """Yield the operator as a caller of use cases. No policy rule is checked: whoever can read the settings can change
+    the databases anyway."""
+    from magnetar_control.compute.caller import Caller
+    from magnetar_control.compute.cloud import Cloud
+    from magnetar_control.services import Context
+
+    with open_parts(options) as parts:
+        cloud = Cloud(parts.settings, parts.store, parts.services(), parts.agents, parts.hosts)
+        yield Caller(cloud, Context("", None, frozenset({"admin"})), f"req-{uuid.uuid4()}")

@@ -4,17 +4,15 @@
 from __future__ import annotations
 
 import argparse
-import contextlib
 import json
 import sys
 import time
-import uuid
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from magnetar_core.errors import TimedOut
 
-from .command_parts import open_parts
+from .command_parts import open_operator
 
 if TYPE_CHECKING:
     from magnetar_control.compute.caller import Caller
@@ -45,24 +43,11 @@ def add_host_commands(command: Any, actions: Any) -> None:
     shown.add_argument("--json", action="store_true", help="as a JSON list of {host, state, message, servers}")
 
 
-@contextlib.contextmanager
-def _operator(options: argparse.Namespace) -> Iterator[Caller]:
-    """Yield the operator as a caller of use cases. No policy rule is checked: whoever can read the settings can change
-    the databases anyway."""
-    from magnetar_control.compute.caller import Caller
-    from magnetar_control.compute.cloud import Cloud
-    from magnetar_control.services import Context
-
-    with open_parts(options) as parts:
-        cloud = Cloud(parts.settings, parts.store, parts.services(), parts.agents, parts.hosts)
-        yield Caller(cloud, Context("", None, frozenset({"admin"})), f"req-{uuid.uuid4()}")
-
-
 def run_host_drain(options: argparse.Namespace) -> int:
     """Run ``magnetar host drain``."""
     from magnetar_control.compute.drains import drains
 
-    with _operator(options) as caller:
+    with open_operator(options) as caller:
         if options.dry_run:
             _print_servers(drains.plan_drain.function(caller, options.host))
             return 0
@@ -97,7 +82,7 @@ def run_host_undrain(options: argparse.Namespace) -> int:
     """Run ``magnetar host undrain``."""
     from magnetar_control.compute.drains import drains
 
-    with _operator(options) as caller:
+    with open_operator(options) as caller:
         drains.end_drain.function(caller, options.host)
     return 0
 
@@ -106,7 +91,7 @@ def run_host_drains(options: argparse.Namespace) -> int:
     """Run ``magnetar host drains``."""
     from magnetar_control.compute.drains import drains
 
-    with _operator(options) as caller:
+    with open_operator(options) as caller:
         reports = [drains.show_drain.function(caller, options.host)] if options.host else \
             drains.list_drains.function(caller)
     if options.json:

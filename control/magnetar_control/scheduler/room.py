@@ -57,9 +57,9 @@ def check_room(store: Store, volumes: Any, states: HostStates, names: Collection
     """Return for each of the hosts *names* whether it may fail. *volumes*: the volume service. *states*: all hosts, not
     shared with other callers, since claims are tried in them. *pause* is called after each page of hosts with the
     seconds that it took."""
-    trial = Trial(states, _read_inventories(store.api, states))
+    trial = Trial(states, read_host_inventories(store.api, states))
     rooms: list[HostRoom] = []
-    for database, page in _pages_of_hosts(store, states, names):
+    for database, page in pages_of_hosts(store, states, names):
         began = time.monotonic()
         try:
             servers_by_host = read_placed_servers(store.api, database, volumes, states, page)
@@ -69,12 +69,12 @@ def check_room(store: Store, volumes: Any, states: HostStates, names: Collection
             rooms += [HostRoom(host, None, (), f"The database of its cell ({database.name}) does not answer.")
                       for host in page]
             continue
-        rooms += [_check_host(trial, host, servers_by_host.get(host, [])) for host in page]
+        rooms += [check_host_room(trial, host, servers_by_host.get(host, [])) for host in page]
         pause(time.monotonic() - began)
     return sorted(rooms, key=lambda room: room.host)
 
 
-def _pages_of_hosts(store: Store, states: HostStates,
+def pages_of_hosts(store: Store, states: HostStates,
                     names: Collection[str]) -> Iterator[tuple[Database, list[str]]]:
     """Yield the hosts *names* in pages of one cell each."""
     for cell, database in store.databases():
@@ -83,7 +83,8 @@ def _pages_of_hosts(store: Store, states: HostStates,
             yield database, of_cell[at:at + PAGE]
 
 
-def _read_inventories(api: Database, states: HostStates) -> Inventories:
+def read_host_inventories(api: Database, states: HostStates) -> Inventories:
+    """Return the inventories of the hosts *states*."""
     with api.read() as connection:
         by_id: Mapping[str, Mapping[str, InventoryRow]] = inventories.fetch_inventory_rows(connection)
     return {name: by_id[host.id] for name, host in states.hosts.items() if host.id in by_id}
@@ -127,7 +128,7 @@ def _hosts_of_hinted(row: ServerRow, claims: Iterable[ClaimedHost]) -> dict[str,
     return where
 
 
-def _check_host(trial: Trial, host: str, servers: Sequence[PlacedServer]) -> HostRoom:
+def check_host_room(trial: Trial, host: str, servers: Sequence[PlacedServer]) -> HostRoom:
     """Place all *servers* of a host elsewhere, take this back, and return the result."""
     unplaced: list[PlacedServer] = []
     reason = ""

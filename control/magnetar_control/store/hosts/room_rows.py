@@ -27,7 +27,7 @@ from magnetar_core.power import SOFT_DELETED
 
 #: The columns of a server that a request to the scheduler reads, and those that reports and moves need.
 _COLUMNS = ("id", "name", "project_id", "host", "vm_state", "task_state", "locked_by", "flavor", "image", "image_id",
-            "interfaces", "volumes", "request", "hints", "availability_zone", "pinned_availability_zone",
+            "interfaces", "volumes", "shares", "request", "hints", "availability_zone", "pinned_availability_zone",
             "launched_at")
 _SERVERS = select(*servers.c[_COLUMNS])
 

@@ -49,6 +49,8 @@ RESIZE, MIGRATION, LIVE, EVACUATION = "resize", "migration", "live-migration", "
 ENDED = ("completed", "confirmed", "reverted", "error", "failed", "cancelled", "done")
 #: Statuses that wait for confirmResize or revertResize, also after an interrupted confirm or revert.
 KEPT = ("finished", "confirming", "reverting")
+#: Statuses of migrations that go on.
+GOING = ("queued", "preparing", "pre-migrating", "running", "migrating", "post-migrating")
 #: Statuses of an evacuation: from the moment that the source has lost the server, and until the source is cleaned up.
 LOST, DONE = "pre-migrating", "done"
 #: Requests to a running live migration.
@@ -122,6 +124,16 @@ def fetch_open_migrations(connection: Connection, server_id: str, type: str | No
     if type is not None:
         where.append(migrations.c.type == type)
     return MigrationRow.several(connection.execute(select(migrations).where(*where).order_by(migrations.c.id)))
+
+
+def fetch_recent_moves(connection: Connection, cutoff: str) -> tuple[set[str], set[str]]:
+    """Return the uuids of the servers whose last migration began after *cutoff*, also if it failed, and the names of
+    the hosts with a migration that goes on. Cancelled migrations do not count."""
+    recent = connection.execute(select(migrations.c.server_id).where(
+        migrations.c.created_at > cutoff, migrations.c.status != "cancelled")).scalars()
+    moving = connection.execute(select(migrations.c.source, migrations.c.target).where(
+        migrations.c.status.in_(GOING))).all()
+    return set(recent), {host for pair in moving for host in pair if host is not None}
 
 
 def any_migration_at(migration_rows: Iterable[MigrationRow], host: str) -> bool:

@@ -1,0 +1,189 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Balance: the real load of the hosts of each cell, and the live migrations that would even it out or free a host.
+
+Nothing is stored: each report starts from the hosts' present load. ``balance_moves`` does the moves."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy.exc import DBAPIError
+
+from magnetar_control.compute.caller import Caller, use_case
+from magnetar_control.compute.cloud import Cloud
+from magnetar_control.compute.drains.server_moves import LIVE, choose_move
+from magnetar_control.compute.hosts.hypervisors import RULE
+from magnetar_control.scheduler.balance import (
+    BalancePlan,
+    BalanceRules,
+    LoadedHost,
+    LoadedServer,
+    plan_balance,
+    plan_freeing,
+)
+from magnetar_control.scheduler.current_hosts import read_current_hosts
+from magnetar_control.scheduler.hosts import HostStates
+from magnetar_control.scheduler.move_trial import MoveTrial
+from magnetar_control.scheduler.room import PlacedServer, pages_of_hosts, read_host_inventories, read_placed_servers
+from magnetar_control.store.engine.database import Database, utc_now
+from magnetar_control.store.servers import migrations
+from magnetar_control.store.servers.server_row import ServerRow
+from magnetar_control.store.store import CELL0, CellMapping
+from magnetar_core.errors import InvalidField, NotFound, Unavailable
+
+from .host_loads import HostLoad, read_host_loads
+
+#: Seconds for which a server that was moved stays.
+REST = 3600.0
+#: The most moves of a request that names no limit and frees no host, and the most that a request may allow.
+MOVES, MOST_MOVES = 10, 1000
+LOCKED = "It is locked."
+RECENT = "It was moved, or a move of it was tried, within the last hour."
+UNMEASURED = "Its agent has not measured it for a minute yet."
+NOT_RUNNING = "It is not running. `magnetar host drain` moves servers that are off."
+
+
+@dataclass(frozen=True)
+class BalanceReport:
+    """The balance of a cell. *unmeasured*: hosts that take no part, with the reason. *dropped*: the number of moves
+    that were dropped because with them a host could fail no more."""
+
+    cell: CellMapping
+    plan: BalancePlan
+    unmeasured: Mapping[str, str]
+    dropped: int = 0
+
+
+@use_case(f"{RULE}list-detail")
+def report_balance(caller: Caller, cell: str | None = None, host: str | None = None,
+                   limit: int | None = None) -> list[BalanceReport]:
+    """Return the balance of each cell, or of the one with the name *cell*. *host*: propose moves that free this host,
+    of its cell only. *limit*: the most moves of all cells. Changes nothing. Raises ``NotFound`` for an unknown cell or
+    host, ``Unavailable`` when a cell's database does not answer."""
+    cloud, states = caller.cloud, read_current_hosts(caller.cloud.store, caller.cloud.settings)
+    cells = _requested_cells(cloud, states, cell, host)
+    left = limit if limit is not None or host else MOVES
+    if left is not None and not 1 <= left <= MOST_MOVES:
+        raise InvalidField("limit", f"must be a number from 1 to {MOST_MOVES}", left)
+    reports: list[BalanceReport] = []
+    for mapping, database in cells:
+        try:
+            report = _CellBalance(cloud, states, mapping, database, host, left).report()
+        except DBAPIError:
+            raise Unavailable(f"The database of the cell {mapping.name} does not answer. Try again when it does.",
+                              headers={"Retry-After": "10"}) from None
+        reports.append(report)
+        left = None if left is None else left - len(report.plan.moves)
+    return reports
+
+
+def _requested_cells(cloud: Cloud, states: HostStates, cell: str | None,
+                     host: str | None) -> list[tuple[CellMapping, Database]]:
+    cells = [(mapping, database) for mapping, database in cloud.store.databases() if mapping.id != CELL0]
+    if cell is not None:
+        cells = [pair for pair in cells if cell in (pair[0].name, pair[0].id)]
+        if not cells:
+            raise NotFound(f"There is no cell {cell[:80]!r}. `magnetar cell list` shows the cells.", kind="cell",
+                           key=cell[:80])
+    if host is None:
+        return cells
+    row = states.rows.get(host)
+    if row is None:
+        raise NotFound(f"There is no host {host[:80]!r} in this cloud. `openstack compute service list` shows them.",
+                       kind="host", key=host[:80])
+    cells = [pair for pair in cells if pair[0].id == row.cell_id]
+    if not cells:
+        raise InvalidField("host", f"is in another cell than {cell}", host)
+    return cells
+
+
+class _CellBalance:
+    """The balance of one cell that is being made. *freed*: the host to be freed."""
+
+    def __init__(self, cloud: Cloud, states: HostStates, cell: CellMapping, database: Database, freed: str | None,
+                 moves: int | None) -> None:
+        self.cloud, self.cell, self.database, self.freed = cloud, cell, database, freed
+        self.states, self.moves = states, moves
+        self.names = sorted(name for name, row in states.rows.items() if row.cell_id == cell.id)
+
+    def report(self) -> BalanceReport:
+        """Read the loads, plan, and drop moves from the end until each host may fail that may fail without moves."""
+        with self.database.read() as connection:
+            moved, moving = migrations.fetch_recent_moves(connection, utc_now(-REST))
+        loads, unmeasured = self._read_loads()
+        trial = self._make_trial(self.states)
+        hosts = [self._loaded_host(name, load, name in moving) for name, load in sorted(loads.items())]
+        servers = self._loaded_servers(trial, loads, moved)
+        safe = {room.host for room in trial.rooms(self.names) if room.holds}
+        plan = self._plan(trial, hosts, servers, self.moves)
+        proposed = len(plan.moves)
+        while plan.moves and not all(room.holds for room in trial.rooms(safe)):
+            trial = self._make_trial(read_current_hosts(self.cloud.store, self.cloud.settings))
+            plan = self._plan(trial, hosts, servers, len(plan.moves) - 1)
+        return BalanceReport(self.cell, plan, unmeasured, proposed - len(plan.moves))
+
+    def _plan(self, trial: MoveTrial, hosts: Sequence[LoadedHost], servers: Sequence[LoadedServer],
+              moves: int | None) -> BalancePlan:
+        placed = {server.row.id: server for on_host in trial.servers_by_host.values() for server in on_host}
+
+        def check(server: LoadedServer, target: str) -> str:
+            return trial.move(placed[server.id], target) if server.id in placed else "It is gone."
+
+        rules = BalanceRules(moves=moves)
+        if self.freed is not None:
+            return plan_freeing(hosts, servers, rules, check, self.freed)
+        return plan_balance(hosts, servers, rules, check)
+
+    def _make_trial(self, states: HostStates) -> MoveTrial:
+        api, volumes = self.cloud.store.api, self.cloud.services.volume
+        servers: dict[str, list[PlacedServer]] = {}
+        for database, page in pages_of_hosts(self.cloud.store, states, self.names):
+            servers |= read_placed_servers(api, database, volumes, states, page)
+        return MoveTrial(states, read_host_inventories(api, states), servers)
+
+    def _read_loads(self) -> tuple[dict[str, HostLoad], dict[str, str]]:
+        """Return the loads of the hosts that are up, and why other hosts take no part."""
+        up = {name: self.states.rows[name].endpoint for name in self.names if self.states.hosts[name].profile.up}
+        loads, unmeasured = {}, {name: "It is down." for name in self.names if name not in up}
+        for name, load in read_host_loads(self.cloud.agents, up).items():
+            if isinstance(load, HostLoad):
+                loads[name] = load
+            else:
+                unmeasured[name] = load
+        return loads, unmeasured
+
+    def _loaded_host(self, name: str, load: HostLoad, moving: bool) -> LoadedHost:
+        """Return a host with its load. Disabled hosts, and hosts with a migration that goes on, neither give nor take;
+        nor does the freed host take."""
+        profile = self.states.hosts[name].profile
+        free = profile.enabled and profile.cell_enabled and not moving
+        return LoadedHost(name, load.cpus, load.memory_mb, load.cpus_used, load.memory_mb_used, gives=free,
+                          takes=free and name != self.freed)
+
+    def _loaded_servers(self, trial: MoveTrial, loads: Mapping[str, HostLoad],
+                        moved: Collection[str]) -> list[LoadedServer]:
+        servers = [server.row for host in loads for server in trial.servers_by_host.get(host, ())]
+        ids = {volume["volume_id"] for row in servers for volume in row.volumes}
+        hosts_of_volumes = self.cloud.services.volume.hosts_of_volumes(ids) if ids else {}
+        loaded = []
+        for row in servers:
+            cpus, memory_mb = loads[row.host].servers.get(row.id, (None, 0))
+            stays = _reason_to_stay(row, hosts_of_volumes) or (RECENT if row.id in moved else "") or (
+                UNMEASURED if cpus is None else "")
+            loaded.append(LoadedServer(row.id, row.name, row.host, cpus or 0.0, memory_mb, stays))
+        return loaded
+
+
+def _reason_to_stay(row: ServerRow, hosts_of_volumes: Mapping[Any, str]) -> str:
+    """Return why a server is not moved, apart from its load; "" if it may be."""
+    if row.task_state:
+        return f"It has a running action ({row.task_state})."
+    if row.locked_by:
+        return LOCKED
+    choice = choose_move(row, {volume["volume_id"] for volume in row.volumes
+                               if hosts_of_volumes.get(volume["volume_id"]) == row.host})
+    if choice.action is None:
+        return choice.reason
+    return "" if choice.action == LIVE else NOT_RUNNING

@@ -1,0 +1,109 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The moves of a balance, one after the other: each is an ordinary live migration, which conductors do.
+
+Nothing is kept between moves: when the caller dies or is interrupted, the migration that goes on ends by itself, and
+the next balance starts from what is there then."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple
+
+from magnetar_control.compute.caller import Caller
+from magnetar_control.compute.drains.server_moves import LIVE
+from magnetar_control.compute.target import Target, changed_meanwhile, check_action_allowed, find_server_target
+from magnetar_control.scheduler.balance import Move
+from magnetar_control.store.servers import migrations, servers
+from magnetar_core.errors import Conflict, MagnetarError, NotFound
+
+#: Seconds between two looks at a migration.
+POLL = 0.5
+#: The results of a move: done; not begun, as the server has changed since the proposal; begun, and failed.
+MOVED, SKIPPED, FAILED = "moved", "skipped", "failed"
+UNKNOWN = "Its migration failed; its server actions tell more."
+
+
+class MoveResult(NamedTuple):
+    """The result of a proposed move. *state*: moved, skipped or failed. *text*: why it was skipped or failed."""
+
+    move: Move
+    state: str
+    text: str = ""
+
+
+def run_moves(caller: Caller, moves: Sequence[Move], *, keep_going: bool = False,
+              look: Callable[[Move], None] = lambda _move: None) -> Iterator[MoveResult]:
+    """Do the *moves* one after the other, and yield the result of each. The first failure is the last result, unless
+    *keep_going*. *look* is called repeatedly while a move goes on; its exceptions end the waiting, not the move."""
+    for move in moves:
+        result = _run_move(caller.under(f"req-{uuid.uuid4()}"), move, look)
+        yield result
+        if result.state == FAILED and not keep_going:
+            return
+
+
+def _run_move(caller: Caller, move: Move, look: Callable[[Move], None]) -> MoveResult:
+    """Do one move, and return its result when its migration has ended."""
+    try:
+        target = find_server_target(caller, move.server.id)
+        if target.row.host != move.source:
+            return MoveResult(move, SKIPPED, f"It has left {move.source} meanwhile.")
+        check_action_allowed(caller, target, LIVE)
+        migration = _begin_migration(caller, target, move.target)
+    except (NotFound, Conflict) as error:
+        return MoveResult(move, SKIPPED, error.message)
+    except servers.Moved:
+        return MoveResult(move, SKIPPED, "It goes to another cell.")
+    try:
+        return _wait_for_migration(caller, target, move, migration, look)
+    except NotFound as error:
+        return MoveResult(move, SKIPPED, error.message)
+
+
+def _begin_migration(caller: Caller, target: Target, host: str) -> str:
+    """Queue the live migration of a server to *host*, in the name of the caller; return the migration's uuid. Raises
+    ``Conflict`` when the server has changed since it was read."""
+    drawn, row = str(uuid.uuid4()), target.row
+    with target.database.write() as connection:
+        if not servers.request_server_action(
+                connection, row, LIVE, caller.request_id, caller.context.user_id or row.user_id,
+                caller.project or row.project_id, {"host": host, "migration": drawn}):
+            raise changed_meanwhile(target, LIVE)
+        migrations.insert_migration_row(connection, row, drawn, user_id=caller.context.user_id or row.user_id,
+                                        type=migrations.LIVE, status="queued")
+        target.database.ring(connection, servers.ACTIONS_BELL)
+    return drawn
+
+
+def _wait_for_migration(caller: Caller, target: Target, move: Move, id: str,
+                        look: Callable[[Move], None]) -> MoveResult:
+    """Wait until the migration has ended. Raises ``NotFound`` when the server is deleted meanwhile."""
+    while True:
+        with target.database.read() as connection:
+            migration = migrations.fetch_migration_row(connection, id)
+        if migration is None:
+            raise NotFound(f"Server {move.server.name} was removed meanwhile.", kind="server", key=move.server.id)
+        if migration.status in migrations.ENDED:
+            break
+        look(move)
+        time.sleep(POLL)
+    if migration.status == "completed":
+        return MoveResult(move, MOVED)
+    if migration.status == "cancelled":
+        return MoveResult(move, FAILED, "Its migration was cancelled.")
+    fault = find_server_target(caller, move.server.id).row.fault
+    text = str(fault.get("details") or fault["message"]).strip() if fault else ""
+    return MoveResult(move, FAILED, text.splitlines()[-1] if text else UNKNOWN)
+
+
+def failure_of_moves(results: Sequence[MoveResult]) -> MagnetarError | None:
+    """Return the error that says which moves failed; ``None`` when none did."""
+    failed = [result for result in results if result.state == FAILED]
+    if not failed:
+        return None
+    first, done = failed[0], sum(result.state == MOVED for result in results)
+    return Conflict(f"{len(failed)} of {len(results)} moves failed, and {done} were done. {first.move.server.name} "
+                    f"stays on {first.move.source}: {first.text} Ask again when that is settled: the balance starts "
+                    "from what is there then.")

@@ -1,0 +1,69 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The real load of hosts and their servers, as the hosts' agents measure it."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor, wait
+from typing import NamedTuple
+
+from magnetar_control.agents import PATIENCE, Agents
+from magnetar_core.document import Document
+from magnetar_core.errors import MagnetarError, NotFound
+
+log = logging.getLogger(__name__)
+#: Hosts that are asked at the same time, and the seconds that all of them together may take for each ``AT_ONCE``.
+AT_ONCE = 32
+#: Seconds for which an agent must have measured before its averages count.
+MEASURED = 60.0
+SILENT = "Its agent does not answer."
+OLD = "Its agent is too old to measure the load. Upgrade it."
+YOUNG = "Its agent has measured for less than a minute since its start. Try again in a minute."
+UNKNOWN = "Its agent cannot measure the load of this host."
+
+
+class HostLoad(NamedTuple):
+    """The measured load of a host. *servers*: CPUs (``None``: not known yet) and MiB in use, by the server's uuid."""
+
+    cpus: int
+    memory_mb: int
+    cpus_used: float
+    memory_mb_used: int
+    servers: Mapping[str, tuple[float | None, int]]
+
+
+def read_host_loads(agents: Agents, endpoints: Mapping[str, str]) -> dict[str, HostLoad | str]:
+    """Return, by host, the load that the agent at its endpoint reports, or the reason why it is not known. Each agent
+    is asked once."""
+    if not endpoints:
+        return {}
+    pool = ThreadPoolExecutor(min(AT_ONCE, len(endpoints)), thread_name_prefix="load")
+    futures = {host: pool.submit(_read_load, agents, host, endpoint) for host, endpoint in endpoints.items()}
+    wait(futures.values(), PATIENCE * (1 + len(endpoints) / AT_ONCE))
+    pool.shutdown(wait=False, cancel_futures=True)
+    return {host: future.result() if future.done() and not future.cancelled() else SILENT
+            for host, future in futures.items()}
+
+
+def _read_load(agents: Agents, host: str, endpoint: str) -> HostLoad | str:
+    try:
+        with agents.client(endpoint, PATIENCE) as client:
+            return parse_host_load(client.load(PATIENCE))
+    except NotFound:
+        return OLD
+    except MagnetarError as error:
+        log.info("host %s does not report its load: %s", host, error, extra={"host": host})
+        return SILENT
+
+
+def parse_host_load(report: Document) -> HostLoad | str:
+    """Return the load in an agent's *report*, or the reason why it is not known."""
+    if report["seconds"] < MEASURED:
+        return YOUNG
+    if report["cpus_used"] is None or not report["memory_mb"]:
+        return UNKNOWN
+    return HostLoad(int(report["cpus"]), int(report["memory_mb"]), float(report["cpus_used"]),
+                    int(report["memory_mb_used"]), {
+                        str(server["id"]): (server["cpus_used"], int(server["memory_mb_used"]))
+                        for server in report["servers"]})
