@@ -44,7 +44,7 @@ def run_balance(options: argparse.Namespace) -> int:
         if options.dry_run or not moves:
             return 0
         results = []
-        for result in balance_moves.run_moves(caller, moves, keep_going=options.keep_going):
+        for result in balance_moves.run_moves.function(caller, moves, keep_going=options.keep_going):
             move = result.move
             print(f"{move.server.name}\t{move.source} to {move.target}\t{result.state}"
                   f"{f': {result.text}' if result.text else ''}", flush=True)

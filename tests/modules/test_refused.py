@@ -25,6 +25,8 @@ CASES = [
     ("server_action", {"name": "", "action": "reboot"}, f"name: {EMPTY}."),
     ("server_action", {"name": None, "action": "reboot"}, NEEDED),
     ("cell", {"name": ""}, f"name: {EMPTY}."), ("compute_service", {"name": None}, f"name: {EMPTY}."),
+    ("balance", {"name": ""}, f"name: {EMPTY}."),
+    ("balance", {"name": "cell1", "max_moves": 0}, "max_moves: must be from 1 to 1000"),
     ("host_maintenance", {"name": "", "state": "enabled"}, f"name: {EMPTY}."),
     ("instance_action_info", {"server": ""}, f"server: {EMPTY}."),
     ("migration", {"server": "", "destination": "unix:///x"}, f"server: {EMPTY}."),

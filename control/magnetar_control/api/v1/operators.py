@@ -42,6 +42,7 @@ from magnetar_core.kinds import (
 from magnetar_core.operations import Operation
 from magnetar_core.reconcile import warn_caller
 
+from .balance import Balances
 from .driver import CloudDriver, missing_host_error
 from .host_maintenance import HostMaintenances
 from .provider import ResourceProviders, traits_of_hosts
@@ -285,4 +286,5 @@ def _event(caller: Caller, target: Target, row: ActionEvent) -> Document:
 CLOUD_ONLY: Sequence[CloudDriver] = (
     Reported(Host, _hosts), ComputeServices(), Reported(Hypervisor, _hypervisors), Cells(), InstanceActions(),
     Reported(Limits, _limits), Reported(Migration, _migrations), Reported(AvailabilityZone, _availability_zones),
-    ServerTopologies(), ResourceProviders(), Reported(HostTrait, traits_of_hosts), Capacities(), HostMaintenances())
+    ServerTopologies(), ResourceProviders(), Reported(HostTrait, traits_of_hosts), Capacities(), HostMaintenances(),
+    Balances())

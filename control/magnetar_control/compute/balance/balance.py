@@ -32,13 +32,14 @@ from magnetar_control.store.servers import migrations
 from magnetar_control.store.servers.server_row import ServerRow
 from magnetar_control.store.store import CELL0, CellMapping
 from magnetar_core.errors import InvalidField, NotFound, Unavailable
+from magnetar_core.kinds.balance import MOST_MOVES
 
 from .host_loads import HostLoad, read_host_loads
 
 #: Seconds for which a server that was moved stays.
 REST = 3600.0
-#: The most moves of a request that names no limit and frees no host, and the most that a request may allow.
-MOVES, MOST_MOVES = 10, 1000
+#: The most moves of a request that names no limit and frees no host.
+MOVES = 10
 LOCKED = "It is locked."
 RECENT = "It was moved, or a move of it was tried, within the last hour."
 UNMEASURED = "Its agent has not measured it for a minute yet."

@@ -11,11 +11,12 @@ import uuid
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
-from magnetar_control.compute.caller import Caller
+from magnetar_control.compute.caller import Caller, use_case
 from magnetar_control.compute.drains.server_moves import LIVE
 from magnetar_control.compute.target import Target, changed_meanwhile, check_action_allowed, find_server_target
 from magnetar_control.scheduler.balance import Move
 from magnetar_control.store.servers import migrations, servers
+from magnetar_core.actions import policy_rule_of_action
 from magnetar_core.errors import Conflict, MagnetarError, NotFound
 
 #: Seconds between two looks at a migration.
@@ -33,6 +34,7 @@ class MoveResult(NamedTuple):
     text: str = ""
 
 
+@use_case(f"{policy_rule_of_action(LIVE)}:host")
 def run_moves(caller: Caller, moves: Sequence[Move], *, keep_going: bool = False,
               look: Callable[[Move], None] = lambda _move: None) -> Iterator[MoveResult]:
     """Do the *moves* one after the other, and yield the result of each. The first failure is the last result, unless

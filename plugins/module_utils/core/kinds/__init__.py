@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from .aggregate import HostAggregate
 from .availability_zone import AvailabilityZone
+from .balance import Balance
 from .capacity import Capacity
 from .cell import Cell
 from .compute_service import ComputeService
@@ -45,12 +46,12 @@ from .usage import Usage
 from .volume import Volume, VolumeAttachment, VolumeSnapshot
 from .volume_type import CloudVolumeType
 
-__all__ = ["BY_NOUN", "CLOUD_KINDS", "KINDS", "AddressGroup", "AddressScope", "AvailabilityZone", "Capacity", "Cell",
-           "CloudVolumeType", "ComputeService", "DefaultSecurityGroupRule", "Flavor", "FloatingIp", "GroupFilter",
-           "Host", "HostAggregate", "HostMaintenance", "HostTrait", "Hypervisor", "Image", "InstanceAction",
-           "InterfaceAttachment", "Keypair", "Limits", "Migration", "Network", "NetworkPort", "NetworkRouter",
-           "NetworkTrunk", "QosPolicy", "Quota", "RbacPolicy", "ResourceProvider", "SecurityGroup", "Server",
-           "ServerGroup", "ServerTopology", "ShareAttachment", "Subnet", "SubnetPool", "Usage", "Volume",
+__all__ = ["BY_NOUN", "CLOUD_KINDS", "KINDS", "AddressGroup", "AddressScope", "AvailabilityZone", "Balance",
+           "Capacity", "Cell", "CloudVolumeType", "ComputeService", "DefaultSecurityGroupRule", "Flavor", "FloatingIp",
+           "GroupFilter", "Host", "HostAggregate", "HostMaintenance", "HostTrait", "Hypervisor", "Image",
+           "InstanceAction", "InterfaceAttachment", "Keypair", "Limits", "Migration", "Network", "NetworkPort",
+           "NetworkRouter", "NetworkTrunk", "QosPolicy", "Quota", "RbacPolicy", "ResourceProvider", "SecurityGroup",
+           "Server", "ServerGroup", "ServerTopology", "ShareAttachment", "Subnet", "SubnetPool", "Usage", "Volume",
            "VolumeAttachment", "VolumeExport", "VolumeSnapshot"]
 
 KINDS = (Server, Flavor, Image, Keypair, Network, Volume, VolumeSnapshot, VolumeAttachment, InterfaceAttachment,
@@ -59,5 +60,5 @@ CLOUD_KINDS = (ComputeService, HostMaintenance, Hypervisor, Cell, InstanceAction
                HostAggregate, ServerGroup, Quota, Usage, ServerTopology, ShareAttachment, Subnet, NetworkPort,
                NetworkRouter, FloatingIp, SecurityGroup, AddressGroup, QosPolicy, RbacPolicy, NetworkTrunk,
                AddressScope, SubnetPool, DefaultSecurityGroupRule, CloudVolumeType, ResourceProvider, HostTrait,
-               Capacity)
+               Capacity, Balance)
 BY_NOUN = {kind.noun: kind for kind in KINDS}

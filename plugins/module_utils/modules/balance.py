@@ -1,0 +1,35 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The modules balance and balance_info, which even out the load of a cloud's hosts, and report it."""
+
+from __future__ import annotations
+
+from ..core.kinds import Balance
+from ..core.options import Option, name_options
+from ..core.values import Text
+from .compute_service import ComputeServiceModule
+from .info import InfoModule
+
+
+class BalanceModule(ComputeServiceModule):
+    """The module that evens out the load of the hosts of a cell. The balance exists with the cell, so it is never
+    created or removed.
+    """
+
+    kind = Balance
+    own = name_options(name=Option(Text(1, 255), "The cell's name.", required=True, aliases=("cell",)))
+
+
+class BalanceInfoModule(InfoModule):
+    """The module that reports the load of hosts and the proposed moves."""
+
+    kind = Balance
+
+    def selecting(self):
+        return name_options(
+            name=Option(Text(1, 255), "Report only this cell.", aliases=("cell",)),
+            free_host=Option(Text(1, 255), "Propose moves that free this host, instead of moves that even out the "
+                             "load."))
+
+    def execute(self, params, check_mode, diff_mode, client):
+        return {"changed": False, self.kind.plural: client.list(self.kind.noun, name=params["name"],
+                                                                free_host=params["free_host"])}
