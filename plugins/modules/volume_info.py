@@ -61,6 +61,8 @@ volumes:
     image: {description: 'Image as its source, by name or uuid.', type: str}
     source_volume: {description: 'Volume of this host to copy, by name or uuid.', type: str}
     snapshot: {description: 'Volume snapshot as its source, by name or uuid.', type: str}
+    adopt: {description: 'From a cloud: whether the volume takes over complete content that the pool has under its uuid,
+          from a host that held it before.', type: bool, sample: false}
     metadata: {description: 'Keys and values, 255 characters each at most.', type: dict, sample: {role: db}}
     multiattach: {description: 'Whether several servers may use it at the same time. They need a cluster file system,
           and the format C(raw).', type: bool, sample: false}

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from magnetar_agent.migrations import refuse_while_it_moves
 from magnetar_agent.volumes import (
     GIB,
+    adoption,
     attaching,
     attachments_of_volume,
     cinder_status,
@@ -27,7 +28,7 @@ from magnetar_agent.volumes import (
     reimaging,
     round_up_gib,
 )
-from magnetar_core.errors import Conflict, Immutable, InUse, InvalidField, MagnetarError
+from magnetar_core.errors import Conflict, Immutable, InvalidField, MagnetarError
 from magnetar_core.fields import SHOW
 from magnetar_core.kinds import Volume, VolumeSnapshot
 from magnetar_core.plan import Step
@@ -64,6 +65,8 @@ class VolumeDriver(DocumentDriver):
                                completed["format"])
         if completed["multiattach"] and completed["format"] != "raw":
             raise InvalidField("format", "must be raw for a volume with multiattach: two QEMUs would ruin a qcow2")
+        if document is None and completed["adopt"]:
+            adoption.check_adoptable(completed, pool)
         least = resolve_volume_source(host, completed, document)
         new_size = reimaging.complete_reimage(host, completed, document)
         _encryption(host, completed, document, hidden)
@@ -92,9 +95,7 @@ class VolumeDriver(DocumentDriver):
 
     def release(self, host: LocalHost, document: Document) -> None:
         """Raise ``InUse`` while a server has the volume."""
-        users = sorted(attaching.server_name(host, holder) for holder in holders_of_volume(host, document.id))
-        if users:
-            raise InUse(f"Volume {document.name!r} is attached to {', '.join(users)}. Detach it first.", users=users)
+        adoption.check_unused(host, document)
 
     def snapshot(self, host: LocalHost, document: Document | None = None) -> Any:
         """Return the documents of attachments and exports as ``{volume: {server: document}}``, by uuids."""
@@ -266,6 +267,9 @@ def _make(task: Task) -> None:
     """Make the volume's content, empty or from its source."""
     host, want, id = task.host, task.document.want, task.document.id
     pool, size = pools.find_pool(host, want["pool"]), want["size"] * GIB
+    if want.get("adopt"):
+        adoption.adopt_content(task, pool, size)
+        return
     field, named = content.source_of(want)
     origin = host.documents.get(content.SOURCES[field], named) if field else None
     notes = {"source_name": origin.name, "bootable": field == "image" or bool(

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 from magnetar_agent.migrations import discard, refuse_while_it_moves, source
 from magnetar_agent.servers import actions
 from magnetar_agent.servers.actions import ACTIONS
+from magnetar_agent.volumes import adoption
 from magnetar_core.errors import Conflict, InvalidField, NotFound
 from magnetar_core.fields import Kind
 from magnetar_core.operations import utc_timestamp
@@ -34,14 +35,15 @@ if TYPE_CHECKING:
 REQUEST_ID = re.compile(r"(?!\.{1,2}$)[A-Za-z0-9._-]{1,128}")
 
 
-#: Events of migrations: they may be repeated and so need no request id.
-OF_MIGRATIONS: Mapping[str, Callable[[LocalHost, str], None]] = {
-    source.FORCE_COMPLETE: source.force_live_migration, discard.EVENT: discard.discard_migration}
+#: Events of other kinds than servers: they may be repeated and so need no request id.
+REPEATABLE: Mapping[str, Mapping[str, Callable[[LocalHost, str], None]]] = {
+    "migration": {source.FORCE_COMPLETE: source.force_live_migration, discard.EVENT: discard.discard_migration},
+    "volume": {adoption.RELEASE: adoption.release_volume}}
 
 
 def check_event_name(kind: type[Kind], name: str) -> None:
     """Raise ``InvalidField`` if there is no event *name* of the *kind*."""
-    events_by_kind: Mapping[str, Collection[str]] = {"server": ACTIONS, "migration": OF_MIGRATIONS}
+    events_by_kind: Mapping[str, Collection[str]] = {"server": ACTIONS, **REPEATABLE}
     if name not in events_by_kind.get(kind.noun, ()):
         noun = kind.noun if kind.noun in events_by_kind else "server"
         raise InvalidField("event", f"must be one of {', '.join(events_by_kind[noun])}, on a {noun}", name)
@@ -54,9 +56,9 @@ def perform_event(drivers: Drivers, kind: type[Kind], key: str, name: str, args:
     Return ``{"done": true, "resource": …}`` and the action's further fields (``actions``).
     """
     check_event_name(kind, name)
-    if kind.noun == "migration":
-        OF_MIGRATIONS[name](drivers.host, key)
-        remaining = drivers.host.documents.look("migration", key)
+    if kind.noun in REPEATABLE:
+        REPEATABLE[kind.noun][name](drivers.host, key)
+        remaining = drivers.host.documents.look(kind.noun, key)
         return {"done": True, "resource": show_resource(drivers, kind, key) if remaining else None}
     if not REQUEST_ID.fullmatch(request_id):
         raise InvalidField("request_id", "must have 1 to 128 letters, digits, dots, hyphens or underscores, "

@@ -370,13 +370,14 @@ def _on_ovn(row: ServerRow) -> bool:
 
 
 def root_disk_hosts(volumes: Any, context: Any, root: BlockDevice | None) -> frozenset[str] | None:
-    """Return the hosts that can use the server's root disk, the block device *root*: those with its volume, or with the
-    snapshot that the volume comes from; ``None`` for any. Other volumes can be attached from any host."""
+    """Return the hosts that can use the server's root disk, the block device *root*: those that reach its volume, or
+    that have the snapshot that the volume comes from; ``None`` for any. Other volumes can be attached from any host."""
     if root is None or root["source_type"] not in ("volume", "snapshot"):
         return None
     try:
         if root["source_type"] == "volume":
-            return frozenset([volumes.where(root["uuid"])])
+            hosts: frozenset[str] = volumes.homes.hosts(root["uuid"])
+            return hosts
         snapshot = volumes.snapshot(context, root["uuid"])
     except MagnetarError:
         return None  # it is gone: the build reports that

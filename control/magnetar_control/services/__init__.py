@@ -291,6 +291,8 @@ class Volumes(Protocol):
     snapshots: Any
     #: The volume types: ``services.volume.types.TypeStore``.
     types: Any
+    #: The hosts of volumes: ``services.volume.homes.VolumeHomes``.
+    homes: Any
 
     def act(self, context: Context, id: str, action: Callable[..., Document | None],
             **arguments: Any) -> Document | None:

@@ -21,7 +21,8 @@ class EventRequest(Kind):
     noun, plural = "event", "events"
 
     event = Field(Text(1, 64), "The action: reboot, rebuild, create_image, crash_dump, change_password, "
-                  "clear_password; in clouds only: attach_share, change_machine, detach_share, tell_guest.",
+                  "clear_password; of a volume: release; in clouds only: attach_share, change_machine, detach_share, "
+                  "tell_guest.",
                   required=True, sample="reboot")
     args = Field(MapOf(Text(1, 64), Value()), "Arguments of the event; reboot takes type: soft or hard.", default={},
                  sample={"type": "soft"})

@@ -66,13 +66,13 @@ def check_host_down(caller: Caller, host: str) -> None:
 
 
 def check_volumes_elsewhere(caller: Caller, target: Target) -> None:
-    """Raise ``Conflict`` if any volume of the server is stored on the server's host."""
+    """Raise ``Conflict`` if only the server's own host reaches a volume of the server."""
     server, volumes = target.row, caller.cloud.services.volume
     for attachment in server.volumes:
         place = None
         with suppress(NotFound):  # the volume is gone; the flow reports it
             place = volumes.where(attachment["volume_id"])
-        if place == server.host:
+        if place == server.host and volumes.homes.hosts(attachment["volume_id"]) == {place}:
             raise Conflict(
                 f"Volume {attachment['volume_id']} of the server lies on its host, which is down: the server "
                            "cannot be evacuated with its data. Bring the host up.")

@@ -24,6 +24,7 @@ from magnetar_control.agents import PATIENCE
 from magnetar_control.conductor.steps import migration, nics
 from magnetar_control.conductor.steps.migration import MigrationTask
 from magnetar_control.conductor.steps.schedule import RANDOM, spec_of
+from magnetar_control.conductor.steps.volume_homes import hosts_for_volumes, must_move
 from magnetar_control.conductor.worker.retry import retry_later
 from magnetar_control.conductor.worker.work import HostDown, Work, admin_message
 from magnetar_control.documents import VolumeOfServer
@@ -76,9 +77,7 @@ class Evacuation(MigrationTask):
     def _placed(self, tried: frozenset[str], host: str | None, same: bool | None, forced: bool) -> str:
         """Override ``MigrationTask._placed``: claim a host other than the old host, and return its name. *same* is not
         used."""
-        work, volumes = self.work, self.conductor.services.volume
-        root = next((volume for volume in work.volumes if volume["boot_index"] == 0), None)
-        only = None if root is None else frozenset([volumes.where(root["volume_id"])])
+        work, only = self.work, hosts_for_volumes(self.work, self.source)
         spec = spec_of(work, host=host, ignored=tried | {self.source}, cell_id=self.conductor.cell.id,
                        volume_hosts=only)
         if forced:
@@ -251,16 +250,20 @@ def _source_heard_lately(move: Evacuation) -> bool:
 
 
 def _withdraw_volumes(work: Work, source: str, host: str) -> None:
-    """Remove the access of all hosts except *host* to the server's volumes; connections of *host* stay. Raises
-    ``HostDown`` while a host that stores a volume does not answer, ``Conflict`` for a volume stored on *source*, the
-    old host."""
-    peer = work.conductor.host(host).info.get("link_name")
+    """Remove the access of all hosts except *host* to the server's volumes; connections of *host* stay. The root
+    disk, and volumes of hosts that are down, become volumes of *host* if it reaches their pools. Raises ``HostDown``
+    while the host that stores a volume does not answer, ``Conflict`` for a volume that cannot leave the old host."""
+    peer, volumes = work.conductor.host(host).info.get("link_name"), work.conductor.services.volume
     for attachment in work.volumes:
-        place, key = work.conductor.services.volume.where(
-            attachment["volume_id"]), f"{work.id}:{attachment['volume_id']}"
-        if place == source:
+        place, key = volumes.where(attachment["volume_id"]), f"{work.id}:{attachment['volume_id']}"
+        movable = host in volumes.homes.hosts(attachment["volume_id"])
+        if place == source and not (movable and place != host):
             raise volume_lost(attachment["volume_id"], source)
         work.confirm_lease()
+        if movable and (place == source or must_move(work, attachment, place, host)):
+            volumes.disconnected(attachment["attachment_id"], work.confirm_lease)
+            volumes.homes.move(attachment["volume_id"], host, work.id, work.confirm_lease)
+            continue
         with work.client(place) as client:
             try:
                 export = client.get("volume_export", key)
@@ -338,8 +341,10 @@ def _give_volumes_back(move: Evacuation) -> None:
         return
     for attachment in work.volumes:
         try:
-            place = work.conductor.services.volume.where(attachment["volume_id"])
-            if place == move.source:
+            volumes = work.conductor.services.volume
+            place = volumes.where(attachment["volume_id"])
+            if place == move.source or volumes.homes.move_back(attachment["volume_id"], move.source,
+                                                               work.confirm_lease):
                 continue
             work.confirm_lease()
             with work.client(place, PATIENCE) as client:

@@ -14,6 +14,7 @@ from typing import Any
 
 from magnetar_control.conductor.steps import machines, nics
 from magnetar_control.conductor.steps.schedule import RANDOM, host_search_pause, spec_of
+from magnetar_control.conductor.steps.volume_homes import hosts_for_volumes
 from magnetar_control.conductor.worker.retry import attempt_action
 from magnetar_control.conductor.worker.work import Work, admin_message, leased_database
 from magnetar_control.scheduler.choose import NoValidHost
@@ -70,11 +71,10 @@ def _build(work: Work) -> None:
 
 def _choose(work: Work, tried: list[str]) -> None:
     """Claim a host that is not in *tried*, and queue the action for it."""
-    volumes, began = work.conductor.services.volume, utc_now()
-    root = next((volume for volume in work.volumes if volume["boot_index"] == 0), None)
+    began = utc_now()
     try:
         spec = spec_of(work, host=work.args.get("host"), ignored=frozenset(tried), cell_id=work.conductor.cell.id,
-                       volume_hosts=None if root is None else frozenset([volumes.where(root["volume_id"])]))
+                       volume_hosts=hosts_for_volumes(work))
         candidate = place_server(leased_database(work.confirm_lease, work.conductor.store.api),
                                  work.conductor.current_states(), spec, map_cell=False, random=RANDOM)
     except NoValidHost as none:

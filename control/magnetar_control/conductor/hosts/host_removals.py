@@ -11,6 +11,7 @@ from functools import partial
 
 from magnetar_control.conductor.steps.host_news import HostNews
 from magnetar_control.conductor.worker.work import DOWN
+from magnetar_control.services.volume.homes import RECORD
 from magnetar_control.store.engine.database import Database
 from magnetar_control.store.hosts import host_removals
 from magnetar_core.errors import NotFound
@@ -43,6 +44,9 @@ class HostRemovals(HostNews):
 
     def _remove(self, client: Client, host: str, noun: str, key: str) -> None:
         with suppress(NotFound):
-            client.delete(noun, key)
+            if noun == RECORD:  # its content belongs to another host now, see ``services.volume.homes``
+                client.event("volume", key, "release")
+            else:
+                client.delete(noun, key)
         with self.conductor.store.api.write() as connection:
             host_removals.remove_removal_row(connection, host, noun, key)

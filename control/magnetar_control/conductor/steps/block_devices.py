@@ -28,6 +28,8 @@ from magnetar_core.kinds.volume import BUSES
 from magnetar_core.local_disks import is_blank, is_swap
 from magnetar_core.power import OFF
 
+from .volume_homes import bring_volume
+
 log = logging.getLogger(__name__)
 #: Seconds of waiting for a volume between two checks whether the server must be deleted.
 SLICE = 2.0
@@ -64,7 +66,7 @@ def prepare_volumes(work: Work, host: str) -> tuple[list[Document], list[str]]:
     for block_device, attachment, order in zip(block_devices, attachments, boot_order(work.request["blocks"]),
                                                strict=True):
         volume = _make_and_reserve(work, host, block_device, attachment)
-        place = work.conductor.services.volume.where(attachment["volume_id"])
+        place = bring_volume(work, attachment, host)
         if place == host:
             agent_devices.append(_agent_block_device(block_device, attachment, order, volume))
         elif order == 0:
@@ -97,7 +99,7 @@ def _prepare_again(work: Work, host: str) -> tuple[list[Document], list[str]]:
     for attachment, order in zip(attachments, boot_order(attachments), strict=True):
         id = attachment["volume_id"]
         volume = volumes.reserve(work.context(), id, work.id, attachment_id=attachment["attachment_id"])["volume"]
-        place = volumes.where(id)
+        place = bring_volume(work, attachment, host)
         if place == host:
             agent_devices.append({**_agent_block_device(attachment, attachment, order, volume),
                                   **_device_name(attachment)})
@@ -342,7 +344,7 @@ def connect_volume(work: Work, host: str, attachment: VolumeOfServer) -> str:
     want: Document = {"tag": attachment["tag"], "readonly": bool(volume.get("readonly")),
                       **({"bus": bus} if bus in BUSES else {})}
     device = (attachment["device"] or "").removeprefix("/dev/")
-    with agents_of_volume(work, host, volumes.where(id)) as (server_agent, volume_agent):
+    with agents_of_volume(work, host, bring_volume(work, attachment, host)) as (server_agent, volume_agent):
         def asked(**more: str) -> str:
             answer = agent_flow.attach_remote_volume(server_agent, volume_agent, work.id, id, {**want, **more},
                                                      work.confirm_old_lease, progress=work.progress)

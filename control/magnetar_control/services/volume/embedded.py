@@ -22,6 +22,7 @@ from magnetar_core.image_format import is_encrypted
 from . import attachments, quotas, volumes
 from .actions import ADMIN, FREEING, extend_volume, reimage_volume, upload_image
 from .pools import PoolOnHost, fetch_host_pools
+from .reach import Hosts, Reach
 from .rows import (
     OWN,
     VolumeListing,
@@ -41,7 +42,7 @@ from .tables import volumes as table
 from .transfers import TransferStore
 from .types import TypeStore, VolumeType
 from .volumes import VolumeStore, attachments_of, documents
-from .worker import BELL, Hosts, Reach, Worker
+from .worker import BELL, Worker
 
 GIB = 2**30
 #: The image property that names the type of volumes made from it, unless the request names one.
@@ -74,6 +75,7 @@ class EmbeddedVolumes:
         self.transfers = TransferStore(database, self.quota)
         self.show, self.snapshot = self.volumes.find, self.snapshots.find
         self.worker = Worker(database, self.reach, pause)
+        self.homes = self.worker.homes
 
     def host_pools(self) -> list[PoolOnHost]:
         """Return all pools of all hosts, as their agents have reported them."""

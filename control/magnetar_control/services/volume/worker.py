@@ -12,9 +12,7 @@ import contextlib
 import logging
 import threading
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import Any
 
@@ -37,13 +35,16 @@ from sqlalchemy import (
 )
 from sqlalchemy.exc import DBAPIError
 
-from magnetar_control.agents import PATIENCE, AgentClient, Agents, user_message
-from magnetar_control.services import Context, Images, KeyManager
+from magnetar_control.agents import user_message
+from magnetar_control.services import Context
 from magnetar_control.store.engine.database import ChangeCheck, Database, utc_now
+from magnetar_control.store.hosts.host_removals import mark_removals_due
 from magnetar_core.document import Document
-from magnetar_core.errors import Conflict, HypervisorDown, MagnetarError, TimedOut, Unavailable, Unreachable
+from magnetar_core.errors import Conflict, MagnetarError, Unreachable
 
-from .pools import UP, PoolOnHost, find_pool_on_host
+from .homes import RECORD, VolumeHomes
+from .pools import find_pool_on_host
+from .reach import ABROAD, Reach
 from .tables import snapshots, volumes
 
 log = logging.getLogger(__name__)
@@ -61,49 +62,8 @@ LIMIT = 6 * 3600.0
 #: Prefix of the names of images that hosts make from volumes. The uuid in the image service follows.
 COPY = "volume-image-"
 _HAS_TASKS = select(or_(exists().where(volumes.c.task.is_not(None)), exists().where(snapshots.c.task.is_not(None))))
-ABROAD = (Unreachable, TimedOut, HypervisorDown, Unavailable)
 
-Hosts = Callable[[], Iterable[Mapping[str, Any]]]
 Row = Mapping[Any, Any]
-
-
-@dataclass(frozen=True)
-class Reach:
-    """Access to hosts. *hosts* returns [{name, endpoint, disk_gb, disk_gb_free, up}]. *agents*: the clients of hosts'
-    agents. *ensure_image* makes a host have an image. *images*: the image service, for uploads. *keys*: the key manager
-    of encrypted volumes. *pools* returns the pools that hosts have reported."""
-
-    hosts: Hosts
-    agents: Agents
-    ensure_image: Callable[[str, str], None]
-    images: Images | None = None
-    keys: KeyManager | None = None
-    pools: Callable[[], Iterable[PoolOnHost]] = list
-
-    def client(self, name: str) -> AbstractContextManager[AgentClient]:
-        """Return a client of a host's agent. If the host is down, the client gives up early, so that its volumes do not
-        delay others. Raises ``Unreachable``."""
-        for host in self.hosts():
-            if host["name"] == name:
-                return self.agents.client(host["endpoint"], None if host["up"] else PATIENCE)
-        raise Unreachable(f"There is no host {name!r} in this cloud now.")
-
-    def roomiest(self, pool: str, fits: Callable[[str], bool] | None = None) -> str | None:
-        """Return the host that is up and has the most room in its *pool*, among the hosts that *fits* accepts; ``None``
-        if there is none. A host that has not reported its pools counts with the free space of its disk."""
-        reported: dict[str, dict[str, PoolOnHost]] = {}
-        for reported_pool in self.pools():
-            reported.setdefault(reported_pool.host, {})[reported_pool.name] = reported_pool
-        free = {}
-        for host in self.hosts():
-            name = host["name"]
-            if not host["up"] or not (fits is None or fits(name)):
-                continue
-            if name not in reported:
-                free[name] = host["disk_gb_free"]
-            elif (pool_there := reported[name].get(pool)) is not None and pool_there.state == UP:
-                free[name] = pool_there.free_gb or 0
-        return max(free, key=lambda name: (free[name], name)) if free else None
 
 
 class Worker:
@@ -112,6 +72,7 @@ class Worker:
 
     def __init__(self, database: Database, reach: Reach, pause: float = PAUSE) -> None:
         self.database, self.reach, self.pause = database, reach, pause
+        self.homes = VolumeHomes(database, reach)
         self.id = str(uuid.uuid4())
         #: The query for tasks, built once, by table.
         self._waiting = {table.name: _waiting_query(table, database.clock() if database.kind == "postgresql" else
@@ -187,6 +148,7 @@ class Worker:
     def _do(self, table: Table, row: Row) -> None:
         try:
             with self._kept(table, row):
+                row = self._on_living_host(table, row)
                 new_values = TASKS[table.name, row["task"]](self, row)
         except ABROAD as error:
             self._again(table, row, error)
@@ -284,6 +246,22 @@ class Worker:
         with self.reach.client(row["host"]) as client:
             resource: Document = client.ensure(noun, row["id"], want, timeout=LIMIT)["resource"]
         return resource
+
+    def _on_living_host(self, table: Table, row: Row) -> Row:
+        """Return the row of a task, with a host that is up. If a volume's host is down, and the volume is in a pool
+        that others reach, one of these becomes its host. Without such a host, or while a server has the volume, the
+        task waits for its host."""
+        up = {host["name"] for host in self.reach.hosts() if host["up"]}
+        if table is not volumes or not row["host"] or row["host"] in up or row["task"] == "create":
+            return row
+        try:
+            for host in sorted(self.homes.hosts(row["id"]) & up):
+                self.homes.move(row["id"], host, holder=self.id)
+                log.warning("volume %s: host %s is down, so host %s has it now", row["id"], row["host"], host)
+                return {**row, "host": host}
+        except MagnetarError as error:
+            log.warning("volume %s stays on host %s, which is down: %s", row["id"], row["host"], error.message)
+        return row
 
     def place(self, row: Row) -> str:
         """Return the host of the volume. If it has none, choose one, and store that before anything is created
@@ -394,6 +372,8 @@ def _delete(noun: str, worker: Worker, row: Row) -> None:
             client.delete(noun, row["id"], timeout=LIMIT)
     if row.get("encryption_key_id") and worker.reach.keys:
         worker.reach.keys.delete_key(row["encryption_key_id"])
+    with worker.database.write() as connection:  # a move of the volume may have been broken off
+        mark_removals_due(connection, RECORD, row["id"])
 
 
 TASKS: Mapping[tuple[str, str], Callable[[Worker, Row], Document | None]] = {

@@ -53,6 +53,9 @@ class Volume(Resource):
                           default=None, on=FIXED, aliases=("volume",), sample=None)
     snapshot = Field(Nullable(REFERENCE), "Volume snapshot as its source, by name or uuid.", default=None,
                      on=FIXED, aliases=("snapshot_id",), sample=None)
+    adopt = Field(Boolean(), "From a cloud: whether the volume takes over complete content that the pool has under its "
+                  "uuid, from a host that held it before.", default=False, on=FIXED, option=False, compared=False,
+                  sample=False)
     reimage = Field(
         Nullable(Record(image=Field(REFERENCE, "The image, by name or uuid.", required=True),
                         request=Field(REQUEST, "Key of the request: done once for each.", required=True))),

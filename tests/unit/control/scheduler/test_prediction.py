@@ -39,6 +39,13 @@ GROUPS = {"affinity": ["on-kvm3"], "anti-affinity": ["on-kvm1", "on-kvm2"], "sof
 class Volumes:
     """Volumes and snapshots that are called by the host they lie on."""
 
+    @property
+    def homes(self):
+        return self
+
+    def hosts(self, id):
+        return frozenset([self.where(id)])
+
     def where(self, id):
         if not id.startswith("on-"):
             raise NotFound("There is no such volume.")

@@ -1,0 +1,167 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The host of a volume. A volume in a pool that several hosts reach can change its host, without a copy: the new host
+takes over the content, then the database names the new host, and the old host forgets the volume when it is up.
+
+The intent is written first, as a removal from the new host that is not due: if the move fails, it becomes due. The
+removal from the old host becomes due with the move. A host with a due removal is no target, so both never meet.
+"""
+
+from __future__ import annotations
+
+from sqlalchemy import Connection, RowMapping, select, update
+
+from magnetar_control.store.engine.database import Database, utc_now
+from magnetar_control.store.engine.tables import host_removals as removals
+from magnetar_control.store.hosts import host_removals
+from magnetar_core.document import Document
+from magnetar_core.errors import Conflict, MagnetarError, NotFound
+from magnetar_core.flows import Sure, always_allowed
+
+from .pools import UP, PoolOnHost, fetch_host_pools, find_pool_on_host
+from .reach import ABROAD, Reach
+from .tables import attachments, snapshots, volumes
+
+#: The noun of removals of a volume without its content, see ``host_removals``. After ``volume_export`` in the alphabet:
+#: a host removes the exports of the volume first.
+RECORD = "volume_record"
+#: Statuses of volumes whose content may be incomplete.
+INCOMPLETE = ("creating", "downloading", "error")
+#: Seconds for a host to take over a volume.
+LIMIT = 120.0
+
+
+class VolumeHomes:
+    """The hosts of volumes."""
+
+    def __init__(self, database: Database, reach: Reach) -> None:
+        self.database, self.reach = database, reach
+
+    def hosts(self, id: str) -> frozenset[str]:
+        """Return the hosts that can have the volume: its host, and all others whose agents report that they reach its
+        shared pool. Raises ``NotFound``, and ``Conflict`` before the volume has a host."""
+        with self.database.read() as connection:
+            row = _volume(connection, id)
+            return frozenset([str(row["host"]), *(pool.host for pool in _shared_pool(connection, row)
+                                                  if pool.state == UP)])
+
+    def move(self, id: str, host: str, server_id: str | None = None, sure: Sure = always_allowed,
+             holder: str | None = None) -> None:
+        """Make *host* the volume's host. May be repeated. *server_id*: the only server that may have the volume.
+        *holder*: the worker that has the volume's task. Raises ``Conflict`` if the volume cannot move, and the errors
+        of the agent."""
+        with self.database.write() as connection:
+            row = _volume(connection, id, lock=True)
+            if row["host"] == host:
+                return
+            sure()
+            pool = _target(connection, row, host)
+            _check_free(connection, row, server_id, holder)
+            host_removals.insert_removal_row(connection, host, RECORD, id)
+        try:
+            self._adopt(row, pool)
+        except ABROAD:
+            raise
+        except MagnetarError:
+            with self.database.write() as connection:
+                host_removals.insert_removal_row(connection, host, RECORD, id, due=True)
+            raise
+        with self.database.write() as connection:
+            if _volume(connection, id, lock=True)["host"] != row["host"]:
+                raise Conflict(f"Volume {id} got another host in the meantime. Repeat the request.")
+            sure()
+            _set_host(connection, row, pool)
+
+    def move_back(self, id: str, host: str, sure: Sure = always_allowed) -> bool:
+        """Make *host* the volume's host again if it has not forgotten the volume yet; return whether it is now. The
+        caller guarantees that *host* still has the server with the volume, so it cannot forget it meanwhile."""
+        with self.database.write() as connection:
+            row = _volume(connection, id, lock=True)
+            if row["host"] == host:
+                return True
+            pool = next((pool for pool in _shared_pool(connection, row) if pool.host == host), None)
+            if pool is None or not _is_due(connection, host, id):
+                return False
+            sure()
+            _set_host(connection, row, pool)
+            return True
+
+    def _adopt(self, row: RowMapping, pool: PoolOnHost) -> None:
+        want: Document = {"name": f"volume-{row['id']}", "size": row["size"], "pool": pool.name, "adopt": True,
+                          "multiattach": row["multiattach"]}
+        if row["encryption_key_id"]:
+            if self.reach.keys is None:
+                raise Conflict("There is no key manager here, so an encrypted volume cannot get another host.")
+            want.update(format="luks", key=self.reach.keys.create_key(row["encryption_key_id"], None))
+        with self.reach.client(pool.host) as client:
+            client.ensure("volume", row["id"], want, timeout=LIMIT)
+
+
+def _volume(connection: Connection, id: str, *, lock: bool = False) -> RowMapping:
+    """Return the row of the volume. *lock*: until the transaction ends. Raises ``NotFound``, and ``Conflict`` before it
+    has a host."""
+    if lock:
+        connection.execute(update(volumes).where(volumes.c.id == id).values(updated_at=volumes.c.updated_at))
+    row = connection.execute(select(volumes).where(volumes.c.id == id)).mappings().first()
+    if row is None:
+        raise NotFound(f"Volume {id} could not be found.")
+    if not row["host"]:
+        raise Conflict(f"Volume {id} is on no host yet.")
+    return row
+
+
+def _shared_pool(connection: Connection, row: RowMapping) -> list[PoolOnHost]:
+    """Return the volume's pool, on each host that reaches it; empty for a pool of one host."""
+    id = row["pool_id"]
+    if id is None and row["status"] not in INCOMPLETE:
+        pool = find_pool_on_host(connection, row["host"], row["pool"] or row["volume_type"])
+        id = pool.id if pool else None
+    return [] if id is None else [pool for pool in fetch_host_pools(connection, id) if pool.shared]
+
+
+def _target(connection: Connection, row: RowMapping, host: str) -> PoolOnHost:
+    """Return the volume's pool as *host* reaches it. Raises ``Conflict`` if it cannot take over the volume."""
+    id = row["id"]
+    pool = next((pool for pool in _shared_pool(connection, row) if pool.host == host and pool.state == UP), None)
+    if pool is None:
+        raise Conflict(f"Volume {id} lies on host {row['host']}, and host {host} does not reach its pool. Choose a "
+                       "host that does (openstack volume backend pool list --long), or bring its host up.")
+    if _is_due(connection, host, id):
+        raise Conflict(f"Host {host} had volume {id} before, and has not given it up yet. Wait until the host is up, "
+                       "then repeat the request.")
+    return pool
+
+
+def _check_free(connection: Connection, row: RowMapping, server_id: str | None, holder: str | None) -> None:
+    """Raise ``Conflict`` while another server has the volume, or something is done with it."""
+    id = row["id"]
+    servers = set(connection.execute(select(attachments.c.server_id).where(attachments.c.volume_id == id)).scalars())
+    if others := sorted(str(server) for server in servers - ({server_id} if server_id else set())):
+        raise Conflict(f"Volume {id} is attached to {', '.join(others)} too, through host {row['host']}. Detach it "
+                       "there first, or bring the host up.")
+    if row["task"] is not None and (holder is None or row["holder"] != holder):
+        raise Conflict(f"Volume {id} is {row['status']} now, so it cannot get another host. Repeat the request later.")
+    if connection.execute(select(snapshots.c.id).where(snapshots.c.volume_id == id, snapshots.c.task == "create")
+                          .limit(1)).first():
+        raise Conflict(f"A snapshot of volume {id} is being made, so the volume cannot get another host. Repeat the "
+                       "request later.")
+
+
+def _is_due(connection: Connection, host: str, id: str) -> bool:
+    """Return whether the host must forget the volume, and may have it still."""
+    return connection.execute(select(removals.c.due).where(
+        removals.c.host == host, removals.c.noun == RECORD, removals.c.key == id)).scalar() is True
+
+
+def _set_host(connection: Connection, row: RowMapping, pool: PoolOnHost) -> None:
+    """Save the volume's new host. All other hosts that have, or may have, the volume must forget it."""
+    id = row["id"]
+    connection.execute(update(volumes).where(volumes.c.id == id).values(
+        host=pool.host, pool=pool.name, pool_id=pool.id, updated_at=utc_now()))
+    host_removals.remove_removal_row(connection, pool.host, RECORD, id)
+    host_removals.mark_removals_due(connection, RECORD, id)
+    servers = connection.execute(select(attachments.c.server_id).where(
+        attachments.c.volume_id == id, attachments.c.server_id.is_not(None))).scalars().all()
+    for server in servers:
+        host_removals.remove_removal_row(connection, pool.host, "volume_export", f"{server}:{id}")
+        host_removals.insert_removal_row(connection, row["host"], "volume_export", f"{server}:{id}", due=True)
+    host_removals.insert_removal_row(connection, row["host"], RECORD, id, due=True)

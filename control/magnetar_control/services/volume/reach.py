@@ -1,0 +1,58 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Access of the volume service to the hosts that store volumes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Any
+
+from magnetar_control.agents import PATIENCE, AgentClient, Agents
+from magnetar_control.services import Images, KeyManager
+from magnetar_core.errors import HypervisorDown, TimedOut, Unavailable, Unreachable
+
+from .pools import UP, PoolOnHost
+
+#: Errors of hosts that do not answer now.
+ABROAD = (Unreachable, TimedOut, HypervisorDown, Unavailable)
+Hosts = Callable[[], Iterable[Mapping[str, Any]]]
+
+
+@dataclass(frozen=True)
+class Reach:
+    """Access to hosts. *hosts* returns [{name, endpoint, disk_gb, disk_gb_free, up}]. *agents*: the clients of hosts'
+    agents. *ensure_image* makes a host have an image. *images*: the image service, for uploads. *keys*: the key manager
+    of encrypted volumes. *pools* returns the pools that hosts have reported."""
+
+    hosts: Hosts
+    agents: Agents
+    ensure_image: Callable[[str, str], None]
+    images: Images | None = None
+    keys: KeyManager | None = None
+    pools: Callable[[], Iterable[PoolOnHost]] = list
+
+    def client(self, name: str) -> AbstractContextManager[AgentClient]:
+        """Return a client of a host's agent. If the host is down, the client gives up early, so that its volumes do not
+        delay others. Raises ``Unreachable``."""
+        for host in self.hosts():
+            if host["name"] == name:
+                return self.agents.client(host["endpoint"], None if host["up"] else PATIENCE)
+        raise Unreachable(f"There is no host {name!r} in this cloud now.")
+
+    def roomiest(self, pool: str, fits: Callable[[str], bool] | None = None) -> str | None:
+        """Return the host that is up and has the most room in its *pool*, among the hosts that *fits* accepts; ``None``
+        if there is none. A host that has not reported its pools counts with the free space of its disk."""
+        reported: dict[str, dict[str, PoolOnHost]] = {}
+        for reported_pool in self.pools():
+            reported.setdefault(reported_pool.host, {})[reported_pool.name] = reported_pool
+        free = {}
+        for host in self.hosts():
+            name = host["name"]
+            if not host["up"] or not (fits is None or fits(name)):
+                continue
+            if name not in reported:
+                free[name] = host["disk_gb_free"]
+            elif (pool_there := reported[name].get(pool)) is not None and pool_there.state == UP:
+                free[name] = pool_there.free_gb or 0
+        return max(free, key=lambda name: (free[name], name)) if free else None
