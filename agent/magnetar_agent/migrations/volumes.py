@@ -71,7 +71,7 @@ def share_volumes(host: LocalHost, server: Document, peer: str, live: bool) -> l
     this host's volumes. Return the attachments that the target must store."""
     shared = []
     for attachment in attaching.server_attachments(host, server.id):
-        if attachment.want.get("origin"):
+        if attachment.want.get("origin") and not remote.is_taken_over(host, attachment):
             attachment.state[remote.LENT] = peer
             host.documents.write(attachment)
             remote.request_export(host, attachment, "admit", peer=peer)
@@ -119,7 +119,7 @@ def revoke_sharing(host: LocalHost, server: str) -> None:
     """End the target's access to the volumes of a server that stays on this host. If the agent of a volume's host does
     not answer, log that; ``RemoteVolumes`` repeats the request."""
     for attachment in attaching.server_attachments(host, server):
-        if attachment.want.get("origin"):
+        if attachment.want.get("origin") and not remote.is_taken_over(host, attachment):
             try:
                 remote.end_sharing(host, attachment)
             except MagnetarError as error:

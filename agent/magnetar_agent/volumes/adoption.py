@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from magnetar_core.errors import Conflict, InUse, InvalidField, NotFound
 
-from . import attaching, content, holders_of_volume, keys, pools
+from . import attaching, content, holders_of_volume, keys, pools, remote
 
 if TYPE_CHECKING:
     from magnetar_agent.host.host import LocalHost
@@ -61,7 +61,10 @@ def release_volume(host: LocalHost, key: str) -> None:
 
 
 def check_unused(host: LocalHost, volume: Document) -> None:
-    """Raise ``InUse`` while a server has the volume."""
-    users = sorted(attaching.server_name(host, holder) for holder in holders_of_volume(host, volume.id))
+    """Raise ``InUse`` while a server has the volume. The attachment of a deleted server, which waits until the host
+    that had the volume before can be told, does not count."""
+    users = sorted(attaching.server_name(host, holder) for holder in holders_of_volume(host, volume.id)
+                   if not (holder.deleting and remote.is_taken_over(host, holder)
+                           and host.documents.get("server", holder.want["server"]) is None))
     if users:
         raise InUse(f"Volume {volume.name!r} is attached to {', '.join(users)}. Detach it first.", users=users)

@@ -88,6 +88,8 @@ def request_export(host: LocalHost, attachment: Document, op: str, **more: Any) 
     """Send the request *op* (``exports.OPS``) for the attachment's export to the volume's agent. Return its answer."""
     if _is_local(host, attachment):
         return exports.OPS[op](host, attachment.id, more) or {}
+    if is_taken_over(host, attachment):
+        return {}  # no other host has a part in it
     if not attachment.want["origin"]["peer"]:
         return {}  # both hosts reach the pool, and the agent there has no TLS: it cannot be told
     remote = _address(attachment.id, attachment.want["origin"])
@@ -163,6 +165,14 @@ def _is_local(host: LocalHost, attachment: Document) -> bool:
     """Return whether the attachment's volume is on this host. This is so when the server had the volume on another
     host, by an export, and has then migrated to this one."""
     return host.documents.get("volume_export", attachment.id) is not None
+
+
+def is_taken_over(host: LocalHost, attachment: Document) -> bool:
+    """Return whether the attachment's volume, of a shared pool, has become one of this host since it was attached as
+    one of another host; see ``adoption``."""
+    origin = attachment.want.get("origin") or {}
+    return bool(origin.get("pool") and origin["host"] != host.name
+                and host.documents.get("volume", attachment.want["volume"]))
 
 
 def _address(id: str, origin: Fields) -> LinkAddress:

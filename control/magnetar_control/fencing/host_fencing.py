@@ -7,7 +7,7 @@ repeated. docs/explanation/evacuation.md has the rules."""
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import NamedTuple
 
@@ -111,6 +111,23 @@ class HostFencing:
             raise FencingFailed(fencing.message)
         self.fence_host(host, by)
         return True
+
+    def check_known_off(self, host: str, volumes: Sequence[str], *, fences_itself: bool = False) -> None:
+        """Raise ``Conflict`` unless the host is known to be off: a fencing has succeeded, or an administrator has
+        confirmed it (``host fence --confirmed``), forced the host down, or removed it. *volumes*: those that a guest on
+        the host can write to; without any, do nothing. *fences_itself*: also accept a host with a power device, which
+        the evacuation fences first."""
+        if not volumes or (fences_itself and host in self.devices):
+            return
+        fencing = self._find_fencing(host)
+        with self.store.api.read() as connection:
+            row = hosts.fetch_host_row(connection, host)
+        if row is None or row.forced_down or (fencing is not None and fencing.state == fencings.FENCED):
+            return
+        raise Conflict(f"Volume {volumes[0]} of the server lies in a pool that several hosts reach, so a guest on host "
+                       f"{host} can still write to it: only when the host is known to be off can the server be "
+                       f"evacuated. Fence it with `magnetar host fence {host}`; without a power device, switch it off "
+                       "by hand, and add --confirmed.")
 
     def is_forced_down(self, host: str) -> bool:
         """Return whether a host counts as down regardless of its agent. Raises ``NotFound``."""

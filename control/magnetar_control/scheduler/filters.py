@@ -210,8 +210,8 @@ def not_ignored(host: HostState, spec: RequestSpec) -> bool:
     return host.name not in spec.ignored
 
 
-def has_root_volume(host: HostState, spec: RequestSpec) -> bool:
-    """The server's root volume is on the host."""
+def reaches_volumes(host: HostState, spec: RequestSpec) -> bool:
+    """The host reaches the server's volumes that must be on it, or that it opens itself."""
     return host.name in (spec.volume_hosts or ())
 
 
@@ -366,7 +366,7 @@ FILTERS: tuple[Filter, ...] = (
            lambda _profile, _spec, *, options: Bound(IO_OPS, most=options.max_io_ops_per_host - 1), optioned=True),
     Filter("AggregateIoOpsFilter", ROOM, few_io_ops_of_aggregate, lambda spec: not spec.past_filters, _io_ops,
            optioned=True),
-    Filter("VolumeHostFilter", NAME, has_root_volume, lambda spec: spec.volume_hosts is not None),
+    Filter("VolumeHostFilter", NAME, reaches_volumes, lambda spec: spec.volume_hosts is not None),
     Filter("DifferentHostFilter", NAME, meets_different_host, lambda spec: spec.different_host),
     Filter("SameHostFilter", NAME, meets_same_host, lambda spec: spec.same_host is not None),
     Filter("ServerGroupAntiAffinityFilter", NAME, meets_anti_affinity,

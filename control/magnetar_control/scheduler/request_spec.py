@@ -7,6 +7,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
@@ -197,7 +198,7 @@ class RequestSpec:
     near_cell: str | None = None  # hosts of this cell weigh more: a move that may go into another cell
     host: str | None = None  # only this host (``host``, ``hypervisor_hostname``, the target of a move)
     ignored: frozenset[str] = frozenset()  # excluded hosts: tried before, or the source of a move
-    volume_hosts: frozenset[str] | None = None  # hosts that have the root volume; ``None`` for any
+    volume_hosts: frozenset[str] | None = None  # hosts that reach the server's volumes; ``None`` for any
     needs_ovn: bool = False  # only hosts that can plug in ports of OVN
     hints: Mapping[str, Any] = field(default_factory=dict)  # the scheduler hints as requested
     #: Hosts of the servers in the hints different_host and same_host; filled by ``spec_of_server``.
@@ -319,8 +320,7 @@ def spec_of_server(api: Database, volumes: Any, context: Any, row: ServerRow,
             group = hosts.fetch_scheduling_group(connection, row.id, hints["group"]) if hints.get("group") else None
             where = hosts.fetch_hosts_of_servers(connection, row.project_id, names) if names else {}
     if "volume_hosts" not in over:
-        root = next(filter(is_root_volume, request.get("blocks") or ()), None)
-        over["volume_hosts"] = root_disk_hosts(volumes, context, root)
+        over["volume_hosts"] = hosts_of_block_devices(volumes, context, request.get("blocks") or ())
     spec = spec_of_row(row, flavor, **{"group": group, **hinted_host_fields(hints, where), **over})
     return with_current_offers(api, spec)
 
@@ -369,16 +369,28 @@ def _on_ovn(row: ServerRow) -> bool:
     return any(network.get("by_engine") for network in row.request.get("networks") or ())
 
 
-def root_disk_hosts(volumes: Any, context: Any, root: BlockDevice | None) -> frozenset[str] | None:
-    """Return the hosts that can use the server's root disk, the block device *root*: those that reach its volume, or
-    that have the snapshot that the volume comes from; ``None`` for any. Other volumes can be attached from any host."""
-    if root is None or root["source_type"] not in ("volume", "snapshot"):
-        return None
-    try:
-        if root["source_type"] == "volume":
-            hosts: frozenset[str] = volumes.homes.hosts(root["uuid"])
-            return hosts
+def hosts_of_block_devices(volumes: Any, context: Any, block_devices: Sequence[BlockDevice]) -> frozenset[str] | None:
+    """Return the hosts that can use the existing volumes and the root disk that a new server requests: those that reach
+    the volume of the root disk, or have the snapshot that it comes from, and reach the volumes that servers' hosts open
+    themselves; ``None`` for any. Other volumes can be attached from any host."""
+    hosts = _hosts_of_volumes(volumes, [{"volume_id": device["uuid"], "boot_index": device["boot_index"]}
+                                        for device in block_devices if device["source_type"] == "volume"])
+    root = next(filter(is_root_volume, block_devices), None)
+    if root is None or root["source_type"] != "snapshot":
+        return hosts
+    with suppress(MagnetarError):
         snapshot = volumes.snapshot(context, root["uuid"])
-    except MagnetarError:
-        return None  # it is gone: the build reports that
-    return frozenset([snapshot["host"]]) if snapshot and snapshot.get("host") else None
+        if snapshot and snapshot.get("host"):
+            return frozenset([snapshot["host"]]) if hosts is None else hosts & {snapshot["host"]}
+    return hosts
+
+
+def _hosts_of_volumes(volumes: Any, attachments: Sequence[Mapping[str, Any]]) -> frozenset[str] | None:
+    """Return the hosts that can use these existing volumes; ``None`` for any. If one of them is gone, only the root
+    volume counts; the build reports the loss."""
+    roots = [attachment for attachment in attachments if attachment["boot_index"] == 0]
+    for counted in (attachments, roots) if attachments else ():
+        with suppress(MagnetarError):
+            hosts: frozenset[str] | None = volumes.homes.hosts_for_build(counted)
+            return hosts
+    return None

@@ -93,7 +93,7 @@ def read_host_inventories(api: Database, states: HostStates) -> Inventories:
 def read_placed_servers(api: Database, database: Database, volumes: Any, states: HostStates,
                         names: Collection[str]) -> dict[str, list[PlacedServer]]:
     """Return the servers on the hosts *names* of a cell, by host, each with a request for any other host of the cell
-    that has its root volume, as for an evacuation."""
+    that reaches its volumes, as for an evacuation."""
     with database.read() as connection:
         rows = room_rows.fetch_servers_of_hosts(connection, names)
     groups = {str(row.hints["group"]) for row in rows if row.hints.get("group")}
@@ -101,22 +101,19 @@ def read_placed_servers(api: Database, database: Database, volumes: Any, states:
     with api.read() as connection:
         group_by_id = room_rows.fetch_groups_with_hosts(connection, groups) if groups else {}
         claims = room_rows.fetch_claimed_hosts(connection, hinted) if hinted else []
-    roots = {row.id: root for row in rows if (root := _root_volume(row))}
-    volume_hosts = volumes.hosts_of_volumes(set(roots.values())) if roots else {}
+    on_volumes = {row.id: row for row in rows if row.volumes}
+    volume_hosts = volumes.homes.hosts_for_builds(
+        {id: row.volumes for id, row in on_volumes.items()},
+        {id: row.host for id, row in on_volumes.items()}) if on_volumes else {}
     servers_by_host: dict[str, list[PlacedServer]] = {}
     for row in rows:
-        root = roots.get(row.id)
         spec = spec_of_row(
             row, host=None, ignored=frozenset([row.host]), cell_id=states.rows[row.host].cell_id,
-            volume_hosts=None if root is None else frozenset(filter(None, [volume_hosts.get(root)])),
+            volume_hosts=volume_hosts.get(row.id),
             **hinted_host_fields(row.hints, _hosts_of_hinted(row, claims)))
         servers_by_host.setdefault(row.host, []).append(
             PlacedServer(row, spec, group_by_id.get(str(row.hints.get("group")))))
     return servers_by_host
-
-
-def _root_volume(row: ServerRow) -> str | None:
-    return next((volume["volume_id"] for volume in row.volumes if volume.get("boot_index") == 0), None)
 
 
 def _hosts_of_hinted(row: ServerRow, claims: Iterable[ClaimedHost]) -> dict[str, list[str]]:

@@ -382,11 +382,9 @@ class Volumes(Protocol):
     def where(self, id: str) -> str:
         """Return the name of the compute host that stores the volume."""
 
-    def hosts_of_volumes(self, ids: Collection[str]) -> Mapping[str, str]:
-        """Return the hosts of volumes by uuid. Volumes without a host, and unknown ones, are absent."""
-
     def stored_on(self, host: str) -> frozenset[str]:
-        """Return the uuids of the volumes that the compute host stores."""
+        """Return the uuids of the volumes that other hosts can use only through this compute host: all volumes that it
+        has, except those in shared pools, which other hosts open themselves."""
 
     def delete(self, context: Context, id: str) -> None:
         """Remove a volume without attachments; do nothing when there is no such volume."""

@@ -101,7 +101,9 @@ def plan_drain(caller: Caller, host: str) -> list[ServerOfDrain]:
     (with the host that the scheduler would choose), or stays. Changes nothing. Raises ``NotFound``, ``Unavailable``."""
     row = _find_host(caller, host)
     here, results = _read_servers(caller, row)
-    host_volumes = caller.cloud.services.volume.stored_on(row.name)
+    volumes = caller.cloud.services.volume
+    host_volumes = volumes.stored_on(row.name)
+    volume_hosts = volumes.homes.hosts_for_moves({id: server.volumes for id, server in here.items()})
     states = read_current_hosts(caller.cloud.store, caller.cloud.settings) if here else None
     planned = []
     for server in sorted(here.values(), key=lambda server: -int(server.flavor["ram"])):
@@ -113,18 +115,21 @@ def plan_drain(caller: Caller, host: str) -> list[ServerOfDrain]:
         if choice.action is None or states is None:
             planned.append(ServerOfDrain(server.id, server.name, STAYS, reason=choice.reason))
         else:
-            planned.append(_predicted_move(caller, states, row, server, choice.action))
+            planned.append(_predicted_move(caller, states, row, server, choice.action,
+                                           volume_hosts[server.id]))
     return planned
 
 
-def _predicted_move(caller: Caller, states: HostStates, host: HostRow, server: ServerRow, key: str) -> ServerOfDrain:
-    """Return the predicted result of moving *server* by the action *key*. In *states*, count the server on the host
-    that was chosen for it."""
+def _predicted_move(caller: Caller, states: HostStates, host: HostRow, server: ServerRow, key: str,
+                    volume_hosts: frozenset[str] | None) -> ServerOfDrain:
+    """Return the predicted result of moving *server* by the action *key*, to one of *volume_hosts* or (``None``) any
+    host. In *states*, count the server on the host that was chosen for it."""
     how, cloud = WORDS[key], caller.cloud
     if key == OFFLOAD:
         return ServerOfDrain(server.id, server.name, MOVED, how)
     spec = spec_of_server(cloud.store.api, cloud.services.volume, caller.context, server, host=None,
-                          ignored=frozenset({host.name}), volume_hosts=None, cell_id=host.cell_id,
+                          ignored=frozenset({host.name}), cell_id=host.cell_id,
+                          volume_hosts=volume_hosts,
                           has_devices={host.name: devices_of(server.flavor, server.nics)})
     try:
         candidate = choose_hosts(states, spec)[0]

@@ -4,12 +4,14 @@
 from __future__ import annotations
 
 import uuid
-from contextlib import suppress
+from collections.abc import Mapping
 
 from sqlalchemy import Connection
 
 from magnetar_control.compute.caller import Caller
 from magnetar_control.compute.target import Target, boots_from_volume, enqueue_action, server_use_case
+from magnetar_control.fencing.host_fencing import HostFencing
+from magnetar_control.services.volume.access import VolumeAccess
 from magnetar_control.store.actions import actions
 from magnetar_control.store.actions.actions import password_argument
 from magnetar_control.store.servers import migrations
@@ -35,7 +37,7 @@ def evacuate_server(caller: Caller, target: Target, host: str | None = None, *, 
     if server.task_state in (DELETING, SOFT_DELETING):
         raise Conflict(f"Cannot 'evacuate' instance {server.id} while it is in task_state {server.task_state}")
     check_host_down(caller, server.host)
-    check_volumes_elsewhere(caller, target)
+    check_volumes(caller, target)
     drawn = str(uuid.uuid4())
 
     def also(connection: Connection) -> None:
@@ -65,14 +67,15 @@ def check_host_down(caller: Caller, host: str) -> None:
         raise InvalidRequest(f"Compute service of {host} is still in use.")
 
 
-def check_volumes_elsewhere(caller: Caller, target: Target) -> None:
-    """Raise ``Conflict`` if only the server's own host reaches a volume of the server."""
-    server, volumes = target.row, caller.cloud.services.volume
-    for attachment in server.volumes:
-        place = None
-        with suppress(NotFound):  # the volume is gone; the flow reports it
-            place = volumes.where(attachment["volume_id"])
-        if place == server.host and volumes.homes.hosts(attachment["volume_id"]) == {place}:
-            raise Conflict(
-                f"Volume {attachment['volume_id']} of the server lies on its host, which is down: the server "
-                           "cannot be evacuated with its data. Bring the host up.")
+def check_volumes(caller: Caller, target: Target) -> None:
+    """Raise ``Conflict`` if only the server's own host reaches a volume of the server, or if a guest on that host could
+    still write to one, since nothing says that the host is off."""
+    server = target.row
+    access: Mapping[str, VolumeAccess] = caller.cloud.services.volume.homes.access(
+        [attachment["volume_id"] for attachment in server.volumes])
+    for id, volume in access.items():
+        if volume.hosts == {server.host}:
+            raise Conflict(f"Volume {id} of the server lies on its host, which is down: the server cannot be evacuated "
+                           "with its data. Bring the host up.")
+    behind_fence = sorted(id for id, volume in access.items() if volume.needs_fence(server.host))
+    HostFencing(caller.cloud.store, caller.settings).check_known_off(server.host, behind_fence, fences_itself=True)

@@ -24,7 +24,12 @@ from magnetar_control.agents import PATIENCE
 from magnetar_control.conductor.steps import migration, nics
 from magnetar_control.conductor.steps.migration import MigrationTask
 from magnetar_control.conductor.steps.schedule import RANDOM, spec_of
-from magnetar_control.conductor.steps.volume_homes import hosts_for_volumes, must_move
+from magnetar_control.conductor.steps.volume_homes import (
+    hosts_for_volumes,
+    move_volume,
+    must_move,
+    volumes_behind_fence,
+)
 from magnetar_control.conductor.worker.retry import retry_later
 from magnetar_control.conductor.worker.work import HostDown, Work, admin_message
 from magnetar_control.documents import VolumeOfServer
@@ -86,15 +91,16 @@ class Evacuation(MigrationTask):
 
     def is_source_fenced(self) -> bool:
         """Return whether the old host is off for certain, or has no power device; fence it if necessary. ``False``
-        while another process fences it. Raises ``SourceUp``, ``FencingFailed``."""
+        while another process fences it. Raises ``SourceUp``, ``FencingFailed``, and ``Conflict`` if the host may be on
+        and still write to a volume of the server."""
         answers = _source_heard_lately(self)
         if answers and not self._is_forced_down():
             raise self._source_up()
         fencing = HostFencing(self.conductor.store, self.conductor.settings)
         try:
             with self.work.resting():
-                return fencing.confirm_fenced(self.source, f"the evacuation of server {self.work.id}",
-                                              str(self.row.created_at), answers=answers)
+                fenced = fencing.confirm_fenced(self.source, f"the evacuation of server {self.work.id}",
+                                                str(self.row.created_at), answers=answers)
         except Conflict:  # another process was faster
             return False
         except MagnetarError as error:
@@ -102,6 +108,9 @@ class Evacuation(MigrationTask):
                 f"Host {self.source} is not off for certain, since its fencing has failed, so nothing was evacuated. "
                 f"An administrator finds the reason with `magnetar host fence-status {self.source}`.",
                 explanation=error.message) from None
+        if fenced:
+            fencing.check_known_off(self.source, volumes_behind_fence(self.work, self.source))
+        return fenced
 
     def decide(self) -> None:
         """Save that the old host has lost the server. Raises ``SourceUp`` if that host is up (again)."""
@@ -231,13 +240,18 @@ def _build_on(move: Evacuation, host: str) -> None:
 
 
 def _stop_on_source(move: Evacuation) -> None:
-    """Stop the guest on the old host if its agent still answers: a host that is forced down may still run it."""
+    """Stop the guest on the old host if its agent still answers: a host that is forced down may still run it. Raises
+    ``SourceUp`` if the guest may go on to write to a volume of the server."""
     work = move.work
     if not _source_heard_lately(move):
         return
     try:
         stop_guest(work, move.source)
     except MagnetarError as error:
+        if volumes := volumes_behind_fence(work, move.source):
+            raise SourceUp(f"Host {move.source} answers, but has not stopped the server, which can still write to "
+                           f"volume {volumes[0]}: {error.message} Switch the host off, then repeat the "
+                           "evacuation.") from None
         log.warning("server %s may run on host %s still: %s", work.id, move.source, error.message)
 
 
@@ -262,7 +276,7 @@ def _withdraw_volumes(work: Work, source: str, host: str) -> None:
         work.confirm_lease()
         if movable and (place == source or must_move(work, attachment, place, host)):
             volumes.disconnected(attachment["attachment_id"], work.confirm_lease)
-            volumes.homes.move(attachment["volume_id"], host, work.id, work.confirm_lease)
+            move_volume(work, attachment["volume_id"], host)
             continue
         with work.client(place) as client:
             try:

@@ -28,7 +28,7 @@ from magnetar_core.kinds.volume import BUSES
 from magnetar_core.local_disks import is_blank, is_swap
 from magnetar_core.power import OFF
 
-from .volume_homes import bring_volume
+from .volume_homes import bring_volume, leave_dead_hosts
 
 log = logging.getLogger(__name__)
 #: Seconds of waiting for a volume between two checks whether the server must be deleted.
@@ -364,6 +364,7 @@ def disconnect_volume(work: Work, host: str | None, id: str) -> None:
     """Detach the volume from the server on *host*."""
     if not host:
         return
+    leave_dead_hosts(work, host, [id])
     try:
         place = work.conductor.services.volume.where(id)
     except MagnetarError:  # it was force-deleted: only the server knows it

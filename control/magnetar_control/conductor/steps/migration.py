@@ -36,6 +36,7 @@ from magnetar_core.http.client import Client
 
 from . import cross_cell, keys, nics
 from .schedule import RANDOM, spec_of
+from .volume_homes import leave_dead_hosts
 
 log = logging.getLogger(__name__)
 #: Least size of a server in GiB, for the calculation of times.
@@ -166,6 +167,7 @@ class MigrationTask:
         source is a candidate; ``None``: only if no other host fits. Raises ``NoValidHost``, or the last refusal of the
         hosts that were tried. Raises ``HostDown`` instead while the conductor has not heard from all hosts yet."""
         most = self._most(kind)
+        leave_dead_hosts(self.work, self.source, [volume["volume_id"] for volume in self.work.volumes])
         tried: set[str] = set()
         error: MagnetarError | None = None
         while True:
@@ -237,9 +239,11 @@ class MigrationTask:
         why, own_cell = [], self.conductor.cell.id
         cells = {"near_cell": own_cell} if self.work.args.get("cross_cell") else {"cell_id": own_cell}
         has = {self.source: devices_of(self.work.flavor, self.work.nics)}
+        # Volumes stay where they are. The agents connect those that the hosts do not open themselves.
+        volume_hosts = self.conductor.services.volume.homes.hosts_for_moves({self.work.id: self.work.volumes})[
+            self.work.id]
         for only, ignored in rounds:
-            # Volumes stay where they are, and the agents connect them remotely, so any host will do.
-            request = spec_of(self.work, flavor=self.flavor, host=only, ignored=ignored, volume_hosts=None,
+            request = spec_of(self.work, flavor=self.flavor, host=only, ignored=ignored, volume_hosts=volume_hosts,
                               has_devices=has, **cells)
             try:
                 request = request.forced_to() if forced else request

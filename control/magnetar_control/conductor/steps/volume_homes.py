@@ -4,8 +4,15 @@ along, without a copy."""
 
 from __future__ import annotations
 
-from magnetar_control.conductor.worker.work import Work
+import logging
+from collections.abc import Collection, Mapping
+
+from magnetar_control.conductor.worker.work import DOWN, HostDown, Work
 from magnetar_control.documents import VolumeOfServer
+from magnetar_control.services.volume.access import VolumeAccess
+from magnetar_core.errors import Conflict
+
+log = logging.getLogger(__name__)
 
 
 def must_move(work: Work, attachment: VolumeOfServer, place: str, host: str) -> bool:
@@ -19,21 +26,44 @@ def bring_volume(work: Work, attachment: VolumeOfServer, host: str) -> str:
     volumes, id = work.conductor.services.volume, attachment["volume_id"]
     place: str = volumes.where(id)
     if must_move(work, attachment, place, host) and host in volumes.homes.hosts(id):
-        volumes.homes.move(id, host, work.id, work.confirm_lease)
+        move_volume(work, id, host)
         return host
     return place
 
 
+def move_volume(work: Work, id: str, host: str) -> None:
+    """Make *host* the host of a volume of the server. Raises ``HostDown`` if its agent does not answer, and
+    ``Conflict`` if the volume cannot get this host."""
+    try:
+        work.conductor.services.volume.homes.move(id, host, work.id, work.confirm_lease)
+    except DOWN as error:
+        raise HostDown(f"The agent of host {host} does not answer: {error.message}") from None
+
+
+def leave_dead_hosts(work: Work, host: str, ids: Collection[str]) -> None:
+    """Make *host*, which has the server, the host of those of the server's volumes *ids* whose own hosts are down, if
+    it opens them itself. Other volumes stay where they are."""
+    access: Mapping[str, VolumeAccess] = work.conductor.services.volume.homes.access(ids) if ids else {}
+    for id, volume in access.items():
+        if volume.host == host or work.conductor.is_up(volume.host) or not (volume.direct and host in volume.hosts):
+            continue
+        try:
+            move_volume(work, id, host)
+        except Conflict as error:  # another server has it too, or something is done with it
+            log.info("server %s: volume %s stays with host %s, which is down: %s", work.id, id, volume.host,
+                     error.message)
+
+
 def hosts_for_volumes(work: Work, source: str | None = None) -> frozenset[str] | None:
-    """Return the hosts that can have the server with all its volumes: those that reach its root disk, and the volumes
-    of hosts that are down, as *source*; ``None`` for any host. A volume that only another host reaches, which is down,
-    limits nothing: that host is waited for."""
-    volumes = work.conductor.services.volume
-    hosts: frozenset[str] | None = None
-    for attachment in work.volumes:
-        place = volumes.where(attachment["volume_id"])
-        if attachment["boot_index"] == 0 or place == source or not work.conductor.is_up(place):
-            reached: frozenset[str] = volumes.homes.hosts(attachment["volume_id"])
-            if attachment["boot_index"] == 0 or place == source or len(reached) > 1:
-                hosts = reached if hosts is None else hosts & reached
+    """Return the hosts where the server can be built again with all its volumes; ``None`` for any host. *source*: its
+    old host, which is down."""
+    hosts: frozenset[str] | None = work.conductor.services.volume.homes.hosts_for_build(
+        work.volumes, source, work.conductor.is_up)
     return hosts
+
+
+def volumes_behind_fence(work: Work, source: str) -> list[str]:
+    """Return the server's volumes that a guest on the old host *source* can still write to, unless that host is off."""
+    access: Mapping[str, VolumeAccess] = work.conductor.services.volume.homes.access(
+        [attachment["volume_id"] for attachment in work.volumes])
+    return sorted(id for id, volume in access.items() if volume.needs_fence(source))

@@ -20,6 +20,7 @@ from magnetar_core.flows import Sure, always_allowed
 from magnetar_core.image_format import is_encrypted
 
 from . import attachments, quotas, volumes
+from .access import fetch_volume_access
 from .actions import ADMIN, FREEING, extend_volume, reimage_volume, upload_image
 from .pools import PoolOnHost, fetch_host_pools
 from .reach import Hosts, Reach
@@ -385,14 +386,11 @@ class EmbeddedVolumes:
             raise Conflict(f"Volume {id} is on no host yet.")
         return str(row.host)
 
-    def hosts_of_volumes(self, ids: Collection[str]) -> dict[str, str]:
-        with self.database.read() as connection:
-            return {row.id: row.host for row in connection.execute(select(table.c.id, table.c.host).where(
-                table.c.id.in_(list(ids)), table.c.host.is_not(None)))}
-
     def stored_on(self, host: str) -> frozenset[str]:
         with self.database.read() as connection:
-            return frozenset(connection.execute(select(table.c.id).where(table.c.host == host)).scalars())
+            ids = connection.execute(select(table.c.id).where(table.c.host == host)).scalars().all()
+            access = fetch_volume_access(connection, ids)
+        return frozenset(id for id in ids if id not in access or not access[id].direct)
 
     def delete(self, context: Context, id: str) -> None:
         """Queue the deletion of a volume, even if it is still being made. A repeated call does nothing."""

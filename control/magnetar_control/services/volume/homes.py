@@ -8,6 +8,9 @@ removal from the old host becomes due with the move. A host with a due removal i
 
 from __future__ import annotations
 
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from typing import Any
+
 from sqlalchemy import Connection, RowMapping, select, update
 
 from magnetar_control.store.engine.database import Database, utc_now
@@ -17,6 +20,7 @@ from magnetar_core.document import Document
 from magnetar_core.errors import Conflict, MagnetarError, NotFound
 from magnetar_core.flows import Sure, always_allowed
 
+from .access import INCOMPLETE, VolumeAccess, common_build_hosts, common_move_hosts, fetch_volume_access
 from .pools import UP, PoolOnHost, fetch_host_pools, find_pool_on_host
 from .reach import ABROAD, Reach
 from .tables import attachments, snapshots, volumes
@@ -24,8 +28,6 @@ from .tables import attachments, snapshots, volumes
 #: The noun of removals of a volume without its content, see ``host_removals``. After ``volume_export`` in the alphabet:
 #: a host removes the exports of the volume first.
 RECORD = "volume_record"
-#: Statuses of volumes whose content may be incomplete.
-INCOMPLETE = ("creating", "downloading", "error")
 #: Seconds for a host to take over a volume.
 LIMIT = 120.0
 
@@ -36,13 +38,63 @@ class VolumeHomes:
     def __init__(self, database: Database, reach: Reach) -> None:
         self.database, self.reach = database, reach
 
+    def access(self, ids: Collection[str]) -> dict[str, VolumeAccess]:
+        """Return the access to volumes, by uuid. Volumes without a host, and unknown ones, are absent."""
+        with self.database.read() as connection:
+            return fetch_volume_access(connection, ids)
+
     def hosts(self, id: str) -> frozenset[str]:
         """Return the hosts that can have the volume: its host, and all others whose agents report that they reach its
         shared pool. Raises ``NotFound``, and ``Conflict`` before the volume has a host."""
+        return self.access_of_all([id])[id].hosts
+
+    def access_of_all(self, ids: Collection[str]) -> dict[str, VolumeAccess]:
+        """Return the access to volumes, by uuid. Raises ``NotFound`` for an unknown volume, and ``Conflict`` for one
+        without a host."""
+        access = self.access(ids)
+        for id in ids:
+            if id not in access:
+                with self.database.read() as connection:
+                    _volume(connection, id)
+                raise Conflict(f"Volume {id} has got a host just now. Repeat the request.")
+        return access
+
+    def next_hosts(self, id: str) -> tuple[str | None, frozenset[str]]:
+        """Return the server that has the volume, if any, and the hosts that may become the volume's host when its own
+        is down: while a server has it, only the server's host, if that opens the volume itself."""
+        volume = self.access_of_all([id])[id]
         with self.database.read() as connection:
-            row = _volume(connection, id)
-            return frozenset([str(row["host"]), *(pool.host for pool in _shared_pool(connection, row)
-                                                  if pool.state == UP)])
+            users = connection.execute(select(attachments.c.server_id, attachments.c.host).where(
+                attachments.c.volume_id == id)).all()
+        if not users:
+            return None, volume.hosts
+        return users[0].server_id, volume.hosts & {users[0].host} if volume.direct else frozenset()
+
+    def hosts_for_build(self, volumes: Iterable[Mapping[str, Any]], source: str | None = None,
+                        is_up: Callable[[str], bool] = lambda _host: True) -> frozenset[str] | None:
+        """Return the hosts where a server with these *volumes* can be built again (see ``access.common_build_hosts``).
+        Raises ``NotFound`` for an unknown volume, and ``Conflict`` for one without a host."""
+        attachments = list(volumes)
+        access = self.access_of_all([attachment["volume_id"] for attachment in attachments])
+        return common_build_hosts(attachments, access, source, is_up)
+
+    def hosts_for_moves(self, volumes_by_server: Mapping[str, Sequence[Mapping[str, Any]]]
+                        ) -> dict[str, frozenset[str] | None]:
+        """Return, by server, the hosts that each server can move to (see ``access.common_move_hosts``)."""
+        access = self._access_of_servers(volumes_by_server)
+        return {server: common_move_hosts(volumes, access) for server, volumes in volumes_by_server.items()}
+
+    def hosts_for_builds(self, volumes_by_server: Mapping[str, Sequence[Mapping[str, Any]]],
+                         sources: Mapping[str, str]) -> dict[str, frozenset[str] | None]:
+        """Return, by server, the hosts where each server could be built again if its host failed. *sources*: the hosts
+        of the servers."""
+        access = self._access_of_servers(volumes_by_server)
+        return {server: common_build_hosts(volumes, access, sources[server])
+                for server, volumes in volumes_by_server.items()}
+
+    def _access_of_servers(self, volumes_by_server: Mapping[str, Sequence[Mapping[str, Any]]]
+                           ) -> dict[str, VolumeAccess]:
+        return self.access({volume["volume_id"] for volumes in volumes_by_server.values() for volume in volumes})
 
     def move(self, id: str, host: str, server_id: str | None = None, sure: Sure = always_allowed,
              holder: str | None = None) -> None:
@@ -59,17 +111,27 @@ class VolumeHomes:
             host_removals.insert_removal_row(connection, host, RECORD, id)
         try:
             self._adopt(row, pool)
-        except ABROAD:
+            with self.database.write() as connection:
+                current = _volume(connection, id, lock=True)
+                if current["host"] == host:  # another process was faster
+                    return
+                sure()
+                if current["host"] != row["host"]:
+                    raise Conflict(f"Volume {id} got another host in the meantime. Repeat the request.")
+                _check_free(connection, current, server_id, holder)
+                _set_host(connection, row, pool)
+        except ABROAD:  # the host may have taken over the volume
             raise
         except MagnetarError:
-            with self.database.write() as connection:
-                host_removals.insert_removal_row(connection, host, RECORD, id, due=True)
+            self._give_up(id, host)
             raise
+
+    def _give_up(self, id: str, host: str) -> None:
+        """Have *host*, which did not become the volume's host, forget the volume."""
         with self.database.write() as connection:
-            if _volume(connection, id, lock=True)["host"] != row["host"]:
-                raise Conflict(f"Volume {id} got another host in the meantime. Repeat the request.")
-            sure()
-            _set_host(connection, row, pool)
+            row = _row(connection, id, lock=True)
+            if row is None or row["host"] != host:
+                host_removals.insert_removal_row(connection, host, RECORD, id, due=True)
 
     def move_back(self, id: str, host: str, sure: Sure = always_allowed) -> bool:
         """Make *host* the volume's host again if it has not forgotten the volume yet; return whether it is now. The
@@ -96,12 +158,16 @@ class VolumeHomes:
             client.ensure("volume", row["id"], want, timeout=LIMIT)
 
 
+def _row(connection: Connection, id: str, *, lock: bool = False) -> RowMapping | None:
+    if lock:
+        connection.execute(update(volumes).where(volumes.c.id == id).values(updated_at=volumes.c.updated_at))
+    return connection.execute(select(volumes).where(volumes.c.id == id)).mappings().first()
+
+
 def _volume(connection: Connection, id: str, *, lock: bool = False) -> RowMapping:
     """Return the row of the volume. *lock*: until the transaction ends. Raises ``NotFound``, and ``Conflict`` before it
     has a host."""
-    if lock:
-        connection.execute(update(volumes).where(volumes.c.id == id).values(updated_at=volumes.c.updated_at))
-    row = connection.execute(select(volumes).where(volumes.c.id == id)).mappings().first()
+    row = _row(connection, id, lock=lock)
     if row is None:
         raise NotFound(f"Volume {id} could not be found.")
     if not row["host"]:

@@ -5,7 +5,7 @@ the same pool, even if they have it under different names or paths."""
 from __future__ import annotations
 
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -101,6 +101,13 @@ def fetch_host_pools(connection: Connection, pool_id: str | None = None) -> list
     """Return all pools of all hosts, sorted by host and name; with *pool_id*, only this pool."""
     query = _ON_HOSTS if pool_id is None else _ON_HOSTS.where(pools.c.id == pool_id)
     return [PoolOnHost(**row) for row in connection.execute(query).mappings()]
+
+
+def fetch_pools_on_hosts(connection: Connection, ids: Collection[str]) -> list[PoolOnHost]:
+    """Return the pools with these uuids, each on all hosts that reach it."""
+    if not ids:
+        return []
+    return [PoolOnHost(**row) for row in connection.execute(_ON_HOSTS.where(pools.c.id.in_(sorted(ids)))).mappings()]
 
 
 def find_pool_on_host(connection: Connection, host: str, name: str) -> PoolOnHost | None:

@@ -249,14 +249,15 @@ class Worker:
 
     def _on_living_host(self, table: Table, row: Row) -> Row:
         """Return the row of a task, with a host that is up. If a volume's host is down, and the volume is in a pool
-        that others reach, one of these becomes its host. Without such a host, or while a server has the volume, the
-        task waits for its host."""
+        that others reach, one of these becomes its host: the host of the server that has the volume, if any. Without
+        such a host, the task waits for the volume's host."""
         up = {host["name"] for host in self.reach.hosts() if host["up"]}
         if table is not volumes or not row["host"] or row["host"] in up or row["task"] == "create":
             return row
         try:
-            for host in sorted(self.homes.hosts(row["id"]) & up):
-                self.homes.move(row["id"], host, holder=self.id)
+            server_id, hosts = self.homes.next_hosts(row["id"])
+            for host in sorted(hosts & up):
+                self.homes.move(row["id"], host, server_id, holder=self.id)
                 log.warning("volume %s: host %s is down, so host %s has it now", row["id"], row["host"], host)
                 return {**row, "host": host}
         except MagnetarError as error:

@@ -3,78 +3,41 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import Any
+import json
 
 import pytest
 
-from magnetar_agent.host import mounts
 from magnetar_core.errors import HypervisorError
-from tests.support.control.build import block
 from tests.support.waiting import eventually
-from tests.unit.control.attachments.asking import Owner
-from tests.unit.control.moves.clouds import flavors
-from tests.unit.control.moves.inside import Inside
+from tests.unit.control.moves.clouds import row
+from tests.unit.control.moves.dying import Fate, through
 
-from .evacuating import ENGINES, Evacuating
+from .evacuating import ENGINES
+from .sharing import Fencing, reached, sharing_cloud
 
 pytestmark = [ENGINES, pytest.mark.slow]
-
-
-class Sharing(Inside):
-    """``kvm1`` and ``kvm2`` reach the pool ``team``; ``kvm3`` has a folder of its own under this name."""
-
-    @property
-    def team(self) -> Path:
-        return self.folder / "nfs"
-
-    def agent_of(self, name: str) -> dict[str, Any]:
-        self.team.mkdir(exist_ok=True)
-        return {"pools": {"team": {"type": "dir", "path": str(self.folder / "own")} if name == "kvm3" else {
-            "type": "nfs", "path": str(self.team)}}}
 
 
 @pytest.fixture(scope="module")
 def cloud(databases):
     """Shared by the tests of a module."""
-    is_mount, source = Path.is_mount, mounts.mount_source
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Path, "is_mount", lambda path: path.name == "nfs" or is_mount(path))
-        patch.setattr(mounts, "mount_source", lambda path: "nas:/team" if path.name == "nfs" else source(path))
-        with Sharing(hosts=3, databases=databases, host_down_after=600.0, volume_pools=["default", "team"]) as found:
-            flavors(found)
-            found.parts.working.settling = lambda: False
-            eventually(lambda: {(pool.host, pool.shared) for pool in found.services.volume.host_pools()
-                                if pool.name == "team"} == {("kvm1", True), ("kvm2", True), ("kvm3", False)})
-            yield found
+    with sharing_cloud(databases) as found:
+        yield found
 
 
 @pytest.fixture
 def admin(cloud):
     """With servers and volumes that go with the test; all hosts are up afterwards."""
-    found = Evacuating(cloud)
+    found = Fencing(cloud)
     yield found
-    for name in found.stopped & set(cloud.hosts):
-        found.up(name)
-    Owner.clear(found)
+    found.tidy()
 
 
 @pytest.fixture
 def booted(admin):
     """A server that boots from a volume of the pool, on a host that reaches it: its uuid, the host and the volume."""
-    blocks = [block("image", admin.call.image(), boot_index=0, volume_size=1, volume_type="team",
-                    delete_on_termination=True)]
-    id = admin.server(imageRef="", block_device_mapping_v2=blocks, flavorRef="small", host="kvm1",
-                      version="2.74")["id"]
-    volume = admin.attached(id)[0]["volumeId"]
-    assert admin.host_of(id) == admin.cloud.services.volume.where(volume) == "kvm1"
+    id, volume = admin.boot("kvm1")
     return id, "kvm1", volume
-
-
-def homes(admin, volume):
-    """The hosts whose agents have the volume."""
-    return sorted(host for host in admin.cloud.hosts if host not in admin.stopped
-                  for one in admin.on_host("volume", host) if one["id"] == volume)
 
 
 def test_a_server_that_boots_from_a_shared_volume(admin, booted):
@@ -84,7 +47,7 @@ def test_a_server_that_boots_from_a_shared_volume(admin, booted):
     eventually(lambda: admin.state(data) == "in-use")
     before = {one["volumeId"]: one["device"] for one in admin.attached(id)}
     contents = {one: (admin.cloud.team / one).read_bytes() for one in before}
-    admin.down(host)
+    admin.dies(host)
     server = admin.evacuated(id)
     assert (server["OS-EXT-SRV-ATTR:host"], server["status"], server.get("fault")) == ("kvm2", "ACTIVE", None)
     assert {one["volumeId"]: one["device"] for one in admin.attached(id)} == before
@@ -92,37 +55,33 @@ def test_a_server_that_boots_from_a_shared_volume(admin, booted):
     assert {admin.seen(one)["os-vol-host-attr:host"] for one in before} == {"kvm2@magnetar#team"}
     assert {admin.state(one) for one in before} == {"in-use"}
     assert {one: (admin.cloud.team / one).read_bytes() for one in before} == contents
-    admin.boots(host)
-    admin.up(host)  # it gives up the server, then the volumes, whose content stays
-    eventually(lambda: [homes(admin, one) for one in before] == [["kvm2"]] * 2)
+    admin.returns(host)  # it gives up the server, then the volumes, whose content stays
+    eventually(lambda: [admin.homes(one) for one in before] == [["kvm2"]] * 2)
     assert all((admin.cloud.team / one).exists() for one in before)
     admin.clean(id, "kvm2")
-    admin.down("kvm2")  # and back, with the volumes
+    admin.dies("kvm2")  # and back, with the volumes
     assert admin.evacuated(id)["OS-EXT-SRV-ATTR:host"] == host
-    admin.boots("kvm2")
-    admin.up("kvm2")
-    eventually(lambda: [homes(admin, one) for one in before] == [[host]] * 2)
+    admin.returns("kvm2")
+    eventually(lambda: [admin.homes(one) for one in before] == [[host]] * 2)
 
 
 def test_a_host_without_the_pool_is_no_target(admin, booted):
     id, host, volume = booted
-    admin.down(host)
+    admin.dies(host)
     assert admin.evacuated(id, host="kvm3")["OS-EXT-SRV-ATTR:host"] == host
-    assert admin.cloud.services.volume.where(volume) == host
-    admin.boots(host)
-    admin.up(host)
+    assert admin.where(volume) == host
+    admin.returns(host)
 
 
 def test_where_it_fails_the_volume_stays_with_the_old_host(admin, booted):
     id, host, volume = booted
-    admin.down(host)
+    admin.dies(host)
     admin.cloud.kvm["kvm2"].fake.fail_next("define", HypervisorError("libvirt could not define the domain: no."))
     assert admin.evacuated(id, host="kvm2")["OS-EXT-SRV-ATTR:host"] == host
-    assert admin.cloud.services.volume.where(volume) == host
-    admin.boots(host)
-    admin.up(host)
+    assert admin.where(volume) == host
+    admin.returns(host)
     eventually(lambda: admin.cloud.kvm[host].runs(id))
-    eventually(lambda: homes(admin, volume) == [host])
+    eventually(lambda: admin.homes(volume) == [host])
     assert (admin.cloud.team / volume).exists()
 
 
@@ -133,13 +92,125 @@ def test_a_detached_volume_is_used_without_its_host(admin):
     admin.down("kvm1")
     assert admin.call.post(f"{admin.api}/volumes/{one}/action", {"os-extend": {"new_size": 2}}).status == 202
     eventually(lambda: (admin.state(one), admin.seen(one)["size"]) == ("available", 2))
-    assert admin.cloud.services.volume.where(one) == "kvm2"
+    assert admin.where(one) == "kvm2"
     assert admin.attach(id, two).status == 200
     eventually(lambda: admin.state(two) == "in-use")
-    assert admin.cloud.services.volume.where(two) == "kvm2"
+    assert admin.where(two) == "kvm2"
     assert admin.call.delete(f"{admin.api}/volumes/{one}").status == 202
     eventually(lambda: admin.seen(one) is None)
     assert not (admin.cloud.team / one).exists()
     admin.up("kvm1")
-    eventually(lambda: (homes(admin, one), homes(admin, two)) == ([], ["kvm2"]))
+    eventually(lambda: (admin.homes(one), admin.homes(two)) == ([], ["kvm2"]))
     assert (admin.cloud.team / two).exists()
+
+
+def test_a_host_that_may_be_on_is_no_reason_to_evacuate(admin, booted):
+    """Its guest could still write to the volume. Forced down is an administrator's word that it is off."""
+    id, host, volume = booted
+    admin.down(host)
+    refused = admin.evacuate(id)
+    assert refused.status == 409
+    message = refused.json["conflictingRequest"]["message"]
+    assert volume in message and f"`magnetar host fence {host}`" in message and "--confirmed" in message
+    assert admin.statuses(id) == [] and admin.where(volume) == host
+    assert admin.force_down(host).status == 200
+    assert admin.evacuated(id)["OS-EXT-SRV-ATTR:host"] == "kvm2"
+    admin.boots(host)
+    admin.come_back(host)
+    eventually(lambda: [one[3] for one in admin.statuses(id)] == ["completed"])
+    assert admin.force_down(host, False).status == 200
+    eventually(lambda: admin.homes(volume) == ["kvm2"])
+
+
+def test_a_volume_of_another_host_is_behind_the_fence_too(admin):
+    """The old host opens it itself, so its own host cannot withdraw it."""
+    id, volume = admin.with_volume("kvm1", "kvm2")
+    admin.down("kvm1")
+    assert admin.evacuate(id).status == 409
+    admin.boots("kvm1")
+    admin.fencing().fence_host("kvm1", "the administrator", confirmed=True)
+    assert admin.evacuated(id)["OS-EXT-SRV-ATTR:host"] == "kvm2"
+    assert admin.state(volume) == "in-use" and admin.where(volume) == "kvm2"
+
+
+def test_a_volume_that_comes_after_the_request(admin):
+    """The conductor looks again, before anything is moved."""
+    id = admin.server(flavorRef="small", host="kvm1", version="2.74")["id"]
+    volume = admin.volume(host="kvm1", volume_type="team")
+    assert admin.attach(id, volume).status == 200
+    eventually(lambda: admin.state(volume) == "in-use")
+    admin.down("kvm1")
+    found = through(admin.cloud, id, "evacuate", Fate(0), host=None, forced=False, stopped=False)
+    assert found.host == "kvm1" and volume in json.loads(found.fault)["message"]
+    assert admin.statuses(id)[-1][3] == "error"
+
+
+def test_a_host_that_is_forced_down_and_does_not_stop_its_guest(admin, booted, monkeypatch):
+    id, host, volume = booted
+    assert admin.force_down(host).status == 200
+
+    def refuses(*_given):
+        raise HypervisorError("libvirt could not destroy the domain: no.")
+
+    monkeypatch.setattr("magnetar_control.conductor.flows.server_evacuate.stop_guest", refuses)
+    assert admin.evacuated(id)["OS-EXT-SRV-ATTR:host"] == host
+    fault = json.loads(row(admin.cloud, id).fault)["message"]
+    assert "has not stopped the server" in fault and volume in fault
+    assert admin.cloud.kvm[host].runs(id) and admin.where(volume) == host
+    monkeypatch.undo()
+    assert admin.evacuated(id)["OS-EXT-SRV-ATTR:host"] == "kvm2"
+    eventually(lambda: not admin.cloud.kvm[host].runs(id))
+    eventually(lambda: [one[3] for one in admin.statuses(id)][-1] == "completed")
+    assert admin.force_down(host, False).status == 200
+
+
+def test_a_volume_is_detached_without_its_host(admin):
+    """The server's host opens it itself, and gets it."""
+    id, volume = admin.with_volume("kvm2", "kvm1")
+    admin.down("kvm1")
+    assert admin.call.call("POST", f"{admin.api}/volumes/{volume}/action", {"os-extend": {"new_size": 2}}, headers={
+        "OpenStack-API-Version": "volume 3.42"}).status == 202
+    eventually(lambda: admin.seen(volume)["size"] == 2)
+    assert admin.where(volume) == "kvm2" and admin.state(volume) == "in-use"
+    assert admin.detach(id, volume).status == 202
+    eventually(lambda: admin.state(volume) == "available")
+    assert admin.has("kvm2", id)["volumes_attached"] == []
+    admin.up("kvm1")
+    eventually(lambda: admin.homes(volume) == ["kvm2"])
+    assert admin.on_host("volume_export", "kvm1") == [] and (admin.cloud.team / volume).exists()
+
+
+def test_a_server_whose_volumes_host_is_dead_moves_and_goes(admin):
+    id, volume = admin.with_volume("kvm2", "kvm1")
+    other, lost = admin.with_volume("kvm2", "kvm1")
+    admin.down("kvm1")
+    admin.call.delete(f"/v2.1/servers/{other}")
+    assert admin.call.settled(other) is None
+    eventually(lambda: admin.state(lost) == "available")
+    assert admin.call.delete(f"{admin.api}/volumes/{lost}").status == 202
+    eventually(lambda: admin.seen(lost) is None)
+    assert not (admin.cloud.team / lost).exists()
+    admin.up("kvm1")
+    eventually(lambda: admin.homes(lost) == [])
+    assert admin.call.act(id, "os-migrateLive", {"host": None, "block_migration": "auto"}, "2.30").status == 202
+    assert admin.call.settled(id)["OS-EXT-SRV-ATTR:host"] == "kvm1"
+    assert [one["id"] for one in admin.has("kvm1", id)["volumes_attached"]] == [volume]
+
+
+def test_a_pool_that_a_host_loses_and_finds_under_another_path(admin, booted):
+    id, host, volume = booted
+    kvm2, elsewhere = admin.cloud.kvm["kvm2"], admin.cloud.folder / "elsewhere"
+    elsewhere.symlink_to(admin.cloud.team)
+    settings = kvm2.agent.host.settings
+    try:
+        pool = settings.pools["team"]
+        settings.pools["team"] = {**pool, "path": str(admin.cloud.folder / "unmounted")}
+        eventually(lambda: ("kvm2", True, "down") in reached(admin.cloud), seconds=60)
+        admin.dies(host)
+        assert admin.evacuate(id).status == 409
+        settings.pools["team"] = {**pool, "path": str(elsewhere)}
+        eventually(lambda: ("kvm2", True, "up") in reached(admin.cloud), seconds=60)
+        assert admin.evacuated(id)["OS-EXT-SRV-ATTR:host"] == "kvm2"
+        assert admin.cloud.kvm["kvm2"].runs(id) and admin.where(volume) == "kvm2"
+    finally:
+        settings.pools["team"] = pool

@@ -43,8 +43,9 @@ class Volumes:
     def homes(self):
         return self
 
-    def hosts(self, id):
-        return frozenset([self.where(id)])
+    def hosts_for_build(self, attachments):
+        hosts = [{self.where(one["volume_id"])} for one in attachments if one["boot_index"] == 0]
+        return frozenset(hosts[0]) if hosts else None
 
     def where(self, id):
         if not id.startswith("on-"):

@@ -1,0 +1,104 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The hosts that can open volumes, and the hosts that a server's volumes allow.
+
+QEMU opens an unencrypted volume of a shared pool directly on each host that reaches the pool. All other volumes are
+served by their own host, so any host can attach them while that one answers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Mapping
+from typing import Any, NamedTuple
+
+from sqlalchemy import Connection, select, tuple_
+
+from .pools import UP, PoolOnHost, fetch_pools_on_hosts
+from .tables import pool_hosts, volumes
+
+#: Statuses of volumes whose content may be incomplete.
+INCOMPLETE = ("creating", "downloading", "error")
+
+
+class VolumeAccess(NamedTuple):
+    """Access to a volume. *host*: its host. *hosts*: that host, and the others that reach its shared pool now. *pool*:
+    the name of the pool on *host*. *shared*: whether several hosts can reach the pool."""
+
+    host: str
+    hosts: frozenset[str]
+    pool: str
+    shared: bool
+    encrypted: bool
+
+    @property
+    def direct(self) -> bool:
+        """Whether the server's host opens the volume itself, even if the volume has another host."""
+        return self.shared and not self.encrypted
+
+    def needs_fence(self, source: str) -> bool:
+        """Return whether a guest that still runs on *source* can write to the volume, whatever other hosts do."""
+        return self.direct or (self.shared and self.host == source)
+
+
+def fetch_volume_access(connection: Connection, ids: Collection[str]) -> dict[str, VolumeAccess]:
+    """Return the access to volumes, by uuid. Volumes without a host, and unknown ones, are absent."""
+    columns = (volumes.c.id, volumes.c.host, volumes.c.pool_id, volumes.c.pool, volumes.c.volume_type,
+               volumes.c.status, volumes.c.encryption_key_id)
+    rows = connection.execute(select(*columns).where(
+        volumes.c.id.in_(list(ids)), volumes.c.host.is_not(None))).mappings().all() if ids else []
+    pool_ids = _pool_ids(connection, rows)
+    reached: dict[str, list[PoolOnHost]] = {}
+    for pool in fetch_pools_on_hosts(connection, {id for id in pool_ids.values() if id}):
+        if pool.shared:
+            reached.setdefault(pool.id, []).append(pool)
+    access: dict[str, VolumeAccess] = {}
+    for row in rows:
+        pools = reached.get(pool_ids[row["id"]] or "", [])
+        access[row["id"]] = VolumeAccess(
+            row["host"], frozenset([row["host"], *(pool.host for pool in pools if pool.state == UP)]),
+            row["pool"] or row["volume_type"], bool(pools), row["encryption_key_id"] is not None)
+    return access
+
+
+def _pool_ids(connection: Connection, rows: Iterable[Mapping[Any, Any]]) -> dict[str, str | None]:
+    """Return the pools of volumes, by their uuids. For complete volumes that were made before their host has reported
+    the pool, take the pool that it has now under the name."""
+    ids: dict[str, str | None] = {row["id"]: row["pool_id"] for row in rows}
+    names = {row["id"]: (row["host"], row["pool"] or row["volume_type"]) for row in rows
+             if row["pool_id"] is None and row["status"] not in INCOMPLETE}
+    if names:
+        found = {(row.host, row.name): row.pool_id for row in connection.execute(select(pool_hosts).where(
+            tuple_(pool_hosts.c.host, pool_hosts.c.name).in_(sorted(set(names.values())))))}
+        ids.update((id, found.get(name)) for id, name in names.items())
+    return ids
+
+
+def common_build_hosts(attachments: Iterable[Mapping[str, Any]], access: Mapping[str, VolumeAccess],
+                       source: str | None = None,
+                       is_up: Callable[[str], bool] = lambda _host: True) -> frozenset[str] | None:
+    """Return the hosts where a server with these volumes can be built again; ``None`` for any host. A host must reach
+    the root volume, the volumes that it opens directly, and the volumes of hosts that are down, as *source*. A volume
+    that only one other host reaches, which is down, limits nothing: that host is waited for. Nor does a volume that is
+    gone, unless it is the root volume."""
+    hosts: frozenset[str] | None = None
+    for attachment in attachments:
+        volume = access.get(attachment["volume_id"])
+        is_root = attachment.get("boot_index") == 0
+        if volume is None:  # it is gone
+            hosts = frozenset() if is_root else hosts
+            continue
+        must_reach = is_root or volume.host == source or volume.direct
+        if must_reach or (not is_up(volume.host) and len(volume.hosts) > 1):
+            hosts = volume.hosts if hosts is None else hosts & volume.hosts
+    return hosts
+
+
+def common_move_hosts(attachments: Iterable[Mapping[str, Any]],
+                      access: Mapping[str, VolumeAccess]) -> frozenset[str] | None:
+    """Return the hosts that a server with these volumes can move to while its own host is up; ``None`` for any host. A
+    host must reach the volumes that it opens directly."""
+    hosts: frozenset[str] | None = None
+    for attachment in attachments:
+        volume = access.get(attachment["volume_id"])
+        if volume is not None and volume.direct:
+            hosts = volume.hosts if hosts is None else hosts & volume.hosts
+    return hosts
