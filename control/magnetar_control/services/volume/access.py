@@ -20,14 +20,15 @@ INCOMPLETE = ("creating", "downloading", "error")
 
 
 class VolumeAccess(NamedTuple):
-    """Access to a volume. *host*: its host. *hosts*: that host, and the others that reach its shared pool now. *pool*:
-    the name of the pool on *host*. *shared*: whether several hosts can reach the pool."""
+    """Access to a volume. *host*: its host. *hosts*: that host, and the others that reach its shared pool now.
+    *shared*: whether several hosts can reach the pool. *lost*: whether its host has reported that it does not reach the
+    pool now."""
 
     host: str
     hosts: frozenset[str]
-    pool: str
     shared: bool
     encrypted: bool
+    lost: bool = False
 
     @property
     def direct(self) -> bool:
@@ -55,7 +56,8 @@ def fetch_volume_access(connection: Connection, ids: Collection[str]) -> dict[st
         pools = reached.get(pool_ids[row["id"]] or "", [])
         access[row["id"]] = VolumeAccess(
             row["host"], frozenset([row["host"], *(pool.host for pool in pools if pool.state == UP)]),
-            row["pool"] or row["volume_type"], bool(pools), row["encryption_key_id"] is not None)
+            bool(pools), row["encryption_key_id"] is not None,
+            any(pool.host == row["host"] and pool.state != UP for pool in pools))
     return access
 
 

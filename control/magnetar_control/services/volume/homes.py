@@ -59,16 +59,20 @@ class VolumeHomes:
                 raise Conflict(f"Volume {id} has got a host just now. Repeat the request.")
         return access
 
-    def next_hosts(self, id: str) -> tuple[str | None, frozenset[str]]:
-        """Return the server that has the volume, if any, and the hosts that may become the volume's host when its own
-        is down: while a server has it, only the server's host, if that opens the volume itself."""
+    def next_hosts(self, id: str, *, is_up: bool) -> tuple[str | None, frozenset[str]]:
+        """Return the server that has the volume, if any, and the hosts that may become the volume's host since its own
+        is down, or does not reach the pool: while a server has it, only the server's host, if that opens the volume
+        itself. No host if the present one is good. *is_up*: whether the volume's host is."""
         volume = self.access_of_all([id])[id]
+        if is_up and not volume.lost:
+            return None, frozenset()
+        hosts = volume.hosts - {volume.host}
         with self.database.read() as connection:
             users = connection.execute(select(attachments.c.server_id, attachments.c.host).where(
                 attachments.c.volume_id == id)).all()
         if not users:
-            return None, volume.hosts
-        return users[0].server_id, volume.hosts & {users[0].host} if volume.direct else frozenset()
+            return None, hosts
+        return users[0].server_id, hosts & {users[0].host} if volume.direct else frozenset()
 
     def hosts_for_build(self, volumes: Iterable[Mapping[str, Any]], source: str | None = None,
                         is_up: Callable[[str], bool] = lambda _host: True) -> frozenset[str] | None:

@@ -248,20 +248,21 @@ class Worker:
         return resource
 
     def _on_living_host(self, table: Table, row: Row) -> Row:
-        """Return the row of a task, with a host that is up. If a volume's host is down, and the volume is in a pool
-        that others reach, one of these becomes its host: the host of the server that has the volume, if any. Without
-        such a host, the task waits for the volume's host."""
-        up = {host["name"] for host in self.reach.hosts() if host["up"]}
-        if table is not volumes or not row["host"] or row["host"] in up or row["task"] == "create":
+        """Return the row of a task, with a host that is up and reaches the volume's pool. If the volume's host does
+        not, and the volume is in a pool that others reach, one of these becomes its host: the host of the server that
+        has the volume, if any. Without such a host, the task waits for the volume's host."""
+        if table is not volumes or not row["host"] or row["task"] == "create":
             return row
+        up = {host["name"] for host in self.reach.hosts() if host["up"]}
         try:
-            server_id, hosts = self.homes.next_hosts(row["id"])
+            server_id, hosts = self.homes.next_hosts(row["id"], is_up=row["host"] in up)
             for host in sorted(hosts & up):
                 self.homes.move(row["id"], host, server_id, holder=self.id)
-                log.warning("volume %s: host %s is down, so host %s has it now", row["id"], row["host"], host)
+                log.warning("volume %s: host %s does not reach it, so host %s has it now", row["id"], row["host"], host)
                 return {**row, "host": host}
         except MagnetarError as error:
-            log.warning("volume %s stays on host %s, which is down: %s", row["id"], row["host"], error.message)
+            log.warning("volume %s stays on host %s, which does not reach it: %s", row["id"], row["host"],
+                        error.message)
         return row
 
     def place(self, row: Row) -> str:

@@ -9,6 +9,7 @@ import pytest
 
 from magnetar_core.errors import HypervisorError
 from tests.support.waiting import eventually
+from tests.unit.control.drains.draining import Draining
 from tests.unit.control.moves.clouds import row
 from tests.unit.control.moves.dying import Fate, through
 
@@ -31,6 +32,12 @@ def admin(cloud):
     found = Fencing(cloud)
     yield found
     found.tidy()
+
+
+def room(admin):
+    """Whether any host of the cloud may fail, and why not."""
+    scope = next(one for one in admin.call.get("/v1/capacity").json["capacities"] if one["scope"] == "cloud")
+    return scope["holds"], str(scope)
 
 
 @pytest.fixture
@@ -214,3 +221,94 @@ def test_a_pool_that_a_host_loses_and_finds_under_another_path(admin, booted):
         assert admin.cloud.kvm["kvm2"].runs(id) and admin.where(volume) == "kvm2"
     finally:
         settings.pools["team"] = pool
+
+
+def test_a_volume_whose_living_host_has_lost_the_pool(admin):
+    """Another host of the pool extends and deletes it."""
+    volume = admin.volume(host="kvm1", volume_type="team")
+    settings = admin.cloud.kvm["kvm1"].agent.host.settings
+    pool = settings.pools["team"]
+    try:
+        settings.pools["team"] = {**pool, "path": str(admin.cloud.folder / "unmounted")}
+        eventually(lambda: ("kvm1", True, "down") in reached(admin.cloud), seconds=60)
+        assert admin.call.post(f"{admin.api}/volumes/{volume}/action", {"os-extend": {"new_size": 2}}).status == 202
+        eventually(lambda: (admin.state(volume), admin.seen(volume)["size"]) == ("available", 2))
+        assert admin.where(volume) == "kvm2"
+        eventually(lambda: admin.homes(volume) == ["kvm2"])
+    finally:
+        settings.pools["team"] = pool
+        eventually(lambda: ("kvm1", True, "up") in reached(admin.cloud), seconds=60)
+
+
+def test_a_drain_takes_servers_to_hosts_of_the_pool(admin, booted):
+    """Their volumes hold back neither the drain nor the room to fail; volumes of the host itself do both."""
+    id, host, volume = booted
+    draining = Draining(admin.cloud)
+    local = admin.volume(host=host, volume_type="default")
+    other = admin.server(flavorRef="small", host=host, version="2.74")["id"]
+    assert room(admin)[0]
+    assert admin.attach(other, local).status == 200
+    eventually(lambda: admin.state(local) == "in-use")
+    holds, reason = room(admin)
+    assert not holds and "VolumeHostFilter" in reason
+    shown = draining.drained(host)
+    try:
+        assert [one["id"] for one in shown["moved"]] == [id]
+        assert [local in one["reason"] for one in shown["stays"]] == [True] and shown["volumes"] == 1
+        assert admin.host_of(id) == "kvm2" and admin.where(volume) == host
+        assert admin.cloud.kvm["kvm2"].runs(id) and admin.state(volume) == "in-use"
+    finally:
+        draining.enabled(host)
+
+
+@pytest.mark.parametrize("action", ["os-migrateLive", "migrate"])
+def test_a_move_copies_no_volume_and_avoids_hosts_without_the_pool(admin, booted, action):
+    id, _host, volume = booted
+    content = (admin.cloud.team / volume).stat()
+    args = {"host": None, "block_migration": "auto"} if action == "os-migrateLive" else None
+    for there in ("kvm2", "kvm1"):
+        assert admin.call.act(id, action, args, "2.30").status == 202
+        server = admin.call.settled(id)
+        assert (server["OS-EXT-SRV-ATTR:host"], server.get("fault")) == (there, None)
+        if action == "migrate":
+            assert admin.call.act(id, "confirmResize").status == 204
+            eventually(lambda: admin.call.server(id)["status"] == "ACTIVE")
+        assert admin.where(volume) == "kvm1"
+        assert (admin.cloud.team / volume).stat().st_ino == content.st_ino
+    named = {"host": "kvm3", "block_migration": "auto"} if args else {"host": "kvm3"}
+    admin.call.act(id, action, named, "2.56")
+    assert admin.call.settled(id)["OS-EXT-SRV-ATTR:host"] == "kvm1"
+
+
+def test_unshelving_takes_the_root_volume_along(admin, booted):
+    id, host, volume = booted
+    inode = (admin.cloud.team / volume).stat().st_ino
+    assert admin.call.act(id, "shelve").status == 202
+    eventually(lambda: admin.call.server(id)["status"] == "SHELVED_OFFLOADED")
+    admin.down(host)
+    assert admin.call.act(id, "unshelve").status == 202
+    server = admin.call.settled(id)
+    assert (server["status"], server["OS-EXT-SRV-ATTR:host"]) == ("ACTIVE", "kvm2"), server.get("fault")
+    assert admin.where(volume) == "kvm2" and (admin.cloud.team / volume).stat().st_ino == inode
+
+
+def test_a_server_that_is_deleted_while_its_volume_changes_hosts(admin, booted, monkeypatch):
+    """Nothing of it is left, on either host; the volume goes with it."""
+    id, host, volume = booted
+    admin.dies(host)
+    homes = admin.cloud.services.volume.homes
+    adopt = homes._adopt
+
+    def deleted_meanwhile(*given):
+        assert admin.call.delete(f"/v2.1/servers/{id}").status == 204
+        adopt(*given)
+
+    monkeypatch.setattr(homes, "_adopt", deleted_meanwhile)
+    assert admin.evacuate(id).status == 200
+    eventually(lambda: admin.call.get(f"/v2.1/servers/{id}").status == 404, seconds=60)
+    monkeypatch.undo()
+    eventually(lambda: admin.seen(volume) is None, seconds=60)
+    admin.returns(host)
+    eventually(lambda: not admin.removals())
+    assert admin.homes(volume) == [] and not (admin.cloud.team / volume).exists()
+    assert not any(admin.cloud.kvm[name].knows(id) for name in admin.cloud.hosts)
