@@ -112,8 +112,8 @@ class Settings:
     heartbeat: float = _doc("Seconds between two heartbeats of an agent.", 5.0)
     host_down_after: float = _doc("Seconds without a heartbeat until a host counts as down.", 15.0)
     fencing: dict[str, dict[str, Any]] = _doc(
-        "Power devices of hosts, for conductors and `magnetar host fence`: host to agent (a program of fence-agents), "
-        "parameters (its options, without secrets) and secrets_file (NAME=VALUE lines, mode 0600).", dict)
+        "Power devices of hosts: host to agent (a program of fence-agents), parameters (its options, without secrets) "
+        "and secrets_file (NAME=VALUE lines, mode 0600; not for API processes).", dict)
     fence_agents_dir: Path = _doc("Folder of fence agents. Debian's package fence-agents installs them there.",
                                   Path("/usr/sbin"))
     fence_timeout: float = _doc("Seconds for one run of a fence agent. Then it is killed.", 60.0, 0.1, 600)

@@ -172,3 +172,31 @@ def test_config_names_a_secret_that_others_can_read(site, tmp_path, capsys):
     site.configure(**settings)
     assert cli.main(["config", "--config", str(tmp_path / "control.yml")]) == 1
     assert "has mode 0644, so others can read it" in capsys.readouterr().err
+
+
+def test_a_host_is_known_to_be_off(site):
+    """By a fencing that has succeeded, or an administrator's word; a power device alone is a promise of one."""
+    fencing = HostFencing(site.parts.store, site.settings)
+    volumes = ["volume-1", "volume-2"]
+    for host in ("kvm1", "kvm3"):
+        fencing.check_known_off(host, [])
+        with pytest.raises(Conflict, match=f"Volume volume-1 of the server lies .* `magnetar host fence {host}`; "):
+            fencing.check_known_off(host, volumes)
+    fencing.check_known_off("kvm1", volumes, fences_itself=True)
+    with pytest.raises(Conflict):
+        fencing.check_known_off("kvm3", volumes, fences_itself=True)
+    site.agent.behave("on for ever")
+    site.run("fence", "kvm1", status=1)
+    with pytest.raises(Conflict):
+        fencing.check_known_off("kvm1", volumes)
+    site.agent.behave("ok")
+    site.run("fence", "kvm1")
+    fencing.check_known_off("kvm1", volumes)
+    site.run("unfence", "kvm1")
+    with pytest.raises(Conflict):
+        fencing.check_known_off("kvm1", volumes)
+    site.run("fence", "kvm3", "--confirmed")
+    fencing.check_known_off("kvm3", volumes)
+    site.set_host("kvm2", forced_down=True)
+    fencing.check_known_off("kvm2", volumes)
+    fencing.check_known_off("gone", volumes)
