@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from magnetar_agent.drivers import Drivers
 from magnetar_agent.drivers.attachment import AttachmentDriver
+from magnetar_agent.drivers.backup import BackupDriver
 from magnetar_agent.drivers.export import ExportDriver
 from magnetar_agent.drivers.flavor import FlavorDriver
 from magnetar_agent.drivers.group_filter import GroupFilterDriver
@@ -57,7 +58,7 @@ class ManagedHost:
         self.images = ImageDriver()
         self.drivers = Drivers(self.host, (
             FlavorDriver(), KeypairDriver(), self.images, NetworkDriver(), VolumeDriver(), SnapshotDriver(),
-            ExportDriver(), GroupFilterDriver(), ServerDriver(), AttachmentDriver(), InterfaceDriver(),
+            BackupDriver(), ExportDriver(), GroupFilterDriver(), ServerDriver(), AttachmentDriver(), InterfaceDriver(),
             MigrationDriver()))
         self.host.ensure = self._ensure
         self.host.revise = partial(reconcile.revise_resource, self.drivers)

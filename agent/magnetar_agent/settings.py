@@ -85,6 +85,11 @@ class AgentSettings:
     pools: dict[str, dict[str, str]] = _doc(
         "Name of a pool of volumes to {type, path or libvirt_pool}.",
         default_factory=dict)
+    backup_directory: Path | None = _doc("Folder of the backups of volumes, with a folder for each; left out: this "
+                                         "host makes no backups.", default=None)
+    backup_mounted: bool = _doc("Whether a file system must be mounted at backup_directory. With a network file system "
+                                "(NFS), each host that mounts it restores the backups of the others.",
+                                default=False)
     shares: dict[str, Path] = _doc("Name of a share to its folder, which servers of a cloud may be given.",
                                    default_factory=dict)
     parallel: int = _doc("Number of operations that run in parallel. Default: twice the number of CPUs, at least 10.",
@@ -254,6 +259,7 @@ class AgentSettings:
             raise InvalidSettings(f"cpu_shared_set: must not name CPUs of cpu_dedicated_set: {cpu_text(both)}.")
         self._check_cpu_mode()
         self._check_root_pool()
+        self._check_backups()
         self._check_rbd_download()
         for name in ("inject_password", "inject_key"):
             if getattr(self, name) and self.inject_partition == NO_INJECTION:
@@ -293,6 +299,13 @@ class AgentSettings:
                                             if pool["type"] in types)) or "none"
             raise InvalidSettings(f"root_pool: must be a pool of type {' or '.join(types)} (got {self.root_pool!r}); "
                                   f"the setting pools has {usable_pools}.")
+
+    def _check_backups(self) -> None:
+        if "backup_directory" in self.pools:
+            raise InvalidSettings("pools: backup_directory is the name under which the host reports its backup "
+                                  "directory. Choose another name for the pool.")
+        if self.backup_mounted and self.backup_directory is None:
+            raise InvalidSettings("backup_mounted: needs backup_directory, the folder where something is mounted.")
 
     def _check_listen(self, listen: str) -> None:
         match = _LISTEN.match(listen)

@@ -17,6 +17,7 @@ from magnetar_agent.volumes import (
     adoption,
     attaching,
     attachments_of_volume,
+    backups,
     cinder_status,
     content,
     copying,
@@ -43,7 +44,8 @@ if TYPE_CHECKING:
     from magnetar_agent.reconcile.task import Task, Verb
     from magnetar_agent.volumes.pools import Pool
 
-COPIES = {"image": copying.from_image, "source_volume": copying.from_volume, "snapshot": copying.from_snapshot}
+COPIES = {"image": copying.from_image, "source_volume": copying.from_volume, "snapshot": copying.from_snapshot,
+          "backup": backups.from_backup}
 
 
 class VolumeDriver(DocumentDriver):
@@ -120,7 +122,7 @@ class VolumeDriver(DocumentDriver):
         used = holders_of_volume(host, document.id) if snapshot is None else [*snapshot.get(document.id, {}).values()]
         renewed = document.state.get("reimaged")
         values = {**document.want, **document.state, "id": document.id, "name": document.name,
-                  **({**dict.fromkeys(content.SOURCES), "image": renewed["image"]} if renewed else {}),
+                  **({**dict.fromkeys(content.SOURCES), "image": renewed.get("image")} if renewed else {}),
                   "status": cinder_status(document, have, bool(used)), "host": host.name,
                   "bootable": bool(document.state.get("bootable", document.want["image"])),
                   "shared": host.settings.pools.get(document.want["pool"], {}).get("type") in ("nfs", "rbd"),
@@ -220,7 +222,7 @@ def resolve_volume_source(host: LocalHost, completed: Fields, document: Document
 
 def _origin_is_encrypted(host: LocalHost, completed: Fields) -> bool:
     field, named = content.source_of(completed)
-    origin = host.documents.standing(content.SOURCES[field], named) if field else None
+    origin = host.documents.standing(content.SOURCES[field], named) if field in content.SOURCES else None
     return bool(origin and origin.state.get(keys.SEALED))
 
 
@@ -271,7 +273,7 @@ def _make(task: Task) -> None:
         adoption.adopt_content(task, pool, size)
         return
     field, named = content.source_of(want)
-    origin = host.documents.get(content.SOURCES[field], named) if field else None
+    origin = host.documents.get(content.SOURCES[field], named) if field in content.SOURCES else None
     notes = {"source_name": origin.name, "bootable": field == "image" or bool(
         origin.state.get("bootable"))} if origin else {}
     if want["format"] == keys.LUKS and keys.SEALED not in task.document.state:
@@ -293,7 +295,7 @@ def _make(task: Task) -> None:
 
 
 def _reimage(task: Task) -> None:
-    """Make the volume's content again, from an image, while no guest runs with the volume."""
+    """Make the volume's content again, from an image or backup, while no guest runs with the volume."""
     reimaging.begin_reimage(task)
     with exports.not_served(task.host, task.document.id):
         _make(task)

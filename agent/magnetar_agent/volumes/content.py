@@ -40,10 +40,10 @@ def source_bytes(source: str, standing: Document | None, name: str, field: str) 
 
 
 def source_of(want: Fields) -> tuple[str | None, str]:
-    """Return the source of a volume's content as (field of ``SOURCES``, value); for a reimage the image, and (``None``,
-    "") for an empty volume."""
-    if want.get("reimage"):
-        return "image", want["reimage"]["image"]
+    """Return the source of a volume's content as (field of ``SOURCES``, value); for a reimage the image, or ("backup",
+    uuid of the backup); and (``None``, "") for an empty volume."""
+    if reimage := want.get("reimage"):
+        return ("backup", reimage["backup"]) if reimage.get("backup") else ("image", reimage["image"])
     return next(((name, want[name]) for name in SOURCES if want.get(name)), (None, ""))
 
 

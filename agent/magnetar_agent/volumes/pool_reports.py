@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from magnetar_core.errors import MagnetarError
 
-from . import GIB, pools
+from . import GIB, backups, pools
 
 if TYPE_CHECKING:
     from magnetar_agent.host.host import LocalHost
@@ -26,9 +26,11 @@ SLOW = 30.0
 
 
 def report_pools(host: LocalHost) -> list[Fields]:
-    """Return the report of each pool, by name. A pool that hangs delays nothing: it is reported as down after ``SLOW``
-    seconds."""
-    found = {pool.name: pool for pool in pools.all_pools(host)}
+    """Return the report of each pool, by name, and of the backup directory, which has the kind ``backup``. A pool that
+    hangs delays nothing: it is reported as down after ``SLOW`` seconds."""
+    found: dict[str, Pool] = {pool.name: pool for pool in pools.all_pools(host)}
+    if target := backups.find_backup_target(host):
+        found[target.name] = target
     latest = host.pool_reads.latest({name: partial(_read_pool, host, pool) for name, pool in found.items()})
     reports = []
     for name, pool in found.items():

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The replacement of a volume's content by an image (Cinder's reimage), while no running guest has the volume.
+"""The replacement of a volume's content by an image (Cinder's reimage) or a backup (its restore), while no running
+guest has the volume.
 
-``want["reimage"]`` has the image and the id of the request; ``document.state["reimaged"]`` is the last completed
-request. From the note ``renewed`` until completion the content is incomplete: ``made`` is missing, and no server starts
-with the volume.
+``want["reimage"]`` has the image or the backup, and the id of the request; ``document.state["reimaged"]`` is the last
+completed request. From the note ``renewed`` until completion the content is incomplete: ``made`` is missing, and no
+server starts with the volume.
 """
 
 from __future__ import annotations
@@ -12,10 +13,10 @@ from typing import TYPE_CHECKING
 
 from magnetar_agent.migrations import refuse_while_it_moves
 from magnetar_agent.reconcile.documents import CLOUD
-from magnetar_core.errors import Conflict
+from magnetar_core.errors import Conflict, InvalidField, MagnetarError
 from magnetar_core.power import LIVE, SUSPENDED
 
-from . import attaching, content, holders_of_volume
+from . import attaching, backups, content, holders_of_volume
 
 if TYPE_CHECKING:
     from magnetar_agent.host.host import LocalHost
@@ -24,16 +25,22 @@ if TYPE_CHECKING:
 
 
 def complete_reimage(host: LocalHost, desired: Fields, document: Document | None) -> int:
-    """Replace the name of the image in *desired* by its uuid, and return the bytes that the image needs. Without a new
-    request, keep the one of *document* and return 0. Raises ``InvalidField`` for an image that cannot be used, and
-    ``Conflict`` if a running guest has the volume."""
+    """Replace the name of the image in *desired* by its uuid, and return the bytes that the image or backup needs.
+    Without a new request, keep the one of *document* and return 0. Raises ``InvalidField`` for an image or backup that
+    cannot be used, and ``Conflict`` if a running guest has the volume."""
     requested, old = desired.get("reimage"), document.want.get("reimage") if document else None
     if requested is None or (old and old["request"] == requested["request"]):
         desired["reimage"] = old
         return 0
-    standing = host.documents.standing("image", requested["image"])
-    least = content.source_bytes("image", standing, requested["image"], "reimage.image")
-    desired["reimage"] = {**requested, "image": standing.id if standing else requested["image"]}
+    if bool(requested.get("image")) == bool(requested.get("backup")):
+        raise InvalidField("reimage", "must name an image or a backup")
+    if requested.get("backup"):
+        least = backups.restored_bytes(host, requested["backup"])
+        desired["reimage"] = requested
+    else:
+        standing = host.documents.standing("image", requested["image"])
+        least = content.source_bytes("image", standing, requested["image"], "reimage.image")
+        desired["reimage"] = {**requested, "image": standing.id if standing else requested["image"]}
     if document:
         _check_unused(host, document)
     return least
@@ -46,8 +53,16 @@ def is_asked(want: Fields, have: Fields) -> bool:
 
 def begin_reimage(task: Task) -> None:
     """Record in the document that the volume's former content is no longer valid. Raises ``Conflict`` if a server with
-    the volume was started since the last check; then the content stays valid and the request is dropped."""
+    the volume was started since the last check, and the error of a backup that cannot be read; then the content stays
+    valid and the request is dropped."""
     document, state = task.document, task.document.state
+    try:
+        backups.prepare_restore(task)
+    except MagnetarError:
+        if state.get("made"):
+            document.want["reimage"] = state.get("reimaged")
+            task.keep()
+        raise
     if state.pop("made", None):
         state.update(renewed=True, begun=True)
         task.keep()
@@ -58,6 +73,7 @@ def begin_reimage(task: Task) -> None:
             del state[name]
         state["made"], document.want["reimage"] = True, state.get("reimaged")
         task.keep()
+        backups.remove_temporary_files(task.host)
         raise
 
 

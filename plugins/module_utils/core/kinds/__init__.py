@@ -43,19 +43,19 @@ from .server_group import ServerGroup
 from .server_topology import ServerTopology
 from .share import ShareAttachment
 from .usage import Usage
-from .volume import Volume, VolumeAttachment, VolumeSnapshot
+from .volume import Volume, VolumeAttachment, VolumeBackup, VolumeSnapshot
 from .volume_type import CloudVolumeType
 
-__all__ = ["BY_NOUN", "CLOUD_KINDS", "KINDS", "AddressGroup", "AddressScope", "AvailabilityZone", "Balance",
-           "Capacity", "Cell", "CloudVolumeType", "ComputeService", "DefaultSecurityGroupRule", "Flavor", "FloatingIp",
+__all__ = ["BY_NOUN", "CLOUD_KINDS", "KINDS", "AddressGroup", "AddressScope", "AvailabilityZone", "Balance", "Capacity",
+           "Cell", "CloudVolumeType", "ComputeService", "DefaultSecurityGroupRule", "Flavor", "FloatingIp",
            "GroupFilter", "Host", "HostAggregate", "HostMaintenance", "HostTrait", "Hypervisor", "Image",
            "InstanceAction", "InterfaceAttachment", "Keypair", "Limits", "Migration", "Network", "NetworkPort",
            "NetworkRouter", "NetworkTrunk", "QosPolicy", "Quota", "RbacPolicy", "ResourceProvider", "SecurityGroup",
            "Server", "ServerGroup", "ServerTopology", "ShareAttachment", "Subnet", "SubnetPool", "Usage", "Volume",
-           "VolumeAttachment", "VolumeExport", "VolumeSnapshot"]
+           "VolumeAttachment", "VolumeBackup", "VolumeExport", "VolumeSnapshot"]
 
-KINDS = (Server, Flavor, Image, Keypair, Network, Volume, VolumeSnapshot, VolumeAttachment, InterfaceAttachment,
-         VolumeExport, GroupFilter, Migration, Host)
+KINDS = (Server, Flavor, Image, Keypair, Network, Volume, VolumeSnapshot, VolumeBackup, VolumeAttachment,
+         InterfaceAttachment, VolumeExport, GroupFilter, Migration, Host)
 CLOUD_KINDS = (ComputeService, HostMaintenance, Hypervisor, Cell, InstanceAction, Limits, AvailabilityZone,
                HostAggregate, ServerGroup, Quota, Usage, ServerTopology, ShareAttachment, Subnet, NetworkPort,
                NetworkRouter, FloatingIp, SecurityGroup, AddressGroup, QosPolicy, RbacPolicy, NetworkTrunk,

@@ -57,9 +57,10 @@ class Volume(Resource):
                   "uuid, from a host that held it before.", default=False, on=FIXED, option=False, compared=False,
                   sample=False)
     reimage = Field(
-        Nullable(Record(image=Field(REFERENCE, "The image, by name or uuid.", required=True),
+        Nullable(Record(image=Field(Nullable(REFERENCE), "The image, by name or uuid.", default=None),
+                        backup=Field(Nullable(Uuid()), "Instead of an image: the backup, by uuid.", default=None),
                         request=Field(REQUEST, "Key of the request: done once for each.", required=True))),
-        "Replace its content, which is lost, by the content of an image.", default=None, on="create update",
+        "Replace its content, which is lost, by the content of an image or a backup.", default=None, on="create update",
         option=False,
         compared=False)
     metadata = _metadata()
@@ -93,6 +94,36 @@ class VolumeSnapshot(Resource):
     pool = Field(POOL, "Its pool, the pool of its volume.", on=READ, sample="default")
     format = Field(Choices(*FORMATS), "Format of its content on the host.", on=READ, sample="qcow2")
     bootable = Field(Boolean(), "Whether its volume was made from an image.", on=READ, sample=False)
+    status = Field(Choices("creating", "available", "error"), "Cinder's status word.", on=READ, sample="available")
+    host = Field(Text(0, 255), "The host.", on=READ, sample="kvm1")
+    fault = Field(Nullable(Value()), "{code, message, created} of the last failure, until one succeeds.", on=READ,
+                  sample=None)
+
+
+class VolumeBackup(Resource):
+    """A copy of a volume outside its pool, in the host's backup directory. It outlives the volume."""
+
+    noun, plural = "volume_backup", "volume_backups"
+    sample_actions = ("record", "make")
+    sample_changes = {"description": ("", "before the upgrade")}
+
+    volume = Field(Nullable(REFERENCE), "The volume to back up, by name or uuid. Without a volume and a snapshot, a "
+                   "backup with this uuid is adopted that is in the backup directory already.", default=None, on=FIXED,
+                   sample="0b9f1a52-6ea0-4b9c-a4f6-0e0f9f0c3c11")
+    snapshot = Field(Nullable(REFERENCE), "Snapshot of the volume to back up, by name or uuid, instead of the volume "
+                     "as it is now.", default=None, on=FIXED, sample=None)
+    parent = Field(Nullable(Uuid()), "An earlier backup, by uuid. The new backup is incremental: it stores only what "
+                   "differs from its parent, and needs it for a restore.", default=None, on=FIXED, sample=None)
+    record = Field(Nullable(MapOf(Text(1, 255), Value())), "From a cloud: its facts about the backup, for the "
+                   "catalogue in the backup directory.", default=None, on="create update", option=False, compared=False)
+    size = Field(SIZE, "Size of the volume in GiB.", on=READ, sample=10)
+    stored_bytes = Field(Integer(0, 2**63 - 1), "Bytes that the backup takes in the backup directory.", on=READ,
+                         sample=1073741824)
+    stored_chunks = Field(Integer(0, 2**63 - 1), "Chunks of the volume that the backup stores.", on=READ, sample=1024)
+    checksum = Field(Nullable(Text(64, 64)), "SHA-256 of the stored chunks, in hexadecimal digits.", on=READ,
+                     sample="9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08")
+    target = Field(Nullable(Text()), "Identity of the backup directory: the same on each host that reaches it.",
+                   on=READ, sample="backup:kvm1:/srv/backups")
     status = Field(Choices("creating", "available", "error"), "Cinder's status word.", on=READ, sample="available")
     host = Field(Text(0, 255), "The host.", on=READ, sample="kvm1")
     fault = Field(Nullable(Value()), "{code, message, created} of the last failure, until one succeeds.", on=READ,

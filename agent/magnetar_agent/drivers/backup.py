@@ -1,0 +1,167 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The driver of volume_backup: backups of volumes in the host's backup directory.
+
+``document.state`` holds ``made`` and the facts of the catalogue once the backup is complete. ``begun`` is set before
+anything is written: without it, a folder of that name belongs to another owner.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+from magnetar_agent.volumes import (
+    backup_files,
+    backups,
+    cinder_status,
+    content,
+    is_content_complete,
+    round_up_gib,
+)
+from magnetar_core.errors import Conflict, InUse, InvalidField, MagnetarError
+from magnetar_core.fields import SHOW
+from magnetar_core.kinds import VolumeBackup
+from magnetar_core.plan import Step
+from magnetar_core.reconcile import refuse_missing
+
+from .document import DocumentDriver
+
+if TYPE_CHECKING:
+    from magnetar_agent.host.host import LocalHost
+    from magnetar_agent.reconcile.documents import Document, Fields
+    from magnetar_agent.reconcile.task import Task, Verb
+
+#: Fields that name the source of a backup, with the kind of the source. A snapshot has priority.
+SOURCES = {"snapshot": "volume_snapshot", "volume": "volume"}
+
+
+class BackupDriver(DocumentDriver):
+    """The driver of backups: folders in the backup directory, named by their uuid."""
+
+    def __init__(self) -> None:
+        super().__init__(VolumeBackup)
+        self.verbs: Mapping[str, Verb] = {"make": _make, "drop": _drop}
+
+    def complete(self, host: LocalHost, want: Fields, document: Document | None) -> Fields:
+        """Return *want* with the uuids of volume and snapshot. Raises ``InvalidField`` for a source or parent that
+        cannot be used, and ``Conflict`` without a backup directory."""
+        completed = dict(want)
+        if document is not None and is_content_complete(document):
+            return {**completed, **{name: document.want[name] for name in SOURCES}}
+        target = backups.usable_target(host)
+        if completed["volume"] is None and completed["snapshot"] is None:
+            _check_adoptable(target, str(completed.get("id") or (document.id if document else "")))
+            return completed
+        for field in SOURCES:
+            if completed[field] is not None:
+                completed[field] = _source_id(host, field, completed[field], document)
+        _check_volume_of_snapshot(host, completed)
+        if completed["parent"] is not None:
+            try:
+                backup_files.read_chain(target.folder, completed["parent"])
+            except Conflict as error:
+                raise InvalidField("parent", f"must be a complete backup of this host's backup directory. "
+                                             f"{error.message.rstrip('.')}", completed["parent"]) from None
+        return completed
+
+    def release(self, host: LocalHost, document: Document) -> None:
+        """Raise ``InUse`` while incremental backups need this one."""
+        target = backups.find_backup_target(host)
+        users = backup_files.dependent_backups(target.folder, document.id) if target else []
+        if users:
+            raise InUse(f"Backup {document.name!r} is the parent of {', '.join(users)}. Delete these first.",
+                        users=users)
+
+    def observe(self, host: LocalHost, document: Document, snapshot: Any = None) -> Fields | None:
+        """Return the document's fields, and whether the backup is complete (``made``) and exists (``there``)."""
+        facts: Fields = {**document.want, "made": is_content_complete(document), "there": False}
+        try:
+            facts["there"] = facts["made"] and backup_files.has_backup(backups.usable_target(host).folder, document.id)
+        except MagnetarError as error:
+            facts["why"] = f" ({error.message.rstrip('.')})"
+        return facts
+
+    def plan(self, want: Fields | None, have: Fields | None) -> Iterator[Step]:
+        """Yield the steps that write or remove the backup. Raises ``Conflict`` if its files are gone."""
+        if want is None:
+            yield Step("drop", "remove the backup")
+        elif not have or not have["made"]:
+            yield Step("make", "write the backup")
+        elif not have["there"]:
+            raise Conflict(f"The files of backup {want['name']!r} are gone from the backup directory"
+                           f"{have.get('why') or ''}. Restore them, or delete this backup.")
+
+    def show(self, host: LocalHost, document: Document, have: Fields | None, snapshot: Any = None) -> Fields:
+        """Return the backup's fields with Cinder's status."""
+        state = document.state
+        values = {**document.want, **state, "id": document.id, "name": document.name,
+                  "size": round_up_gib(state.get("bytes", 0)), "status": cinder_status(document, have, False),
+                  "host": host.name, "created_at": document.created_at, "updated_at": document.updated_at}
+        return {f.name: values.get(f.name) for f in self.kind.fields if SHOW in f.on}
+
+    def sweep(self, host: LocalHost) -> None:
+        """Remove temporary files that no backup or restore needs."""
+        backups.remove_temporary_files(host)
+
+
+def _check_adoptable(target: backups.BackupTarget, id: str) -> None:
+    """Raise ``InvalidField`` unless the backup directory has the backup *id*, with its whole chain."""
+    try:
+        backup_files.read_chain(target.folder, id)
+    except Conflict as error:
+        raise InvalidField("volume", "or snapshot is required for a backup that is not in the backup directory yet. "
+                                     f"{error.message.rstrip('.')}") from None
+
+
+def _source_id(host: LocalHost, field: str, key: str, document: Document | None) -> str:
+    """Return the uuid of a volume or snapshot. Raises ``InvalidField`` if it cannot be backed up."""
+    old = document.want.get(field) if document else None
+    if old and key in (old, document.state.get("source_name") if document else None):
+        return str(old)
+    kind = SOURCES[field]
+    source = host.documents.standing(kind, key)
+    if source is None:
+        refuse_missing(InvalidField(field, f"must name a {kind.replace('_', ' ')} of this host", key), kind, key)
+        return key
+    if not is_content_complete(source):
+        raise InvalidField(field, "must be complete, and this one is still being made", key)
+    content.refuse_encrypted(source, "it cannot be backed up: without the key of this host nobody could read the "
+                                     "backup. In a server, copy its content to another volume")
+    return source.id
+
+
+def _check_volume_of_snapshot(host: LocalHost, completed: Fields) -> None:
+    """Raise ``InvalidField`` unless the snapshot is one of the volume, if both are named."""
+    snapshot = host.documents.get("volume_snapshot", completed["snapshot"]) if completed["snapshot"] else None
+    if snapshot and completed["volume"] and snapshot.want["volume"] != completed["volume"]:
+        raise InvalidField("snapshot", "must be a snapshot of the volume", completed["snapshot"])
+
+
+def _make(task: Task) -> None:
+    """Write the backup, or adopt one that is in the backup directory already."""
+    host, document = task.host, task.document
+    target, want, state = backups.usable_target(host), document.want, document.state
+    field = next((name for name in SOURCES if want[name] is not None), None)
+    if field is None:
+        catalogue = backup_files.read_catalogue(target.folder, document.id)
+    else:
+        source = host.documents.get(SOURCES[field], want[field])
+        if source is None:
+            raise Conflict(f"The {SOURCES[field].replace('_', ' ')} was removed before its backup was made.")
+        if "begun" not in state and (target.folder / document.id).exists():
+            raise Conflict(f"The backup directory has a backup {document.id} already. Choose another id, or leave it "
+                           "out.", uuids=[document.id])
+        state.update(begun=True, source_name=source.name)
+        task.keep()
+        catalogue = backups.make_backup(task, source)
+    state.pop("begun", None)
+    state.update(made=True, bytes=catalogue.size, stored_bytes=catalogue.stored_bytes,
+                 stored_chunks=catalogue.stored_chunks, checksum=catalogue.checksum,
+                 target=backups.target_identity(host, target))
+    task.keep()
+
+
+def _drop(task: Task) -> None:
+    """Remove the backup's files, unless none were begun."""
+    if {"made", "begun"} & task.document.state.keys():
+        backup_files.remove_backup(backups.usable_target(task.host).folder, task.document.id)

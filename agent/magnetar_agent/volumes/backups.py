@@ -1,0 +1,165 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Backups of volumes in the backup directory (setting ``backup_directory``), and restores of them.
+
+The agent first copies the disk, as for a volume, to a temporary raw file below ``<state_dir>/backups``; from that it
+writes the chunks (``backup_files``). A restore goes the other way, and fills the volume from the temporary file.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from magnetar_agent.host.file_modes import make_state_folder
+from magnetar_agent.host.storage import Disk
+from magnetar_core.errors import Conflict, InvalidField
+from magnetar_core.operations import utc_timestamp
+
+from . import backup_files, copying, keys
+from .pools import FolderPool, Pool
+
+if TYPE_CHECKING:
+    from magnetar_agent.host.host import LocalHost
+    from magnetar_agent.reconcile.documents import Document
+    from magnetar_agent.reconcile.task import Task
+
+    from .backup_files import BackupCatalogue
+
+#: Name of the backup directory in the reports of pools; no pool may have it.
+TARGET = "backup_directory"
+#: Its kind in the reports of pools.
+KIND = "backup"
+
+
+class BackupTarget(FolderPool):
+    """The backup directory, whose room and identity are reported as those of a pool."""
+
+    def __init__(self, host: LocalHost, folder: Path) -> None:
+        super().__init__(TARGET, folder, host.hypervisor, host.settings.backup_mounted)
+        self.kind = KIND
+
+    def prepare(self) -> Path:
+        """Return the folder; create it if it is missing. Raises ``Conflict`` if it cannot be used."""
+        self.check_usable()
+        try:
+            self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        except OSError as error:
+            raise Conflict(f"The backup directory {self.folder} cannot be made: {error.strerror}.") from error
+        return self.folder
+
+    def check_usable(self) -> None:
+        """Raise ``Conflict`` if a file system must be mounted at the folder and none is."""
+        if self.shared and not self._usable():
+            raise Conflict(f"The backup directory cannot be used: nothing is mounted at {self.folder}. Mount it on the "
+                           "host, then repeat the call.")
+
+
+def find_backup_target(host: LocalHost) -> BackupTarget | None:
+    """Return the host's backup directory; ``None`` if the settings name none."""
+    folder = host.settings.backup_directory
+    return None if folder is None else BackupTarget(host, folder)
+
+
+def usable_target(host: LocalHost) -> BackupTarget:
+    """Return the host's backup directory, ready for use. Raises ``Conflict`` if there is none now."""
+    target = find_backup_target(host)
+    if target is None:
+        raise Conflict(f"Host {host.name} has no backup directory. Set backup_directory in its agent's settings, then "
+                       "repeat the call.")
+    target.prepare()
+    return target
+
+
+def target_identity(host: LocalHost, target: BackupTarget) -> str:
+    """Return the identity of the backup directory, as the reports of pools have it."""
+    return f"{target.kind}:{target.identity(host.name)}"
+
+
+def backup_catalogue(host: LocalHost, id: str) -> BackupCatalogue:
+    """Return the catalogue of a backup of which the whole chain exists. Raises ``Conflict``."""
+    return backup_files.read_chain(usable_target(host).folder, id)[0]
+
+
+def _scratch(host: LocalHost) -> FolderPool:
+    """Return the folder of the temporary raw files, as a pool."""
+    return FolderPool("temporary files of backups", host.settings.state_dir / "backups", host.hypervisor, False)
+
+
+def make_backup(task: Task, source: Document) -> BackupCatalogue:
+    """Write the backup of the task from *source*, a volume or snapshot, and return its catalogue. A backup that an
+    interrupted attempt has completed is kept."""
+    host, document = task.host, task.document
+    target, scratch, want = usable_target(host), _scratch(host), document.want
+    if backup_files.has_backup(target.folder, document.id):
+        return backup_files.read_catalogue(target.folder, document.id)
+    size = source.state["bytes"]
+    copy = copying.from_snapshot if source.kind == "volume_snapshot" else copying.from_volume
+    try:
+        scratch.remove(document.id)  # of an interrupted attempt
+        copy(task, scratch, size, "raw", source.id)
+        volume = source.id if source.kind == "volume" else source.want["volume"]
+        catalogue = backup_files.BackupCatalogue(
+            document.id, want["parent"], volume, document.name, size, target_identity(host, target), utc_timestamp(),
+            bool(source.state.get("bootable")), record=want["record"] or {})
+        return backup_files.write_backup(target.folder, catalogue, scratch.folder / document.id,
+                                         task.operation.advance)
+    finally:
+        scratch.remove(document.id)
+
+
+def _temporary_disk(task: Task, backup: str) -> Path:
+    """Return the path of the assembled backup for the volume of the task. The file is complete if it exists."""
+    return _scratch(task.host).folder / f"{task.document.id}.{backup}"
+
+
+def prepare_restore(task: Task) -> None:
+    """Assemble the backup that the volume of the task will be restored from, if it must be restored from one, as a
+    temporary file. So a backup that is incomplete or damaged is refused before the volume's content is touched."""
+    backup = (task.document.want.get("reimage") or {}).get("backup")
+    if backup:
+        _assemble(task, backup)
+
+
+def _assemble(task: Task, backup: str) -> Path:
+    path = _temporary_disk(task, backup)
+    make_state_folder(path.parent)
+    catalogue = backup_files.assemble_backup(usable_target(task.host).folder, backup, path, task.operation.advance)
+    task.document.state["bootable"] = catalogue.bootable
+    task.host.hypervisor.permit([path])
+    return path
+
+
+def from_backup(task: Task, pool: Pool, size: int, format: str, backup: str) -> None:
+    """Create the content of the task's volume in *pool* from the backup with this uuid."""
+    path = _temporary_disk(task, backup)
+    try:
+        if not path.exists():
+            _assemble(task, backup)
+        pool.fill(task.document.id, format, size, Disk(path, "", "raw"), task.operation.advance,
+                  keys.document_key(task.host, task.document))
+    finally:
+        path.unlink(missing_ok=True)
+
+
+def restored_bytes(host: LocalHost, backup: str) -> int:
+    """Return the bytes that a volume needs to be restored from the backup. Raises ``InvalidField`` if the backup cannot
+    be restored here."""
+    try:
+        return backup_catalogue(host, backup).size
+    except Conflict as error:
+        raise InvalidField("reimage.backup", f"cannot be restored. {error.message.rstrip('.')}", backup) from None
+
+
+def remove_temporary_files(host: LocalHost) -> None:
+    """Remove the temporary files that no unfinished backup or restore needs."""
+    folder = _scratch(host).folder
+    if not folder.is_dir():
+        return
+    unfinished = {document.id for document in host.documents.list("volume_backup") if not document.state.get("made")}
+    unfinished |= {document.id for document in host.documents.list("volume")
+                   if document.want.get("reimage") != document.state.get("reimaged")}
+    for path in folder.iterdir():
+        if path.name.partition(".")[0] not in unfinished:
+            with suppress(OSError):
+                path.unlink(missing_ok=True)

@@ -1,0 +1,314 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Backups of volumes on a fake host: full, incremental, restored, removed; damage, full targets, and killed agents."""
+
+from __future__ import annotations
+
+import dataclasses
+import errno
+import json
+import shutil
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from magnetar_agent.settings import AgentSettings
+from magnetar_agent.volumes import backup_files, pool_reports
+from magnetar_core.errors import Cancelled, Conflict, InUse, InvalidField, InvalidSettings, MagnetarError, NoSpace
+from magnetar_core.operations import Operation
+from tests.unit.agent.conftest import Host
+
+MIB = 1 << 20
+
+
+@pytest.fixture
+def host(tmp_path: Path) -> Iterator[Host]:
+    """A host with a backup directory."""
+    found = Host(tmp_path, backup_directory=tmp_path / "backups")
+    found.start()
+    yield found
+    found.agent.close()
+
+
+def disk(host: Host, name: str = "data") -> Path:
+    document = host.agent.host.documents.find("volume", name)
+    assert document is not None
+    return host.root / "state/volumes" / document.id
+
+
+def written(host: Host, name: str = "data", **places: bytes) -> None:
+    """Write texts into the volume; ``at3=b"x"`` writes at 3 MiB."""
+    with disk(host, name).open("r+b") as stream:
+        for place, text in places.items():
+            stream.seek(int(place[2:]) * MIB)
+            stream.write(text)
+
+
+def read(host: Host, at: int, name: str = "data", length: int = 4) -> bytes:
+    with disk(host, name).open("rb") as stream:
+        stream.seek(at * MIB)
+        return stream.read(length)
+
+
+def volume(host: Host, name: str = "data", **want: Any) -> str:
+    return str(host.ensure("volume", name, {"size": 1, "format": "raw", **want}).resource["id"])
+
+
+def backup(host: Host, name: str, **want: Any) -> dict[str, Any]:
+    return host.ensure("volume_backup", name, {"volume": "data", **want}).resource
+
+
+def restore(host: Host, backup_id: str, name: str = "data", request: str = "", **want: Any) -> dict[str, Any]:
+    asked = {"backup": backup_id, "request": request or str(uuid.uuid4())}
+    return host.ensure("volume", name, {**want, "reimage": asked}).resource
+
+
+def folders(host: Host) -> set[str]:
+    return {path.name for path in (host.root / "backups").iterdir()}
+
+
+def temporary(host: Host) -> list[Path]:
+    folder = host.root / "state/backups"
+    return [*folder.iterdir()] if folder.exists() else []
+
+
+def test_a_backup_outlives_its_volume_and_comes_back(host: Host) -> None:
+    id = volume(host)
+    written(host, at0=b"head", at700=b"tail")
+    assert [one.verb for one in host.ensure("volume_backup", "b1", {"volume": "data"}, dry_run=True).steps] == [
+        "record", "make"]
+    made = backup(host, "b1", record={"project_id": "red"})
+    assert (made["status"], made["size"], made["volume"], made["stored_chunks"], made["stored_bytes"]) == (
+        "available", 1, id, 2, 2 * MIB)
+    assert not host.ensure("volume_backup", "b1", {"volume": "data"}).changed
+    catalogue = json.loads((host.root / "backups" / made["id"] / "backup.json").read_text())
+    assert (catalogue["volume"], catalogue["record"], catalogue["checksum"]) == (
+        id, {"project_id": "red"}, made["checksum"])
+    host.ensure("volume", "data", None)
+    assert not host.ensure("volume_backup", "b1", {"description": "kept"}).steps[1:]
+    restore(host, made["id"], "again", size=2, format="raw")
+    assert (read(host, 0, "again"), read(host, 700, "again"), read(host, 5, "again")) == (b"head", b"tail", bytes(4))
+    assert host.fake.disk(disk(host, "again"), "raw").virtual_size == 2 << 30
+    assert not temporary(host)
+    host.ensure("volume_backup", "b1", None)
+    assert not folders(host)
+
+
+def test_an_incremental_backup_stores_what_changed(host: Host) -> None:
+    volume(host)
+    written(host, at0=b"one ", at5=b"same", at9=b"gone")
+    first = backup(host, "b1")
+    written(host, at0=b"two ", at9=bytes(4), at11=b"more")
+    second = backup(host, "b2", parent=first["id"])
+    assert (second["stored_chunks"], second["parent"]) == (2, first["id"])
+    third = backup(host, "b3", parent=second["id"])
+    assert third["stored_bytes"] == 0
+    written(host, at0=b"lost", at5=b"lost", at11=b"lost")
+    restore(host, third["id"])
+    assert [read(host, at) for at in (0, 5, 9, 11)] == [b"two ", b"same", bytes(4), b"more"]
+    restore(host, first["id"])
+    assert [read(host, at) for at in (0, 5, 9, 11)] == [b"one ", b"same", b"gone", bytes(4)]
+    with pytest.raises(InUse, match=f"parent of {second['id']}. Delete these first"):
+        host.ensure("volume_backup", "b1", None)
+    for name in ("b3", "b2", "b1"):
+        host.ensure("volume_backup", name, None)
+    assert not folders(host)
+
+
+def test_a_volume_that_grew_and_a_snapshot(host: Host) -> None:
+    id = volume(host)
+    written(host, at0=b"one ")
+    first = backup(host, "b1")
+    host.ensure("volume_snapshot", "s1", {"volume": "data"})
+    host.ensure("volume", "data", {"size": 2})
+    written(host, at0=b"two ", at1500=b"far ")
+    grown = backup(host, "b2", parent=first["id"])
+    assert (grown["size"], grown["stored_chunks"]) == (2, 2)
+    taken = backup(host, "b3", snapshot="s1", parent=first["id"])
+    assert (taken["size"], taken["stored_chunks"], taken["volume"]) == (1, 0, id)
+    with pytest.raises(MagnetarError, match="at least 2 GiB"):
+        restore(host, grown["id"], "small", size=1, format="raw")
+    restore(host, taken["id"])
+    assert (read(host, 0), read(host, 1500)) == (b"one ", bytes(4))
+    volume(host, "other")
+    with pytest.raises(InvalidField, match="must be a snapshot of the volume"):
+        host.ensure("volume_backup", "b4", {"volume": "other", "snapshot": "s1"})
+
+
+def test_a_chain_without_a_link_is_refused(host: Host) -> None:
+    volume(host)
+    written(host, at0=b"one ")
+    first = backup(host, "b1")
+    second = backup(host, "b2", parent=first["id"])
+    moved = host.root / "moved"
+    (host.root / "backups" / first["id"]).rename(moved)
+    written(host, at0=b"new ")
+    with pytest.raises(InvalidField, match=f"needs the backup {first['id']}, which is missing"):
+        restore(host, second["id"])
+    with pytest.raises(InvalidField, match=first["id"]):
+        backup(host, "b3", parent=second["id"])
+    with pytest.raises(Conflict, match="are gone from the backup directory"):
+        backup(host, "b1")
+    assert read(host, 0) == b"new "
+    moved.rename(host.root / "backups" / first["id"])
+    restore(host, second["id"])
+    assert read(host, 0) == b"one "
+
+
+@pytest.mark.parametrize("file", ["chunks", "map", "backup.json"])
+def test_damage_is_found_before_the_volume_is_touched(host: Host, file: str) -> None:
+    volume(host)
+    written(host, at0=b"one ")
+    made = backup(host, "b1")
+    path = host.root / "backups" / made["id"] / file
+    good = path.read_bytes()
+    path.write_bytes(b"X" + good[1:])
+    written(host, at0=b"new ")
+    for _again in range(2):
+        with pytest.raises(MagnetarError, match="damaged|cannot be read"):
+            restore(host, made["id"])
+        assert read(host, 0) == b"new " and not temporary(host)
+        assert host.ensure("volume", "data", {}).resource["status"] == "available"
+    path.write_bytes(good)
+    restore(host, made["id"])
+    assert read(host, 0) == b"one "
+
+
+def test_a_full_target_keeps_nothing(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
+    volume(host)
+    written(host, at0=b"one ")
+
+    def full(*_args: Any) -> Any:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as broken:
+        broken.setattr(backup_files, "_write_chunks", full)
+        with pytest.raises(NoSpace, match="No room is left for the backup in .*; nothing of it was kept"):
+            backup(host, "b1")
+    assert not folders(host) and not temporary(host)
+    assert backup(host, "b1")["status"] == "available"
+
+
+def test_an_agent_that_dies_writes_it_again(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
+    volume(host)
+    written(host, at0=b"one ", at3=b"tail")
+
+    class Killed(BaseException):
+        """The end of the process."""
+
+    def dies(*_args: Any) -> Any:
+        raise Killed
+
+    with monkeypatch.context() as broken:
+        broken.setattr(backup_files, "sync_folder", dies)
+        broken.setattr(backup_files.shutil, "rmtree", lambda *_args, **_more: None)
+        with pytest.raises(Killed):
+            backup(host, "b1")
+    assert [one.endswith(".part") for one in folders(host)] == [True]
+    host.restart()
+    document = host.agent.host.documents.find("volume_backup", "b1")
+    made = backup(host, "b1")
+    assert (made["status"], made["stored_chunks"]) == ("available", 2) and document
+    assert folders(host) == {made["id"]} and not temporary(host)
+
+
+def test_a_restore_that_dies_is_repeated(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
+    volume(host)
+    written(host, at0=b"one ")
+    made = backup(host, "b1")
+    written(host, at0=b"new ")
+
+    class Killed(BaseException):
+        """The end of the process."""
+
+    def dies(*_args: Any, **_more: Any) -> Any:
+        raise Killed
+
+    asked = str(uuid.uuid4())
+    with monkeypatch.context() as broken:
+        broken.setattr("magnetar_agent.volumes.pools.FolderPool.fill", dies)
+        broken.setattr(Path, "unlink", lambda *_args, **_more: None)
+        with pytest.raises(Killed):
+            restore(host, made["id"], request=asked)
+    host.restart()
+    assert restore(host, made["id"], request=asked)["status"] == "available"
+    assert read(host, 0) == b"one " and not temporary(host)
+
+
+def test_a_cancelled_backup_leaves_nothing(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
+    volume(host)
+    monkeypatch.setattr(Operation, "advance", lambda self, *_args, **_more: (_ for _ in ()).throw(Cancelled()))
+    with pytest.raises(Cancelled):
+        backup(host, "b1")
+    assert not folders(host) and not temporary(host)
+
+
+def test_a_backup_that_lies_there_is_adopted(host: Host) -> None:
+    volume(host)
+    written(host, at0=b"one ")
+    first = backup(host, "b1")
+    second = backup(host, "b2", parent=first["id"])
+    for made in (first, second):
+        (host.root / "state/documents/volume_backup" / f"{made['id']}.json").unlink()
+    host.restart()
+    assert not host.agent.host.documents.list("volume_backup")
+    for made in (first, second):
+        done = host.ensure("volume_backup", made["id"], {"name": f"backup-{made['id']}"}).resource
+        assert (done["status"], done["checksum"], done["stored_chunks"]) == (
+            "available", made["checksum"], made["stored_chunks"])
+    absent = str(uuid.uuid4())
+    with pytest.raises(InvalidField, match=f"There is no backup {absent} in "):
+        host.ensure("volume_backup", absent, {"name": "none"})
+    with pytest.raises(InUse):
+        host.ensure("volume_backup", first["id"], None)
+    written(host, at0=b"new ")
+    restore(host, second["id"])
+    assert read(host, 0) == b"one "
+
+
+def test_what_cannot_be_backed_up(host: Host, tmp_path: Path) -> None:
+    volume(host, "hidden", format="luks")
+    with pytest.raises(Conflict, match="is encrypted, so it cannot be backed up"):
+        host.ensure("volume_backup", "b1", {"volume": "hidden"})
+    with pytest.raises(InvalidField, match="must name a volume of this host"):
+        host.ensure("volume_backup", "b1", {"volume": "none"})
+    volume(host)
+    id = str(uuid.uuid4())
+    (host.root / "backups" / id).mkdir()
+    with pytest.raises(Conflict, match="has a backup .* already"):
+        host.ensure("volume_backup", id, {"name": "b1", "volume": "data"})
+    shutil.rmtree(host.root / "backups" / id)
+    bare = dataclasses.replace(host.agent.host.settings, backup_directory=None)
+    host.agent.host.settings = bare
+    with pytest.raises(Conflict, match="has no backup directory. Set backup_directory"):
+        host.ensure("volume_backup", "b2", {"volume": "data"})
+    mounted = dataclasses.replace(bare, backup_directory=tmp_path / "nfs", backup_mounted=True)
+    host.agent.host.settings = mounted
+    with pytest.raises(Conflict, match="nothing is mounted at"):
+        host.ensure("volume_backup", "b2", {"volume": "data"})
+    assert not (tmp_path / "nfs").exists()
+
+
+def test_a_restore_is_refused_while_a_server_runs_with_the_volume(host: Host) -> None:
+    volume(host)
+    written(host, at0=b"one ")
+    made = backup(host, "b1")
+    host.server("web1")
+    host.ensure("volume_attachment", "web1:data", {"server": "web1", "volume": "data"})
+    written(host, at0=b"new ")
+    with pytest.raises(Conflict, match="is in use: server 'web1' is"):
+        restore(host, made["id"])
+    assert read(host, 0) == b"new "
+    used = backup(host, "b2", parent=made["id"])  # by QEMU, while the server runs
+    assert used["status"] == "available" and not temporary(host)
+
+
+def test_the_backup_directory_is_reported_like_a_pool(host: Host) -> None:
+    reports = {one["name"]: one for one in pool_reports.report_pools(host.agent.host)}
+    assert reports["backup_directory"]["kind"] == "backup"
+    with pytest.raises(InvalidSettings, match="Choose another name for the pool"):
+        AgentSettings(pools={"backup_directory": {"type": "dir", "path": "/srv/x"}})
+    with pytest.raises(InvalidSettings, match="needs backup_directory"):
+        AgentSettings(backup_mounted=True)
