@@ -329,6 +329,8 @@ class Settings:
     quota_volumes: int = _doc("Volumes of a project.", 10)
     quota_gigabytes: int = _doc("GiB of a project's volumes and snapshots of them.", 1000)
     quota_snapshots: int = _doc("Snapshots of a project's volumes.", 10)
+    quota_backups: int = _doc("Backups of a project's volumes.", 10)
+    quota_backup_gigabytes: int = _doc("GiB of the volumes that a project's backups are of.", 1000)
     quota_per_volume_gigabytes: int = _doc("GiB of one volume.", -1)
     quota_images: int = _doc("Images of a project, including images of its servers.", 100)
     quota_image_gigabytes: int = _doc("GiB of a project's images.", 1000)

@@ -273,6 +273,9 @@ class Cloud:
         self._made("/volume/v3/snapshots", "snapshot", {"volume_id": volume_, "name": "a", "metadata": {"a": "b"}})
         with self.parts.api_database.write() as connection:
             connection.execute(update(volume.snapshots).values(status="available"))
+        self._made("/volume/v3/backups", "backup", {"volume_id": volume_, "name": "a"})
+        with self.parts.api_database.write() as connection:
+            connection.execute(update(volume.volumes).values(status="available"))
         self._made("/volume/v3/attachments", "attachment", {"volume_uuid": volume_, "instance_uuid": str(uuid.uuid4())})
         offered = self._made("/volume/v3/volumes", "volume", {"size": 1, "name": "b"})
         with self.parts.api_database.write() as connection:

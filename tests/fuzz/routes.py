@@ -23,7 +23,17 @@ from magnetar_control.api.v1.app import DRIVERS
 from magnetar_control.api.v1.driver import CloudDriver
 from magnetar_control.api.v1.servers.consoles import OpenConsoleRequest
 from magnetar_control.api.v1.servers.events import EVENTS
-from magnetar_control.api.volume import attachments, encryption, limits, nouns, snapshots, transfers, types, volumes
+from magnetar_control.api.volume import (
+    attachments,
+    backups,
+    encryption,
+    limits,
+    nouns,
+    snapshots,
+    transfers,
+    types,
+    volumes,
+)
 from magnetar_control.api.volume.values import METADATA
 from magnetar_control.services.identity.application_credentials import FIELDS as CREDENTIAL
 from magnetar_control.services.identity.resources import RESOURCES
@@ -296,6 +306,13 @@ VOLUMES: dict[tuple[str, str], Schema] = {
         *(_action(name, types.ACCESS.schema()) for name in ("addProjectAccess", "removeProjectAccess"))
     ),
     ("PUT", "os-quota-sets/{id}"): wrapped("quota_set", limits.QUOTA_SET.schema()),
+}
+VOLUMES |= {
+    ("POST", "backups"): wrapped("backup", backups.CREATE_NEW.schema()),
+    ("POST", "backups/import_record"): wrapped("backup-record", backups.RECORD.schema()),
+    ("PUT", "backups/{id}"): wrapped("backup", nouns.UPDATE.schema()),
+    ("POST", "backups/{id}/restore"): wrapped("restore", backups.RESTORE.schema()),
+    ("POST", "backups/{id}/action"): wrapped("os-reset_status", backups.RESET.schema()),
 }
 for _path in transfers.PATHS:
     VOLUMES["POST", _path] = wrapped("transfer", transfers.CREATE_NEW.schema())

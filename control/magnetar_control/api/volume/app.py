@@ -17,6 +17,7 @@ from magnetar_core.errors import InvalidRequest
 
 from . import filters, metadata, none
 from .attachments import AttachmentRoutes
+from .backups import BackupRoutes
 from .encryption import EncryptionRoutes
 from .limits import LimitRoutes
 from .pools import PoolRoutes
@@ -74,8 +75,8 @@ class VolumeApplication(RoutedService):
                 raise InvalidRequest("Malformed request url: its project is not that of the token.")
 
         routes = [
-            *(route for routes in (VolumeRoutes, SnapshotRoutes, AttachmentRoutes, LimitRoutes, PoolRoutes, TypeRoutes,
-                                          EncryptionRoutes)
+            *(route for routes in (VolumeRoutes, SnapshotRoutes, BackupRoutes, AttachmentRoutes, LimitRoutes,
+                                   PoolRoutes, TypeRoutes, EncryptionRoutes)
               for route in routes(service).routes()),
             *(route for path in PATHS for route in TransferRoutes(service, path).routes()),
             *metadata.metadata_routes("volumes/{id}", service.volumes),

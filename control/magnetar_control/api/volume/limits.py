@@ -69,8 +69,9 @@ class LimitRoutes:
             "maxTotalVolumes": most["volumes"], "totalVolumesUsed": have["volumes"],
             "maxTotalVolumeGigabytes": most["gigabytes"], "totalGigabytesUsed": have["gigabytes"],
             "maxTotalSnapshots": most["snapshots"], "totalSnapshotsUsed": have["snapshots"],
-            "maxTotalBackups": most["backups"], "totalBackupsUsed": 0,
-            "maxTotalBackupGigabytes": most["backup_gigabytes"], "totalBackupGigabytesUsed": 0}}}
+            "maxTotalBackups": most["backups"], "totalBackupsUsed": have["backups"],
+            "maxTotalBackupGigabytes": most["backup_gigabytes"],
+            "totalBackupGigabytesUsed": have["backup_gigabytes"]}}}
 
     def quota(self, request: Request) -> Document:
         """Return the limits of a project, with ``usage=True`` its usage too."""

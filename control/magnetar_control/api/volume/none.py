@@ -13,7 +13,7 @@ from magnetar_core.document import Document
 from magnetar_core.errors import InvalidRequest
 
 #: Empty lists: path to key.
-NONE_OF = {"backups": "backups", "groups": "groups", "group_snapshots": "group_snapshots",
+NONE_OF = {"groups": "groups", "group_snapshots": "group_snapshots",
            "consistencygroups": "consistencygroups", "cgsnapshots": "cgsnapshots"}
 #: Empty lists without details, of resources that cannot be created.
 FEW = {"clusters": "clusters", "extensions": "extensions", "group_types": "group_types", "qos-specs": "qos_specs"}
@@ -22,8 +22,6 @@ _MANAGED = ("Embedded volumes are made here, and what a host has otherwise is no
             "image, and make a volume of that.")
 #: Path of a POST to the reason of its refusal.
 INSTEAD = {
-    "backups": "Embedded volumes have no backups. Take a snapshot, or make an image of the volume (openstack image "
-               "create --volume), which the image service keeps.",
     "groups": _GROUPS, "groups/action": _GROUPS, "group_snapshots": _GROUPS, "group_types": _GROUPS,
     "consistencygroups": _GROUPS, "consistencygroups/create_from_src": _GROUPS, "cgsnapshots": _GROUPS,
     "manageable_volumes": _MANAGED, "manageable_snapshots": _MANAGED,

@@ -110,6 +110,22 @@ def volume_attachment_view(request: Request, row: Row, detailed: bool = True) ->
     return shown
 
 
+def brief_backup_view(request: Request, row: Row) -> Document:
+    """Return a backup in Cinder's form, for a list without details and for the answers of create and update."""
+    return {"id": row["id"], "name": row["name"], "links": resource_links(request, "backups", row["id"])}
+
+
+def backup_view(request: Request, row: Row, zone: str) -> Document:
+    """Return a backup in full. *zone*: the availability zone of volumes and their backups."""
+    names = ("status", "size", "object_count", "container", "created_at", "updated_at", "description", "volume_id",
+             "snapshot_id", "data_timestamp", "has_dependent_backups")
+    return {**brief_backup_view(request, row), **{name: row[name] for name in names}, "availability_zone": zone,
+            "fail_reason": row["fault"], "is_incremental": row["parent_id"] is not None,
+            **versioned_fields(
+                request, (18, request.context.is_admin, "os-backup-project-attr:project_id", row["project_id"]),
+                (43, True, "metadata", row["metadata"]), (56, True, "user_id", row["user_id"]))}
+
+
 def brief_transfer_view(request: Request, row: Row) -> Document:
     """Return a transfer in Cinder's form, for a list without details and for the answer to accept."""
     return {**{name: row[name] for name in ("id", "volume_id", "name")},

@@ -22,6 +22,7 @@ from magnetar_core.image_format import is_encrypted
 from . import attachments, quotas, volumes
 from .access import fetch_volume_access
 from .actions import ADMIN, FREEING, extend_volume, reimage_volume, upload_image
+from .backups import BackupStore, NewVolumes
 from .pools import PoolOnHost, fetch_host_pools
 from .reach import Hosts, Reach
 from .rows import (
@@ -38,7 +39,7 @@ from .rows import (
 )
 from .snapshots import SnapshotStore, begin_snapshot
 from .tables import attachments as held
-from .tables import snapshots
+from .tables import backups, snapshots
 from .tables import volumes as table
 from .transfers import TransferStore
 from .types import TypeStore, VolumeType
@@ -74,6 +75,7 @@ class EmbeddedVolumes:
         self.volumes, self.snapshots = VolumeStore(database), SnapshotStore(database)
         self.attachments = attachments.AttachmentStore(database, used)
         self.transfers = TransferStore(database, self.quota)
+        self.backups = BackupStore(database, NewVolumes(self._values, self.quota, self.host_pools, zone))
         self.show, self.snapshot = self.volumes.find, self.snapshots.find
         self.worker = Worker(database, self.reach, pause)
         self.homes = self.worker.homes
@@ -341,10 +343,11 @@ class EmbeddedVolumes:
             return self.quota.set(connection, project_id, limits)
 
     def messages(self, context: Context, listing: VolumeListing = OWN) -> list[tuple[str, Document]]:
-        """Return (kind, row) for each volume and snapshot with a fault, the latest first. Only the projects and filters
-        of *listing* count."""
+        """Return (kind, row) for each volume, snapshot and backup with a fault, the latest first. Only the projects and
+        filters of *listing* count."""
         with self.database.read() as connection:
-            messages = [(noun, {**row}) for rows, noun in ((table, "VOLUME"), (snapshots, "VOLUME_SNAPSHOT"))
+            messages = [(noun, {**row}) for rows, noun in (
+            (table, "VOLUME"), (snapshots, "VOLUME_SNAPSHOT"), (backups, "VOLUME_BACKUP"))
                         for row in connection.execute(rows.select().where(
                          listing_condition(context, rows, listing), rows.c.fault.is_not(None),
                          *(rows.c[name] == value for name, value in listing.filters.items()))).mappings()]
@@ -352,10 +355,10 @@ class EmbeddedVolumes:
                                                      message[1]["id"]), reverse=True)
 
     def forget(self, context: Context, id: str) -> None:
-        """Clear the fault of a volume or snapshot that the caller may see. Raises ``NotFound``."""
+        """Clear the fault of a volume, snapshot or backup that the caller may see. Raises ``NotFound``."""
         check_volume_writer(context)
         with self.database.write() as connection:
-            for rows in (table, snapshots):
+            for rows in (table, snapshots, backups):
                 if connection.execute(rows.update().where(
                         rows.c.id == id, visible_to_caller(rows, context),
                         rows.c.fault.is_not(None)).values(fault=None)).rowcount:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Quotas of volumes, snapshots and gigabytes."""
+"""Quotas of volumes, snapshots, backups and gigabytes."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from magnetar_control.services.quotas import Excess, Quotas
 from magnetar_control.settings import Settings
 from magnetar_core.errors import MagnetarError, TooLarge
 
-from .tables import snapshots, volumes
+from .tables import backups, snapshots, volumes
 
 #: ``per_volume_gigabytes`` is the largest size of a volume. Nothing is counted for this limit.
-RESOURCES = ("volumes", "gigabytes", "snapshots", "per_volume_gigabytes")
+RESOURCES = ("volumes", "gigabytes", "snapshots", "backups", "backup_gigabytes", "per_volume_gigabytes")
 #: Limits of resources that do not exist here. They are stored as set, and nothing is counted for them.
-UNUSED = {"backups": 0, "backup_gigabytes": 0, "groups": 0}
+UNUSED = {"groups": 0}
 
 
 def build_volume_quotas(limits: Mapping[str, int]) -> Quotas:
@@ -30,15 +30,21 @@ def default_volume_limits(settings: Settings) -> dict[str, int]:
     return {name: getattr(settings, f"quota_{name}") for name in RESOURCES}
 
 
-def _count(connection: Connection, project_id: str, _names: Collection[str]) -> dict[str, int]:
-    """Return a project's usage of each resource. Snapshots count as gigabytes too, as in Cinder."""
+def _count(connection: Connection, project_id: str, names: Collection[str]) -> dict[str, int]:
+    """Return a project's usage of each resource in *names*. Snapshots count as gigabytes too, as in Cinder; a backup
+    counts with the size of its volume."""
     def of(table: Table) -> tuple[int, int]:
         count, size = connection.execute(select(func.count(), func.coalesce(func.sum(table.c.size), 0))
                                          .select_from(table).where(table.c.project_id == project_id)).one()
         return int(count), int(size)
 
-    (count, size), (taken, taken_size) = of(volumes), of(snapshots)
-    return {"volumes": count, "gigabytes": size + taken_size, "snapshots": taken, "per_volume_gigabytes": 0}
+    used = {"per_volume_gigabytes": 0}
+    if {"backups", "backup_gigabytes"} & set(names):
+        used["backups"], used["backup_gigabytes"] = of(backups)
+    if {"volumes", "gigabytes", "snapshots"} & set(names):
+        (count, size), (taken, taken_size) = of(volumes), of(snapshots)
+        used |= {"volumes": count, "gigabytes": size + taken_size, "snapshots": taken}
+    return used
 
 
 def _refusal(over: Sequence[Excess]) -> MagnetarError:

@@ -18,7 +18,7 @@ from magnetar_core.errors import Conflict, Forbidden, InvalidRequest, MagnetarEr
 from magnetar_core.query import check_sort
 
 NOUNS = {"volumes": "Volume", "volume_snapshots": "Snapshot", "volume_attachments": "Volume attachment",
-         "volume_transfers": "Transfer"}
+         "volume_backups": "Backup", "volume_transfers": "Transfer"}
 #: Maximum number of keys in the metadata of a volume or snapshot.
 KEYS = 256
 SORTED = ("id", "name", "size", "status", "created_at", "updated_at", "bootable")

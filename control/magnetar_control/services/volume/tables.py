@@ -87,6 +87,24 @@ snapshots = Table(
     Index("volume_snapshots_created", "created_at", "id"), Index("volume_snapshots_volume", "volume_id"),
     Index("volume_snapshots_task", "task"))
 
+#: Backups of volumes, which outlive them; see ``backups``. ``host``: the host with the agent's document of the backup.
+backups = Table(
+    "volume_backups", API, *_thing(), Column("volume_id", UUID, nullable=False), Column("snapshot_id", UUID),
+    # The backup that an incremental one needs.
+    Column("parent_id", UUID),
+    # The backup directory, as a pool (``pools.pool_id_of``); null before the backup is written.
+    Column("target_id", UUID),
+    Column("container", NAME), Column("object_count", Integer, nullable=False, default=0),
+    Column("checksum", String(64)), Column("data_timestamp", TIME, nullable=False),
+    # What a volume that is restored gets from the one that was backed up.
+    Column("volume_type", NAME), Column("bootable", Boolean, nullable=False, default=False),
+    Column("image_metadata", JsonColumn, nullable=False, default=dict),
+    # While it is restored: {request, volume_id, is_new}.
+    Column("restore", JsonColumn),
+    Index("volume_backups_project", "project_id", "created_at", "id"),
+    Index("volume_backups_created", "created_at", "id"), Index("volume_backups_volume", "volume_id"),
+    Index("volume_backups_parent", "parent_id"), Index("volume_backups_task", "task"))
+
 attachments = Table(
     "volume_attachments", API, Column("id", UUID, primary_key=True),
     Column("volume_id", UUID, ForeignKey("volumes.id", ondelete="CASCADE"), nullable=False),

@@ -125,16 +125,16 @@ def begin_delete(connection: Connection, row: RowMapping, cascade: bool = False,
 
 
 def follow_attachments(connection: Connection, volume_id: str) -> None:
-    """Set the volume's status by its attachments. While the volume is extended, reimaged or uploaded, store that status
-    as ``previous_status``, to be set afterwards."""
+    """Set the volume's status by its attachments. While the volume is extended, reimaged, uploaded or backed up, store
+    that status as ``previous_status``, to be set afterwards."""
     have = set(connection.execute(select(attachments.c.status).where(attachments.c.volume_id == volume_id)).scalars())
     status = next((volume_status for attachment_status, volume_status in FOLLOWING.items()
                    if attachment_status in have), "available")
     connection.execute(update(volumes).where(volumes.c.id == volume_id, volumes.c.status.in_(
         ("available", *FOLLOWING.values()))).values(status=status, updated_at=utc_now()))
-    # A volume that is extended or reimaged returns to this status afterwards.
+    # The volume returns to this status afterwards.
     connection.execute(update(volumes).where(volumes.c.id == volume_id, volumes.c.status.in_(
-        ("extending", "downloading", "uploading"))).values(previous_status=status))
+        ("extending", "downloading", "uploading", "backing-up"))).values(previous_status=status))
 
 
 def volume_image_metadata(image: Document) -> Document:

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The worker of volume tasks. It takes a task from the column ``task`` of a volume or snapshot, has the host's agent do
-the work, and stores the result.
+"""The worker of volume tasks. It takes a task from the column ``task`` of a volume, snapshot or backup, has the host's
+agent do the work, and stores the result.
 
 A task may run twice without harm, because it states the result (``ensure``). A task whose process died starts again
 when its lease has ended. If a host does not answer, the task is retried for a while.
@@ -18,6 +18,7 @@ from typing import Any
 
 from sqlalchemy import (
     ColumnElement,
+    Connection,
     Delete,
     RowMapping,
     Select,
@@ -42,10 +43,11 @@ from magnetar_control.store.hosts.host_removals import mark_removals_due
 from magnetar_core.document import Document
 from magnetar_core.errors import Conflict, MagnetarError, Unreachable
 
+from . import backup_tasks
 from .homes import RECORD, VolumeHomes
 from .pools import find_pool_on_host
 from .reach import ABROAD, Reach
-from .tables import snapshots, volumes
+from .tables import backups, snapshots, volumes
 
 log = logging.getLogger(__name__)
 BELL = "volumes"
@@ -61,7 +63,9 @@ QUIET = 15.0
 LIMIT = 6 * 3600.0
 #: Prefix of the names of images that hosts make from volumes. The uuid in the image service follows.
 COPY = "volume-image-"
-_HAS_TASKS = select(or_(exists().where(volumes.c.task.is_not(None)), exists().where(snapshots.c.task.is_not(None))))
+#: The tables with tasks, in the order in which their tasks are taken.
+_TABLES = (volumes, snapshots, backups)
+_HAS_TASKS = select(or_(*(exists().where(table.c.task.is_not(None)) for table in _TABLES)))
 
 Row = Mapping[Any, Any]
 
@@ -76,7 +80,7 @@ class Worker:
         self.id = str(uuid.uuid4())
         #: The query for tasks, built once, by table.
         self._waiting = {table.name: _waiting_query(table, database.clock() if database.kind == "postgresql" else
-                                                    bindparam("moment")) for table in (volumes, snapshots)}
+                                                    bindparam("moment")) for table in _TABLES}
         self._over = threading.Event()
         self._threads: list[threading.Thread] = []
 
@@ -123,7 +127,7 @@ class Worker:
 
     def step(self, id: str | None = None) -> bool:
         """Do one task (of the volume *id*, if given). Return whether there was one."""
-        for table in (volumes,) if id else (volumes, snapshots):
+        for table in (volumes,) if id else _TABLES:
             row = self._take(table, id)
             if row is not None:
                 self._do(table, row)
@@ -186,20 +190,24 @@ class Worker:
             over.set()
             thread.join()
 
-    def _finish(self, table: Table, row: Row, values: Document | None) -> bool:
-        """Record the end of a task. *values*: new values of the row; ``None``: the row is deleted. Return whether the
-        row still had this task."""
+    def _finish(self, table: Table, row: Row, values: Document | None, error: MagnetarError | None = None) -> bool:
+        """Record the end of a task. *values*: new values of the row; ``None``: the row is deleted. *error*: why the
+        task failed. Return whether the row still had this task."""
         statement = delete(table) if values is None else update(table).values(
             task=None, lease_until=None, holder=None, not_before=None, attempts=0, updated_at=utc_now(),
             **{"fault": None, **values})
-        return self._note(table, row, statement)
+        return self._note(table, row, statement, lambda connection: backup_tasks.complete_backup_task(
+            connection, row, error) if table is backups else None)
 
-    def _note(self, table: Table, row: Row, statement: Update | Delete) -> bool:
+    def _note(self, table: Table, row: Row, statement: Update | Delete,
+              complete: Callable[[Connection], None] = lambda _connection: None) -> bool:
         """Execute *statement* if the row still has the task that was taken; return whether it has. If not, a deletion
         was requested meanwhile, and may begin now (see ``rows.queue_volume_task``). If the deletion runs already, it is
-        started again: it may have come before there was anything to delete."""
+        started again: it may have come before there was anything to delete. *complete*: further changes, if it has."""
         with self.database.write() as connection:
             done = connection.execute(statement.where(_mine(table, row))).rowcount > 0
+            if done:
+                complete(connection)
             if not done and row["task"] != "delete":
                 connection.execute(update(table).where(table.c.id == row["id"], table.c.task == "delete").values(
                     holder=None, lease_until=None))
@@ -222,10 +230,12 @@ class Worker:
         status: Any = {"delete": "error_deleting", "extend": "error_extending"}.get(row["task"], "error")
         if row["task"] == "upload" or (row["task"] in ("extend", "reimage") and isinstance(error, Conflict)):
             status = table.c.previous_status  # refused, or only read: nothing has changed
+        elif table is backups:
+            status = "available" if row["task"] == "restore" else "error"
         if row["task"] == "upload":
             self._give_up_image(row, error)
         self._finish(table, row, {"status": status, "fault": user_message(error), **(
-            {row["task"]: None} if row["task"] in ("reimage", "upload") else {})})
+            {row["task"]: None} if row["task"] in ("reimage", "upload", "restore") else {})}, error)
 
     def _give_up_image(self, row: Row, error: MagnetarError) -> None:
         """Mark the image that should get a volume's content as failed. Delete the host's copy; if that fails,
@@ -241,8 +251,8 @@ class Worker:
                         why.message)
 
     def ensure(self, row: Row, noun: str, want: Document) -> Document:
-        """Have the host's agent create or change the resource *noun* (volume, volume_snapshot) as *want* says, and
-        return it."""
+        """Have the host's agent create or change the resource *noun* (volume, volume_snapshot, volume_backup) as *want*
+        says, and return it."""
         with self.reach.client(row["host"]) as client:
             resource: Document = client.ensure(noun, row["id"], want, timeout=LIMIT)["resource"]
         return resource
@@ -264,6 +274,18 @@ class Worker:
             log.warning("volume %s stays on host %s, which does not reach it: %s", row["id"], row["host"],
                         error.message)
         return row
+
+    def remove(self, row: Row, noun: str) -> None:
+        """Have the host's agent remove the resource *noun*."""
+        with self.reach.client(row["host"]) as client:
+            client.delete(noun, row["id"], timeout=LIMIT)
+
+    def new_volume(self, row: Row) -> Document:
+        """Return the request to the agent for a new volume, without its source. The volume's encryption key is
+        created."""
+        want: Document = {"name": f"volume-{row['id']}", "size": row["size"],
+                          "pool": row["pool"] or row["volume_type"], "multiattach": row["multiattach"]}
+        return {**want, "format": "luks", "key": _key(self, row)} if row["encryption_key_id"] else want
 
     def place(self, row: Row) -> str:
         """Return the host of the volume. If it has none, choose one, and store that before anything is created
@@ -299,9 +321,7 @@ def _mine(table: Table, row: Row) -> ColumnElement[bool]:
 
 def _create_volume(worker: Worker, row: Row) -> Document:
     row = {**row, "host": worker.place(row)}
-    want: Document = {"name": f"volume-{row['id']}", "size": row["size"],
-                      "pool": row["pool"] or row["volume_type"],
-                      "multiattach": row["multiattach"]}
+    want = worker.new_volume(row)
     if row["image_id"]:
         worker.reach.ensure_image(row["host"], row["image_id"])
         want["image"] = row["image_id"]
@@ -309,8 +329,6 @@ def _create_volume(worker: Worker, row: Row) -> Document:
         want["snapshot"] = row["snapshot_id"]
     elif row["source_volid"]:
         want["source_volume"] = row["source_volid"]
-    if row["encryption_key_id"]:
-        want.update(format="luks", key=_key(worker, row))
     worker.ensure(row, "volume", want)
     with worker.database.read() as connection:
         pool = find_pool_on_host(connection, row["host"], want["pool"])
@@ -370,8 +388,7 @@ def _create_snapshot(worker: Worker, row: Row) -> Document:
 def _delete(noun: str, worker: Worker, row: Row) -> None:
     # The content of a host that was removed from the cloud is lost already.
     if row["host"] and any(host["name"] == row["host"] for host in worker.reach.hosts()):
-        with worker.reach.client(row["host"]) as client:
-            client.delete(noun, row["id"], timeout=LIMIT)
+        worker.remove(row, noun)
     if row.get("encryption_key_id") and worker.reach.keys:
         worker.reach.keys.delete_key(row["encryption_key_id"])
     with worker.database.write() as connection:  # a move of the volume may have been broken off
@@ -383,4 +400,5 @@ TASKS: Mapping[tuple[str, str], Callable[[Worker, Row], Document | None]] = {
     ("volumes", "reimage"): _reimage_volume, ("volumes", "upload"): _upload_volume,
     ("volumes", "delete"): partial(_delete, "volume"),
     ("volume_snapshots", "create"): _create_snapshot,
-    ("volume_snapshots", "delete"): partial(_delete, "volume_snapshot")}
+    ("volume_snapshots", "delete"): partial(_delete, "volume_snapshot"),
+    **{("volume_backups", task): function for task, function in backup_tasks.TASKS.items()}}

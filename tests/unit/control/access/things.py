@@ -228,6 +228,8 @@ class Things:
                                               project_id=row["project_id"], server_id=fresh())
         things["snapshot"] = self._add(volume.snapshots, name=f"{mark}snapshot", volume_id=things["volume"],
                                        status="available", **row)
+        things["backup"] = self._add(volume.backups, name=f"{mark}backup", volume_id=things["volume"],
+                                     status="available", data_timestamp=utc_now(), **row)
 
     def _servers(self, project):
         things, mark, id = self.things[project], MARK.format(project), self.projects[project]

@@ -12,6 +12,7 @@ from magnetar_control.services.network import EmbeddedNetworks
 from magnetar_control.services.network import tables as network
 from magnetar_control.services.volume import rows as volume_rows
 from magnetar_control.services.volume import tables as volume
+from magnetar_control.services.volume.backups import backup_documents
 from magnetar_control.services.volume.rows import VolumeListing
 from magnetar_control.store.actions.actions import lease_next_actions, renew_action_leases
 from magnetar_control.store.claims.allocations import fetch_device_claims
@@ -73,6 +74,8 @@ def _other_rows(number):
     thing = {**common, "user_id": "alice", "size": 1, "status": "available", "volume_type": "default"}
     yield volume.volumes, {**thing, "availability_zone": "nova"}
     yield volume.snapshots, {**thing, "volume_id": _id(8, number)}
+    yield volume.backups, {**thing, "volume_id": _id(8, number), "parent_id": _id(12, number),
+                           "data_timestamp": common["created_at"]}
     yield volume.transfers, {**common, "volume_id": _id(8, number), "salt": "00", "key_hash": "00"}
     yield table.server_groups, {**common, "user_id": "alice", "policy": "affinity"}
     yield table.allocations, {"consumer_id": server, "host_id": _id(10, number % 50), "server_id": server, "vcpus": 1,
@@ -134,6 +137,13 @@ def _of_volumes(store, of, context, **listing):
         return volume_rows.select_listing_page(connection, context, of, VolumeListing(limit=50, **listing))[0]
 
 
+def _of_backups(store, context, **listing):
+    with store.api.read() as connection:
+        rows = volume_rows.select_listing_page(connection, context, volume.backups, VolumeListing(limit=50, **listing))[
+            0]
+        return backup_documents(connection, rows)
+
+
 def _migrations(store, host=None, marker=None, **equal):
     return migrations.fetch_migration_rows(store, equal, host, None, None, newest=True, limit=50, marker=marker)[0]
 
@@ -165,6 +175,8 @@ CALLS = {
     "volumes": lambda store: _of_volumes(store, volume.volumes, OWNER),
     "all volumes": lambda store: _of_volumes(store, volume.volumes, ADMIN, everywhere=True),
     "snapshots": lambda store: _of_volumes(store, volume.snapshots, OWNER),
+    "backups": lambda store: _of_backups(store, OWNER),
+    "all backups": lambda store: _of_backups(store, ADMIN, everywhere=True),
     "transfers": lambda store: _of_volumes(store, volume.transfers, OWNER),
     "all transfers": lambda store: _of_volumes(store, volume.transfers, ADMIN, everywhere=True),
     "all snapshots": lambda store, **listing: _of_volumes(store, volume.snapshots, ADMIN, everywhere=True, **listing),

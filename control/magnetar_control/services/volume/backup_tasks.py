@@ -1,0 +1,168 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The worker's tasks of backups: have an agent write, restore, adopt or remove one. The end of a task changes the
+volume in the same transaction."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+from sqlalchemy import Connection, select, update
+
+from magnetar_control.store.engine.database import utc_now
+from magnetar_core.document import Document
+from magnetar_core.errors import Conflict, InvalidField, MagnetarError, Unreachable
+
+from .pools import UP, PoolOnHost, find_pool_on_host, pool_id_of
+from .tables import snapshots, volumes
+
+if TYPE_CHECKING:
+    from .worker import Worker
+
+Row = Mapping[Any, Any]
+#: Statuses of a volume (or snapshot) whose backup is written, and of a volume that is restored.
+BACKING_UP, RESTORING = "backing-up", "restoring-backup"
+#: Errors of an agent that refuses a restore before it touches the volume.
+REFUSALS = (Conflict, InvalidField)
+#: Columns of a backup that its catalogue in the backup directory has, for an import after the loss of the database.
+CATALOGUED = ("name", "description", "volume_id", "snapshot_id", "parent_id", "container", "data_timestamp", "metadata",
+              "volume_type", "bootable", "image_metadata", "project_id", "user_id", "created_at")
+
+
+def create_backup(worker: Worker, row: Row) -> Document:
+    """Have the volume's host write the backup."""
+    if row["host"] is None:
+        raise Conflict(f"Volume {row['volume_id']} is on no host, so it has no content to back up.")
+    return _written(worker.ensure(row, "volume_backup", {
+        "name": f"backup-{row['id']}", "volume": row["volume_id"], "snapshot": row["snapshot_id"],
+        "parent": row["parent_id"], "record": {name: row[name] for name in CATALOGUED}}))
+
+
+def _written(resource: Document) -> Document:
+    """Return the columns of an available backup. *resource*: the agent's document."""
+    return {"status": "available", "size": resource["size"], "object_count": resource["stored_chunks"],
+            "checksum": resource["checksum"], "target_id": pool_id_of(resource["target"])}
+
+
+def import_backup(worker: Worker, row: Row) -> Document:
+    """Have a host adopt a backup that is in its backup directory already. Raises ``Conflict`` if no host has it."""
+    reasons = []
+    for host in _hosts_to_ask(worker, row):
+        try:
+            resource = worker.ensure({**row, "host": host}, "volume_backup", {"name": f"backup-{row['id']}"})
+            return {**_written(resource), "host": host}
+        except REFUSALS as error:
+            reasons.append(error.message)
+    raise Conflict(f"No host that is up has backup {row['id']} in its backup directory. "
+                   f"{reasons[-1] if reasons else 'No host has a backup directory.'}")
+
+
+def _hosts_to_ask(worker: Worker, row: Row) -> Iterator[str]:
+    """Yield one host for each backup directory: first of the backup's own. Hosts that have not reported their pools are
+    asked last."""
+    up = {host["name"] for host in worker.reach.hosts() if host["up"]}
+    pools = list(worker.reach.pools())
+    targets: dict[str, str] = {}
+    for pool in _targets(pools):
+        if pool.host in up:
+            targets.setdefault(pool.id, pool.host)
+    yield from sorted(targets.values(), key=lambda host: (host != targets.get(row["target_id"]), host))
+    yield from sorted(up - {pool.host for pool in pools})
+
+
+def _targets(pools: list[PoolOnHost]) -> list[PoolOnHost]:
+    return [pool for pool in pools if pool.kind == "backup" and pool.state == UP]
+
+
+def delete_backup(worker: Worker, row: Row) -> None:
+    """Have a host remove the backup. If its host was removed from the cloud, another one that reaches the backup
+    directory adopts and removes it; the files of a directory that no host reaches stay."""
+    host = row["host"]
+    if host and all(known["name"] != host for known in worker.reach.hosts()):
+        host = next((pool.host for pool in _targets(list(worker.reach.pools())) if pool.id == row["target_id"]), None)
+        if host:
+            worker.ensure({**row, "host": host}, "volume_backup", {"name": f"backup-{row['id']}"})
+    if host:
+        worker.remove({**row, "host": host}, "volume_backup")
+
+
+def restore_backup(worker: Worker, row: Row) -> Document:
+    """Have the volume's host replace the volume's content by the backup; create a new volume with it."""
+    asked = row["restore"]
+    with worker.database.read() as connection:
+        volume = connection.execute(select(volumes).where(volumes.c.id == asked["volume_id"])).mappings().first()
+    if volume is None:
+        raise Conflict(f"Volume {asked['volume_id']} was deleted before the backup was restored to it.")
+    want: Document = {"reimage": {"backup": row["id"], "request": asked["request"]}}
+    host = volume["host"] or _place(worker, row, volume)
+    if asked["is_new"]:
+        want = {**worker.new_volume({**volume, "host": host}), **want}
+    else:
+        _check_reach(worker, row, host)
+    worker.ensure({**volume, "host": host}, "volume", want)
+    with worker.database.read() as connection:
+        deleted = connection.execute(select(volumes.c.id).where(volumes.c.id == volume["id"])).first() is None
+    if deleted:  # an administrator deleted it meanwhile
+        worker.remove({**volume, "host": host}, "volume")
+    return {"status": "available", "restore": None}
+
+
+def _place(worker: Worker, backup: Row, volume: Row) -> str:
+    """Return the host for a new volume: one that reaches the backup. Store it before anything is created there."""
+    pools = list(worker.reach.pools())
+    hosts = {pool.host for pool in _targets(pools) if pool.id == backup["target_id"]}
+    if backup["host"] not in {pool.host for pool in pools}:
+        hosts.add(backup["host"])
+    host = worker.reach.roomiest(volume["pool"] or volume["volume_type"], hosts.__contains__)
+    if host is None:
+        raise Unreachable("No compute host is up that reaches the backup and has the volume's pool.")
+    with worker.database.write() as connection:
+        connection.execute(update(volumes).where(volumes.c.id == volume["id"], volumes.c.host.is_(None)).values(
+            host=host))
+    return host
+
+
+def _check_reach(worker: Worker, backup: Row, host: str) -> None:
+    """Raise ``Conflict`` if the volume's host has reported that it does not reach the backup directory."""
+    pools = [pool for pool in worker.reach.pools() if pool.host == host]
+    if pools and all(pool.id != backup["target_id"] for pool in pools if pool.kind == "backup"):
+        raise Conflict(f"The host of volume {backup['restore']['volume_id']} does not reach the directory of backup "
+                       f"{backup['id']}. Restore it to a new volume (without volume_id).")
+
+
+def complete_backup_task(connection: Connection, row: Row, error: MagnetarError | None) -> None:
+    """Change the volume at the end of the backup's task *row*. *error*: why the task failed."""
+    release_backup_source(connection, row)
+    if row["task"] != "restore":
+        return
+    asked = row["restore"]
+    values: Document = {"status": "available", "bootable": row["bootable"], "image_metadata": row["image_metadata"]}
+    if error is not None:
+        untouched = isinstance(error, REFUSALS) and not asked["is_new"]
+        values = {"status": "available" if untouched else "error" if asked["is_new"] else "error_restoring",
+                  "fault": error.message}
+    connection.execute(update(volumes).where(
+        volumes.c.id == asked["volume_id"], volumes.c.status == RESTORING).values(updated_at=utc_now(), **values))
+    if error is None and asked["is_new"]:
+        volume = connection.execute(select(volumes).where(volumes.c.id == asked["volume_id"])).mappings().first()
+        pool = volume and find_pool_on_host(connection, volume["host"], volume["pool"] or volume["volume_type"])
+        if pool:
+            connection.execute(update(volumes).where(volumes.c.id == asked["volume_id"]).values(pool_id=pool.id))
+
+
+def release_backup_source(connection: Connection, row: Row) -> None:
+    """Give the volume or snapshot the status back that it had before the backup *row* was begun. Does nothing for a
+    backup that is not being created."""
+    if row["status"] != "creating" or row["task"] == "import":
+        return
+    if row["snapshot_id"]:
+        connection.execute(update(snapshots).where(
+            snapshots.c.id == row["snapshot_id"], snapshots.c.status == BACKING_UP).values(
+                status="available", updated_at=utc_now()))
+        return
+    connection.execute(update(volumes).where(
+        volumes.c.id == row["volume_id"], volumes.c.status == BACKING_UP).values(
+            status=volumes.c.previous_status, previous_status=None, updated_at=utc_now()))
+
+
+TASKS = {"create": create_backup, "import": import_backup, "restore": restore_backup, "delete": delete_backup}

@@ -1,0 +1,305 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Backups of volumes in the database. ``backup_tasks`` has the agents write, restore and remove them."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import uuid
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import orjson
+from sqlalchemy import Connection, RowMapping, func, insert, select
+
+from magnetar_control.services import Context
+from magnetar_control.services.quotas import Quotas
+from magnetar_control.store.engine.database import Database, utc_now
+from magnetar_core.document import Document, Documents
+from magnetar_core.errors import InvalidRequest
+
+from .attachments import lock_volume
+from .backup_tasks import BACKING_UP, RESTORING, release_backup_source
+from .pools import PoolOnHost, pool_id_of
+from .rows import (
+    NamedStore,
+    check_admin,
+    check_volume_writer,
+    checked_metadata,
+    get_visible_row,
+    queue_volume_task,
+    set_columns,
+    wrong_status,
+)
+from .tables import backups, snapshots, volumes
+from .types import VolumeType
+from .volumes import create_volume_row
+from .worker import BELL
+
+GIB = 2**30
+#: Columns in the documents of backups.
+SHOWN = ("id", "name", "description", "volume_id", "snapshot_id", "parent_id", "status", "size", "container",
+         "object_count", "checksum", "data_timestamp", "project_id", "user_id", "fault", "created_at", "updated_at")
+DELETABLE = ("available", "error")
+#: The service in the records of ``export_record``.
+SERVICE = "magnetar"
+#: Columns in a record, by which a backup can be imported into another database.
+RECORDED = ("name", "description", "size", "volume_id", "snapshot_id", "parent_id", "target_id", "container",
+            "object_count", "checksum", "data_timestamp", "metadata", "volume_type", "bootable", "image_metadata")
+
+
+def backup_documents(connection: Connection, rows: Sequence[RowMapping]) -> Documents:
+    """Return a document for each of the backups *rows*."""
+    parents = set(connection.execute(select(backups.c.parent_id).where(
+        backups.c.parent_id.in_([row["id"] for row in rows]))).scalars())
+    return [{**{name: row[name] for name in SHOWN}, "metadata": row["metadata"],
+             "has_dependent_backups": row["id"] in parents} for row in rows]
+
+
+@dataclass(frozen=True)
+class NewVolumes:
+    """What a restore to a new volume needs of the volume service. *columns*: returns the columns of a volume and its
+    type, for (caller, id, size, fields). *quota*: the quotas. *pools*: returns the pools that hosts have reported."""
+
+    columns: Callable[[Context, str, int, Document], tuple[Document, VolumeType | None]]
+    quota: Quotas
+    pools: Callable[[], Sequence[PoolOnHost]]
+    zone: str
+
+
+class BackupStore(NamedStore):
+    """The backups of all projects."""
+
+    table, documents = backups, staticmethod(backup_documents)
+
+    def __init__(self, database: Database, new: NewVolumes) -> None:
+        super().__init__(database)
+        self.new = new
+
+    def create(self, context: Context, volume_id: str, *, snapshot_id: str | None = None, incremental: bool = False,
+               force: bool = False, **fields: Any) -> Document:
+        """Queue the backup of a volume, or of one of its snapshots, and return the backup. *incremental*: store only
+        the changes since the volume's latest backup. *force*: also if the volume is in use. *fields*: name,
+        description, container, metadata. Raises ``NotFound``, ``InvalidRequest``, ``TooLarge``."""
+        check_volume_writer(context)
+        id, pools = str(uuid.uuid4()), self.new.pools()
+        with self.database.write() as connection:
+            lock_volume(connection, volume_id)
+            volume = get_visible_row(connection, volumes, context, volume_id)
+            snapshot = _checked_source(connection, context, volume, snapshot_id, force)
+            _check_directory(volume, pools)
+            size = volume["size"]
+            self.new.quota.within(connection, volume["project_id"], backups=1, backup_gigabytes=size)
+            parent = _latest_backup(connection, volume, snapshot) if incremental else None
+            now = utc_now()
+            connection.execute(insert(backups).values(
+                id=id, project_id=volume["project_id"], user_id=context.user_id, volume_id=volume_id, size=size,
+                snapshot_id=snapshot_id, parent_id=parent and parent["id"], status="creating", task="create",
+                host=volume["host"], name=fields.get("name"), description=fields.get("description"),
+                container=fields.get("container"), metadata=checked_metadata(fields.get("metadata") or {}),
+                volume_type=volume["volume_type"], bootable=volume["bootable"],
+                image_metadata=volume["image_metadata"], created_at=now,
+                data_timestamp=snapshot["created_at"] if snapshot else now))
+            if snapshot:
+                set_columns(connection, snapshots, snapshot["id"], status=BACKING_UP)
+            else:
+                set_columns(connection, volumes, volume_id, status=BACKING_UP, previous_status=volume["status"])
+            self.database.ring(connection, BELL)
+            return backup_documents(connection, [get_visible_row(connection, backups, context, id)])[0]
+
+    def restore(self, context: Context, id: str, volume_id: str | None = None, name: str | None = None) -> Document:
+        """Queue the restore of a backup to the volume *volume_id*, whose content is lost, or to a new volume called
+        *name*. Return {backup_id, volume_id, volume_name}. Raises ``NotFound``, ``InvalidRequest``, ``TooLarge``."""
+        check_volume_writer(context)
+        with self.database.read() as connection:
+            row = get_visible_row(connection, backups, context, id)
+        values: Document = {}
+        if volume_id is None:
+            volume_id, new_name = str(uuid.uuid4()), f"restore_backup_{id}" if name is None else name
+            values, chosen = self.new.columns(context, volume_id, row["size"], {
+                "name": new_name, "description": "auto-created_from_restore_from_backup"})
+            if chosen is not None:
+                chosen.check_volume(row["size"], self.new.zone)
+        with self.database.write() as connection:
+            row = get_visible_row(connection, backups, context, id)
+            if row["status"] != "available":
+                raise wrong_status(backups, row, ("available",))
+            if values:
+                create_volume_row(connection, context, self.new.quota, values)
+                set_columns(connection, volumes, volume_id, status=RESTORING, task=None)
+            else:
+                lock_volume(connection, volume_id)
+                _check_restorable(get_visible_row(connection, volumes, context, volume_id), row)
+                set_columns(connection, volumes, volume_id, status=RESTORING)
+            queue_volume_task(connection, backups, row, "restore", ("available",), status="restoring", restore={
+                "request": str(uuid.uuid4()), "volume_id": volume_id, "is_new": bool(values)})
+            volume = get_visible_row(connection, volumes, context, volume_id)
+            self.database.ring(connection, BELL)
+        return {"backup_id": id, "volume_id": volume_id, "volume_name": volume["name"]}
+
+    def delete(self, context: Context, id: str, force: bool = False) -> None:
+        """Queue the deletion of a backup without dependent backups. *force*: in any status, for admins. Raises
+        ``NotFound``, ``InvalidRequest``."""
+        check_admin(context) if force else check_volume_writer(context)
+        with self.database.write() as connection:
+            # Locked, so that a simultaneous incremental backup is seen here, or sees the deletion.
+            connection.execute(select(backups.c.id).where(backups.c.id == id).with_for_update())
+            row = get_visible_row(connection, backups, context, id)
+            if connection.execute(select(backups.c.id).where(backups.c.parent_id == id).limit(1)).first():
+                raise InvalidRequest("Invalid backup: Incremental backups exist for this backup. Delete them first, "
+                                     "the latest before the others.")
+            queue_volume_task(connection, backups, row, "delete", None if force else DELETABLE, status="deleting")
+            release_backup_source(connection, row)
+            self.database.ring(connection, BELL)
+
+    def reset_status(self, context: Context, id: str, status: str) -> None:
+        """Set the status, for an admin who has checked the backup. The worker's task is cancelled."""
+        check_admin(context)
+        with self.database.write() as connection:
+            row = get_visible_row(connection, backups, context, id)
+            set_columns(connection, backups, row["id"], status=status, task=None, lease_until=None)
+            release_backup_source(connection, row)
+
+    def export_record(self, context: Context, id: str) -> Document:
+        """Return {backup_service, backup_url}, by which an admin can import the backup into another database. Raises
+        ``NotFound``, ``InvalidRequest``."""
+        check_admin(context)
+        with self.database.read() as connection:
+            row = get_visible_row(connection, backups, context, id)
+        if row["status"] != "available":
+            raise wrong_status(backups, row, ("available",))
+        record = {"id": id, **{name: row[name] for name in RECORDED}}
+        return {"backup_service": SERVICE, "backup_url": base64.b64encode(orjson.dumps(record)).decode()}
+
+    def import_record(self, context: Context, service: str, url: str) -> Document:
+        """Queue the import of a backup by its record into the caller's project, and return the backup. Raises
+        ``InvalidRequest`` for a record that is not of this service, and for a backup that exists."""
+        check_admin(context)
+        if service != SERVICE:
+            raise InvalidRequest(f"Invalid backup: backup_service must be {SERVICE}, which wrote the record, and is "
+                                 f"{service[:80]!r}.")
+        try:
+            record = parse_backup_record(orjson.loads(base64.b64decode(url, validate=True)))
+        except (binascii.Error, ValueError) as error:
+            raise InvalidRequest(f"Invalid input received: backup_url is no record of a backup: {error}.") from None
+        with self.database.write() as connection:
+            if not insert_imported_backup(connection, {**record, "project_id": context.project_id or "",
+                                                       "user_id": context.user_id}):
+                raise InvalidRequest(f"Invalid backup: Backup {record['id']} already exists in the database.")
+            self.database.ring(connection, BELL)
+        return self.show(context, record["id"])
+
+    def import_catalogues(self, records: Sequence[Document]) -> list[str]:
+        """Queue the import of the backups *records*, as ``parse_backup_record`` returns them, each into its own
+        project. Return the uuids of those that the database did not have."""
+        with self.database.write() as connection:
+            imported = [record["id"] for record in records if insert_imported_backup(connection, record)]
+            self.database.ring(connection, BELL)
+        return imported
+
+
+def _checked_source(connection: Connection, context: Context, volume: RowMapping, snapshot_id: str | None,
+                    force: bool) -> RowMapping | None:
+    """Return the row of the snapshot; ``None`` for a backup of the volume as it is. Raises ``InvalidRequest`` unless
+    the source can be backed up."""
+    snapshot = get_visible_row(connection, snapshots, context, snapshot_id) if snapshot_id else None
+    if snapshot is not None and snapshot["volume_id"] != volume["id"]:
+        raise InvalidRequest(f"Invalid volume: Volume {volume['id']} does not match with snapshot.volume_id "
+                             f"{snapshot['volume_id']}.")
+    if snapshot is not None and snapshot["status"] != "available":
+        raise wrong_status(snapshots, snapshot, ("available",))
+    if snapshot is None and volume["status"] not in ("available", "in-use"):
+        raise wrong_status(volumes, volume, ("available", "in-use"))
+    if snapshot is None and volume["status"] == "in-use" and not force:
+        raise InvalidRequest("Invalid volume: Backing up an in-use volume must use the force flag.")
+    if volume["encryption_key_id"]:
+        raise InvalidRequest(f"Invalid volume: Volume {volume['id']} is encrypted and cannot be backed up: without its "
+                             "key nobody could read the backup. In a server, copy its content to another volume.")
+    return snapshot
+
+
+def _check_directory(volume: RowMapping, pools: Sequence[PoolOnHost]) -> None:
+    """Raise ``InvalidRequest`` if the volume's host has no backup directory. A host that has not reported its pools is
+    asked later."""
+    reported = [pool for pool in pools if pool.host == volume["host"]]
+    if reported and all(pool.kind != "backup" for pool in reported):
+        raise InvalidRequest(f"Invalid volume: The host of volume {volume['id']} has no backup directory. An operator "
+                             "sets backup_directory in the settings of its agent.")
+
+
+def _latest_backup(connection: Connection, volume: RowMapping, snapshot: RowMapping | None) -> RowMapping:
+    """Return the backup that an incremental backup of the volume continues: the latest one, for a snapshot the latest
+    before it. Raises ``InvalidRequest`` if there is none, or if it is not available."""
+    before = [] if snapshot is None else [backups.c.data_timestamp < snapshot["created_at"]]
+    row = connection.execute(select(backups).where(
+        backups.c.volume_id == volume["id"], backups.c.project_id == volume["project_id"], *before).order_by(
+            backups.c.data_timestamp.desc(), backups.c.created_at.desc()).limit(1).with_for_update()).mappings().first()
+    if row is None:
+        raise InvalidRequest("Invalid backup: No backups available to do an incremental backup.")
+    if row["status"] != "available":
+        raise InvalidRequest("Invalid backup: The parent backup must be available for incremental backup; backup "
+                             f"{row['id']} is {row['status']}.")
+    return row
+
+
+def _check_restorable(volume: RowMapping, backup: RowMapping) -> None:
+    """Raise ``InvalidRequest`` unless the backup can be restored to the volume."""
+    if volume["status"] != "available":
+        raise wrong_status(volumes, volume, ("available",))
+    if volume["size"] < backup["size"]:
+        raise InvalidRequest(f"Invalid volume: volume size {volume['size']} is too small to restore backup of size "
+                             f"{backup['size']}.")
+
+
+def parse_backup_record(record: Any) -> Document:
+    """Return the columns of a backup from a record of ``export_record``, or from the facts of a catalogue. Raises
+    ``ValueError`` saying what is wrong."""
+    if not isinstance(record, dict):
+        raise ValueError("it is no JSON object")  # noqa: TRY004 - the content is wrong, not the call
+    texts, optional = ("id", "volume_id", "data_timestamp"), (
+        "name", "description", "snapshot_id", "parent_id", "target_id", "container", "checksum", "volume_type",
+        "project_id", "user_id", "created_at")
+    columns: Document = {name: record.get(name) for name in (*texts, *optional, "size")}
+    for name, value in columns.items():
+        if name == "size" and not (isinstance(value, int) and 0 < value <= 2**20):
+            raise ValueError("size must be a number of GiB")
+        if name != "size" and not (isinstance(value, str) and len(value) <= 255) and not (
+                value is None and name in optional):
+            raise ValueError(f"{name} must be a text")
+    for name in ("id", "volume_id", "snapshot_id", "parent_id", "target_id"):
+        if columns[name] is not None:
+            columns[name] = str(uuid.UUID(columns[name]))
+    columns["bootable"] = record.get("bootable") is True
+    columns["object_count"] = record["object_count"] if isinstance(record.get("object_count"), int) else 0
+    for name in ("metadata", "image_metadata"):
+        value = record.get(name) or {}
+        if not isinstance(value, dict) or not all(isinstance(text, str) for text in value.values()):
+            raise ValueError(f"{name} must be an object of texts")
+        columns[name] = value
+    return columns
+
+
+def catalogue_record(catalogue: Any) -> Document:
+    """Return the columns of a backup from its catalogue, the file ``backup.json`` in the backup directory. Raises
+    ``ValueError`` saying what is wrong, also for a backup that was made without a cloud."""
+    facts = catalogue.get("record") if isinstance(catalogue, dict) else None
+    if not isinstance(facts, dict) or not isinstance(facts.get("project_id"), str):
+        reason = "it names no project, because it was made without a cloud, or it is no catalogue"
+        raise ValueError(reason)  # noqa: TRY004 - the content is wrong, not the call
+    size, target = catalogue.get("size"), catalogue.get("target")
+    return parse_backup_record({
+        **facts, "id": catalogue.get("id"), "parent_id": catalogue.get("parent"),
+        "size": -(-size // GIB) if isinstance(size, int) else None, "checksum": catalogue.get("checksum"),
+        "object_count": catalogue.get("stored_chunks"),
+        "target_id": pool_id_of(target) if isinstance(target, str) else None})
+
+
+def insert_imported_backup(connection: Connection, record: Document) -> bool:
+    """Insert a backup that a host adopts later. Return ``False`` if the database has it already."""
+    if connection.execute(select(func.count()).select_from(backups).where(backups.c.id == record["id"])).scalar():
+        return False
+    connection.execute(insert(backups).values(**{
+        **record, "status": "creating", "task": "import", "host": None, "project_id": record["project_id"] or "",
+        "user_id": record["user_id"] or "", "created_at": record["created_at"] or utc_now(), "updated_at": utc_now()}))
+    return True
