@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """The control plane's subcommands of ``magnetar``: serve, api, conductor, audit, db, upgrade, cell, config, policy,
-host, balance, machine-type, image-property."""
+host, balance, backup, machine-type, image-property."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 from magnetar_core.errors import InvalidField, MagnetarError
 
 from . import (
+    backup_commands,
     balance_commands,
     fence_commands,
     hardware_commands,
@@ -70,6 +71,7 @@ def subcommands(commands: Commands) -> None:
     balance_commands.add_balance_command(_add_command, commands)
     policy_command.add_policy_commands(_add_command, partial(_add_group, commands))
     hardware_commands.add_hardware_commands(_add_command, partial(_add_group, commands))
+    backup_commands.add_backup_commands(_add_command, partial(_add_group, commands))
 
 
 def _add_database_commands(commands: Commands) -> None:

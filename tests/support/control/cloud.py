@@ -214,9 +214,10 @@ class Cloud:
                  folder / "agent.sock"]
         if self.links:
             words += ["--config", folder / "agent.yml"]
-        if self.shares:
-            (folder / "shares.yml").write_text(json.dumps({"shares": self.shares}))
-            words += ["--config", folder / "shares.yml"]
+        more = {**({"shares": self.shares} if self.shares else {}), **({} if self.links else self.agent_settings)}
+        if more:
+            (folder / "more.yml").write_text(json.dumps(more))
+            words += ["--config", folder / "more.yml"]
         with (folder / "log").open("ab") as log:
             self.agents[name] = subprocess.Popen(words, stdout=log, stderr=log, env={**os.environ})
 
