@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
+from magnetar_agent.reconcile.task import NotRemovable
 from magnetar_agent.volumes import (
     backup_files,
     backups,
@@ -18,7 +19,7 @@ from magnetar_agent.volumes import (
     is_content_complete,
     round_up_gib,
 )
-from magnetar_core.errors import Conflict, InUse, InvalidField, MagnetarError
+from magnetar_core.errors import Conflict, InvalidField, MagnetarError
 from magnetar_core.fields import SHOW
 from magnetar_core.kinds import VolumeBackup
 from magnetar_core.plan import Step
@@ -63,14 +64,6 @@ class BackupDriver(DocumentDriver):
                 raise InvalidField("parent", f"must be a complete backup of this host's backup directory. "
                                              f"{error.message.rstrip('.')}", completed["parent"]) from None
         return completed
-
-    def release(self, host: LocalHost, document: Document) -> None:
-        """Raise ``InUse`` while incremental backups need this one."""
-        target = backups.find_backup_target(host)
-        users = backup_files.dependent_backups(target.folder, document.id) if target else []
-        if users:
-            raise InUse(f"Backup {document.name!r} is the parent of {', '.join(users)}. Delete these first.",
-                        users=users)
 
     def observe(self, host: LocalHost, document: Document, snapshot: Any = None) -> Fields | None:
         """Return the document's fields, and whether the backup is complete (``made``) and exists (``there``)."""
@@ -162,6 +155,13 @@ def _make(task: Task) -> None:
 
 
 def _drop(task: Task) -> None:
-    """Remove the backup's files, unless none were begun."""
-    if {"made", "begun"} & task.document.state.keys():
-        backup_files.remove_backup(backups.usable_target(task.host).folder, task.document.id)
+    """Remove the backup's files, unless none were begun. Raises ``NotRemovable`` while incremental backups need it. The
+    directory is searched for them here and not in ``release``, because a network file system may hang."""
+    document = task.document
+    if not {"made", "begun"} & document.state.keys():
+        return
+    directory = backups.usable_target(task.host).folder
+    if users := backup_files.dependent_backups(directory, document.id):
+        raise NotRemovable(f"Backup {document.name!r} is the parent of {', '.join(users)}. Delete these first.",
+                           users=users)
+    backup_files.remove_backup(directory, document.id)

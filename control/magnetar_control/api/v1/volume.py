@@ -186,7 +186,7 @@ class CloudVolumes(Stored):
             "metadata": {name: value for name, value in row["metadata"].items() if name != "readonly"},
             "multiattach": row["multiattach"], "bootable": row["bootable"],
             "status": STATUS.get(row["status"], "in-use" if attachments else "error" if "error" in row["status"]
-                                 else "creating"),
+                                 else "available" if row["status"] == "backing-up" else "creating"),
             "attachments": [{"id": user["id"], "server": user["server_id"], "server_name": "",
                              "device": (user["device"] or "").rpartition("/")[2]} for user in attachments],
             "shared": False, "host": (row["host"] or "") if caller.context.is_admin else ""}

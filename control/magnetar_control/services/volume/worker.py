@@ -12,7 +12,7 @@ import contextlib
 import logging
 import threading
 import uuid
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -84,10 +84,14 @@ class Worker:
         self._over = threading.Event()
         self._threads: list[threading.Thread] = []
 
-    def start(self, threads: int = 4) -> None:
-        """Start *threads* threads that do tasks, also those of processes that died."""
-        self._threads = [threading.Thread(target=self._run, args=(SELDOM if number else LOOK,), daemon=True,
-                                          name=f"volumes {number}") for number in range(threads)]
+    def start(self, threads: int = 4, backup_threads: int = 2) -> None:
+        """Start *threads* threads that do tasks, also those of processes that died, and *backup_threads* threads for
+        the tasks of backups, which may take hours."""
+        self._threads = [threading.Thread(target=self._run, args=(SELDOM if number else LOOK, tables), daemon=True,
+                                          name=f"{name} {number}")
+                         for name, count, tables in (("volumes", threads, (volumes, snapshots)),
+                                                     ("backups", backup_threads, (backups,)))
+                         for number in range(count)]
         for thread in self._threads:
             thread.start()
 
@@ -104,14 +108,14 @@ class Worker:
         if not self._over.is_set():
             self.database.bell.wait_for_ring(BELL, bell_count, limit)
 
-    def _run(self, look: float) -> None:
+    def _run(self, look: float, tables: Sequence[Table]) -> None:
         changes, has_tasks = ChangeCheck(self.database, QUIET), True
         while not self._over.is_set():
             bell_count = self.database.bell.count(BELL)
             try:
                 if not (changes.may_have_changed() or has_tasks):
                     self.rest(bell_count, look)
-                elif not self.step():
+                elif not self.step(tables=tables):
                     has_tasks = self._has_tasks()
                     self.rest(bell_count, look)
                 else:
@@ -125,9 +129,9 @@ class Worker:
         with self.database.read() as connection:
             return bool(connection.execute(_HAS_TASKS).scalar())
 
-    def step(self, id: str | None = None) -> bool:
-        """Do one task (of the volume *id*, if given). Return whether there was one."""
-        for table in (volumes,) if id else _TABLES:
+    def step(self, id: str | None = None, tables: Sequence[Table] = _TABLES) -> bool:
+        """Do one task of the *tables* (of the volume *id*, if given). Return whether there was one."""
+        for table in (volumes,) if id else tables:
             row = self._take(table, id)
             if row is not None:
                 self._do(table, row)

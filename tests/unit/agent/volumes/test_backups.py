@@ -16,7 +16,7 @@ import pytest
 
 from magnetar_agent.settings import AgentSettings
 from magnetar_agent.volumes import backup_files, pool_reports
-from magnetar_core.errors import Cancelled, Conflict, InUse, InvalidField, InvalidSettings, MagnetarError, NoSpace
+from magnetar_core.errors import Cancelled, Conflict, InvalidField, InvalidSettings, MagnetarError, NoSpace
 from magnetar_core.operations import Operation
 from tests.unit.agent.conftest import Host
 
@@ -110,7 +110,7 @@ def test_an_incremental_backup_stores_what_changed(host: Host) -> None:
     assert [read(host, at) for at in (0, 5, 9, 11)] == [b"two ", b"same", bytes(4), b"more"]
     restore(host, first["id"])
     assert [read(host, at) for at in (0, 5, 9, 11)] == [b"one ", b"same", b"gone", bytes(4)]
-    with pytest.raises(InUse, match=f"parent of {second['id']}. Delete these first"):
+    with pytest.raises(Conflict, match=f"parent of {second['id']}. Delete these first"):
         host.ensure("volume_backup", "b1", None)
     for name in ("b3", "b2", "b1"):
         host.ensure("volume_backup", name, None)
@@ -261,7 +261,7 @@ def test_a_backup_that_lies_there_is_adopted(host: Host) -> None:
     absent = str(uuid.uuid4())
     with pytest.raises(InvalidField, match=f"There is no backup {absent} in "):
         host.ensure("volume_backup", absent, {"name": "none"})
-    with pytest.raises(InUse):
+    with pytest.raises(Conflict):
         host.ensure("volume_backup", first["id"], None)
     written(host, at0=b"new ")
     restore(host, second["id"])

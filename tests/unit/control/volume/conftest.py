@@ -70,8 +70,8 @@ class Cloud:
         self.root, self.agents, self.up = root, Agents(timeout=20), {"kvm1"}
         socket_ = root / "agent.sock"
         self.endpoint = f"unix:{socket_}"
-        self.agent = Agent(AgentSettings(state_dir=root / "state", socket=socket_, image_paths=(root,), grace=0.1),
-                           FakeHypervisor(root / "libvirt"))
+        self.agent = Agent(AgentSettings(state_dir=root / "state", socket=socket_, image_paths=(root,), grace=0.1,
+                                         backup_directory=root / "backups"), FakeHypervisor(root / "libvirt"))
         listening = socket.socket(socket.AF_UNIX)
         listening.bind(str(socket_))
         listening.listen()

@@ -3,6 +3,9 @@
 
 from __future__ import annotations
 
+import base64
+import json
+import uuid
 from typing import Any
 
 import pytest
@@ -17,10 +20,10 @@ from .conftest import work
 pytestmark = pytest.mark.slow
 ROWS = answers.rows("volume")
 #: The oldest microversion, those at and before which fields came, and the newest.
-MINORS = (0, 6, 7, 12, 13, 14, 21, 27, 36, 41, 44, 48, 49, 55, 57, 61, 62, 63, 64, 65, MOST[1])
+MINORS = (0, 6, 7, 12, 13, 14, 17, 18, 21, 27, 36, 41, 42, 43, 44, 48, 49, 55, 56, 57, 61, 62, 63, 64, 65, MOST[1])
 SERVERS = ("0d0b3c1e-8f5c-4c3a-9b53-1d0b5f1f5f11", "0d0b3c1e-8f5c-4c3a-9b53-1d0b5f1f5f12")
 #: Lists that administrators ask of all projects.
-LISTS = ("volumes", "snapshots", "attachments", "volume-transfers")
+LISTS = ("volumes", "snapshots", "attachments", "volume-transfers", "backups")
 #: What always refuses, and why: there is no such thing here.
 REFUSED = frozenset((one.method, f"/v3/{one.path}") for one in none.absent_volume_routes())
 
@@ -39,6 +42,11 @@ def made(ask: Asker, service: Any) -> dict[str, str]:
     body = {"transfer": {"volume_id": found["offered"]}}
     transfer = ask("POST", "/v3/volume-transfers", body)["transfer"]
     found |= {"transfer": transfer["id"], "auth_key": transfer["auth_key"]}
+    found["backup"] = ask("POST", "/v3/backups", {"backup": {"volume_id": found["volume"]}})["backup"]["id"]
+    work(service)
+    exported = admin("GET", f"/v3/backups/{found['backup']}/export_record")["backup-record"]["backup_url"]
+    record = {**json.loads(base64.b64decode(exported)), "id": str(uuid.uuid4())}
+    found["record"] = base64.b64encode(json.dumps(record).encode()).decode()
     for name, public in (("type", True), ("private", False), ("encrypted", True)):
         body = {"volume_type": {"name": name, "os-volume-type-access:is_public": public}}
         found[name] = admin("POST", "/v3/types", body)["volume_type"]["id"]

@@ -23,12 +23,10 @@ from .conftest import IMAGE, work
 ABSENT = str(uuid.uuid4())
 
 
-@pytest.fixture(autouse=True)
+@pytest.fixture
 def directory(cloud):
     """The backup directory of the host."""
-    path = cloud.root / "backups"
-    cloud.agent.host.settings = dataclasses.replace(cloud.agent.host.settings, backup_directory=path)
-    return path
+    return cloud.root / "backups"
 
 
 def volume(ask, service, size=1, **fields):

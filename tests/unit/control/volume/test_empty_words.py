@@ -131,12 +131,12 @@ def test_a_quota_below_what_is_there(ask):
     admin("PUT", path, {"quota_set": {"volumes": 0}}, 200)
 
 
-def test_quotas_of_what_does_not_exist_are_kept(ask):
-    """Clients set all quotas at once, compare what they set, and read the limits."""
+def test_quotas_of_groups_are_kept_and_those_of_backups_limit(ask):
+    """Clients set all quotas at once, compare what they set, and read the limits. Quotas of groups limit nothing."""
     admin, path, wish = ask.as_(ADMIN), "/v3/os-quota-sets/red", {"backups": 5, "backup_gigabytes": "-1", "groups": 10}
     for at in (path, "/v3/os-quota-class-sets/default"):
         noun = "quota_set" if at == path else "quota_class_set"
-        assert [admin("GET", at)[noun][name] for name in wish] == [0, 0, 0]
+        assert [admin("GET", at)[noun][name] for name in wish] == [10, 1000, 0]
         for shown in (admin("PUT", at, {noun: wish}, 200), admin("GET", at)):
             assert [shown[noun][name] for name in wish] == [5, -1, 10]
     limits = ask("GET", "/v3/limits")["limits"]["absolute"]
@@ -246,7 +246,7 @@ def test_who_sees_an_image_is_said_from_3_1_on(ask, service):
 
 
 @pytest.mark.parametrize("path", [
-    "backups", "groups", "groups/action", "group_snapshots", "group_types", "consistencygroups", "cgsnapshots",
+    "groups", "groups/action", "group_snapshots", "group_types", "consistencygroups", "cgsnapshots",
     "consistencygroups/create_from_src", "manageable_volumes", "qos-specs", "manageable_snapshots"])
 def test_what_there_is_none_of_says_why(ask, path):
     refused(ask, "POST", f"/v3/{path}", {"backup": {}}, "mbedded volumes")
