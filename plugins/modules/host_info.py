@@ -90,11 +90,11 @@ hosts:
     disk_gb_free: {description: Free GiB of it., type: int, sample: 700}
     local_disks: {description: '{format, pool, reason}: format and pool of new servers'' disks, or the reason for
           none.', type: dict, sample: {format: qcow2, pool: '', reason: ''}}
-    pools: {description: 'Pools of volumes, by name: {name, kind, identity (the same on each host that reaches
-          it; null until it was read), shared (whether other hosts can reach it), total_gb, free_gb, state
-          (C(up), C(down)), reason (why it is down)}.', type: raw, sample: [{name: ceph, kind: rbd, shared: true,
-            total_gb: 9000, free_gb: 7200, identity: 'rbd:5d1c6a8e-0f0b-4f5a-9d3e-6a1f0c2b7e44/volumes', state: up,
-            reason: ''}]}
+    pools: {description: 'Pools of volumes, and the backup directory (of the kind C(backup)), by name:
+          {name, kind, identity (the same on each host that reaches it; null until it was read), shared
+          (whether other hosts can reach it), total_gb, free_gb, state (C(up), C(down)), reason (why it
+          is down)}.', type: raw, sample: [{name: ceph, kind: rbd, shared: true, total_gb: 9000, free_gb: 7200,
+            identity: 'rbd:5d1c6a8e-0f0b-4f5a-9d3e-6a1f0c2b7e44/volumes', state: up, reason: ''}]}
     injection: {description: '{partition, reason}: partition for file injection (inject_partition), or the reason for
           none.', type: dict, sample: {partition: -1, reason: ''}}
     image_cache_gb: {description: GiB of it that a cloud reserves for images., type: int, sample: 12}

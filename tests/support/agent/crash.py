@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -25,6 +25,10 @@ CHANGES = ("discard_save", "define", "undefine", "start", "shutdown", "destroy",
 RBD_CHANGES = ("make", "clone", "grow", "remove", "protect", "remove_base")
 
 
+#: A module or class, and the names of its functions that change something.
+Changes = tuple[Any, tuple[str, ...]]
+
+
 class Dead(BaseException):
     """The agent's process has ended. No code catches this exception."""
 
@@ -33,9 +37,11 @@ class Reaper:
     """Patches that end the agent at the change after *lives* changes: with *late* after that change is made, otherwise
     before."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, lives: int, late: bool) -> None:
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, lives: int, late: bool,
+                 more: Sequence[Changes] = ()) -> None:
         self.lives, self.late, self.dead, self.armed = lives, late, False, True
-        for owner, names in ((FakeHypervisor, CHANGES), (FakeRbdPool, RBD_CHANGES), (Documents, ("write", "remove")),
+        for owner, names in (*more, (FakeHypervisor, CHANGES), (FakeRbdPool, RBD_CHANGES),
+                             (Documents, ("write", "remove")),
                              (ImageStore, ("commit",)), (_Journal, ("begin", "end")), (agent_task, ("flush_file",))):
             for name in names:
                 monkeypatch.setattr(owner, name, self._wrapped(getattr(owner, name)))
@@ -62,13 +68,13 @@ class Reaper:
 class Life:
     """The life of an agent on the started *host* that ends after *number* further changes."""
 
-    def __init__(self, host: Host, number: int, late: bool) -> None:
-        self.host, self.number, self.late, self.survived = host, number, late, False
+    def __init__(self, host: Host, number: int, late: bool, more: Sequence[Changes] = ()) -> None:
+        self.host, self.number, self.late, self.more, self.survived = host, number, late, more, False
 
     def ends_in(self, act: Callable[..., Any], *args: Any, **more: Any) -> None:
         """Call *act* until the agent dies, or *act* returns (``survived``)."""
         with pytest.MonkeyPatch.context() as patch:
-            reaper = Reaper(patch, self.number, self.late)
+            reaper = Reaper(patch, self.number, self.late, self.more)
             with suppress(Dead):
                 act(*args, **more)
                 self.survived = True
@@ -76,14 +82,15 @@ class Life:
 
 
 def lives(folder: Path, late: bool, more_than: int = 1, most: int = 40,
-          prepared: Callable[[Host], object] = lambda _host: None, **settings: Any) -> Iterator[Life]:
+          prepared: Callable[[Host], object] = lambda _host: None, more: Sequence[Changes] = (),
+          **settings: Any) -> Iterator[Life]:
     """Yield agents on new hosts, each of which dies one change later than the previous one, until one survives.
-    *prepared*: called with the host before its agent starts."""
+    *prepared*: called with the host before its agent starts. *more*: further changes at which it may die."""
     for number in range(most):
         host = Host(folder / str(number), **settings)
         prepared(host)
         host.start()
-        life = Life(host, number, late)
+        life = Life(host, number, late, more)
         yield life
         host.agent.close()
         if life.survived:

@@ -45,7 +45,8 @@ def _written(resource: Document) -> Document:
 
 
 def import_backup(worker: Worker, row: Row) -> Document:
-    """Have a host adopt a backup that is in its backup directory already. Raises ``Conflict`` if no host has it."""
+    """Have a host adopt a backup that is in its backup directory already. Raises ``Conflict`` if no host has it, and
+    ``Unreachable`` if no host can be asked now."""
     reasons = []
     for host in _hosts_to_ask(worker, row):
         try:
@@ -53,8 +54,9 @@ def import_backup(worker: Worker, row: Row) -> Document:
             return {**_written(resource), "host": host}
         except REFUSALS as error:
             reasons.append(error.message)
-    raise Conflict(f"No host that is up has backup {row['id']} in its backup directory. "
-                   f"{reasons[-1] if reasons else 'No host has a backup directory.'}")
+    if not reasons:
+        raise Unreachable("No host with a backup directory is up.")
+    raise Conflict(f"No host that is up has backup {row['id']} in its backup directory. {reasons[-1]}")
 
 
 def _hosts_to_ask(worker: Worker, row: Row) -> Iterator[str]:

@@ -69,9 +69,9 @@ class Host(Kind):
     local_disks = Field(Value(), "{format, pool, reason}: format and pool of new servers' disks, or the reason for "
                         "none.",
                         on=READ, sample={"format": "qcow2", "pool": "", "reason": ""})
-    pools = Field(Value(), "Pools of volumes, by name: {name, kind, identity (the same on each host that reaches it; "
-                  "null until it was read), shared (whether other hosts can reach it), total_gb, free_gb, state "
-                  "(V(up), V(down)), reason (why it is down)}.", on=READ,
+    pools = Field(Value(), "Pools of volumes, and the backup directory (of the kind V(backup)), by name: {name, kind, "
+                  "identity (the same on each host that reaches it; null until it was read), shared (whether other "
+                  "hosts can reach it), total_gb, free_gb, state (V(up), V(down)), reason (why it is down)}.", on=READ,
                   sample=[{"name": "ceph", "kind": "rbd", "shared": True, "total_gb": 9000, "free_gb": 7200,
                            "identity": "rbd:5d1c6a8e-0f0b-4f5a-9d3e-6a1f0c2b7e44/volumes", "state": "up",
                            "reason": ""}])

@@ -18,6 +18,7 @@ from magnetar_agent.settings import AgentSettings
 from magnetar_agent.volumes import backup_files, pool_reports
 from magnetar_core.errors import Cancelled, Conflict, InvalidField, InvalidSettings, MagnetarError, NoSpace
 from magnetar_core.operations import Operation
+from tests.support.agent.crash import lives
 from tests.unit.agent.conftest import Host
 
 MIB = 1 << 20
@@ -66,7 +67,8 @@ def restore(host: Host, backup_id: str, name: str = "data", request: str = "", *
 
 
 def folders(host: Host) -> set[str]:
-    return {path.name for path in (host.root / "backups").iterdir()}
+    folder = host.root / "backups"
+    return {path.name for path in folder.iterdir()} if folder.exists() else set()
 
 
 def temporary(host: Host) -> list[Path]:
@@ -235,6 +237,40 @@ def test_a_restore_that_dies_is_repeated(host: Host, monkeypatch: pytest.MonkeyP
     host.restart()
     assert restore(host, made["id"], request=asked)["status"] == "available"
     assert read(host, 0) == b"one " and not temporary(host)
+
+
+@pytest.mark.parametrize("late", [False, True], ids=["before", "after"])
+def test_the_agent_may_die_at_each_change(tmp_path: Path, late: bool) -> None:
+    """Of a full and an incremental backup, a restore and a removal, each repeated by the next agent."""
+    def story(host: Host) -> None:
+        first = backup(host, "b1")
+        backup(host, "b2", parent=first["id"])
+        written(host, at0=b"new ")
+        restore(host, first["id"], request="one")
+        host.ensure("volume_backup", "b2", None)
+
+    def prepared(host: Host) -> None:
+        host.settings["backup_directory"] = host.root / "backups"
+        host.agent.host.settings = dataclasses.replace(host.agent.host.settings, **host.settings)
+
+    for life in lives(tmp_path, late, most=80, prepared=prepared, more=(
+            (backup_files, ("write_atomically", "sync_folder", "_write_chunks", "_opened")), (shutil, ("rmtree",)),
+            (Path, ("rename", "mkdir")))):
+        host = life.host
+        volume(host)
+        written(host, at0=b"one ")
+        life.ends_in(story, host)
+        host.restart()
+        known = {one.id for one in host.agent.host.documents.list("volume_backup")}
+        assert {name.partition(".")[0] for name in folders(host)} <= known
+        first = backup(host, "b1")
+        restore(host, first["id"], request="one")
+        assert read(host, 0) == b"one "
+        second = backup(host, "b2", parent=first["id"])
+        assert folders(host) == {first["id"], second["id"]} and not temporary(host)
+        for name in ("b2", "b1"):
+            host.ensure("volume_backup", name, None)
+        assert not folders(host)
 
 
 def test_a_cancelled_backup_leaves_nothing(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
