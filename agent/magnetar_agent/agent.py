@@ -31,7 +31,7 @@ from magnetar_agent.servers import resolve
 from magnetar_agent.servers.admin_password import AdminPasswords
 from magnetar_agent.servers.disks import own_disks
 from magnetar_agent.servers.nics import addresses
-from magnetar_agent.volumes import exports, remote
+from magnetar_agent.volumes import exports, moving, remote
 from magnetar_core.ensure import Permissions
 from magnetar_core.kinds import Server
 
@@ -89,6 +89,7 @@ class Agent(ManagedHost):
         self.host.hypervisor.on_event(self.host.count_reboot)
         self.power_sync.hold()
         self.port_security.start()
+        moving.settle_pivots(self.host)
         exports.resume_exports(self.host)
         remote.reopen_sockets(self.host)
         target.resume_migrations(self.host)

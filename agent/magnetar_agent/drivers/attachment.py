@@ -15,7 +15,7 @@ from magnetar_agent.host.storage import Disk
 from magnetar_agent.migrations import ARRIVING, refuse_while_it_moves
 from magnetar_agent.reconcile.documents import Document
 from magnetar_agent.servers import domains_of_server, rescue, spec
-from magnetar_agent.volumes import attaching, holders_of_volume, is_content_complete, remote, swapping
+from magnetar_agent.volumes import attaching, content, holders_of_volume, is_content_complete, remote, swapping
 from magnetar_core.errors import Conflict, InvalidField, MagnetarError, Unreachable
 from magnetar_core.fields import SHOW
 from magnetar_core.hardware.architectures import check_bus
@@ -112,6 +112,10 @@ class AttachmentDriver(DocumentDriver):
             raise Conflict("The volume is being swapped for another one. Wait until that has ended, or cancel its "
                            "operation.")
         refuse_while_it_moves(host, host.documents.get("server", document.want["server"]))
+        volume = host.documents.get("volume", document.want["volume"])
+        server = host.documents.get("server", document.want["server"])
+        if volume and server and not server.deleting:
+            content.refuse_while_moving(volume)
         if document.state.get(ARRIVING):
             raise Conflict(f"The server of the volume is on its way to this host (migration {document.state[ARRIVING]}"
                            "). Wait until it has arrived.")

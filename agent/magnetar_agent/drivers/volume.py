@@ -25,6 +25,7 @@ from magnetar_agent.volumes import (
     holders_of_volume,
     is_content_complete,
     keys,
+    moving,
     pools,
     reimaging,
     round_up_gib,
@@ -53,7 +54,8 @@ class VolumeDriver(DocumentDriver):
 
     def __init__(self) -> None:
         super().__init__(Volume)
-        self.verbs: Mapping[str, Verb] = {"make": _make, "reimage": _reimage, "grow": _grow, "drop": _drop}
+        self.verbs: Mapping[str, Verb] = {"make": _make, "reimage": _reimage, "grow": _grow, "drop": _drop,
+                                             "move": moving.move_content}
 
     def complete(self, host: LocalHost, want: Fields, document: Document | None) -> Fields:
         """Return *want* with the uuid of its source, and with format, size and sealed key."""
@@ -72,6 +74,7 @@ class VolumeDriver(DocumentDriver):
         least = resolve_volume_source(host, completed, document)
         new_size = reimaging.complete_reimage(host, completed, document)
         _encryption(host, completed, document, hidden)
+        moving.complete_move(host, completed, document)
         if document is None or not is_content_complete(document) or new_size:
             pool.check_usable()
             completed["size"] = _size(completed.get("size"), new_size or least)
@@ -109,8 +112,10 @@ class VolumeDriver(DocumentDriver):
 
     def observe(self, host: LocalHost, document: Document, snapshot: Any = None) -> Fields | None:
         """Return the document's fields; whether the content is complete (``made``), whether it exists (``there``) and
-        its size (``bytes``); and ``reimaged``: the last finished ``reimage`` in the document's state."""
+        its size (``bytes``); and of the document's state, ``reimaged``: the last finished ``reimage``, and ``moving``:
+        the other pool of a move."""
         return {**document.want, **_content(host, document, document.want["pool"]),
+                **({content.MOVING: document.state[content.MOVING]} if content.MOVING in document.state else {}),
                 "reimaged": document.state.get("reimaged")}
 
     def plan(self, want: Fields | None, have: Fields | None) -> Iterator[Step]:
@@ -188,7 +193,7 @@ def plan_volume(want: Fields | None, have: Fields | None) -> Iterator[Step]:
         yield Step("make", "make the content")
     elif reimaging.is_asked(want, have):
         yield Step("reimage", "make the content again")
-    elif not have["there"]:
+    elif not have["there"] and not have.get("moving"):
         raise Conflict(f"The content of {want['name']!r} is gone from the host{have.get('why') or ''}. Restore it, or "
                        "delete this and make it again.")
     elif "size" in want and want["size"] * GIB < have["bytes"]:
@@ -197,18 +202,22 @@ def plan_volume(want: Fields | None, have: Fields | None) -> Iterator[Step]:
                         "Make a smaller one and copy what is needed.", fields=["size"])
     elif "size" in want and want["size"] * GIB > have["bytes"]:
         yield Step("grow", f"grow it to {want['size']} GiB")
+    if want is not None and (want.get("move_to") or (have or {}).get("moving")):
+        yield Step("move", f"move the content to pool {want.get('move_to') or want['pool']}")
 
 
 def resolve_volume_source(host: LocalHost, completed: Fields, document: Document | None) -> int:
     """Replace the source in *completed* by the source's uuid; return the source's size in bytes, 0 for an empty volume.
     """
-    source_fields = [name for name in content.SOURCES if completed.get(name) is not None]
+    source_fields = [name for name in (*content.SOURCES, "remote_source") if completed.get(name) is not None]
     if len(source_fields) > 1:
         raise InvalidField(source_fields[1],
                            f"cannot be combined with {source_fields[0]}; a volume is made from one of them")
     if not source_fields:
         return 0
     (field,) = source_fields
+    if field == "remote_source":
+        return int(completed[field]["size"]) * GIB
     old = document.want.get(field) if document else None
     if document and old and completed[field] in (old, document.state.get("source_name")):
         completed[field] = old
@@ -276,6 +285,8 @@ def _make(task: Task) -> None:
     origin = host.documents.get(content.SOURCES[field], named) if field in content.SOURCES else None
     notes = {"source_name": origin.name, "bootable": field == "image" or bool(
         origin.state.get("bootable"))} if origin else {}
+    if remote_source := want.get("remote_source"):
+        notes["bootable"] = remote_source["bootable"]
     if want["format"] == keys.LUKS and keys.SEALED not in task.document.state:
         drawn = (origin and origin.state.get(keys.SEALED)) or want.get("key") or keys.seal_key(host, keys.draw_key())
         notes[keys.SEALED] = drawn
@@ -284,7 +295,9 @@ def _make(task: Task) -> None:
     if renewed and not pool.atomic:
         pool.remove(id)  # so that no old content remains readable
     if renewed or not (pool.atomic and pool.has(id)):
-        if field:
+        if want.get("remote_source") and not field:
+            copying.from_export(task, pool, size, want["format"])
+        elif field:
             COPIES[field](task, pool, size, want["format"], named)
         else:
             pool.make(id, want["format"], size, keys.document_key(host, task.document))
@@ -387,4 +400,6 @@ def _running(host: LocalHost, document: Document) -> list[tuple[str, str]]:
 
 def _drop(task: Task) -> None:
     """Remove the content of the volume or snapshot."""
+    if source := task.document.want.get("remote_source"):
+        copying.close_source(task.host, source["export"])
     content.remove_volume_content(task.host, task.document)

@@ -18,6 +18,10 @@ if TYPE_CHECKING:
     from magnetar_agent.host.storage import Export, NetworkSource
 
 
+#: Disks that the fakes of this process serve, by the name of the export.
+_EVERYWHERE: dict[str, Disk] = {}
+
+
 class Exports(State):
     """The methods of ``LocalHypervisor`` for disks served to other hosts."""
 
@@ -62,7 +66,10 @@ class Exports(State):
         for export, _server in (self._served or {}).values():
             if export.socket == remote.socket:
                 return export.disk
-        raise HypervisorError(f"The disk {remote} cannot be reached: nobody serves it.")
+        name = _greeting(remote.socket).partition(" ")[0]
+        if name != remote.name or name not in _EVERYWHERE:
+            raise HypervisorError(f"The disk {remote} cannot be reached: nobody serves it.")
+        return _EVERYWHERE[name]
 
     def _unlocked(self, path: Path) -> None:
         """Raise ``HypervisorError`` if an export locks the file at *path*, as qemu-nbd does. An export that serves an
@@ -86,6 +93,7 @@ class _Server:
 
     def __init__(self, export: Export) -> None:
         self.export = export
+        _EVERYWHERE[export.name] = export.disk
         self._clients: list[socket.socket] = []
         export.socket.unlink(missing_ok=True)
         self._listener = _socket()
@@ -111,6 +119,15 @@ class _Server:
             self._clients.append(sock)
             with contextlib.suppress(OSError):  # it has disconnected already
                 sock.sendall(words)
+
+
+def _greeting(path: Path | None) -> str:
+    """Return the line that the server behind the socket at *path* sends; empty if none answers."""
+    with _socket() as client, contextlib.suppress(OSError):
+        client.settimeout(5)
+        client.connect(str(path))
+        return client.makefile().readline()
+    return ""
 
 
 def _socket() -> socket.socket:

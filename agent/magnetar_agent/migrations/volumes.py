@@ -45,6 +45,8 @@ def check_attachments(host: LocalHost, server: Document, want: Fields) -> None:
         if not attachment.want.get("origin") and volume is None:
             raise Conflict(
                 f"The volume {attachment.want['volume']} of server {server.name!r} is gone. Detach it first.")
+        if volume:
+            content.refuse_while_moving(volume)
         if volume and want["type"] == "live":
             content.refuse_encrypted(volume, f"server {server.name!r} does not leave this host while it runs. Ask for "
                                              "type cold, or detach the volume first")

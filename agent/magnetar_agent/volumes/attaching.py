@@ -83,7 +83,11 @@ def disk_serial(attachment: Document) -> str:
 
 
 def refuse_while_swapped(host: LocalHost, volume: str) -> None:
-    """Raise ``Conflict`` for a volume that is currently replacing another one, or is being replaced."""
+    """Raise ``Conflict`` for a volume that is currently replacing another one or being replaced, and for a volume whose
+    content is moving to another pool."""
+    document = host.documents.get("volume", volume)
+    if document:
+        content.refuse_while_moving(document)
     for attachment in host.documents.list("volume_attachment"):
         if attachment.want.get("replaces") and volume in (attachment.want["volume"], attachment.want["replaces"]):
             raise Conflict(f"The volume {volume} is being swapped in server {server_name(host, attachment)!r} "

@@ -19,6 +19,9 @@ if TYPE_CHECKING:
 #: Fields of a volume that name its source, each with the kind of the source.
 SOURCES = {"image": "image", "source_volume": "volume", "snapshot": "volume_snapshot"}
 DISKS = ("raw", "qcow2", "iso")
+#: Note of a volume whose content moves to another pool (``moving``): {pool, format} of the other pool that may have
+#: content, and {pivoting}: the server whose QEMU is about to continue there.
+MOVING = "moving"
 
 
 def source_bytes(source: str, standing: Document | None, name: str, field: str) -> int:
@@ -49,9 +52,29 @@ def source_of(want: Fields) -> tuple[str | None, str]:
 
 def content_disk(host: LocalHost, document: Document) -> Disk:
     """Return the disk of a volume or snapshot for QEMU, with its key if the content is encrypted."""
-    pool, format = (document.want["pool"], document.want["format"]) if document.kind == "volume" else (
-        document.state["pool"], document.state["format"])
+    place = document.want if document.kind == "volume" else document.state
+    if document.kind == "volume" and is_pivoted(host, document):
+        place = document.state[MOVING]
+    pool, format = place["pool"], place["format"]
     return replace(pools.find_pool(host, pool).disk(document.id, format), key=keys.document_key(host, document))
+
+
+def is_pivoted(host: LocalHost, document: Document) -> bool:
+    """Return whether the guest uses the volume in the pool that it moves to, although the document does not say so yet:
+    a crash came between. libvirt's definition of the domain tells."""
+    note = document.state.get(MOVING) or {}
+    domain = host.hypervisor.domain(note["pivoting"]) if "pivoting" in note else None
+    if domain is None:
+        return False
+    path = pools.find_pool(host, note["pool"]).disk(document.id, note["format"]).path
+    return any(disk.path == path for disk in domain.disks)
+
+
+def refuse_while_moving(document: Document) -> None:
+    """Raise ``Conflict`` for a volume whose content moves to another pool."""
+    if document.state.get(MOVING) and document.want.get("move_to"):
+        raise Conflict(f"The content of volume {document.name!r} is moving to pool {document.want['move_to']!r}. Wait "
+                       "until that has ended, or end it.")
 
 
 def refuse_encrypted(document: Document, reason: str) -> None:
@@ -70,5 +93,8 @@ def remove_volume_content(host: LocalHost, document: Document) -> None:
     """Remove the content of a volume or snapshot, complete or not. If none was begun for this document, content of the
     same name has another owner and stays."""
     pool = document.want.get("pool") or document.state.get("pool")
+    note = document.state.get(MOVING)
+    if note:
+        pools.find_pool(host, note["pool"]).remove(document.id)
     if pool and is_content_begun(document.state):
         pools.find_pool(host, pool).remove(document.id)

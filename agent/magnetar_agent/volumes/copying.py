@@ -10,15 +10,17 @@ to copy a disk of a running server.
 
 from __future__ import annotations
 
+import shutil
 from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
 from magnetar_agent.host.storage import Disk
 from magnetar_agent.images import importing
+from magnetar_agent.link.rpc import Rpc
 from magnetar_agent.servers.quiesce import quiesced_guest
 from magnetar_core.errors import Conflict
 
-from . import attaching, attachments_of_volume, content, exports, holders_of_volume, keys
+from . import attaching, attachments_of_volume, content, exports, holders_of_volume, keys, remote
 
 if TYPE_CHECKING:
     from magnetar_agent.host.host import LocalHost
@@ -43,6 +45,30 @@ def from_snapshot(task: Task, pool: Pool, size: int, format: str, snapshot: str)
         source = _complete_source(task.host, "volume_snapshot", snapshot)
         disk, key = content.content_disk(task.host, source), keys.document_key(task.host, task.document)
         pool.fill(task.document.id, format, size, disk, task.operation.advance, key)
+
+
+def from_export(task: Task, pool: Pool, size: int, format: str) -> None:
+    """Create the content of the task's volume in *pool* from the volume of another host that ``remote_source`` names.
+    Raises ``Unreachable`` if the agent there does not answer, ``HypervisorError`` if the copy broke off."""
+    host, source = task.host, task.document.want["remote_source"]
+    id = source["export"]
+    address = remote.link_address(id, source, "remote_source.address")
+    host.links.required()
+    with Rpc(host.links.call(address, exports.HAND)) as talk:  # it is served, even if that agent was just restarted
+        talk.call("look")
+    place = exports.make_export_folder(host, id)
+    host.links.forward(address, exports.NBD, place / exports.NBD, place.stat().st_gid)
+    try:
+        pool.fill(task.document.id, format, size, exports.disk_at_socket(host, id, task.document.id),
+                  task.operation.advance, keys.document_key(host, task.document))
+    finally:
+        close_source(host, id)
+
+
+def close_source(host: LocalHost, export: str) -> None:
+    """Close the socket of a copy from another host."""
+    host.links.cut(export)
+    shutil.rmtree(exports.export_folder(host, export), ignore_errors=True)
 
 
 def from_volume(task: Task, pool: Pool, size: int, format: str, volume: str) -> None:

@@ -73,18 +73,22 @@ def export_origin(host: LocalHost, volume: Document) -> Fields:
 
 def desired_export(host: LocalHost, document: Document) -> Export | None:
     """Return the export that qemu-nbd must serve; ``None`` for a volume in a shared pool, which the other host accesses
-    directly. An encrypted volume is always exported: qemu-nbd decrypts it here, so the key stays on this host. Raises
-    ``Conflict`` if the volume is missing or is being reimaged."""
+    directly, unless it only copies the volume (``copied``). An encrypted volume is always exported: qemu-nbd decrypts it
+    here, so the key stays on this host. Raises ``Conflict`` if the volume is missing, changing, or in Ceph."""
     volume = host.documents.get("volume", document.want["volume"])
     if volume is None:
         raise Conflict(f"The volume {document.want['volume']} of the export is gone from this host.")
     if volume.state.get("renewed"):
         raise Conflict(f"The content of volume {volume.name!r} is being recreated.")
     pool = pools.find_pool(host, volume.want["pool"])
-    if pool.shared and not volume.state.get(keys.SEALED):
+    if pool.shared and not volume.state.get(keys.SEALED) and not document.want.get("copied"):
         return None
+    content.refuse_while_moving(volume)
     disk = replace(content.content_disk(host, volume), readonly=document.want["readonly"],
                    shareable=volume.want["multiattach"])
+    if disk.remote:
+        raise Conflict(f"Volume {volume.name!r} is in Ceph, which another host reads without this one. Choose a host "
+                       "that reaches Ceph.")
     return Export(document.id, volume.id, disk, export_socket(host, document.id), bool(document.state.get("stand_in")))
 
 

@@ -63,7 +63,7 @@ def check_origin(host: LocalHost, origin: Fields) -> None:
     if not origin["peer"]:
         raise InvalidField("origin.peer", "is required: the common name in the certificate of the volume's agent")
     host.links.required()
-    _address("", origin)
+    link_address("", origin)
 
 
 def open_volume_socket(host: LocalHost, attachment: Document) -> None:
@@ -73,7 +73,7 @@ def open_volume_socket(host: LocalHost, attachment: Document) -> None:
     if origin["pool"] or _is_local(host, attachment) or host.links.forwards(attachment.id):
         return
     place = exports.make_export_folder(host, attachment.id)
-    host.links.forward(_address(attachment.id, origin), exports.NBD, place / exports.NBD, place.stat().st_gid)
+    host.links.forward(link_address(attachment.id, origin), exports.NBD, place / exports.NBD, place.stat().st_gid)
 
 
 def close_volume_socket(host: LocalHost, attachment: Document) -> None:
@@ -92,7 +92,7 @@ def request_export(host: LocalHost, attachment: Document, op: str, **more: Any) 
         return {}  # no other host has a part in it
     if not attachment.want["origin"]["peer"]:
         return {}  # both hosts reach the pool, and the agent there has no TLS: it cannot be told
-    remote = _address(attachment.id, attachment.want["origin"])
+    remote = link_address(attachment.id, attachment.want["origin"])
     with Rpc(host.links.call(remote, exports.HAND)) as talk:
         return talk.call(op, **more)
 
@@ -175,10 +175,12 @@ def is_taken_over(host: LocalHost, attachment: Document) -> bool:
                 and host.documents.get("volume", attachment.want["volume"]))
 
 
-def _address(id: str, origin: Fields) -> LinkAddress:
+def link_address(id: str, origin: Fields, field: str = "origin.address") -> LinkAddress:
+    """Return where link *id* of the agent in *origin* (``peer``, ``address``) is reached. Raises ``InvalidField`` for
+    *field* if that is no address."""
     host, _colon, port = (origin.get("address") or "").rpartition(":")
     if not host or not port.isdigit():
-        raise InvalidField("origin.address", "must be host:port", origin.get("address"))
+        raise InvalidField(field, "must be host:port", origin.get("address"))
     return LinkAddress(id, origin["peer"], host.strip("[]"), int(port))
 
 

@@ -73,6 +73,7 @@ def _check_volumes(host: LocalHost, server: Document, old: Document, volume: Doc
     other = host.documents.get("volume", old.want["volume"])
     for swapped_volume in (volume, other):
         if swapped_volume is not None:
+            content.refuse_while_moving(swapped_volume)
             content.refuse_encrypted(swapped_volume, "it cannot be swapped: stop the server, and attach a copy of it "
                                      "(source_volume) in its place")
     origin = old.want.get("origin") or {}

@@ -44,6 +44,9 @@ class VolumeExport(Kind):
     peers = Field(ListOf(PEER), "Common names in the certificates of the agents that may use it: one, and two while "
                   "the server goes from one host to another.", required=True, sample=["kvm2"])
     readonly = Field(Boolean(), "Whether it may only be read.", default=False, on=FIXED, sample=False)
+    copied = Field(Boolean(), "From a cloud: whether the other host only copies the volume, which no server has. It "
+                   "is read through the network, also if both hosts reach its pool.", default=False, on=FIXED,
+                   option=False)
     volume_name = Field(Text(), "The volume's name.", on=READ, sample="data")
     origin = Field(Nullable(Value()), "Facts about the volume for the attachment on the other host.", on=READ,
                    sample=None)

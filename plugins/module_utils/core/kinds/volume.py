@@ -6,7 +6,7 @@ from __future__ import annotations
 from ..fields import FIXED, READ, Field, Kind, Record
 from ..values import Boolean, Choices, Integer, ListOf, MapOf, Nullable, Text, Uuid, Value
 from .common import REFERENCE, REQUEST, TAG, TIME, Resource
-from .export import ORIGIN
+from .export import ORIGIN, PEER
 
 #: Formats of volumes. A volume in the format ``luks`` is encrypted by QEMU with a key of the host.
 FORMATS = ("qcow2", "raw", "luks")
@@ -15,6 +15,14 @@ DISK_KEY = Nullable(Text(64, 64, "[0-9a-f]*", "must be 64 hexadecimal digits"))
 #: Name of a pool in the agent's setting ``pools``.
 POOL = Text(1, 63, r"[A-Za-z0-9][A-Za-z0-9_.\-]*", "may have letters, digits, and . - _ only")
 SIZE = Integer(1, 2**20)
+#: A volume of another host, which a new volume copies: its volume_export (``copied``), and the agent that serves it.
+REMOTE_SOURCE = Record(
+    export=Field(Uuid(), "The uuid of the volume_export.", required=True),
+    peer=Field(PEER, "Common name in the certificate of the agent that has the volume.", required=True),
+    address=Field(Text(1, 300), "host:port of that agent.", required=True),
+    size=Field(SIZE, "Size in GiB.", required=True),
+    bootable=Field(Boolean(), "Whether its content comes from an image.", default=False),
+)
 #: Cinder's status words that are reported; the last one only by a cloud.
 STATUSES = ("creating", "available", "in-use", "error", "awaiting-transfer")
 
@@ -63,6 +71,12 @@ class Volume(Resource):
         "Replace its content, which is lost, by the content of an image or a backup.", default=None, on="create update",
         option=False,
         compared=False)
+    remote_source = Field(Nullable(REMOTE_SOURCE), "From a cloud: volume of another host to copy.", default=None,
+                          on="create update", option=False, compared=False)
+    move_to = Field(Nullable(POOL), "From a cloud: pool of this host that its content moves to; null when the content "
+                    "is there. The pool that it has ends the move. Requests repeat it until it is null: QEMU copies "
+                    "the content for a server that runs.", default=None, on="create update", option=False,
+                    compared=False)
     metadata = _metadata()
     multiattach = Field(Boolean(), "Whether several servers may use it at the same time. They need a cluster file "
                         "system, and the format V(raw).", default=False, on=FIXED,
