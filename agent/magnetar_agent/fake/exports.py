@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Disks that the fake serves to other hosts: a client receives only the name of the export."""
+"""Disks that the fake serves to other hosts: a client receives the name of the export, and path and format of the
+disk."""
 
 from __future__ import annotations
 
@@ -16,10 +17,6 @@ from .state import State
 
 if TYPE_CHECKING:
     from magnetar_agent.host.storage import Export, NetworkSource
-
-
-#: Disks that the fakes of this process serve, by the name of the export.
-_EVERYWHERE: dict[str, Disk] = {}
 
 
 class Exports(State):
@@ -66,10 +63,10 @@ class Exports(State):
         for export, _server in (self._served or {}).values():
             if export.socket == remote.socket:
                 return export.disk
-        name = _greeting(remote.socket).partition(" ")[0]
-        if name != remote.name or name not in _EVERYWHERE:
+        greeting, path, format = _greeting(remote.socket)
+        if greeting.partition(" ")[0] != remote.name:
             raise HypervisorError(f"The disk {remote} cannot be reached: nobody serves it.")
-        return _EVERYWHERE[name]
+        return Disk(Path(path), "", format)
 
     def _unlocked(self, path: Path) -> None:
         """Raise ``HypervisorError`` if an export locks the file at *path*, as qemu-nbd does. An export that serves an
@@ -89,11 +86,10 @@ class Exports(State):
 
 
 class _Server:
-    """A server that sends the export's name to each client, and keeps all connections open until ``end``."""
+    """A server that sends name and disk of the export to each client, and keeps all connections open until ``end``."""
 
     def __init__(self, export: Export) -> None:
         self.export = export
-        _EVERYWHERE[export.name] = export.disk
         self._clients: list[socket.socket] = []
         export.socket.unlink(missing_ok=True)
         self._listener = _socket()
@@ -110,7 +106,9 @@ class _Server:
         self.export.socket.unlink(missing_ok=True)
 
     def _answer(self) -> None:
-        words = f"{self.export.name} {'stand-in' if self.export.stand_in else 'disk'}\n".encode()
+        disk = self.export.disk
+        words = (f"{self.export.name} {'stand-in' if self.export.stand_in else 'disk'}\n{disk.path}\n"
+                 f"{disk.format}\n").encode()
         while True:
             try:
                 sock, _address = self._listener.accept()
@@ -121,13 +119,14 @@ class _Server:
                 sock.sendall(words)
 
 
-def _greeting(path: Path | None) -> str:
-    """Return the line that the server behind the socket at *path* sends; empty if none answers."""
+def _greeting(path: Path | None) -> tuple[str, str, str]:
+    """Return the lines that the server behind the socket at *path* sends; empty if none answers."""
     with _socket() as client, contextlib.suppress(OSError):
         client.settimeout(5)
         client.connect(str(path))
-        return client.makefile().readline()
-    return ""
+        lines = client.makefile()
+        return lines.readline().strip(), lines.readline().strip(), lines.readline().strip()
+    return "", "", ""
 
 
 def _socket() -> socket.socket:

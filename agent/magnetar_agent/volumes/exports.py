@@ -73,8 +73,8 @@ def export_origin(host: LocalHost, volume: Document) -> Fields:
 
 def desired_export(host: LocalHost, document: Document) -> Export | None:
     """Return the export that qemu-nbd must serve; ``None`` for a volume in a shared pool, which the other host accesses
-    directly, unless it only copies the volume (``copied``). An encrypted volume is always exported: qemu-nbd decrypts it
-    here, so the key stays on this host. Raises ``Conflict`` if the volume is missing, changing, or in Ceph."""
+    directly, unless it only copies the volume (``copied``). An encrypted volume is always exported: qemu-nbd decrypts
+    it here, so the key stays on this host. Raises ``Conflict`` if the volume is missing, changing, or in Ceph."""
     volume = host.documents.get("volume", document.want["volume"])
     if volume is None:
         raise Conflict(f"The volume {document.want['volume']} of the export is gone from this host.")

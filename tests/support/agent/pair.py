@@ -7,7 +7,7 @@ import shutil
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
@@ -137,13 +137,15 @@ class Kvm:
 class Pair:
     """Two hosts, and a server called web1 on the first."""
 
-    def __init__(self, root: Path, ports: tuple[int, int]) -> None:
-        self.root = root
+    def __init__(self, root: Path, ports: tuple[int, int], more: Mapping[str, Mapping[str, Any]] | None = None) -> None:
+        self.root, more = root, more or {}
         self._ending = ExitStack()
         self._ending.enter_context(ended_threads())
         pki = Pki(root / "pki")
         pki.issue("admin")
-        self.one, self.two = Kvm(root, pki, "kvm1", ports[0]), Kvm(root, pki, "kvm2", ports[1])
+        self.one, self.two = (
+            Kvm(root, pki, name, port, **more.get(name, {}))
+            for name, port in zip(("kvm1", "kvm2"), ports, strict=True))
 
     def both(self, act: Callable[[Kvm], None]) -> None:
         """Call *act* for both hosts, in parallel."""

@@ -45,7 +45,7 @@ def volume_view(request: Request, row: Row, extended: bool = True) -> Document:
         "consistencygroup_id": None, "replication_status": None}
     admin, shared = request.context.is_admin, None if request.extra["version"] >= (3, 69) else False
     if admin:
-        shown["migration_status"] = None
+        shown["migration_status"] = row["migration_status"]
     if extended:
         shown |= _extensions_of_volume(row, admin)
     return shown | versioned_fields(
@@ -62,7 +62,7 @@ def _extensions_of_volume(row: Row, admin: bool) -> Document:
         fields["volume_image_metadata"] = row["volume_image_metadata"]
     if admin:
         host = f"{row['host']}@{BACKEND_NAME}#{row['pool']}" if row["host"] else None
-        fields |= {"os-vol-host-attr:host": host, "os-vol-mig-status-attr:migstat": None,
+        fields |= {"os-vol-host-attr:host": host, "os-vol-mig-status-attr:migstat": row["migration_status"],
                    "os-vol-mig-status-attr:name_id": None}
     return fields
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from magnetar_control.api.query import check_known
 from magnetar_control.api.values import Id, build_record
-from magnetar_control.services.volume import actions
+from magnetar_control.services.volume import EmbeddedVolumes, actions
 from magnetar_control.services.volume.rows import VolumeListing, check_volume_writer
 from magnetar_control.web import Answer, Request
 from magnetar_control.web.application import Guarded, guarded_route
@@ -19,6 +19,7 @@ from magnetar_core.fields import Record
 from magnetar_core.values import Choices, ListOf, Nullable, Text
 
 from . import views
+from .migrations import migration_actions
 from .nouns import MOMENTS, NounRoutes, parse_volume_listing
 from .values import ID, IGNORED, METADATA, MODE, NAME, NAMES, SIZE, TRUTH, Stripped, checked_body, is_set, name_fields
 
@@ -39,10 +40,8 @@ STATUSES = ("creating", "available", "deleting", "error", "error_deleting", "err
 REIMAGE = (3, 68)
 #: Actions of Cinder that hosts' own disks do not support, and the reasons.
 NO_ACTIONS = {
-    "os-retype": "content stays in its pool; make a new volume of the other type with source_volid",
-    "os-migrate_volume": "content stays on its host; servers of other hosts reach it there",
     "revert": "its content is not replaced; make a new volume from the snapshot",
-    "os-migrate_volume_completion": "nothing migrates; content stays on its host",
+    "os-migrate_volume_completion": "a migration completes by itself; openstack volume migrate begins one",
     "os-unmanage": "a host does not keep what this service has given up; make an image of it before you delete it",
     "os-force_detach": "openstack server remove volume unplugs it; openstack volume set --detached drops what is left",
     "os-initialize_connection": "attachments say who connects it (3.27); hosts connect it by themselves"}
@@ -104,6 +103,11 @@ class VolumeRoutes(NounRoutes):
     filters = ("name", "status", "bootable", "multiattach", "availability_zone", "size", "user_id", "id", "snapshot_id",
                "source_volid", "metadata", "glance_metadata", "volume_type", "encryption_key_id", *MOMENTS)
 
+    def __init__(self, service: EmbeddedVolumes) -> None:
+        super().__init__(service)
+        #: Functions of actions that need more than the volume's row.
+        self.special = {UPLOAD: self._upload, **migration_actions(service.migrations)}
+
     def routes(self) -> list[Guarded]:
         return [*super().routes(), guarded_route("GET volumes/summary", self.summary),
                 guarded_route("POST volumes/{id}/action", self.act)]
@@ -150,7 +154,10 @@ class VolumeRoutes(NounRoutes):
     def delete(self, request: Request) -> None:
         self.store.delete(*request.named(is_set(request, "cascade"), is_set(request, "force")))
 
-    def _upload(self, request: Request, options: Document) -> Document:
+    def _upload(self, request: Request, arguments: Any) -> Answer:
+        return Answer({UPLOAD: self._image_of(request, UPLOAD_BODY.check(arguments or {}, UPLOAD))}, 202)
+
+    def _image_of(self, request: Request, options: Document) -> Document:
         """Create an image from the volume, and return its data with those of the volume. As with Cinder's default,
         ``force`` has no effect on a volume in use. Raises ``InvalidField`` for fields of 3.1 before that version."""
         named = {"disk_format": options.get("disk_format") or "raw", "container_format": "bare"}
@@ -173,8 +180,8 @@ class VolumeRoutes(NounRoutes):
         if not isinstance(outer, dict) or len(outer) != 1:
             raise InvalidRequest("The body must hold one action, such as {\"os-extend\": {\"new_size\": 2}}.")
         (name, arguments), = outer.items()
-        if name == UPLOAD:
-            return Answer({name: self._upload(request, UPLOAD_BODY.check(arguments or {}, name))}, 202)
+        if name in self.special:
+            return self.special[name](request, arguments)
         if name in NO_ACTIONS:
             raise InvalidRequest(f"Embedded volumes have no {name}: {NO_ACTIONS[name]}.")
         if name not in ACTIONS:
@@ -189,10 +196,14 @@ class VolumeRoutes(NounRoutes):
         elif name == "os-attach":
             values["mode"] = values.get("mode") or "rw"
         elif name == "os-reset_status":
-            values.pop("migration_status", None)  # no volume migrates, so the value has no effect
-            if not any(values.values()):
-                raise InvalidField("status", "or attach_status is required")
+            _check_reset(values)
         return Answer(self.service.act(*request.named(action.act), **values), action.status)
+
+
+def _check_reset(values: Document) -> None:
+    """Raise ``InvalidField`` for a reset of nothing."""
+    if not any(values.values()):
+        raise InvalidField("status", "or attach_status or migration_status is required")
 
 
 def _hints(outer: Document) -> Document:

@@ -15,6 +15,7 @@ from magnetar_core.document import Document
 from magnetar_core.errors import InvalidRequest, NotFound
 
 from . import attachments
+from .migration_rows import cancelled_values
 from .rows import checked_metadata, queue_volume_task, set_columns, wrong_status
 from .tables import attachments as held
 from .tables import volumes
@@ -65,17 +66,22 @@ def set_bootable(connection: Connection, context: Context, row: RowMapping, *, b
 
 
 def reset_status(connection: Connection, context: Context, row: RowMapping, *, status: str | None = None,
-                 attach_status: str | None = None) -> None:
+                 attach_status: str | None = None, migration_status: str | None = None) -> None:
     """Set the status, for an admin who has checked the volume. A new *status* other than creating or deleting also
     cancels the worker's task. *attach_status*: "detached" deletes all attachments; "attached" is refused if there are
-    none."""
+    none. *migration_status*: "none" resets it. A status or migration status ends a migration: the worker undoes it."""
     if attach_status == "attached" and not _attachment_ids(connection, row, "attached", "detaching"):
         raise InvalidRequest(f"Invalid volume: Volume {row['id']} is attached to no server, and a status attaches it "
                              "to none. Use the Compute API: openstack server add volume.")
     if attach_status == "detached":
         connection.execute(delete(held).where(held.c.volume_id == row["id"]))
+    if row["migration"] and (status or migration_status):
+        set_columns(connection, volumes, row["id"], **{**cancelled_values(row),
+                                                       "status": status or row["previous_status"]})
+        return
     values: Document = {} if status in (None, "creating", "deleting") else {"task": None, "lease_until": None}
-    set_columns(connection, volumes, row["id"], **({"status": status} if status else {}), **values)
+    set_columns(connection, volumes, row["id"], **({"status": status} if status else {}), **values,
+                **({"migration_status": None} if migration_status else {}))
 
 
 def force_delete_volume(connection: Connection, context: Context, row: RowMapping) -> None:

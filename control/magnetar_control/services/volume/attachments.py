@@ -15,7 +15,7 @@ from magnetar_control.store.engine.database import Database, utc_now
 from magnetar_core.document import Document, Documents
 from magnetar_core.errors import Conflict, NotFound
 
-from .rows import Reading, check_volume_writer, get_visible_row, set_columns, wrong_status
+from .rows import Reading, check_volume_writer, get_visible_row, refuse_while_migrating, set_columns, wrong_status
 from .tables import attachments, volumes
 from .volumes import attachments_of, follow_attachments
 
@@ -44,6 +44,7 @@ def reserve_attachment(connection: Connection, context: Context, volume_id: str,
     again = next((attachment for attachment in existing if attachment["id"] == id), None)
     if again is not None:
         return again
+    refuse_while_migrating(row)
     same = bool(existing) and all(attachment["server_id"] == server_id and server_id for attachment in existing)
     if existing and not (row["multiattach"] or same):
         raise wrong_status(volumes, row, ("available",))

@@ -23,6 +23,7 @@ from . import attachments, quotas, volumes
 from .access import fetch_volume_access
 from .actions import ADMIN, FREEING, extend_volume, reimage_volume, upload_image
 from .backups import BackupStore, NewVolumes
+from .migrations import MigrationStore
 from .pools import PoolOnHost, fetch_host_pools
 from .reach import Hosts, Reach
 from .rows import (
@@ -76,6 +77,7 @@ class EmbeddedVolumes:
         self.attachments = attachments.AttachmentStore(database, used)
         self.transfers = TransferStore(database, self.quota)
         self.backups = BackupStore(database, NewVolumes(self._values, self.quota, self.host_pools, zone))
+        self.migrations = MigrationStore(database, self.reach, self.types, zone)
         self.show, self.snapshot = self.volumes.find, self.snapshots.find
         self.worker = Worker(database, self.reach, pause)
         self.homes = self.worker.homes
@@ -396,9 +398,9 @@ class EmbeddedVolumes:
         return frozenset(id for id in ids if id not in access or not access[id].direct)
 
     def delete(self, context: Context, id: str) -> None:
-        """Queue the deletion of a volume, even if it is still being made. A repeated call does nothing."""
+        """Queue the deletion of a volume, even if it is still being made or migrates. A repeated call does nothing."""
         with self.database.write() as connection:
             row = find_visible_row(connection, table, context, id)
             if row is not None and row["status"] != "deleting":
-                volumes.begin_delete(connection, row, force=row["status"] in MAKING)
+                volumes.begin_delete(connection, row, force=row["status"] in MAKING or bool(row["migration"]))
                 self.database.ring(connection, BELL)

@@ -69,11 +69,20 @@ def queue_volume_task(connection: Connection, table: Table, row: RowMapping, tas
     """
     if statuses is not None and row["status"] not in statuses:
         raise wrong_status(table, row, statuses)
+    if statuses is not None:
+        refuse_while_migrating(row)
     free = {} if task == "delete" else {"holder": None, "lease_until": None}
     done = connection.execute(update(table).where(table.c.id == row["id"], table.c.status == row["status"]).values(
         task=task, not_before=None, attempts=0, fault=None, updated_at=utc_now(), **free, **values))
     if not done.rowcount:
         raise Conflict(f"{NOUNS[table.name]} {row['id']} was just changed by somebody else; look again.")
+
+
+def refuse_while_migrating(row: RowMapping | Document) -> None:
+    """Raise ``InvalidRequest`` for a volume that migrates."""
+    if row.get("migration"):
+        raise InvalidRequest(f"Invalid volume: Volume {row['id']} must not be migrating. Wait until its migration has "
+                             "ended.")
 
 
 def wrong_status(table: Table, row: RowMapping | Document, statuses: Sequence[str]) -> MagnetarError:

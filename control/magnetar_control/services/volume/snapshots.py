@@ -18,6 +18,7 @@ from .rows import (
     check_volume_writer,
     get_visible_row,
     queue_volume_task,
+    refuse_while_migrating,
     set_columns,
 )
 from .tables import snapshots
@@ -29,7 +30,9 @@ DELETABLE = ("available", "error", "error_deleting")
 
 
 def begin_snapshot(connection: Connection, context: Context, volume: RowMapping, id: str, **values: Any) -> None:
-    """Insert the row of a snapshot of *volume*, and queue the task that creates it. *values*: further columns."""
+    """Insert the row of a snapshot of *volume*, and queue the task that creates it. *values*: further columns. Raises
+    ``InvalidRequest`` while the volume migrates."""
+    refuse_while_migrating(volume)
     connection.execute(insert(snapshots).values(
         id=id, project_id=volume["project_id"], user_id=context.user_id, volume_id=volume["id"], size=volume["size"],
         status="creating", host=volume["host"], bootable=volume["bootable"], volume_type=volume["volume_type"],

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Tables of the embedded volume service, in the API database.
 
-``task``: the pending work on the host (create, extend, delete), written before it begins. ``lease_until``: the end of
-the lease of the worker that does the task. ``not_before``: when a failed task is tried again. ``fault``: why it failed.
+``task``: the pending work on the host (create, extend, migrate, delete), written before it begins. ``lease_until``: the
+end of the lease of the worker that does the task. ``not_before``: when a failed task is tried again. ``fault``: why it
+failed.
 """
 
 from __future__ import annotations
@@ -75,6 +76,8 @@ volumes = Table(
     Column("reimage", JsonColumn),
     # While an image is made from the volume: {image_id}.
     Column("upload", JsonColumn),
+    # While the volume moves to another pool or host, see ``migration_rows``; and Cinder's word for the last move.
+    Column("migration", JsonColumn), Column("migration_status", String(16)),
     Index("volumes_project", "project_id", "created_at", "id"), Index("volumes_created", "created_at", "id"),
     Index("volumes_host", "host"), Index("volumes_task", "task"), Index("volumes_pool", "pool_id"))
 

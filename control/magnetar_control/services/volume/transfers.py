@@ -20,7 +20,7 @@ from magnetar_core.document import Document, Documents
 from magnetar_core.errors import InvalidRequest, NotFound
 
 from .attachments import lock_volume
-from .rows import Reading, check_volume_writer, get_visible_row, set_columns, wrong_status
+from .rows import Reading, check_volume_writer, get_visible_row, refuse_while_migrating, set_columns, wrong_status
 from .tables import attachments, snapshots, transfers, volumes
 
 log = logging.getLogger(__name__)
@@ -61,6 +61,7 @@ def _check_transferable(connection: Connection, volume: RowMapping, no_snapshots
     used = connection.execute(select(attachments.c.id).where(attachments.c.volume_id == volume["id"]).limit(1)).first()
     if volume["status"] != "available" or used:
         raise wrong_status(volumes, volume, ("available",))
+    refuse_while_migrating(volume)
     if volume["encryption_key_id"] and not encrypted:
         raise InvalidRequest("Invalid volume: transferring encrypted volume is not supported before microversion 3.70 "
                              "of volume-transfers.")

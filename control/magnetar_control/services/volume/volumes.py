@@ -22,6 +22,7 @@ from .rows import (
     get_visible_row,
     listing_condition,
     queue_volume_task,
+    refuse_while_migrating,
     wrong_status,
 )
 from .snapshots import DELETABLE as SNAPSHOTS_DELETABLE
@@ -35,7 +36,7 @@ KEYS = uuid.UUID("c1b1b0a4-4f0c-5d0e-9a3e-3f4b6a0d7e55")
 FOLLOWING = {"attached": "in-use", "detaching": "detaching", "attaching": "attaching", "reserved": "reserved"}
 #: Columns in the documents of volumes.
 SHOWN = ("id", "name", "description", "status", "size", "multiattach", "bootable", "host", "volume_type", "pool",
-         "encryption_key_id", "readonly",
+         "encryption_key_id", "readonly", "migration_status",
          "availability_zone", "project_id", "user_id", "snapshot_id", "source_volid", "fault", "created_at",
          "updated_at")
 #: Columns of attachments that are shown with their volumes.
@@ -84,6 +85,7 @@ def _source(connection: Connection, context: Context, values: Document) -> RowMa
         row = origin = get_visible_row(connection, volumes, context, values["source_volid"])
         if row["status"] not in ("available", "in-use"):
             raise wrong_status(volumes, row, ("available", "in-use"))
+        refuse_while_migrating(row)
     else:
         return None
     hidden = origin is not None and origin["encryption_key_id"] is not None
@@ -125,8 +127,8 @@ def begin_delete(connection: Connection, row: RowMapping, cascade: bool = False,
 
 
 def follow_attachments(connection: Connection, volume_id: str) -> None:
-    """Set the volume's status by its attachments. While the volume is extended, reimaged, uploaded or backed up, store
-    that status as ``previous_status``, to be set afterwards."""
+    """Set the volume's status by its attachments. While the volume is extended, reimaged, uploaded, backed up or
+    retyped, store that status as ``previous_status``, to be set afterwards."""
     have = set(connection.execute(select(attachments.c.status).where(attachments.c.volume_id == volume_id)).scalars())
     status = next((volume_status for attachment_status, volume_status in FOLLOWING.items()
                    if attachment_status in have), "available")
@@ -134,7 +136,7 @@ def follow_attachments(connection: Connection, volume_id: str) -> None:
         ("available", *FOLLOWING.values()))).values(status=status, updated_at=utc_now()))
     # The volume returns to this status afterwards.
     connection.execute(update(volumes).where(volumes.c.id == volume_id, volumes.c.status.in_(
-        ("extending", "downloading", "uploading", "backing-up"))).values(previous_status=status))
+        ("extending", "downloading", "uploading", "backing-up", "retyping"))).values(previous_status=status))
 
 
 def volume_image_metadata(image: Document) -> Document:

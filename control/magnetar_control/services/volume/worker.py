@@ -45,6 +45,8 @@ from magnetar_core.errors import Conflict, MagnetarError, Unreachable
 
 from . import backup_tasks
 from .homes import RECORD, VolumeHomes
+from .migration_rows import MIGRATE, cancelled_values
+from .migration_worker import StillMoving, drop_migration, migrate_volume
 from .pools import find_pool_on_host
 from .reach import ABROAD, Reach
 from .tables import backups, snapshots, volumes
@@ -158,6 +160,9 @@ class Worker:
             with self._kept(table, row):
                 row = self._on_living_host(table, row)
                 new_values = TASKS[table.name, row["task"]](self, row)
+        except StillMoving:
+            self._note(table, row, update(table).values(lease_until=None, holder=None,
+                                                        not_before=self.database.clock(self.pause)))
         except ABROAD as error:
             self._again(table, row, error)
         except MagnetarError as error:
@@ -220,8 +225,9 @@ class Worker:
 
     def _again(self, table: Table, row: Row, error: MagnetarError) -> None:
         """Queue the task for a later attempt; after ``ATTEMPTS`` attempts, record that it failed with *error*. A
-        deletion is retried without limit, so that no content is left on the host."""
-        if row["attempts"] + 1 >= ATTEMPTS and row["task"] != "delete":
+        deletion is retried without limit, so that no content is left on the host; so is the end of a migration."""
+        cancelled = row["task"] == MIGRATE and row["migration"] and row["migration"]["cancelled"]
+        if row["attempts"] + 1 >= ATTEMPTS and row["task"] != "delete" and not cancelled:
             self._failed(table, row, error)
             return
         log.warning("%s of %s %s: %s; trying again", row["task"], table.name, row["id"], error.message)
@@ -231,6 +237,9 @@ class Worker:
 
     def _failed(self, table: Table, row: Row, error: MagnetarError) -> None:
         log.error("%s of %s %s failed: %s", row["task"], table.name, row["id"], error.message)
+        if row["task"] == MIGRATE and row["migration"] and not row["migration"]["cancelled"]:
+            self._note(table, row, update(table).values(**cancelled_values(row), fault=user_message(error)))
+            return  # the next task undoes it
         status: Any = {"delete": "error_deleting", "extend": "error_extending"}.get(row["task"], "error")
         if row["task"] == "upload" or (row["task"] in ("extend", "reimage") and isinstance(error, Conflict)):
             status = table.c.previous_status  # refused, or only read: nothing has changed
@@ -265,7 +274,7 @@ class Worker:
         """Return the row of a task, with a host that is up and reaches the volume's pool. If the volume's host does
         not, and the volume is in a pool that others reach, one of these becomes its host: the host of the server that
         has the volume, if any. Without such a host, the task waits for the volume's host."""
-        if table is not volumes or not row["host"] or row["task"] == "create":
+        if table is not volumes or not row["host"] or row["task"] in ("create", MIGRATE):
             return row
         up = {host["name"] for host in self.reach.hosts() if host["up"]}
         try:
@@ -384,12 +393,18 @@ def _upload_volume(worker: Worker, row: Row) -> Document:
     return {"status": volumes.c.previous_status, "previous_status": None, "upload": None}
 
 
+def _migrate_volume(worker: Worker, row: Row) -> Document:
+    return migrate_volume(worker.database, worker.reach, row)
+
+
 def _create_snapshot(worker: Worker, row: Row) -> Document:
     resource = worker.ensure(row, "volume_snapshot", {"name": f"snapshot-{row['id']}", "volume": row["volume_id"]})
     return {"status": "available", "size": resource.get("size") or row["size"]}
 
 
 def _delete(noun: str, worker: Worker, row: Row) -> None:
+    if row.get("migration"):
+        drop_migration(worker.database, worker.reach, row)
     # The content of a host that was removed from the cloud is lost already.
     if row["host"] and any(host["name"] == row["host"] for host in worker.reach.hosts()):
         worker.remove(row, noun)
@@ -402,7 +417,7 @@ def _delete(noun: str, worker: Worker, row: Row) -> None:
 TASKS: Mapping[tuple[str, str], Callable[[Worker, Row], Document | None]] = {
     ("volumes", "create"): _create_volume, ("volumes", "extend"): _extend_volume,
     ("volumes", "reimage"): _reimage_volume, ("volumes", "upload"): _upload_volume,
-    ("volumes", "delete"): partial(_delete, "volume"),
+    ("volumes", MIGRATE): _migrate_volume, ("volumes", "delete"): partial(_delete, "volume"),
     ("volume_snapshots", "create"): _create_snapshot,
     ("volume_snapshots", "delete"): partial(_delete, "volume_snapshot"),
     **{("volume_backups", task): function for task, function in backup_tasks.TASKS.items()}}

@@ -1,0 +1,91 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The column ``migration`` of a volume that moves to another pool or host, and the removals that belong to it.
+
+{source: {host, pool}, host, pool, pool_id, volume_type (after a retype), cancelled}. The column is the intent: it is
+written first. If the hosts differ, two removals that are not due are written with it: of the copy on the new host, and
+of the export that the new host reads. If the migration ends without success they become due. With success, the volume
+on the old host must be removed instead.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Mapping
+from typing import Any
+
+from sqlalchemy import ColumnElement, Connection, select
+
+from magnetar_control.store.engine.tables import host_removals as removals
+from magnetar_control.store.hosts.host_removals import insert_removal_row, mark_removals_due, remove_removal_row
+from magnetar_core.document import Document
+
+from .tables import volumes
+
+Row = Mapping[Any, Any]
+#: The task of the worker, and Cinder's words for the state of a migration.
+MIGRATE = "migrate"
+STARTING, MIGRATING, SUCCESS, ERROR = "starting", "migrating", "success", "error"
+#: Statuses that a volume has only while it migrates.
+LOCKED = ("maintenance", "retyping")
+VOLUME, EXPORT = "volume", "volume_export"
+#: Namespace of the uuids that stand for the server in the exports of migrations.
+EXPORTS = uuid.UUID("7d4c9f0e-1f6b-5c1e-8a70-3b9d2f5e6c41")
+
+
+def migration_export_key(volume_id: str) -> str:
+    """Return the key of the export by which another host copies the volume."""
+    return f"{uuid.uuid5(EXPORTS, volume_id)}:{volume_id}"
+
+
+def is_between_hosts(migration: Document) -> bool:
+    """Return whether the volume gets another host, and not only another pool."""
+    return bool(migration["host"] != migration["source"]["host"])
+
+
+def note_copy(connection: Connection, volume_id: str, migration: Document) -> None:
+    """Record, before a copy to another host begins, what must be removed if it fails."""
+    insert_removal_row(connection, migration["host"], VOLUME, volume_id)
+    insert_removal_row(connection, migration["source"]["host"], EXPORT, migration_export_key(volume_id))
+
+
+def note_arrival(connection: Connection, volume_id: str, migration: Document) -> None:
+    """Record that the volume is on its new host, and that the old one must remove its content."""
+    remove_removal_row(connection, migration["host"], VOLUME, volume_id)
+    mark_removals_due(connection, EXPORT, migration_export_key(volume_id))
+    insert_removal_row(connection, migration["source"]["host"], VOLUME, volume_id, due=True)
+
+
+def abandon_copy(connection: Connection, volume_id: str, migration: Document) -> None:
+    """Record that the new host must remove its copy, and the old host the export. Do nothing for a volume that has
+    arrived, or that keeps its host."""
+    host = connection.execute(select(volumes.c.host).where(volumes.c.id == volume_id)).scalar()
+    if is_between_hosts(migration) and host != migration["host"]:
+        insert_removal_row(connection, migration["host"], VOLUME, volume_id, due=True)
+        insert_removal_row(connection, migration["source"]["host"], EXPORT, migration_export_key(volume_id), due=True)
+
+
+def has_due_removal(connection: Connection, host: str, volume_id: str) -> bool:
+    """Return whether *host* must still remove content of the volume."""
+    return connection.execute(select(removals.c.due).where(
+        removals.c.host == host, removals.c.noun == VOLUME, removals.c.key == volume_id)).scalar() is True
+
+
+def cancelled_values(row: Row) -> dict[str, Any]:
+    """Return the columns of the volume *row* that let the worker undo its migration."""
+    return {"migration": {**row["migration"], "cancelled": True}, "task": MIGRATE, "holder": None, "lease_until": None,
+            "not_before": None, "attempts": 0}
+
+
+def ended_values(row: Row, migration_status: str) -> dict[str, Any]:
+    """Return the columns of a volume whose migration has ended. Its status is the one before, or, if a server got or
+    lost the volume meanwhile, follows from that."""
+    status: ColumnElement[Any] = volumes.c.previous_status if row["status"] in LOCKED else volumes.c.status
+    return {"status": status, "previous_status": None, "migration": None, "migration_status": migration_status}
+
+
+def arrived_values(row: Row) -> dict[str, Any]:
+    """Return the columns of a volume that has arrived in its new pool."""
+    migration = row["migration"]
+    type_name = {"volume_type": migration["volume_type"]} if migration.get("volume_type") else {}
+    return {**ended_values(row, SUCCESS), "host": migration["host"], "pool": migration["pool"],
+            "pool_id": migration["pool_id"], **type_name}

@@ -1,0 +1,185 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The worker's part of the migration of a volume.
+
+Within a host, its agent moves the content to the other pool. To another host, the agent there copies the volume from
+the agent of the old host. The row names the new host when the copy is complete; after that, the old host removes the
+volume. Each step may be repeated by another process.
+"""
+
+from __future__ import annotations
+
+import logging
+from contextlib import suppress
+from typing import Any
+
+from sqlalchemy import ColumnElement, and_, update
+
+from magnetar_control.store.engine.database import Database
+from magnetar_control.store.hosts.host_removals import remove_removal_row
+from magnetar_core.document import Document
+from magnetar_core.errors import Conflict, HypervisorError, MagnetarError, NotFound, Unavailable
+from magnetar_core.flows.migrate import Side
+
+from .migration_rows import (
+    ERROR,
+    EXPORT,
+    MIGRATE,
+    MIGRATING,
+    VOLUME,
+    Row,
+    abandon_copy,
+    arrived_values,
+    ended_values,
+    is_between_hosts,
+    migration_export_key,
+    note_arrival,
+)
+from .reach import ABROAD, Reach
+from .tables import volumes
+
+log = logging.getLogger(__name__)
+#: Seconds that an agent may take to copy a volume.
+LIMIT = 6 * 3600.0
+
+
+class StillMoving(Exception):
+    """QEMU copies the volume for a running guest. The worker must look again later."""
+
+
+def migrate_volume(database: Database, reach: Reach, row: Row) -> Document:
+    """Migrate the volume *row*, or undo that; return its columns afterwards. Raises ``StillMoving``, and the errors of
+    the agents."""
+    migration = row["migration"]
+    if migration is None:
+        return {}
+    if migration.get("cancelled"):
+        return _undo(database, reach, row)
+    with database.write() as connection:
+        connection.execute(update(volumes).where(_is_current(row)).values(migration_status=MIGRATING))
+    if not is_between_hosts(migration):
+        if _move(reach, row, migration["pool"]) != migration["pool"]:
+            raise StillMoving
+    elif row["host"] != migration["host"]:
+        _copy(reach, row)
+        _arrive(database, row)
+    if is_between_hosts(migration):
+        _clear_source(database, reach, row)
+    log.info("volume %s migrated from %s to host %s, pool %s", row["id"], migration["source"], migration["host"],
+             migration["pool"])
+    return arrived_values(row)
+
+
+def drop_migration(database: Database, reach: Reach, row: Row) -> None:
+    """Give up the migration of a volume that is being deleted. Its host removes what it has of it with the volume."""
+    if row["migration"] is None:
+        return
+    with database.write() as connection:
+        abandon_copy(connection, row["id"], row["migration"])
+    _remove_export(database, reach, row)
+
+
+def _is_current(row: Row) -> ColumnElement[bool]:
+    """Return the SQL condition that the worker that took *row* still has the task, and nobody has cancelled it."""
+    return and_(volumes.c.id == row["id"], volumes.c.task == MIGRATE, volumes.c.holder == row["holder"])
+
+
+def _move(reach: Reach, row: Row, pool: str) -> str:
+    """Have the host's agent move the content to *pool*; return the pool that has it now."""
+    with reach.client(row["host"]) as client:
+        resource = client.ensure(VOLUME, row["id"], {"move_to": pool}, timeout=LIMIT)["resource"]
+    return str(resource["pool"])
+
+
+def _copy(reach: Reach, row: Row) -> None:
+    """Have the agent of the new host copy the volume from that of the old host. Raises ``Unavailable`` if the copy
+    broke off, so that it is tried again."""
+    migration, id = row["migration"], row["id"]
+    with reach.client(row["host"]) as source_client, reach.client(migration["host"]) as target_client:
+        source, target = Side(source_client), Side(target_client)
+        server = migration_export_key(id).partition(":")[0]
+        export = source.client.ensure(EXPORT, migration_export_key(id), {
+            "server": server, "server_name": f"migration to {migration['host']}", "volume": id, "readonly": True,
+            "peers": [target.link_name()], "copied": True})["resource"]
+        want: Document = {
+            "name": f"volume-{id}", "size": row["size"], "pool": migration["pool"], "multiattach": row["multiattach"],
+            "remote_source": {"export": export["id"], "peer": export["origin"]["peer"], "bootable": row["bootable"],
+                              "address": source.link_address(), "size": export["origin"]["size"]}}
+        if row["encryption_key_id"]:
+            if reach.keys is None:
+                raise Conflict("There is no key manager here, so an encrypted volume cannot migrate.")
+            want.update(format="luks", key=reach.keys.create_key(row["encryption_key_id"], None))
+        try:
+            target.client.ensure(VOLUME, id, want, timeout=LIMIT)
+        except HypervisorError as error:
+            raise Unavailable(error.message) from error
+
+
+def _arrive(database: Database, row: Row) -> None:
+    """Save the new host of the volume. Raises ``Conflict`` if the migration was cancelled or the volume deleted; then
+    the copy must be removed."""
+    migration, id = row["migration"], row["id"]
+    values = {name: migration[name] for name in ("host", "pool", "pool_id")}
+    with database.write() as connection:
+        arrived = connection.execute(update(volumes).where(_is_current(row)).values(**values)).rowcount
+        if arrived:
+            note_arrival(connection, id, migration)
+        else:
+            abandon_copy(connection, id, migration)
+    if not arrived:
+        raise Conflict(f"The migration of volume {id} was cancelled, or another process continues it.")
+
+
+def _clear_source(database: Database, reach: Reach, row: Row) -> None:
+    """Remove the volume from its old host. If that fails, conductors do it later."""
+    host = row["migration"]["source"]["host"]
+    if _remove_export(database, reach, row):
+        _remove(database, reach, host, VOLUME, row["id"])
+
+
+def _remove_export(database: Database, reach: Reach, row: Row) -> bool:
+    migration = row["migration"]
+    return is_between_hosts(migration) and _remove(
+        database, reach, migration["source"]["host"], EXPORT, migration_export_key(row["id"]))
+
+
+def _remove(database: Database, reach: Reach, host: str, noun: str, key: str) -> bool:
+    """Remove an object from a host, and its row of ``host_removals``; return whether it is gone."""
+    try:
+        with suppress(NotFound), reach.client(host) as client:
+            client.delete(noun, key, timeout=LIMIT)
+    except MagnetarError as error:
+        log.info("%s %s is removed from host %s later: %s", noun, key, host, error.message)
+        return False
+    with database.write() as connection:
+        remove_removal_row(connection, host, noun, key)
+    return True
+
+
+def _undo(database: Database, reach: Reach, row: Row) -> Document:
+    """Leave the volume where it was, unless it has arrived; return its columns."""
+    migration: Any = row["migration"]
+    if is_between_hosts(migration):
+        if row["host"] == migration["host"]:
+            _clear_source(database, reach, row)
+            return arrived_values(row)
+        with database.write() as connection:
+            abandon_copy(connection, row["id"], migration)
+        _remove_export(database, reach, row)
+    elif _moved_back(reach, row):
+        return arrived_values(row)
+    return {**ended_values(row, ERROR), "fault": row["fault"]}
+
+
+def _moved_back(reach: Reach, row: Row) -> bool:
+    """End the move within the host; return whether the content has arrived in the new pool all the same."""
+    migration = row["migration"]
+    try:
+        with reach.client(row["host"]) as client:
+            if client.get(VOLUME, row["id"])["pool"] == migration["pool"]:
+                return True
+            client.ensure(VOLUME, row["id"], {"move_to": migration["source"]["pool"]}, timeout=LIMIT)
+    except ABROAD:
+        raise
+    except MagnetarError as error:
+        log.warning("volume %s: the end of its move is left to its host: %s", row["id"], error.message)
+    return False

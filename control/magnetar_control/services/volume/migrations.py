@@ -1,0 +1,205 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Requests to migrate a volume to another pool or host, or to give it another type. They are checked and queued here;
+``migration_worker`` does the work."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from sqlalchemy import Connection, RowMapping, select
+
+from magnetar_control.services import Context
+from magnetar_control.store.engine.database import Database
+from magnetar_core.errors import Conflict, InvalidRequest
+from magnetar_core.matching import matches_extra_spec
+
+from .attachments import lock_volume
+from .migration_rows import MIGRATE, STARTING, has_due_removal, is_between_hosts, note_copy
+from .pools import UP, fetch_host_pools, find_pool_on_host
+from .reach import Reach
+from .rows import check_admin, check_volume_writer, get_visible_row, queue_volume_task, set_columns, wrong_status
+from .tables import attachments, snapshots, volumes
+from .type_specs import BACKEND_NAME, POOL
+from .types import TypeStore, VolumeType
+from .worker import BELL
+
+NEVER, ON_DEMAND = "never", "on-demand"
+#: Statuses of volumes that can migrate.
+MOVABLE = ("available", "in-use")
+
+
+@dataclass(frozen=True)
+class PoolTarget:
+    """A pool of a host as the target of a migration. *id* and *free_gb* are ``None`` for a host that has not reported
+    its pools."""
+
+    host: str
+    pool: str
+    id: str | None
+    free_gb: int | None
+
+
+class MigrationStore:
+    """The migrations of volumes. *reach*: the hosts. *types*: the volume types. *zone*: the zone of volumes."""
+
+    def __init__(self, database: Database, reach: Reach, types: TypeStore, zone: str) -> None:
+        self.database, self.reach, self.types, self.zone = database, reach, types, zone
+
+    def migrate(self, context: Context, id: str, host: str, *, lock: bool = False) -> None:
+        """Queue the migration of a volume to *host* (HOST@BACKEND#POOL, for administrators). *lock*: make an available
+        volume unusable meanwhile. Raises ``NotFound``, ``InvalidRequest``, ``Conflict``."""
+        check_admin(context, "volume_extension:volume_admin_actions:migrate_volume")
+        with self.database.read() as connection:
+            volume = get_visible_row(connection, volumes, context, id)
+        name, _at, place = host.partition("@")
+        backend, _hash, pool = place.partition("#")
+        target = self._target(name, pool or _pool_name(volume)) if backend in ("", BACKEND_NAME) else None
+        if target is None:
+            raise InvalidRequest(f"Invalid host: No available service named '{host[:80]}'. The pools are listed by: "
+                                 "openstack volume backend pool list.")
+        self._check_type(volume, target)
+        with self.database.write() as connection:
+            lock_volume(connection, id)
+            row = get_visible_row(connection, volumes, context, id)
+            status = "maintenance" if lock and row["status"] == "available" else row["status"]
+            self._begin(connection, row, target, status)
+
+    def retype(self, context: Context, id: str, name_or_id: str, policy: str = NEVER) -> None:
+        """Give the volume another type. If that has another pool, the volume migrates, unless *policy* is ``never``.
+        Raises ``NotFound``, ``InvalidRequest``, ``Conflict``."""
+        check_volume_writer(context)
+        chosen = self.types.find(context, name_or_id)
+        with self.database.write() as connection:
+            lock_volume(connection, id)
+            row = get_visible_row(connection, volumes, context, id)
+            self._check_retype(row, chosen)
+            if chosen.pool == _pool_name(row):
+                set_columns(connection, volumes, id, volume_type=chosen.name, pool=chosen.pool)
+                return
+            if policy != ON_DEMAND:
+                raise InvalidRequest("Invalid volume: Retype requires migration but is not allowed. Ask for "
+                                     "migration_policy on-demand.")
+        target = self._target_of_type(row, chosen)
+        with self.database.write() as connection:
+            lock_volume(connection, id)
+            row = get_visible_row(connection, volumes, context, id)
+            self._check_retype(row, chosen)
+            self._begin(connection, row, target, "retyping", chosen.name)
+
+    def _target(self, host: str, pool: str) -> PoolTarget | None:
+        """Return the pool of a host; ``None`` if the host is not up, or does not have that pool."""
+        if not any(known["name"] == host and known["up"] for known in self.reach.hosts()):
+            return None
+        reported = [found for found in self.reach.pools() if found.host == host]
+        if not reported:
+            return PoolTarget(host, pool, None, None) if pool in self.types.pools else None
+        found = next((found for found in reported if found.name == pool and found.state == UP), None)
+        return None if found is None else PoolTarget(host, pool, found.id, found.free_gb)
+
+    def _target_of_type(self, row: RowMapping, chosen: VolumeType) -> PoolTarget:
+        """Return the type's pool on the volume's host if it has room; otherwise, for a volume that no server has, on
+        the host with the most room."""
+        hosts = [row["host"], *([self.reach.roomiest(chosen.pool)] if row["status"] == "available" else [])]
+        targets = [target for host in hosts if host and (target := self._target(host, chosen.pool))]
+        roomy = [target for target in targets if target.free_gb is None or target.free_gb >= row["size"]]
+        if not roomy:
+            raise InvalidRequest(f"No valid backend was found. No pool of the volume type {chosen.name} can take the "
+                                 f"volume, which has {row['size']} GiB{'' if targets else ', from where it is'}.")
+        return roomy[0]
+
+    def _check_type(self, row: RowMapping, target: PoolTarget) -> None:
+        """Raise ``InvalidRequest`` unless the volume's type allows the pool."""
+        kind = self.types.of(row["volume_type"])
+        spec = kind.pool if kind.is_fixed else kind.extra_specs.get(POOL)
+        if spec is not None and not (target.pool == spec or matches_extra_spec(target.pool, spec)):
+            raise InvalidRequest(f"Invalid host: the volume type {kind.name} asks for the pool {spec}, and not for "
+                                 f"{target.pool}. Change the type instead: openstack volume set --type TYPE "
+                                 "--retype-policy on-demand.")
+
+    def _check_retype(self, row: RowMapping, chosen: VolumeType) -> None:
+        """Raise ``InvalidRequest`` unless the volume can get the type *chosen*."""
+        id = row["id"]
+        if row["status"] not in MOVABLE or row["migration"] or chosen.name == row["volume_type"]:
+            raise InvalidRequest("Invalid volume: Retype needs volume to be in available or in-use state, not be "
+                                 "part of an active migration, and requested type has to be different than the one "
+                                 f"from the volume. Volume {id} is {row['status']}, and has the type "
+                                 f"{row['volume_type']}.")
+        if chosen.multiattach != row["multiattach"]:
+            raise InvalidRequest("Invalid input received: Invalid volume_type passed: a retype cannot change whether "
+                                 "several servers may have the volume. Make a new volume of that type from this one.")
+        if (chosen.encryption is None) != (row["encryption_key_id"] is None):
+            raise InvalidRequest("Invalid input received: Invalid volume_type passed: a retype cannot change whether "
+                                 "the volume is encrypted. Make a new volume of that type, and copy what is needed.")
+        chosen.check_volume(row["size"], self.zone)
+
+    def _begin(self, connection: Connection, row: RowMapping, target: PoolTarget, status: str,
+               volume_type: str | None = None) -> None:
+        """Check and queue the migration of the volume *row*."""
+        _check_movable(connection, row)
+        target = _reachable_target(connection, row, target)
+        _check_pools(connection, row, target)
+        migration = {"source": {"host": row["host"], "pool": _pool_name(row)}, "host": target.host,
+                     "pool": target.pool, "pool_id": target.id, "volume_type": volume_type, "cancelled": False}
+        queue_volume_task(connection, volumes, row, MIGRATE, MOVABLE, status=status, previous_status=row["status"],
+                          migration=migration, migration_status=STARTING)
+        if is_between_hosts(migration):
+            note_copy(connection, row["id"], migration)
+        self.database.ring(connection, BELL)
+
+
+def _pool_name(row: RowMapping) -> str:
+    return str(row["pool"] or row["volume_type"])
+
+
+def _reachable_target(connection: Connection, row: RowMapping, target: PoolTarget) -> PoolTarget:
+    """Return *target*; for a volume that a server has, the same pool as the server's host reaches it. Raises
+    ``InvalidRequest`` if it does not."""
+    users = connection.execute(select(attachments).where(attachments.c.volume_id == row["id"])).mappings().all()
+    if not users:
+        return target
+    if any(user["status"] != "attached" or user["host"] != row["host"] for user in users):
+        raise InvalidRequest(f"Invalid volume: Volume {row['id']} is attached to a server of another host than its "
+                             "own, so its content cannot move. Detach it first, or migrate the server.")
+    found = None if target.id is None else next((
+        pool for pool in fetch_host_pools(connection, target.id) if pool.host == row["host"] and pool.state == UP),
+        None)
+    if target.host != row["host"] and found is None:
+        raise InvalidRequest(f"Invalid volume: Volume {row['id']} is attached to a server whose host does not "
+                             "reach that pool. Detach it first, or choose a pool that its host reaches.")
+    return target if found is None else PoolTarget(found.host, found.name, found.id, found.free_gb)
+
+
+def _check_movable(connection: Connection, row: RowMapping) -> None:
+    """Raise ``InvalidRequest`` unless the volume *row* can migrate."""
+    id = row["id"]
+    if row["status"] not in MOVABLE:
+        raise wrong_status(volumes, row, MOVABLE)
+    if row["migration"] or row["task"]:
+        raise InvalidRequest(f"Invalid volume: Volume {id} must not be migrating or busy with other work. Wait until "
+                             "that has ended.")
+    if connection.execute(select(snapshots.c.id).where(snapshots.c.volume_id == id).limit(1)).first():
+        raise InvalidRequest(f"Invalid volume: Volume {id} must not have snapshots to migrate: they stay where they "
+                             "are. Delete them, or make a new volume from the volume.")
+    if connection.execute(select(volumes.c.id).where(volumes.c.task == "create", volumes.c.source_volid == id)
+                          .limit(1)).first():
+        raise InvalidRequest(f"Invalid volume: Volume {id} is being copied to a new volume. Wait until that has "
+                             "ended.")
+
+
+def _check_pools(connection: Connection, row: RowMapping, target: PoolTarget) -> None:
+    """Raise ``InvalidRequest`` or ``Conflict`` unless the volume *row* can migrate to *target*."""
+    if not row["host"] or (row["host"], _pool_name(row)) == (target.host, target.pool):
+        raise InvalidRequest(f"Invalid volume: Volume {row['id']} is there already: destination host and pool "
+                             "must be different than the current ones.")
+    current = find_pool_on_host(connection, row["host"], _pool_name(row))
+    if current is not None and current.id == target.id:
+        raise InvalidRequest(f"Invalid volume: Volume {row['id']} is in that pool already, which both hosts reach.")
+    if current is not None and current.kind == "rbd" and target.host != row["host"]:
+        raise InvalidRequest(f"Invalid host: Volume {row['id']} is in Ceph. Choose a pool of a host that reaches it: "
+                             f"{row['host']}@{BACKEND_NAME}#POOL.")
+    if target.free_gb is not None and target.free_gb < row["size"]:
+        raise InvalidRequest(f"Invalid host: the pool {target.pool} of host {target.host} has {target.free_gb} GiB "
+                             f"free, and the volume has {row['size']} GiB.")
+    if has_due_removal(connection, target.host, row["id"]):
+        raise Conflict(f"Host {target.host} had volume {row['id']} before, and has not removed its content yet. Wait "
+                       "until the host is up, then repeat the request.")
