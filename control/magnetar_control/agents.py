@@ -108,6 +108,11 @@ class AgentClient(Client):
         restarts."""
         return self._call("GET", "/v1/host/load", deadline=time.monotonic() + patience)
 
+    def pool_content(self, pool: str) -> list[dict[str, Any]]:
+        """Return the content of a pool: {name, size, format, volume, reason}."""
+        content: list[dict[str, Any]] = self._call("GET", "/v1/host/content", {"pool": pool})["content"]
+        return content
+
     def uptime(self, patience: float) -> dict[str, Any]:
         """Return uptime and load of the host. Retries for *patience* seconds while its agent restarts."""
         return self._call("GET", "/v1/host/uptime", deadline=time.monotonic() + patience)

@@ -19,9 +19,12 @@ from starlette.exceptions import HTTPException
 from magnetar_agent.consoles import OpenConsoles
 from magnetar_agent.host import inventory
 from magnetar_agent.servers.diagnostics import collect_diagnostics
+from magnetar_agent.volumes.existing import list_content
+from magnetar_agent.volumes.pools import DEFAULT
 from magnetar_core.errors import InvalidRequest, MagnetarError, MethodNotAllowed, NotFound, mask_unforeseen_error
 from magnetar_core.http.endpoint import CLOUD
 from magnetar_core.kinds import KINDS, Host, Image, Server
+from magnetar_core.kinds.volume import POOL
 from magnetar_core.version import API, installed_version
 
 from . import access, audit, openapi
@@ -210,6 +213,11 @@ class Pages:
         read_query(request)
         return Json(await run_in_threadpool(inventory.host_load, self.agent.host))
 
+    async def content(self, request: Request) -> Json:
+        """Show the content of a pool, for a cloud that takes content over as volumes."""
+        pool = read_query(request, pool=lambda name, value: POOL.check(value, name)).get("pool", DEFAULT)
+        return Json({"content": await run_in_threadpool(list_content, self.agent.host, pool)})
+
     async def diagnostics(self, request: Request) -> Json:
         """Show a server's usage since its start, as counted by its hypervisor; empty while it is off."""
         read_query(request)
@@ -267,6 +275,7 @@ class AgentApplication(Front):
             ("GET", "/v1/host", pages.host, openapi.describe_show_route(Host)),
             ("GET", "/v1/host/uptime", pages.uptime, openapi.describe_uptime_route()),
             ("GET", "/v1/host/load", pages.load, openapi.describe_load_route()),
+            ("GET", "/v1/host/content", pages.content, openapi.describe_content_route()),
             ("GET", "/v1/watch", self.feed.watch, openapi.describe_watch_route()),
             ("GET", "/v1/operations", tasks.list, openapi.describe_operations_route()),
             ("GET", "/v1/operations/{key}", tasks.show, openapi.describe_operation_route("wait")),

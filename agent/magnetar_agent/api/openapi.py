@@ -59,6 +59,7 @@ PARAMETERS: dict[str, tuple[Extra, str]] = {
     "bytes": (INTEGER, "At most so many bytes from the end."),
     "interval": (NUMBER, "Seconds between two heartbeats, 0.5 to 60. Default: the agent's setting heartbeat."),
     "events": (TEXT, "Which of server, domain and operation are told, separated by commas. Default: all."),
+    "pool": (TEXT, "Name of the pool. Default: default."),
     "lines": (INTEGER, "At most so many lines from the end."),
 }
 
@@ -197,6 +198,14 @@ def describe_load_route() -> Extra:
                              servers=_array(_object(id=TEXT, cpus_used=NUMBER, memory_mb_used=INTEGER))),
                      "Averages of up to ten minutes, and the seconds since the first measurement; null where not known "
                      "yet")}
+
+
+def describe_content_route() -> Extra:
+    """Return OpenAPI's description of the GET of a pool's content."""
+    entry = _object(name=TEXT, size=INTEGER, format=TEXT, volume=TEXT, reason=TEXT)
+    return {"tags": [Host.noun], "summary": "Show the content of a pool",
+            **_route(_object(content=_array(entry)), "Name, size in GiB, format, the volume that has it, and why no "
+                     "volume can take it over", _parameters("pool"))}
 
 
 def describe_text_route(description: str, media: str = "text/plain") -> Extra:

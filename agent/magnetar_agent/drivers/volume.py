@@ -21,6 +21,7 @@ from magnetar_agent.volumes import (
     cinder_status,
     content,
     copying,
+    existing,
     exports,
     holders_of_volume,
     is_content_complete,
@@ -209,13 +210,16 @@ def plan_volume(want: Fields | None, have: Fields | None) -> Iterator[Step]:
 def resolve_volume_source(host: LocalHost, completed: Fields, document: Document | None) -> int:
     """Replace the source in *completed* by the source's uuid; return the source's size in bytes, 0 for an empty volume.
     """
-    source_fields = [name for name in (*content.SOURCES, "remote_source") if completed.get(name) is not None]
+    source_fields = [name for name in (*content.SOURCES, "remote_source", "existing")
+                     if completed.get(name) is not None]
     if len(source_fields) > 1:
         raise InvalidField(source_fields[1],
                            f"cannot be combined with {source_fields[0]}; a volume is made from one of them")
     if not source_fields:
         return 0
     (field,) = source_fields
+    if field == "existing":
+        return existing.existing_bytes(host, completed, document)
     if field == "remote_source":
         return int(completed[field]["size"]) * GIB
     old = document.want.get(field) if document else None
@@ -280,6 +284,9 @@ def _make(task: Task) -> None:
     pool, size = pools.find_pool(host, want["pool"]), want["size"] * GIB
     if want.get("adopt"):
         adoption.adopt_content(task, pool, size)
+        return
+    if want.get("existing"):
+        existing.take_content(task, pool, size)
         return
     field, named = content.source_of(want)
     origin = host.documents.get(content.SOURCES[field], named) if field in content.SOURCES else None
@@ -402,4 +409,6 @@ def _drop(task: Task) -> None:
     """Remove the content of the volume or snapshot."""
     if source := task.document.want.get("remote_source"):
         copying.close_source(task.host, source["export"])
+    if existing.return_content(task):
+        return
     content.remove_volume_content(task.host, task.document)

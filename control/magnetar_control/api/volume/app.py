@@ -15,14 +15,13 @@ from magnetar_control.web.application import guarded_route
 from magnetar_core.document import Document
 from magnetar_core.errors import InvalidRequest
 
-from . import filters, metadata, none
+from . import filters, managing, metadata, none, transfers
 from .attachments import AttachmentRoutes
 from .backups import BackupRoutes
 from .encryption import EncryptionRoutes
 from .limits import LimitRoutes
 from .pools import PoolRoutes
 from .snapshots import SnapshotRoutes
-from .transfers import PATHS, TransferRoutes
 from .types import TypeRoutes
 from .volumes import VolumeRoutes
 
@@ -78,7 +77,8 @@ class VolumeApplication(RoutedService):
             *(route for routes in (VolumeRoutes, SnapshotRoutes, BackupRoutes, AttachmentRoutes, LimitRoutes,
                                    PoolRoutes, TypeRoutes, EncryptionRoutes)
               for route in routes(service).routes()),
-            *(route for path in PATHS for route in TransferRoutes(service, path).routes()),
+            *(route for path in transfers.PATHS for route in transfers.TransferRoutes(service, path).routes()),
+            *(route for path in managing.PATHS for route in managing.ManageRoutes(service, path).routes()),
             *metadata.metadata_routes("volumes/{id}", service.volumes),
             *metadata.metadata_routes("snapshots/{id}", service.snapshots),
             *none.absent_volume_routes(), *filters.filter_routes()]

@@ -18,13 +18,13 @@ NONE_OF = {"groups": "groups", "group_snapshots": "group_snapshots",
 #: Empty lists without details, of resources that cannot be created.
 FEW = {"clusters": "clusters", "extensions": "extensions", "group_types": "group_types", "qos-specs": "qos_specs"}
 _GROUPS = "Embedded volumes belong to no groups. Take snapshots of the volumes one by one."
-_MANAGED = ("Embedded volumes are made here, and what a host has otherwise is not taken over. Bring content in as an "
-            "image, and make a volume of that.")
+_MANAGED = ("Snapshots of embedded volumes are full copies. Bring the content in as a volume (openstack volume create "
+            "--remote-source).")
 #: Path of a POST to the reason of its refusal.
 INSTEAD = {
     "groups": _GROUPS, "groups/action": _GROUPS, "group_snapshots": _GROUPS, "group_types": _GROUPS,
     "consistencygroups": _GROUPS, "consistencygroups/create_from_src": _GROUPS, "cgsnapshots": _GROUPS,
-    "manageable_volumes": _MANAGED, "manageable_snapshots": _MANAGED,
+    "manageable_snapshots": _MANAGED,
     "qos-specs": "Embedded volumes have no QoS specs: hosts limit what a server does with its disks, by the flavor's "
                  "extra specs quota:disk_read_bytes_sec and the like."}
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from magnetar_control.api.query import check_known
@@ -19,6 +20,7 @@ from magnetar_core.fields import Record
 from magnetar_core.values import Choices, ListOf, Nullable, Text
 
 from . import views
+from .managing import UNMANAGE, unmanage_volume
 from .migrations import migration_actions
 from .nouns import MOMENTS, NounRoutes, parse_volume_listing
 from .values import ID, IGNORED, METADATA, MODE, NAME, NAMES, SIZE, TRUTH, Stripped, checked_body, is_set, name_fields
@@ -35,14 +37,13 @@ HINTS = ("OS-SCH-HNT:scheduler_hints", "scheduler_hints")
 HINT = Nullable(build_record({"same_host": ListOf(Id(), 100), "different_host": ListOf(Id(), 100)}))
 #: Statuses that an administrator may set.
 STATUSES = ("creating", "available", "deleting", "error", "error_deleting", "error_extending", "attaching", "detaching",
-            "in-use", "reserved", "maintenance")
+            "in-use", "reserved", "maintenance", "error_managing", "error_unmanaging")
 #: The first microversion with the action that images a volume again.
 REIMAGE = (3, 68)
 #: Actions of Cinder that hosts' own disks do not support, and the reasons.
 NO_ACTIONS = {
     "revert": "its content is not replaced; make a new volume from the snapshot",
     "os-migrate_volume_completion": "a migration completes by itself; openstack volume migrate begins one",
-    "os-unmanage": "a host does not keep what this service has given up; make an image of it before you delete it",
     "os-force_detach": "openstack server remove volume unplugs it; openstack volume set --detached drops what is left",
     "os-initialize_connection": "attachments say who connects it (3.27); hosts connect it by themselves"}
 
@@ -106,7 +107,9 @@ class VolumeRoutes(NounRoutes):
     def __init__(self, service: EmbeddedVolumes) -> None:
         super().__init__(service)
         #: Functions of actions that need more than the volume's row.
-        self.special = {UPLOAD: self._upload, **migration_actions(service.migrations)}
+        self.special: dict[str, Callable[[Request, Any], Answer]] = {
+            UPLOAD: self._upload, UNMANAGE: partial(unmanage_volume, service),
+            **migration_actions(service.migrations)}
 
     def routes(self) -> list[Guarded]:
         return [*super().routes(), guarded_route("GET volumes/summary", self.summary),

@@ -23,6 +23,7 @@ from . import attachments, quotas, volumes
 from .access import fetch_volume_access
 from .actions import ADMIN, FREEING, extend_volume, reimage_volume, upload_image
 from .backups import BackupStore, NewVolumes
+from .managing import ManageStore
 from .migrations import MigrationStore
 from .pools import PoolOnHost, fetch_host_pools
 from .reach import Hosts, Reach
@@ -78,6 +79,7 @@ class EmbeddedVolumes:
         self.transfers = TransferStore(database, self.quota)
         self.backups = BackupStore(database, NewVolumes(self._values, self.quota, self.host_pools, zone))
         self.migrations = MigrationStore(database, self.reach, self.types, zone)
+        self.managed = ManageStore(database, self.migrations, self.quota)
         self.show, self.snapshot = self.volumes.find, self.snapshots.find
         self.worker = Worker(database, self.reach, pause)
         self.homes = self.worker.homes

@@ -36,6 +36,7 @@ class PoolTarget:
     host: str
     pool: str
     id: str | None
+    kind: str | None
     free_gb: int | None
 
 
@@ -51,12 +52,7 @@ class MigrationStore:
         check_admin(context, "volume_extension:volume_admin_actions:migrate_volume")
         with self.database.read() as connection:
             volume = get_visible_row(connection, volumes, context, id)
-        name, _at, place = host.partition("@")
-        backend, _hash, pool = place.partition("#")
-        target = self._target(name, pool or _pool_name(volume)) if backend in ("", BACKEND_NAME) else None
-        if target is None:
-            raise InvalidRequest(f"Invalid host: No available service named '{host[:80]}'. The pools are listed by: "
-                                 "openstack volume backend pool list.")
+        target = self.find_target(host, _pool_name(volume))
         self._check_type(volume, target)
         with self.database.write() as connection:
             lock_volume(connection, id)
@@ -86,15 +82,26 @@ class MigrationStore:
             self._check_retype(row, chosen)
             self._begin(connection, row, target, "retyping", chosen.name)
 
+    def find_target(self, text: str, default_pool: str) -> PoolTarget:
+        """Return the pool that *text* names: HOST@BACKEND#POOL, or HOST or HOST@BACKEND for *default_pool*. Raises
+        ``InvalidRequest`` if it cannot be used now."""
+        host, _at, place = text.partition("@")
+        backend, _hash, pool = place.partition("#")
+        target = self._target(host, pool or default_pool) if backend in ("", BACKEND_NAME) else None
+        if target is None:
+            raise InvalidRequest(f"Invalid host: No available service named '{text[:80]}'. The pools are listed by: "
+                                 "openstack volume backend pool list.")
+        return target
+
     def _target(self, host: str, pool: str) -> PoolTarget | None:
         """Return the pool of a host; ``None`` if the host is not up, or does not have that pool."""
         if not any(known["name"] == host and known["up"] for known in self.reach.hosts()):
             return None
         reported = [found for found in self.reach.pools() if found.host == host]
         if not reported:
-            return PoolTarget(host, pool, None, None) if pool in self.types.pools else None
+            return PoolTarget(host, pool, None, None, None) if pool in self.types.pools else None
         found = next((found for found in reported if found.name == pool and found.state == UP), None)
-        return None if found is None else PoolTarget(host, pool, found.id, found.free_gb)
+        return None if found is None else PoolTarget(host, pool, found.id, found.kind, found.free_gb)
 
     def _target_of_type(self, row: RowMapping, chosen: VolumeType) -> PoolTarget:
         """Return the type's pool on the volume's host if it has room; otherwise, for a volume that no server has, on
@@ -166,7 +173,7 @@ def _reachable_target(connection: Connection, row: RowMapping, target: PoolTarge
     if target.host != row["host"] and found is None:
         raise InvalidRequest(f"Invalid volume: Volume {row['id']} is attached to a server whose host does not "
                              "reach that pool. Detach it first, or choose a pool that its host reaches.")
-    return target if found is None else PoolTarget(found.host, found.name, found.id, found.free_gb)
+    return target if found is None else PoolTarget(found.host, found.name, found.id, found.kind, found.free_gb)
 
 
 def _check_movable(connection: Connection, row: RowMapping) -> None:

@@ -76,6 +76,8 @@ volumes = Table(
     Column("reimage", JsonColumn),
     # While an image is made from the volume: {image_id}.
     Column("upload", JsonColumn),
+    # While content of a pool becomes the volume: {name, format}.
+    Column("existing", JsonColumn),
     # While the volume moves to another pool or host, see ``migration_rows``; and Cinder's word for the last move.
     Column("migration", JsonColumn), Column("migration_status", String(16)),
     Index("volumes_project", "project_id", "created_at", "id"), Index("volumes_created", "created_at", "id"),

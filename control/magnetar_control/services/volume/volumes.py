@@ -43,7 +43,7 @@ SHOWN = ("id", "name", "description", "status", "size", "multiattach", "bootable
 HELD = ("id", "volume_id", "server_id", "host", "device", "attached_at", "status")
 #: Fields in ``volume_image_metadata`` in addition to the image's properties.
 OF_IMAGE = ("image_id", "image_name", "checksum", "container_format", "disk_format", "min_disk", "min_ram", "size")
-DELETABLE = ("available", "error", "error_extending", "error_deleting", "error_restoring")
+DELETABLE = ("available", "error", "error_extending", "error_deleting", "error_restoring", "error_managing")
 
 
 def create_volume_row(connection: Connection, context: Context, quota: Quotas, values: Document) -> None:

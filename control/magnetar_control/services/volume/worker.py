@@ -45,6 +45,7 @@ from magnetar_core.errors import Conflict, MagnetarError, Unreachable
 
 from . import backup_tasks
 from .homes import RECORD, VolumeHomes
+from .managing_worker import MANAGE, UNMANAGE, manage_volume, unmanage_volume
 from .migration_rows import MIGRATE, cancelled_values
 from .migration_worker import StillMoving, drop_migration, migrate_volume
 from .pools import find_pool_on_host
@@ -68,6 +69,9 @@ COPY = "volume-image-"
 #: The tables with tasks, in the order in which their tasks are taken.
 _TABLES = (volumes, snapshots, backups)
 _HAS_TASKS = select(or_(*(exists().where(table.c.task.is_not(None)) for table in _TABLES)))
+#: Statuses of volumes after a task has failed; ``error`` after others.
+FAILED = {"delete": "error_deleting", "extend": "error_extending", MANAGE: "error_managing",
+          UNMANAGE: "error_unmanaging"}
 
 Row = Mapping[Any, Any]
 
@@ -240,7 +244,7 @@ class Worker:
         if row["task"] == MIGRATE and row["migration"] and not row["migration"]["cancelled"]:
             self._note(table, row, update(table).values(**cancelled_values(row), fault=user_message(error)))
             return  # the next task undoes it
-        status: Any = {"delete": "error_deleting", "extend": "error_extending"}.get(row["task"], "error")
+        status: Any = FAILED.get(row["task"], "error")
         if row["task"] == "upload" or (row["task"] in ("extend", "reimage") and isinstance(error, Conflict)):
             status = table.c.previous_status  # refused, or only read: nothing has changed
         elif table is backups:
@@ -274,7 +278,7 @@ class Worker:
         """Return the row of a task, with a host that is up and reaches the volume's pool. If the volume's host does
         not, and the volume is in a pool that others reach, one of these becomes its host: the host of the server that
         has the volume, if any. Without such a host, the task waits for the volume's host."""
-        if table is not volumes or not row["host"] or row["task"] in ("create", MIGRATE):
+        if table is not volumes or not row["host"] or row["task"] in ("create", MIGRATE, MANAGE):
             return row
         up = {host["name"] for host in self.reach.hosts() if host["up"]}
         try:
@@ -397,6 +401,14 @@ def _migrate_volume(worker: Worker, row: Row) -> Document:
     return migrate_volume(worker.database, worker.reach, row)
 
 
+def _manage_volume(worker: Worker, row: Row) -> Document:
+    return manage_volume(worker.reach, row)
+
+
+def _unmanage_volume(worker: Worker, row: Row) -> None:
+    unmanage_volume(worker.reach, row)
+
+
 def _create_snapshot(worker: Worker, row: Row) -> Document:
     resource = worker.ensure(row, "volume_snapshot", {"name": f"snapshot-{row['id']}", "volume": row["volume_id"]})
     return {"status": "available", "size": resource.get("size") or row["size"]}
@@ -417,7 +429,8 @@ def _delete(noun: str, worker: Worker, row: Row) -> None:
 TASKS: Mapping[tuple[str, str], Callable[[Worker, Row], Document | None]] = {
     ("volumes", "create"): _create_volume, ("volumes", "extend"): _extend_volume,
     ("volumes", "reimage"): _reimage_volume, ("volumes", "upload"): _upload_volume,
-    ("volumes", MIGRATE): _migrate_volume, ("volumes", "delete"): partial(_delete, "volume"),
+    ("volumes", MIGRATE): _migrate_volume, ("volumes", MANAGE): _manage_volume,
+    ("volumes", UNMANAGE): _unmanage_volume, ("volumes", "delete"): partial(_delete, "volume"),
     ("volume_snapshots", "create"): _create_snapshot,
     ("volume_snapshots", "delete"): partial(_delete, "volume_snapshot"),
     **{("volume_backups", task): function for task, function in backup_tasks.TASKS.items()}}

@@ -73,6 +73,10 @@ class Volume(Resource):
         compared=False)
     remote_source = Field(Nullable(REMOTE_SOURCE), "From a cloud: volume of another host to copy.", default=None,
                           on="create update", option=False, compared=False)
+    existing = Field(Nullable(Text(1, 255)), "From a cloud: name of content in its pool that it takes over.",
+                     default=None, on="create update", option=False, compared=False)
+    keep_content = Field(Boolean(), "From a cloud: whether its content stays in the pool when it is removed.",
+                         default=False, on="create update", option=False, compared=False)
     move_to = Field(Nullable(POOL), "From a cloud: pool of this host that its content moves to; null when the content "
                     "is there. The pool that it has ends the move. Requests repeat it until it is null: QEMU copies "
                     "the content for a server that runs.", default=None, on="create update", option=False,

@@ -144,7 +144,7 @@ def two_hosts(database: Database) -> Iterator[TwoHosts]:
 
 def new_volume(ask: Asker, site: TwoHosts, **fields: Any) -> str:
     """Create a volume, on kvm1; its id."""
-    id = ask("POST", "/v3/red/volumes", {"volume": {"size": 1, "name": "data", **fields}}, status=202)["volume"]["id"]
+    id = ask("POST", "/v3/volumes", {"volume": {"size": 1, "name": "data", **fields}}, status=202)["volume"]["id"]
     site.work()
     assert site.row(id)["status"] == "available"
     return str(id)

@@ -1,0 +1,125 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Content that lies in the pools of hosts: lists of it, volumes that take it over (manage), and volumes that leave it
+there (unmanage). All of it is for administrators."""
+
+from __future__ import annotations
+
+import uuid
+from typing import Any
+
+from sqlalchemy import insert, select
+
+from magnetar_control.agents import PATIENCE
+from magnetar_control.services import Context
+from magnetar_control.services.quotas import Quotas
+from magnetar_control.store.engine.database import Database, utc_now
+from magnetar_core.document import Document, Documents
+from magnetar_core.errors import Conflict, InvalidRequest
+
+from .attachments import lock_volume
+from .managing_worker import MANAGE, UNMANAGE
+from .migration_rows import has_due_removal
+from .migrations import MigrationStore, PoolTarget
+from .rows import check_admin, get_visible_row, queue_volume_task
+from .tables import attachments, snapshots, volumes
+from .types import VolumeType
+from .worker import BELL
+
+#: Name of the field of a reference, as in Cinder's drivers of files and logical volumes.
+NAME, ID = "source-name", "source-id"
+#: Why content of volumes and snapshots cannot be managed.
+MANAGED = "already managed"
+#: Kinds of pools whose content keeps its name, so that the name is the uuid of the volume.
+KEEPING = ("lvm", "rbd")
+
+
+class ManageStore:
+    """The content of pools. *targets*: finds pools of hosts. *quota*: the quotas of volumes."""
+
+    def __init__(self, database: Database, targets: MigrationStore, quota: Quotas) -> None:
+        self.database, self.targets, self.quota = database, targets, quota
+
+    def list(self, context: Context, host: str) -> Documents:
+        """Return the content in a pool (*host*: HOST@BACKEND#POOL): {name, size, format, volume, reason}; ``volume`` is
+        the volume that has it, ``reason`` why it cannot be managed. Raises ``InvalidRequest``."""
+        check_admin(context, "volume_extension:list_manageable")
+        return self._content(self.targets.find_target(host, self.targets.types.pools[0]))
+
+    def _content(self, target: PoolTarget) -> Documents:
+        hosts = {host["name"]: host["endpoint"] for host in self.targets.reach.hosts()}
+        with self.targets.reach.agents.client(hosts[target.host], PATIENCE) as client:
+            content = client.pool_content(target.pool)
+        stems = {found["name"].partition(".")[0] for found in content}
+        with self.database.read() as connection:  # in a shared pool also of volumes that other hosts have
+            owned = {id for table in (volumes, snapshots)
+                     for id in connection.execute(select(table.c.id).where(table.c.id.in_(stems))).scalars()}
+        return [{**found, "volume": found["name"].partition(".")[0], "reason": MANAGED}
+                if found["name"].partition(".")[0] in owned else found for found in content]
+
+    def manage(self, context: Context, host: str, reference: Document, **fields: Any) -> str:
+        """Queue that content becomes a volume of the caller's project; return its id. *reference*: {source-name} or
+        {source-id}. Further *fields*: name, description, metadata, volume_type, bootable. Raises ``InvalidRequest``,
+        ``NotFound``, ``TooLarge`` beyond the quota."""
+        check_admin(context, "volume_extension:volume_manage")
+        target = self.targets.find_target(host, self.targets.types.pools[0])
+        content = self._referenced(target, reference)
+        chosen = self._type(context, target, fields.get("volume_type"), content)
+        id = content["name"] if target.kind in KEEPING else str(uuid.uuid4())
+        values = {
+            "id": id, "project_id": context.project_id or "", "user_id": context.user_id, "size": content["size"],
+            "name": fields.get("name"), "description": fields.get("description"),
+            "metadata": fields.get("metadata") or {}, "bootable": bool(fields.get("bootable")), "host": target.host,
+            "pool": target.pool, "pool_id": target.id, "volume_type": chosen.name, "multiattach": chosen.multiattach,
+            "availability_zone": self.targets.zone, "existing": {"name": content["name"], "format": content["format"]}}
+        with self.database.write() as connection:
+            if connection.execute(select(volumes.c.id).where(volumes.c.id == id)).first():
+                raise InvalidRequest(f"Unable to manage existing volume. Volume {id} is already managed.")
+            if has_due_removal(connection, target.host, id):
+                raise Conflict(f"Host {target.host} is removing the content {id}, which migrated to another host.")
+            self.quota.within(connection, values["project_id"], per_volume_gigabytes=content["size"], volumes=1,
+                              gigabytes=content["size"])
+            connection.execute(insert(volumes).values(status="creating", task=MANAGE, created_at=utc_now(), **values))
+            self.database.ring(connection, BELL)
+        return str(id)
+
+    def _referenced(self, target: PoolTarget, reference: Document) -> Document:
+        """Return the content that *reference* names. Raises ``InvalidRequest`` if it is missing or cannot be
+        managed."""
+        name = reference.get(NAME) or reference.get(ID)
+        content = next((content for content in self._content(target) if content["name"] == name), None)
+        if content is None:
+            raise InvalidRequest(f"Failed to manage existing volume: the pool {target.pool} of host {target.host} has "
+                                 f"no content {str(name)[:80]!r}. This lists it: openstack block storage volume "
+                                 "manageable list.")
+        if content["reason"]:
+            raise InvalidRequest(f"Failed to manage existing volume: {content['name']} cannot be taken over: "
+                                 f"{content['reason']}.")
+        return content
+
+    def _type(self, context: Context, target: PoolTarget, name: str | None, content: Document) -> VolumeType:
+        """Return the type of the new volume, by default the type of its pool. Raises ``InvalidRequest`` for a type that
+        the content does not fulfil, ``NotFound``."""
+        types = self.targets.types
+        chosen = types.find(context, name) if name else types.of(target.pool)
+        if chosen.pool != target.pool or chosen.encryption or (chosen.multiattach and content["format"] != "raw"):
+            raise InvalidRequest(f"Invalid volume type: volumes of the type {chosen.name} are in the pool {chosen.pool}"
+                                 f"{', encrypted' if chosen.encryption else ''}"
+                                 f"{', raw' if chosen.multiattach else ''}, and {content['name']} is not.")
+        chosen.check_volume(content["size"], self.targets.zone)
+        return chosen
+
+    def unmanage(self, context: Context, id: str) -> None:
+        """Queue that a volume is forgotten, and its content stays in its pool. Raises ``NotFound``,
+        ``InvalidRequest``."""
+        check_admin(context, "volume_extension:volume_unmanage")
+        with self.database.write() as connection:
+            lock_volume(connection, id)
+            row = get_visible_row(connection, volumes, context, id)
+            if row["encryption_key_id"]:
+                raise InvalidRequest("Invalid volume: Unmanaging encrypted volumes is not supported.")
+            for table, state in ((attachments, "be attached"), (snapshots, "have snapshots")):
+                if connection.execute(select(table.c.id).where(table.c.volume_id == id).limit(1)).first():
+                    raise InvalidRequest(f"Invalid volume: Volume {id} must not {state} to be unmanaged.")
+            queue_volume_task(connection, volumes, row, UNMANAGE, ("available", "error", "error_unmanaging"),
+                              status="unmanaging")
+            self.database.ring(connection, BELL)

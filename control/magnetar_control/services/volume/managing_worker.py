@@ -1,0 +1,35 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The worker's part of bringing content of pools in as volumes (manage), and of leaving it there (unmanage)."""
+
+from __future__ import annotations
+
+from magnetar_core.document import Document
+from magnetar_core.errors import NotFound
+
+from .migration_rows import VOLUME, Row
+from .reach import Reach
+
+MANAGE, UNMANAGE = "manage", "unmanage"
+#: Seconds for an agent to rename and grow content.
+LIMIT = 600.0
+
+
+def manage_volume(reach: Reach, row: Row) -> Document:
+    """Have the host's agent take content over as the volume *row*; return its columns."""
+    content = row["existing"]
+    with reach.client(row["host"]) as client:
+        client.ensure(VOLUME, row["id"], {
+            "name": f"volume-{row['id']}", "size": row["size"], "pool": row["pool"], "multiattach": row["multiattach"],
+            "format": content["format"], "existing": content["name"]}, timeout=LIMIT)
+    return {"status": "available", "existing": None}
+
+
+def unmanage_volume(reach: Reach, row: Row) -> None:
+    """Have the host's agent forget the volume and leave its content in the pool."""
+    with reach.client(row["host"]) as client:
+        try:
+            client.get(VOLUME, row["id"])
+        except NotFound:
+            return
+        client.ensure(VOLUME, row["id"], {"keep_content": True}, timeout=LIMIT)
+        client.delete(VOLUME, row["id"], timeout=LIMIT)
