@@ -28,6 +28,7 @@ from magnetar_control.api.volume import (
     backups,
     encryption,
     limits,
+    managing,
     nouns,
     snapshots,
     transfers,
@@ -286,6 +287,7 @@ VOLUMES: dict[tuple[str, str], Schema] = {
     ("PUT", "volumes/{id}"): wrapped("volume", nouns.UPDATE.schema()),
     ("POST", "volumes/{id}/action"): either(
         *(_action(name, one.body.schema()) for name, one in volumes.ACTIONS.items()),
+        *(_action(name, body.schema()) for name, body in volumes.MOVE_BODIES.items()),
         *(_action(name, {}) for name in volumes.NO_ACTIONS),
     ),
     ("POST", "snapshots"): wrapped("snapshot", snapshots.CREATE.schema()),
@@ -317,6 +319,8 @@ VOLUMES |= {
 for _path in transfers.PATHS:
     VOLUMES["POST", _path] = wrapped("transfer", transfers.CREATE_NEW.schema())
     VOLUMES["POST", f"{_path}/{{id}}/accept"] = wrapped("accept", transfers.ACCEPT.schema())
+for _path in managing.PATHS:
+    VOLUMES["POST", _path] = wrapped("volume", managing.MANAGE_BODY.schema())
 for _noun in ("volumes", "snapshots"):
     for _method in ("POST", "PUT"):
         VOLUMES[_method, f"{_noun}/{{id}}/metadata"] = wrapped("metadata", METADATA.value.schema())

@@ -20,8 +20,8 @@ from magnetar_core.fields import Record
 from magnetar_core.values import Choices, ListOf, Nullable, Text
 
 from . import views
-from .managing import UNMANAGE, unmanage_volume
-from .migrations import migration_actions
+from .managing import UNMANAGE, UNMANAGE_BODY, unmanage_volume
+from .migrations import MIGRATE, MIGRATE_BODY, RETYPE, RETYPE_BODY, migration_actions
 from .nouns import MOMENTS, NounRoutes, parse_volume_listing
 from .values import ID, IGNORED, METADATA, MODE, NAME, NAMES, SIZE, TRUTH, Stripped, checked_body, is_set, name_fields
 
@@ -95,6 +95,8 @@ UPLOAD_BODY = build_record({
     "image_name": Text(1, 255), "force": TRUTH, "container_format": Nullable(Choices("bare")),
     "disk_format": Nullable(Choices("raw", "qcow2")), "visibility": Choices("public", "private", "shared", "community"),
     "protected": TRUTH}, "image_name")
+#: Bodies of the actions that move or release a volume.
+MOVE_BODIES = {MIGRATE: MIGRATE_BODY, RETYPE: RETYPE_BODY, UNMANAGE: UNMANAGE_BODY}
 #: The first microversion that sets the image's visibility.
 VISIBILITY = (3, 1)
 

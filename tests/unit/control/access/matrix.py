@@ -37,7 +37,7 @@ import yaml
 from magnetar_control.api.nova.operations import OPERATIONS
 from magnetar_control.api.nova.versions import NEWEST
 from magnetar_control.api.v1.app import DRIVERS
-from magnetar_control.api.volume.volumes import ACTIONS
+from magnetar_control.api.volume.volumes import ACTIONS, MOVE_BODIES
 from magnetar_control.compute.access.policies import POLICIES
 
 from .things import PROJECTS, fresh
@@ -105,7 +105,7 @@ def routes(world, face):
     found = {f"{one.method} {one.path}": (one.method, f"/{face}{one.path}", _microversion(face), None)
              for one in world.mounts[f"/{face}"].router.routes if "{project_id}" not in one.path}
     if face == "volume":
-        found |= {f"action {name}": found[VOLUME_ACTION] for name in ACTIONS}
+        found |= {f"action {name}": found[VOLUME_ACTION] for name in (*ACTIONS, *MOVE_BODIES)}
         del found[VOLUME_ACTION]
     return found
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 import base64
 import json
 import uuid
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -30,7 +31,10 @@ REFUSED = frozenset((one.method, f"/v3/{one.path}") for one in none.absent_volum
 
 def made(ask: Asker, service: Any) -> dict[str, str]:
     """Return the ids of what the rows name."""
-    admin, found = ask.as_(ADMIN), {}
+    admin, found = ask.as_(ADMIN), dict[str, str]()
+    folder = Path(service.reach.hosts()[0]["endpoint"].removeprefix("unix:")).parent / "state/volumes"
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "old.raw").write_bytes(bytes(512))
     for name in ("volume", "held", "offered"):
         found[name] = ask("POST", "/v3/volumes", {"volume": {"size": 1, "name": name}})["volume"]["id"]
     work(service)

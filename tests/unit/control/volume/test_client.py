@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Transfers of volumes as OpenStack's own client commands them."""
+"""Transfers and moves of volumes as OpenStack's own client commands them."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from magnetar_control.services import Context
 from tests.support.clients import Clients, play, story
 from tests.support.control.cloud import Cloud
 
@@ -18,4 +19,18 @@ def test_volumes_go_to_another_project(tmp_path: Path) -> None:
         text = (Path(cloud.parts.settings.state_dir) / "clouds.yaml").read_text()
         (tmp_path / "clouds.yaml").write_text(text.replace("127.0.0.1:8774", f"127.0.0.1:{cloud.port}"))
         wrong = play(Clients(tmp_path / "clouds.yaml", tmp_path), story("volume_transfers"))
+    assert not wrong, "\n\n".join(wrong)
+
+
+def test_volumes_move_between_hosts_and_pools(tmp_path: Path) -> None:
+    pools = {"fast": {"type": "dir", "path": str(tmp_path / "fast")}}
+    with Cloud(hosts=2, links=True, agent={"pools": pools}, volume_pools=["default", "fast"]) as cloud:
+        text = (Path(cloud.parts.settings.state_dir) / "clouds.yaml").read_text()
+        (tmp_path / "clouds.yaml").write_text(text.replace("127.0.0.1:8774", f"127.0.0.1:{cloud.port}"))
+        service = cloud.services.volume
+        caller = Context(cloud.admin.user_id, cloud.admin.project_id, frozenset({"admin", "member"}))
+        volume = service.create(caller, 1, name="data", host="kvm1")
+        assert service.wait(volume["id"], 60)["host"] == "kvm1"
+        wrong = play(Clients(tmp_path / "clouds.yaml", tmp_path), story("volume_moves"))
+        assert not list((tmp_path / "fast").glob("*"))
     assert not wrong, "\n\n".join(wrong)

@@ -247,7 +247,7 @@ def test_who_sees_an_image_is_said_from_3_1_on(ask, service):
 
 @pytest.mark.parametrize("path", [
     "groups", "groups/action", "group_snapshots", "group_types", "consistencygroups", "cgsnapshots",
-    "consistencygroups/create_from_src", "manageable_volumes", "qos-specs", "manageable_snapshots"])
+    "consistencygroups/create_from_src", "qos-specs", "manageable_snapshots"])
 def test_what_there_is_none_of_says_why(ask, path):
     refused(ask, "POST", f"/v3/{path}", {"backup": {}}, "mbedded volumes")
 
