@@ -386,6 +386,10 @@ class Volumes(Protocol):
         """Return the uuids of the volumes that other hosts can use only through this compute host: all volumes that it
         has, except those in shared pools, which other hosts open themselves."""
 
+    def serving_hosts(self, ids: Collection[str]) -> Mapping[str, str]:
+        """Return, by uuid, the host through which alone other hosts can use a volume. Volumes in shared pools, those
+        without a host, and unknown ones are absent."""
+
     def delete(self, context: Context, id: str) -> None:
         """Remove a volume without attachments; do nothing when there is no such volume."""
 

@@ -167,24 +167,25 @@ class _CellBalance:
                         moved: Collection[str]) -> list[LoadedServer]:
         servers = [server.row for host in loads for server in trial.servers_by_host.get(host, ())]
         ids = {volume["volume_id"] for row in servers for volume in row.volumes}
-        hosts_of_volumes = self.cloud.services.volume.hosts_of_volumes(ids) if ids else {}
+        serving_hosts = self.cloud.services.volume.serving_hosts(ids) if ids else {}
         loaded = []
         for row in servers:
             cpus, memory_mb = loads[row.host].servers.get(row.id, (None, 0))
-            stays = _reason_to_stay(row, hosts_of_volumes) or (RECENT if row.id in moved else "") or (
+            stays = _reason_to_stay(row, serving_hosts) or (RECENT if row.id in moved else "") or (
                 UNMEASURED if cpus is None else "")
             loaded.append(LoadedServer(row.id, row.name, row.host, cpus or 0.0, memory_mb, stays))
         return loaded
 
 
-def _reason_to_stay(row: ServerRow, hosts_of_volumes: Mapping[Any, str]) -> str:
-    """Return why a server is not moved, apart from its load; "" if it may be."""
+def _reason_to_stay(row: ServerRow, serving_hosts: Mapping[Any, str]) -> str:
+    """Return why a server is not moved, apart from its load; "" if it may be. *serving_hosts*: hosts of volumes that
+    no other host opens itself."""
     if row.task_state:
         return f"It has a running action ({row.task_state})."
     if row.locked_by:
         return LOCKED
     choice = choose_move(row, {volume["volume_id"] for volume in row.volumes
-                               if hosts_of_volumes.get(volume["volume_id"]) == row.host})
+                               if serving_hosts.get(volume["volume_id"]) == row.host})
     if choice.action is None:
         return choice.reason
     return "" if choice.action == LIVE else NOT_RUNNING

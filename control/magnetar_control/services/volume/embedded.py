@@ -399,6 +399,11 @@ class EmbeddedVolumes:
             access = fetch_volume_access(connection, ids)
         return frozenset(id for id in ids if id not in access or not access[id].direct)
 
+    def serving_hosts(self, ids: Collection[str]) -> dict[str, str]:
+        with self.database.read() as connection:
+            access = fetch_volume_access(connection, ids)
+        return {id: volume.host for id, volume in access.items() if not volume.direct}
+
     def delete(self, context: Context, id: str) -> None:
         """Queue the deletion of a volume, even if it is still being made or migrates. A repeated call does nothing."""
         with self.database.write() as connection:
