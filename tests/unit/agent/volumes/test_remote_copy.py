@@ -84,7 +84,7 @@ def test_it_grows_while_it_is_copied(place: Pair) -> None:
 @pytest.mark.parametrize(("wrong", "why"), [
     ({"peer": "somebody"}, "kvm2|certificate"), ({"export": str(uuid.uuid4())}, "no link"),
     ({"address": "nowhere"}, "remote_source.address: must be host:port"), ({"address": "127.0.0.1:1"}, "127.0.0.1:1"),
-], ids=str)
+], ids=["peer", "export", "address", "port"])
 def test_refused(place: Pair, wrong: dict[str, Any], why: str) -> None:
     source = offered(place) | wrong
     with pytest.raises(MagnetarError, match=why):
