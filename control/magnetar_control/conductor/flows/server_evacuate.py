@@ -268,9 +268,10 @@ def _withdraw_volumes(work: Work, source: str, host: str) -> None:
     disk, and volumes of hosts that are down, become volumes of *host* if it reaches their pools. Raises ``HostDown``
     while the host that stores a volume does not answer, ``Conflict`` for a volume that cannot leave the old host."""
     peer, volumes = work.conductor.host(host).info.get("link_name"), work.conductor.services.volume
+    access = volumes.homes.access_of_all([attachment["volume_id"] for attachment in work.volumes])
     for attachment in work.volumes:
-        place, key = volumes.where(attachment["volume_id"]), f"{work.id}:{attachment['volume_id']}"
-        movable = host in volumes.homes.hosts(attachment["volume_id"])
+        volume, key = access[attachment["volume_id"]], f"{work.id}:{attachment['volume_id']}"
+        place, movable = volume.host, host in volume.hosts
         if place == source and not (movable and place != host):
             raise volume_lost(attachment["volume_id"], source)
         work.confirm_lease()

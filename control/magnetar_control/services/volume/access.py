@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any, NamedTuple
 
-from sqlalchemy import Connection, select, tuple_
+from sqlalchemy import Connection, case, exists, func, or_, select, tuple_
 
 from .pools import UP, PoolOnHost, fetch_pools_on_hosts
-from .tables import pool_hosts, volumes
+from .tables import pool_hosts, pools, volumes
 
 #: Statuses of volumes whose content may be incomplete.
 INCOMPLETE = ("creating", "downloading", "error")
@@ -53,11 +53,11 @@ def fetch_volume_access(connection: Connection, ids: Collection[str]) -> dict[st
             reached.setdefault(pool.id, []).append(pool)
     access: dict[str, VolumeAccess] = {}
     for row in rows:
-        pools = reached.get(pool_ids[row["id"]] or "", [])
+        reaching = reached.get(pool_ids[row["id"]] or "", [])
         access[row["id"]] = VolumeAccess(
-            row["host"], frozenset([row["host"], *(pool.host for pool in pools if pool.state == UP)]),
-            bool(pools), row["encryption_key_id"] is not None,
-            any(pool.host == row["host"] and pool.state != UP for pool in pools))
+            row["host"], frozenset([row["host"], *(pool.host for pool in reaching if pool.state == UP)]),
+            bool(reaching), row["encryption_key_id"] is not None,
+            any(pool.host == row["host"] and pool.state != UP for pool in reaching))
     return access
 
 
@@ -72,6 +72,19 @@ def _pool_ids(connection: Connection, rows: Iterable[Mapping[Any, Any]]) -> dict
             tuple_(pool_hosts.c.host, pool_hosts.c.name).in_(sorted(set(names.values())))))}
         ids.update((id, found.get(name)) for id, name in names.items())
     return ids
+
+
+def fetch_served_volumes(connection: Connection, host: str) -> frozenset[str]:
+    """Return the uuids of the volumes that only *host* serves: those that it has, without those that other hosts open
+    themselves (``VolumeAccess.direct``)."""
+    named = select(pool_hosts.c.pool_id).where(
+        pool_hosts.c.host == volumes.c.host,
+        pool_hosts.c.name == func.coalesce(volumes.c.pool, volumes.c.volume_type)).correlate(volumes)
+    reported = case((volumes.c.status.in_(INCOMPLETE), None), else_=named.scalar_subquery())
+    shared = exists().where(pools.c.id == func.coalesce(volumes.c.pool_id, reported), pools.c.shared).correlate(
+        volumes)
+    return frozenset(connection.execute(select(volumes.c.id).where(
+        volumes.c.host == host, or_(volumes.c.encryption_key_id.is_not(None), ~shared))).scalars())
 
 
 def common_build_hosts(attachments: Iterable[Mapping[str, Any]], access: Mapping[str, VolumeAccess],

@@ -20,7 +20,7 @@ from magnetar_core.flows import Sure, always_allowed
 from magnetar_core.image_format import is_encrypted
 
 from . import attachments, quotas, volumes
-from .access import fetch_volume_access
+from .access import fetch_served_volumes
 from .actions import ADMIN, FREEING, extend_volume, reimage_volume, upload_image
 from .backups import BackupStore, NewVolumes
 from .managing import ManageStore
@@ -395,9 +395,7 @@ class EmbeddedVolumes:
 
     def stored_on(self, host: str) -> frozenset[str]:
         with self.database.read() as connection:
-            ids = connection.execute(select(table.c.id).where(table.c.host == host)).scalars().all()
-            access = fetch_volume_access(connection, ids)
-        return frozenset(id for id in ids if id not in access or not access[id].direct)
+            return fetch_served_volumes(connection, host)
 
     def serving_hosts(self, ids: Collection[str]) -> dict[str, str]:
         with self.database.read() as connection:

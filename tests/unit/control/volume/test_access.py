@@ -10,9 +10,10 @@ from magnetar_control.services.volume.access import (
     VolumeAccess,
     common_build_hosts,
     common_move_hosts,
+    fetch_served_volumes,
     fetch_volume_access,
 )
-from magnetar_control.services.volume.pools import save_host_pools
+from magnetar_control.services.volume.pools import pool_id_of, save_host_pools
 from magnetar_control.services.volume.tables import volumes
 from magnetar_control.store.engine.database import utc_now
 from magnetar_control.store.engine.tables import cells, hosts
@@ -100,6 +101,8 @@ def test_access_follows_from_the_reports_of_hosts(stored, database):
     assert stored("b", encryption_key_id="k").encrypted
     assert stored("c", host=None) is None
     assert stored("d", status="creating") == VolumeAccess("kvm1", frozenset(["kvm1"]), shared=False, encrypted=False)
+    with database.read() as connection:
+        assert fetch_served_volumes(connection, "kvm1") == {"b", "d"} and not fetch_served_volumes(connection, "kvm2")
     assert stored("e", host="kvm3") == VolumeAccess("kvm3", frozenset(["kvm3"]), shared=False, encrypted=False)
     with database.write() as connection:
         save_host_pools(connection, "kvm1", [report("team", state="down")])
@@ -108,3 +111,6 @@ def test_access_follows_from_the_reports_of_hosts(stored, database):
         save_host_pools(connection, "kvm2", [report("other-name", identity="nfs:nas:/another")])
         connection.execute(update(volumes).where(volumes.c.id == "f").values(host="kvm2"))
     assert stored("g").hosts == {"kvm1"}
+    assert stored("h", host="kvm3", pool_id=pool_id_of("nfs:nas:/another")).direct
+    with database.read() as connection:
+        assert fetch_served_volumes(connection, "kvm3") == {"e"}
