@@ -58,3 +58,23 @@ def test_what_cannot_be_taken_over_or_given_up(host: Host) -> None:
     host.ensure("volume", "own", {"size": 1})
     with pytest.raises(Conflict, match="in a pool of this host only"):
         release(host, "own")
+
+
+def test_a_volume_that_was_attached_before_it_was_taken_over(host: Host) -> None:
+    """Its former host, which is dead, has no part any more in a growth and a detachment."""
+    content = host.root / "libvirt/pool-ceph" / ID
+    content.write_bytes(b"theirs".ljust(1 << 20, b"."))
+    key = f"{host.server().resource['id']}:{ID}"
+    attached = {"server": "web1", "volume": ID, "origin": {
+        "host": "kvm9", "peer": "kvm9", "address": "127.0.0.1:9", "volume_name": "data", "size": 1, "format": "raw",
+        "multiattach": False, "pool": "ceph"}}
+    host.ensure("volume_attachment", key, attached)
+    shown = host.ensure("volume", ID, WANT).resource
+    assert (shown["status"], [one["server_name"] for one in shown["attachments"]]) == ("in-use", ["web1"])
+    assert host.ensure("volume", ID, {"size": 2}).resource["size"] == 2
+    with pytest.raises(InUse, match="web1"):
+        host.ensure("volume", ID, None)
+    host.ensure("volume_attachment", key, None)
+    assert host.agent.host.documents.list("volume_attachment") == []
+    host.ensure("volume", ID, None)
+    assert not content.exists()
