@@ -160,7 +160,7 @@ class Cloud:
             "content-type": "application/json",
             "x-auth-token": self.tokens.get("admin", ""),
             **(headers or {}),
-            "openstack-api-version": "compute 2.100,volume 3.70",
+            "openstack-api-version": "compute 2.100,volume 3.71",
         }
         content = body if isinstance(body, bytes) else b"" if body is None else orjson.dumps(body)
         got = self.server.ask(Sent("", method, path, query, tuple(given.items()), content))

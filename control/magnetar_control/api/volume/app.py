@@ -25,7 +25,7 @@ from .snapshots import SnapshotRoutes
 from .types import TypeRoutes
 from .volumes import VolumeRoutes
 
-LEAST, MOST = (3, 0), (3, 70)
+LEAST, MOST = (3, 0), (3, 71)
 HEADER = "OpenStack-API-Version"
 KEYS = {400: "badRequest", 401: "unauthorized", 403: "forbidden", 404: "itemNotFound", 405: "badMethod",
         409: "conflictingRequest", 413: "overLimit", 415: "badMediaType", 501: "notImplemented",

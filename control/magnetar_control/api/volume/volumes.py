@@ -44,6 +44,7 @@ REIMAGE = (3, 68)
 NO_ACTIONS = {
     "revert": "its content is not replaced; make a new volume from the snapshot",
     "os-migrate_volume_completion": "a migration completes by itself; openstack volume migrate begins one",
+    "os-extend_volume_completion": "a volume that grows does so by itself; openstack volume show has its status",
     "os-force_detach": "openstack server remove volume unplugs it; openstack volume set --detached drops what is left",
     "os-initialize_connection": "attachments say who connects it (3.27); hosts connect it by themselves"}
 

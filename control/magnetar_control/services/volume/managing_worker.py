@@ -14,7 +14,7 @@ MANAGE, UNMANAGE = "manage", "unmanage"
 LIMIT = 600.0
 
 
-def manage_volume(reach: Reach, row: Row) -> Document:
+def take_content_over(reach: Reach, row: Row) -> Document:
     """Have the host's agent take content over as the volume *row*; return its columns."""
     content = row["existing"]
     with reach.client(row["host"]) as client:
@@ -24,7 +24,7 @@ def manage_volume(reach: Reach, row: Row) -> Document:
     return {"status": "available", "existing": None}
 
 
-def unmanage_volume(reach: Reach, row: Row) -> None:
+def leave_content(reach: Reach, row: Row) -> None:
     """Have the host's agent forget the volume and leave its content in the pool."""
     with reach.client(row["host"]) as client:
         try:

@@ -45,7 +45,7 @@ from magnetar_core.errors import Conflict, MagnetarError, Unreachable
 
 from . import backup_tasks
 from .homes import RECORD, VolumeHomes
-from .managing_worker import MANAGE, UNMANAGE, manage_volume, unmanage_volume
+from .managing_worker import MANAGE, UNMANAGE, leave_content, take_content_over
 from .migration_rows import MIGRATE, cancelled_values
 from .migration_worker import StillMoving, drop_migration, migrate_volume
 from .pools import find_pool_on_host
@@ -402,11 +402,11 @@ def _migrate_volume(worker: Worker, row: Row) -> Document:
 
 
 def _manage_volume(worker: Worker, row: Row) -> Document:
-    return manage_volume(worker.reach, row)
+    return take_content_over(worker.reach, row)
 
 
 def _unmanage_volume(worker: Worker, row: Row) -> None:
-    unmanage_volume(worker.reach, row)
+    leave_content(worker.reach, row)
 
 
 def _create_snapshot(worker: Worker, row: Row) -> Document:

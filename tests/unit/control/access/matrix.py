@@ -117,7 +117,7 @@ def _verbs(driver):
 
 
 def _microversion(face):
-    versions = {"placement": "1.39", "volume": "3.70"}
+    versions = {"placement": "1.39", "volume": "3.71"}
     return {"openstack-api-version": f"{face} {versions[face]}"} if face in versions else {}
 
 

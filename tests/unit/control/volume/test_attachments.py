@@ -228,7 +228,7 @@ def test_other_actions(ask, volume):
 
 
 @pytest.mark.parametrize(("header", "status"), [
-    ("volume 3.0", 200), ("volume 3.70", 200), ("compute 2.1", 200), ("volume 3.71", 406), ("volume 2.0", 406),
+    ("volume 3.0", 200), ("volume 3.71", 200), ("compute 2.1", 200), ("volume 3.72", 406), ("volume 2.0", 406),
     ("volume three", 400), ("compute 2.1, volume 3.8", 200)])
 def test_microversions(ask, header, status):
     asker = Asker(ask.application, headers={"openstack-api-version": header})
@@ -240,11 +240,11 @@ def test_what_is_shown_follows_the_microversion(ask, volume):
         asker = Asker(ask.application, headers={"openstack-api-version": f"volume {version}"})
         return set(asker("GET", f"/v3/red/volumes/{volume}")["volume"])
 
-    assert keys("3.70") - keys("3.0") == {"group_id", "service_uuid", "shared_targets", "volume_type_id",
+    assert keys("3.71") - keys("3.0") == {"group_id", "service_uuid", "shared_targets", "volume_type_id",
                                           "consumes_quota"}
     assert "volume_type_id" not in keys("3.62")
     (version,) = ask("GET", "/", status=300)["versions"]
-    assert (version["min_version"], version["version"]) == ("3.0", "3.70")
+    assert (version["min_version"], version["version"]) == ("3.0", "3.71")
 
 
 def test_the_real_client(service, volume):
