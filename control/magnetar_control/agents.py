@@ -117,6 +117,12 @@ class AgentClient(Client):
         """Return uptime and load of the host. Retries for *patience* seconds while its agent restarts."""
         return self._call("GET", "/v1/host/uptime", deadline=time.monotonic() + patience)
 
+    def reaches(self, address: str, port: int) -> bool:
+        """Return whether this agent's host reaches another host at a TCP port: that one accepts or refuses a
+        connection."""
+        query = {"address": address, "port": port}
+        return bool(self._call("GET", "/v1/host/reach", query, deadline=time.monotonic() + PATIENCE)["reached"])
+
 
 class Agents:
     """A pool of clients by endpoint, such as ``unix:/run/magnetar/agent.sock`` or ``https://kvm1:6553``."""

@@ -166,13 +166,19 @@ def admit_caller(caller: Peer, method: str, headers: dict[bytes, bytes], tokens:
     if caller.scope is None:
         raise Unauthenticated("The agent does not know who asks. Send a client certificate that it trusts, or "
                               "'Authorization: Bearer TOKEN' with a token made by `magnetar token create` on its host.")
-    if caller.scope == READ and method not in SAFE:
-        raise Forbidden(f"{caller.name} has the scope read, and {method} changes something. Use a token or a "
-                        "certificate with the scope operate.", caller=caller.name, scope=READ)
+    if method not in SAFE:
+        require_operate(caller.name, caller.scope, f"{method} changes something")
     origin = headers.get(b"origin")
     if origin and method not in SAFE and origin.partition(b"://")[2] != headers.get(b"host"):
         raise Forbidden("A page of another site sent this request; browsers may not change anything from there.")
     return caller
+
+
+def require_operate(name: str, scope: str, why: str) -> None:
+    """Raise ``Forbidden`` if the caller *name* has only the scope read. *why*: the reason, for the message."""
+    if scope == READ:
+        raise Forbidden(f"{name} has the scope read, and {why}. Use a token or a certificate with the scope operate.",
+                        caller=name, scope=READ)
 
 
 # Tokens ---------------------------------------------------------------------------------------------------------

@@ -21,10 +21,19 @@ from magnetar_agent.host import inventory
 from magnetar_agent.servers.diagnostics import collect_diagnostics
 from magnetar_agent.volumes.existing import list_content
 from magnetar_agent.volumes.pools import DEFAULT
-from magnetar_core.errors import InvalidRequest, MagnetarError, MethodNotAllowed, NotFound, mask_unforeseen_error
+from magnetar_core.errors import (
+    InvalidField,
+    InvalidRequest,
+    MagnetarError,
+    MethodNotAllowed,
+    NotFound,
+    mask_unforeseen_error,
+)
 from magnetar_core.http.endpoint import CLOUD
+from magnetar_core.http.reach import is_host_reached
 from magnetar_core.kinds import KINDS, Host, Image, Server
 from magnetar_core.kinds.volume import POOL
+from magnetar_core.query import read_number, read_text
 from magnetar_core.version import API, installed_version
 
 from . import access, audit, openapi
@@ -218,6 +227,15 @@ class Pages:
         pool = read_query(request, pool=lambda name, value: POOL.check(value, name)).get("pool", DEFAULT)
         return Json({"content": await run_in_threadpool(list_content, self.agent.host, pool)})
 
+    async def reach(self, request: Request) -> Json:
+        """Show whether another host accepts or refuses a TCP connection from this one. Needs the scope operate, since
+        it connects to any address."""
+        access.require_operate(request.state.caller, request.state.scope, "this connects to another host")
+        query = read_query(request, address=read_text, port=read_number)
+        if missing := [name for name in ("address", "port") if name not in query]:
+            raise InvalidField(missing[0], "is required")
+        return Json({"reached": await run_in_threadpool(is_host_reached, query["address"], query["port"])})
+
     async def diagnostics(self, request: Request) -> Json:
         """Show a server's usage since its start, as counted by its hypervisor; empty while it is off."""
         read_query(request)
@@ -276,6 +294,7 @@ class AgentApplication(Front):
             ("GET", "/v1/host/uptime", pages.uptime, openapi.describe_uptime_route()),
             ("GET", "/v1/host/load", pages.load, openapi.describe_load_route()),
             ("GET", "/v1/host/content", pages.content, openapi.describe_content_route()),
+            ("GET", "/v1/host/reach", pages.reach, openapi.describe_reach_route()),
             ("GET", "/v1/watch", self.feed.watch, openapi.describe_watch_route()),
             ("GET", "/v1/operations", tasks.list, openapi.describe_operations_route()),
             ("GET", "/v1/operations/{key}", tasks.show, openapi.describe_operation_route("wait")),

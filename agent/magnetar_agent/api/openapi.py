@@ -208,6 +208,16 @@ def describe_content_route() -> Extra:
                      "volume can take it over", _parameters("pool"))}
 
 
+def describe_reach_route() -> Extra:
+    """Return OpenAPI's description of the GET that asks whether another host is alive."""
+    return {"tags": [Host.noun], "summary": "Show whether another host answers at a TCP port",
+            **_route(_object(reached=BOOLEAN), "True if the host accepts or refuses a connection",
+                     [{"name": name, "in": "query", "required": True, "schema": schema, "description": description}
+                      for name, schema, description in (
+                          ("address", TEXT, "IP address or name of the host."),
+                          ("port", INTEGER, "Port of its agent."))])}
+
+
 def describe_text_route(description: str, media: str = "text/plain") -> Extra:
     """Return OpenAPI's description of a GET that returns text. *media*: its media type."""
     return _route(TEXT, description, media=media)

@@ -254,6 +254,8 @@ def test_bearer_tokens(https: Any, caplog: pytest.LogCaptureFixture) -> None:
     assert client.call("GET", "/v1", Authorization=f"Bearer {https.token}")[0] == 200
     status, answer = client.call("PUT", "/v1/flavor/f", FLAVOR, Authorization=f"Bearer {https.token}")
     assert status == 403 and "scope read" in answer["error"]["message"]
+    status, answer = client.call("GET", "/v1/host/reach?address=kvm2&port=6553", Authorization=f"Bearer {https.token}")
+    assert status == 403 and "this connects to another host" in answer["error"]["message"]
     assert client.call("GET", "/v1/flavor", Authorization=f"Bearer {https.token}")[1] == {"flavors": []}
     records: list[Any] = caplog.records
     assert [record.result for record in records if record.name == "magnetar.audit"] == ["refused"]

@@ -333,6 +333,20 @@ def test_figures(client: Client) -> None:
     assert client.call("GET", "/v1/host/load?a=b")[0] == 400
 
 
+def test_reach(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whether this host reaches another one."""
+    monkeypatch.setattr("magnetar_agent.api.app.is_host_reached",
+                        lambda address, port: (address, port) == ("kvm2", 6553))
+    assert client.call("GET", "/v1/host/reach?address=kvm2&port=6553") == (200, {"reached": True})
+    assert client.call("GET", "/v1/host/reach?address=kvm3&port=6553") == (200, {"reached": False})
+    monkeypatch.undo()
+    for query, field in (("", "address"), ("address=kvm2", "port"), ("address=kvm2&port=x", "port"),
+                         ("address=kvm2&port=0", "port"), ("address=kvm2&port=65536", "port"),
+                         ("address=&port=1", "address"), ("address=kvm2&port=1&a=b", "a")):
+        status, told = client.call("GET", f"/v1/host/reach?{query}")
+        assert status == 400 and told["error"]["details"]["field"] == field, (query, told)
+
+
 def test_tail_of_nothing(tmp_path: Path) -> None:
     assert tail_console_log(tmp_path / "console.log", 10, None) == b""
     (tmp_path / "console.log").write_bytes(b"\xff\xfe")
