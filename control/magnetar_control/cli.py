@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """The control plane's subcommands of ``magnetar``: serve, api, conductor, audit, db, upgrade, cell, config, policy,
-host, balance, backup, machine-type, image-property."""
+host, balance, backup, incidents, machine-type, image-property."""
 
 from __future__ import annotations
 
@@ -24,6 +24,7 @@ from . import (
     fence_commands,
     hardware_commands,
     host_commands,
+    incident_commands,
     policy_command,
     room_commands,
     upgrade_commands,
@@ -69,6 +70,7 @@ def subcommands(commands: Commands) -> None:
     fence_commands.add_fence_commands(_add_command, host)
     room_commands.add_room_command(_add_command, host)
     balance_commands.add_balance_command(_add_command, commands)
+    incident_commands.add_incident_commands(_add_command, partial(_add_group, commands))
     policy_command.add_policy_commands(_add_command, partial(_add_group, commands))
     hardware_commands.add_hardware_commands(_add_command, partial(_add_group, commands))
     backup_commands.add_backup_commands(_add_command, partial(_add_group, commands))
@@ -194,6 +196,7 @@ def _end_process(with_conductor: bool) -> int:
 
 def run_config(options: argparse.Namespace) -> int:
     """Run ``magnetar config``."""
+    from magnetar_control.compute.availability.ha_policy import check_project_policies
     from magnetar_control.conductor.worker import vendordata_auth
     from magnetar_control.conductor.worker.vendordata import vendordata_targets
     from magnetar_control.fencing.fence_devices import fence_devices, read_device_secrets
@@ -202,6 +205,7 @@ def run_config(options: argparse.Namespace) -> int:
 
     settings = configuration.load_settings(options.config)
     scheduler_rules(settings)
+    check_project_policies(settings)
     receivers_of(settings)
     for device in fence_devices(settings).values():
         read_device_secrets(device)

@@ -22,6 +22,7 @@ from magnetar_control.store.engine.timeouts import statement_timeout
 from magnetar_control.store.hosts import hosts
 from magnetar_control.store.hosts.host_leases import NOT_REFUSED
 from magnetar_control.store.hosts.host_row import HealthHost
+from magnetar_control.store.hosts.incidents import count_open_incidents
 from magnetar_control.store.scatter_gather import scatter_gather
 from magnetar_control.store.store import CELL0, CellMapping, Store
 
@@ -34,7 +35,8 @@ SILENT = 15.0
 @dataclass
 class CellHealth:
     """The health of one cell. ``queue``: actions by state; ``oldest``: age of the oldest queued action in s; ``hosts``:
-    their number by up, down and disabled; ``claimed`` and ``claimable`` by resource."""
+    their number by up, down and disabled; ``claimed`` and ``claimable`` by resource; ``incidents``: open ones by
+    state."""
 
     name: str
     up: bool = False
@@ -44,6 +46,7 @@ class CellHealth:
     hosts: dict[str, int] = field(default_factory=lambda: {"up": 0, "down": 0, "disabled": 0})
     claimed: dict[str, int] = field(default_factory=dict)
     claimable: dict[str, int] = field(default_factory=dict)
+    incidents: dict[str, int] = field(default_factory=dict)
 
 
 @dataclass
@@ -55,8 +58,9 @@ class CloudHealth:
     claims: int = 0
 
 
-#: A cell's answer: actions (state, number, oldest start), number of conductors and names of hosts that are up.
-CellAnswer = tuple[Sequence[Any], int, set[str]]
+#: A cell's answer: actions (state, number, oldest start), number of conductors, names of hosts that are up, and open
+#: incidents by state.
+CellAnswer = tuple[Sequence[Any], int, set[str], dict[str, int]]
 
 
 class Health:
@@ -95,16 +99,18 @@ class Health:
                 conductors.c.seen_at > database.clock(-SILENT))).scalar_one()
             hosts_up = set(connection.execute(select(host_states.c.host).where(
                 host_states.c.seen_at > database.clock(-self.down_after), NOT_REFUSED)).scalars())
-        return queue, living, hosts_up
+            incidents_by_state = count_open_incidents(connection)
+        return queue, living, hosts_up, incidents_by_state
 
 
 def _cell_health(cell: CellMapping, rows: Sequence[HealthHost], answer: CellAnswer | None) -> CellHealth:
     """Return the health of a cell. A cell that does not answer is down; cell0 has no hosts."""
-    queue, living, hosts_up = answer or ((), 0, set())
+    queue, living, hosts_up, incidents_by_state = answer or ((), 0, set(), {})
     health = CellHealth(cell.name, answer is not None, living)
     health.queue.update((state, number) for state, number, _since in queue)
     health.oldest = max([_seconds_since(since) for state, _number, since in queue if state == "queued"], default=0.0)
     if cell.id != CELL0:
+        health.incidents = incidents_by_state
         mine = [row for row in rows if row.cell_id == cell.id]
         for row in mine:
             is_down = row.forced_down or row.name not in hosts_up

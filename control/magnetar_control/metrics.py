@@ -23,7 +23,9 @@ GAUGES = (
     ("magnetar_queue_actions", "Actions that wait (queued) or are worked on (running).", "queue", "state"),
     ("magnetar_hosts", "Compute hosts by state: up, down, disabled.", "hosts", "state"),
     ("magnetar_claimed", "What servers hold of the cell's hosts.", "claimed", "resource"),
-    ("magnetar_claimable", "What they may hold.", "claimable", "resource"))
+    ("magnetar_claimable", "What they may hold.", "claimable", "resource"),
+    ("magnetar_incidents", "Open incidents of dead hosts; blocked and failed ones wait for people.", "incidents",
+     "state"))
 
 #: Gauges of room to fail, by cell, scope (cloud, zone, aggregate) and its name: name, help, and the value of a report.
 ROOM_GAUGES: tuple[tuple[str, str, Callable[[RoomReport], int]], ...] = (

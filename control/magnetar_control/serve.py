@@ -28,6 +28,7 @@ from magnetar_control.api.placement import app as placement
 from magnetar_control.api.v1 import V1Application
 from magnetar_control.api.volume import app as volume
 from magnetar_control.compute.attachments import interfaces
+from magnetar_control.compute.availability.ha_policy import check_project_policies
 from magnetar_control.compute.caller import Caller
 from magnetar_control.compute.cloud import Cloud, Hosts
 from magnetar_control.compute.servers import told_guests
@@ -89,7 +90,8 @@ class Parts:
     def __init__(self, settings: Settings) -> None:
         memory.limit_malloc_arenas()
         self.settings = settings
-        for check in (scheduler_rules, fence_devices):  # refuse settings that cannot be followed
+        # Refuse settings that cannot be followed.
+        for check in (scheduler_rules, fence_devices, check_project_policies):
             check(settings)
         #: The password of admin, when the first start generated it.
         self.bootstrapped: str | None = None

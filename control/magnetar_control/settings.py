@@ -119,6 +119,20 @@ class Settings:
     fence_timeout: float = _doc("Seconds for one run of a fence agent. Then it is killed.", 60.0, 0.1, 600)
     fence_tries: int = _doc("How often a fence agent is asked to switch a host, and to confirm it, before fencing has "
         "failed.", 3, 1, 20)
+    availability_enabled: bool = _doc(
+        "Whether conductors fence hosts that have died (those in fencing), and evacuate their servers. The same for "
+        "API and conductors, as all settings of availability.", False)
+    availability_silence: float = _doc("Seconds without a heartbeat after which a host may have died.", 60.0, 1, 86400)
+    availability_policy: typing.Literal["always", "best-effort", "never"] = _doc(
+        "Policy of servers if neither server, flavor nor project has one. always: evacuate, and try again until it "
+        "succeeds; best-effort: try once; never: leave them.", "best-effort")
+    availability_projects: dict[str, str] = _doc("Policies of projects: uuid to always, best-effort or never.", dict)
+    availability_parallel_moves: int = _doc(
+        "How many servers of a dead host are evacuated at the same time, within the limits of each host.", 4, 1)
+    availability_max_hosts: int = _doc(
+        "How many hosts of a cell may be fenced automatically within availability_window. Further ones are only "
+        "reported.", 2, 1)
+    availability_window: float = _doc("Seconds of that limit.", 600.0, 1)
     host_return_wait: float = _doc("Seconds after the last heartbeat of a down host. Until then, a new or unshelved "
         "server waits for it if no other host is valid. 0: the server fails immediately.", 60.0, 0)
     workers: int = _doc("Actions that a conductor runs in parallel.", 16)

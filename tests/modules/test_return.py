@@ -137,7 +137,7 @@ def test_of_clouds(cloud):
     cloud("share_attachment", **shared, state="absent")
     cloud("server", name="web1", state="running")
     for module in ("aggregate", "availability_zone", "balance", "capacity", "cell", "compute_service",
-                   "host_maintenance", "hypervisor", "limits", "migration", "quota", "resource_provider",
+                   "host_maintenance", "hypervisor", "incident", "limits", "migration", "quota", "resource_provider",
                    "server_group", "trait", "usage", "volume_type"):
         found = cloud(f"{module}_info")
         assert not found.get("failed"), found
@@ -220,7 +220,8 @@ def test_every_module_is_checked():
     text = Path(__file__).read_text()
     known = {name for noun in CASES for name in (noun, f"{noun}_info")} | {
         "aggregate_info", "availability_zone_info", "balance_info", "capacity_info", "cell_info",
-        "compute_service_info", "host_maintenance_info", "hypervisor_info", "limits_info", "quota_info",
+        "compute_service_info", "host_maintenance_info", "hypervisor_info", "incident_info", "limits_info",
+        "quota_info",
         "resource_provider_info", "server_group_info", "trait_info", "usage_info", "floating_ip_info", "port_info",
         "router_info", "security_group_info", "subnet_info", "address_group_info", "qos_policy_info", "trunk_info",
         "address_scope_info", "subnet_pool_info", "volume_type_info"}

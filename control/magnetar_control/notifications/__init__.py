@@ -21,6 +21,7 @@ from sqlalchemy.exc import DBAPIError
 
 from magnetar_control.settings import Settings
 from magnetar_control.store.actions import outbox
+from magnetar_control.store.hosts.incidents import IncidentRow
 from magnetar_control.store.servers.server_row import ServerRow
 
 from . import payloads, scheduling
@@ -126,6 +127,15 @@ class Notifications:
             outbox.insert_notification_rows(connection, outbox.API, self.receivers, [
                 made for event_type in event_types if (made := _made(event_type,
                                                                      partial(self._of_noun, event_type, payload)))])
+
+    def add_incident(self, connection: Connection, incident: IncidentRow, event_type: str, conductor: str,
+                     cell: str) -> None:
+        """Write the notification *event_type* of an incident, in the transaction of *connection* to its cell's
+        database. *conductor*, *cell*: the names of the conductor that works on it, and of its cell."""
+        if self.receivers:
+            made = _made(event_type, lambda: notification_message(
+                event_type, f"nova-conductor:{conductor}", payloads.incident_payload(incident, cell)))
+            outbox.insert_notification_rows(connection, outbox.CELL, self.receivers, [made] if made else [])
 
     def _of_noun(self, event_type: str, payload: Callable[[], Mapping[str, Any]]) -> outbox.Message:
         return notification_message(event_type, f"nova-api:{self.service}", payload())

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from magnetar_control.store.hosts.host_row import HostRow
+from magnetar_control.store.hosts.incidents import IncidentRow
 from magnetar_control.store.servers.server_groups import ServerGroupRow
 from magnetar_control.store.servers.server_row import ServerRow
 from magnetar_core.document import Document
@@ -89,6 +90,14 @@ def service_payload(row: HostRow) -> Document:
                             uuid=row.id, disabled=row.disabled, disabled_reason=row.disabled_reason,
                             forced_down=row.forced_down, availability_zone=None, last_seen_up=None,
                             report_count=0, version=None)
+
+
+def incident_payload(row: IncidentRow, cell: str) -> Document:
+    """Return the payload of an incident. *cell*: the name of its cell."""
+    return versioned_object(
+        "IncidentPayload", "1.0", uuid=row.id, host=row.host, cell=cell, state=row.state, message=row.message,
+        moved=row.moved, failed=row.failed, remaining=row.remaining,
+        **{name: nova_time(getattr(row, name)) for name in ("noticed_at", "fencing_at", "fenced_at", "finished_at")})
 
 
 def server_payload(row: ServerRow, who: Initiator, *, volumes: bool) -> Document:

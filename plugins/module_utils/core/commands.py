@@ -14,7 +14,7 @@ from typing import Any, Optional
 AGENT, CONTROL = "magnetar_agent.cli", "magnetar_control.cli"
 #: Subcommands of the control plane; the agent's command line has all others, and shows the help of both.
 OF_CONTROL = ("serve", "api", "conductor", "audit", "db", "upgrade", "cell", "config", "policy",
-              "balance", "backup", "machine-type", "image-property")
+              "balance", "backup", "incidents", "machine-type", "image-property")
 #: Actions of the control plane in a group of both.
 SHARED = {"host": ("drain", "undrain", "drains", "fence", "unfence", "fence-status", "room")}
 #: Subcommands of the agent that do not depend on the control plane.

@@ -45,6 +45,7 @@ from magnetar_core.reconcile import warn_caller
 from .balance import Balances
 from .driver import CloudDriver, missing_host_error
 from .host_maintenance import HostMaintenances
+from .incident import Incidents
 from .provider import ResourceProviders, traits_of_hosts
 
 #: The limits that are shown, and the limits with a count of usage.
@@ -287,4 +288,4 @@ CLOUD_ONLY: Sequence[CloudDriver] = (
     Reported(Host, _hosts), ComputeServices(), Reported(Hypervisor, _hypervisors), Cells(), InstanceActions(),
     Reported(Limits, _limits), Reported(Migration, _migrations), Reported(AvailabilityZone, _availability_zones),
     ServerTopologies(), ResourceProviders(), Reported(HostTrait, traits_of_hosts), Capacities(), HostMaintenances(),
-    Balances())
+    Balances(), Incidents())

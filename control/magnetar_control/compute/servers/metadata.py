@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from magnetar_control.compute.accounts import quotas
+from magnetar_control.compute.availability.ha_policy import check_ha_metadata
 from magnetar_control.compute.caller import Caller
 from magnetar_control.compute.target import (
     Target,
@@ -67,8 +68,10 @@ def _metadata_limit(caller: Caller, target: Target) -> int:
 
 @server_use_case("metadata", f"{RULE}create")
 def create_server_metadata(caller: Caller, target: Target, metadata: Metadata) -> Metadata:
-    """Add or change items of the server's metadata, and return all items."""
+    """Add or change items of the server's metadata, and return all items. Raises ``InvalidField`` for a malformed
+    policy (``ha_policy``)."""
     most = _metadata_limit(caller, target)
+    check_ha_metadata(caller.cloud.settings, metadata)
 
     def added(old: Metadata) -> Metadata:
         new = {**old, **metadata}
@@ -85,8 +88,10 @@ update_server_metadata = server_use_case("metadata", f"{RULE}update")(create_ser
 
 @server_use_case("metadata", f"{RULE}update_all")
 def replace_server_metadata(caller: Caller, target: Target, metadata: Metadata) -> Metadata:
-    """Replace all metadata of the server with *metadata*, and return it."""
+    """Replace all metadata of the server with *metadata*, and return it. Raises ``InvalidField`` for a malformed policy
+    (``ha_policy``)."""
     quotas.check_metadata_quota(_metadata_limit(caller, target), metadata)
+    check_ha_metadata(caller.cloud.settings, metadata)
     all_metadata: Metadata = change_server_document(caller, target, "metadata", lambda _old: metadata)
     return all_metadata
 

@@ -12,6 +12,7 @@ from typing import Any
 from magnetar_control.agents import AgentClient, user_message
 from magnetar_control.compute import tpm_secrets, waiting
 from magnetar_control.compute.accounts import quotas
+from magnetar_control.compute.availability.ha_policy import check_ha_metadata
 from magnetar_control.compute.caller import Caller, Owner
 from magnetar_control.compute.cloud import HostView
 from magnetar_control.compute.flavors.flavors import check_flavor_memory
@@ -203,6 +204,7 @@ def rebuild_server(caller: Caller, target: Target, wanted: Rebuild) -> ServerRow
     tpm_secrets.check_tpm_change(caller, server, "rebuild", flavor, image or {})
     limits = quotas.quota_limits(caller)
     quotas.check_metadata_quota(limits["metadata_items"], wanted.metadata)
+    check_ha_metadata(caller.cloud.settings, wanted.metadata)
     quotas.check_file_quota(limits, wanted.files or ())
     made = {**({} if root else {"root_device_name": root_name(flavor, image or {})}),
             "image": servers.json_text(stored_rebuild_image(server, image)), **_made_from(server, wanted.image_id)}

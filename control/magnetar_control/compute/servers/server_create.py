@@ -13,6 +13,7 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from magnetar_control.compute.accounts import quotas
+from magnetar_control.compute.availability.ha_policy import check_ha_metadata
 from magnetar_control.compute.caller import Caller, Owner, use_case
 from magnetar_control.compute.flavors.flavors import check_flavor_memory
 from magnetar_control.compute.flavors.hardware import (
@@ -219,15 +220,15 @@ def prepare_servers(caller: Caller, new_servers: NewServers, instead_of: str | N
         caller.check_policy(f"{CREATE}:trusted_certs")
     trusted = trusted_certificates(caller, new_servers.trusted_certs, image is None or any(
         map(is_root_volume, blocks)), "server.")
-    network = caller.cloud.services.network
     if new_servers.networks and new_servers.networks != "none":
         caller.check_policy(f"{CREATE}:attach_network")
     nics = networks.resolve_requested_networks(caller, new_servers.networks)
     _check_nics(new_servers, nics)
-    groups = network.groups(caller.context, list(new_servers.security_groups) or ["default"])
+    groups = caller.cloud.services.network.groups(caller.context, list(new_servers.security_groups) or ["default"])
     if new_servers.files or new_servers.metadata:
         limits = quotas.quota_limits(caller)
         quotas.check_metadata_quota(limits["metadata_items"], new_servers.metadata)
+        check_ha_metadata(caller.cloud.settings, new_servers.metadata)
         quotas.check_file_quota(limits, new_servers.files)
     stored_image = stored_image_fields(image) if image else stored_volume_image(properties)
     check_nics(flavor, stored_image, nics)

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Periodic tasks of a conductor: audit and repair, confirming resizes, offloading shelved servers, deleting
-soft-deleted ones, removing unused images, and news for guests and hosts.
+"""Periodic tasks of a conductor: audit and repair, automatic evacuation, confirming resizes, offloading shelved
+servers, deleting soft-deleted ones, removing unused images, and news for guests and hosts.
 
 By design there is nothing to repair. Exceptions (after a crash between two databases, or an operator's change) are
 repaired and logged. Every task may run twice, and in several conductors at the same time."""
@@ -20,6 +20,8 @@ from sqlalchemy import func, select
 from sqlalchemy.exc import DBAPIError
 
 from magnetar_control import memory
+from magnetar_control.conductor.availability.incident_work import LOOK as AVAILABILITY_LOOK
+from magnetar_control.conductor.availability.incident_work import AvailabilityWatch
 from magnetar_control.conductor.flows import (
     server_confirm_resize,
     server_create_image,
@@ -99,6 +101,7 @@ class Periodic:
         self.group_news = GroupNews(conductor, conductor.over)
         self.usage_check = UsageCheck(conductor)
         self.host_removals = HostRemovals(conductor, conductor.over)
+        self.availability_watch = AvailabilityWatch(conductor)
         self._cell_audit = CellAudit(conductor, partial(repair_finding, self.watch))
         self._drain_changes = ChangeCheck(conductor.store.api, QUIET)
         #: Whether the cell may have drains of hosts.
@@ -257,6 +260,8 @@ TASKS = (
     PeriodicTask("reclaiming soft-deleted servers", server_soft_delete.LOOK,
                  lambda periodic: server_soft_delete.reclaim_expired(periodic.conductor)),
     PeriodicTask("draining hosts", DRAIN_LOOK, Periodic.drain_hosts),
+    PeriodicTask("watching for dead hosts", AVAILABILITY_LOOK, lambda periodic: periodic.availability_watch.look(),
+                 own_thread=True),
     PeriodicTask("bringing images to hosts", LOOK, lambda periodic: periodic.image_cache.look()),
     PeriodicTask("giving up images for hosts", 3600.0, lambda periodic: periodic.image_cache.forget()),
     PeriodicTask("audit", 120.0, lambda periodic: periodic.audit(periodic.rest_after), own_thread=True),

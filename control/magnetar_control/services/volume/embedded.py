@@ -20,7 +20,7 @@ from magnetar_core.flows import Sure, always_allowed
 from magnetar_core.image_format import is_encrypted
 
 from . import attachments, quotas, volumes
-from .access import fetch_served_volumes
+from .access import fetch_served_volumes, fetch_volume_access
 from .actions import ADMIN, FREEING, extend_volume, reimage_volume, upload_image
 from .backups import BackupStore, NewVolumes
 from .managing import ManageStore

@@ -398,6 +398,27 @@ drained_servers = Table(
     Column("request_id", NAME), Column("target", NAME), Column("message", Text),
     Column("round", Integer, nullable=False), Column("updated_at", TIME, nullable=False))
 
+#: Incidents: hosts that have died, see ``incidents``. *host*: null for an incident of the whole cell. *open_key*: the
+#: host, or "" for the cell, while the incident is open; so each has one open incident. *checked_at*: when peers were
+#: last asked. *fencing_at*: when it was decided to fence the host; *fenced_at*: when the host was off for certain.
+incidents = Table(
+    "incidents", CELL, Column("id", UUID, primary_key=True), Column("host", NAME),
+    Column("open_key", NAME, unique=True), Column("state", String(16), nullable=False),
+    Column("message", Text, nullable=False, default=""), Column("noticed_at", TIME, nullable=False),
+    Column("checked_at", TIME), Column("fencing_at", TIME), Column("fenced_at", TIME), Column("finished_at", TIME),
+    Column("moved", Integer, nullable=False, default=0), Column("failed", Integer, nullable=False, default=0),
+    Column("remaining", Integer, nullable=False, default=0),
+    Index("incidents_noticed", "noticed_at", "id"), Index("incidents_fencing", "fencing_at"))
+#: What an incident has done with the servers of its host. ``state``: waiting, moving, moved, failed, remains.
+#: *request_id*: of the last evacuation. *not_before*: when the next attempt may begin.
+incident_servers = Table(
+    "incident_servers", CELL, Column("incident_id", UUID, primary_key=True),
+    Column("server_id", UUID, primary_key=True), Column("name", NAME, nullable=False),
+    Column("policy", String(16), nullable=False), Column("priority", Integer, nullable=False),
+    Column("state", String(8), nullable=False), Column("attempts", Integer, nullable=False, default=0),
+    Column("not_before", TIME), Column("request_id", NAME), Column("target", NAME), Column("message", Text),
+    Column("updated_at", TIME, nullable=False))
+
 #: Images to be cached on hosts before any server needs them. A row stays until its host has the image.
 image_requests = Table(
     "image_requests", CELL,

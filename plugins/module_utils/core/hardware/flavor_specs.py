@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from . import AGENT, SCHEDULER, Spec, Table
+from . import AGENT, API, SCHEDULER, Spec, Table
 from .groups import GROUP, POLICY
 from .merge import MEMORY_KEY
 from .pci import TRAITS
@@ -18,6 +18,7 @@ _CLASSES = "CUSTOM_[A-Z0-9_]+|VCPU|PCPU|MEMORY_MB|DISK_GB|MEM_ENCRYPTION_CONTEXT
 #: Pattern of amounts that request nothing.
 NONE = "0+"
 _SCHEDULED = frozenset((SCHEDULER,))
+_CLOUD = frozenset((API,))
 #: Classes whose amount an extra spec can set instead of the flavor, in the order of ``Amounts``.
 RESOURCES = ("VCPU", "MEMORY_MB", "DISK_GB")
 #: Names of ``capabilities:`` in Nova that hosts do not report as a number or word, and what to request instead.
@@ -76,6 +77,8 @@ ROWS = (
     Spec(r"trait(%s)?:[A-Z0-9_]+" % GROUP, "required|forbidden", lacks="there is no such trait; `openstack trait list` "
          "has all, and others begin with CUSTOM_"),
     Spec(POLICY, "none|isolate", _SCHEDULED),
+    Spec(r"magnetar:ha", "always|best-effort|never", _CLOUD),
+    Spec(r"magnetar:ha_priority", "[0-9]", _CLOUD),
 )
-FLAVOR_SPECS = Table("extra spec", ROWS, r"(accel|aggregate_instance_extra_specs|capabilities|hw|hw_rng|hw_video|os|"
-                                         r"pci_passthrough|quota|resources[\w-]*|trait[\w-]*):|group_policy$")
+FLAVOR_SPECS = Table("extra spec", ROWS, r"(accel|aggregate_instance_extra_specs|capabilities|hw|hw_rng|hw_video|"
+                                         r"magnetar|os|pci_passthrough|quota|resources[\w-]*|trait[\w-]*):|group_policy$")

@@ -13,7 +13,7 @@ from .export import VolumeExport
 from .flavor import Flavor
 from .group_filter import GroupFilter
 from .host import Host
-from .host_maintenance import HostMaintenance
+from .host_maintenance import HostMaintenance, Incident
 from .hypervisor import Hypervisor
 from .image import Image
 from .instance_action import InstanceAction
@@ -48,7 +48,7 @@ from .volume_type import CloudVolumeType
 
 __all__ = ["BY_NOUN", "CLOUD_KINDS", "KINDS", "AddressGroup", "AddressScope", "AvailabilityZone", "Balance", "Capacity",
            "Cell", "CloudVolumeType", "ComputeService", "DefaultSecurityGroupRule", "Flavor", "FloatingIp",
-           "GroupFilter", "Host", "HostAggregate", "HostMaintenance", "HostTrait", "Hypervisor", "Image",
+           "GroupFilter", "Host", "HostAggregate", "HostMaintenance", "HostTrait", "Hypervisor", "Image", "Incident",
            "InstanceAction", "InterfaceAttachment", "Keypair", "Limits", "Migration", "Network", "NetworkPort",
            "NetworkRouter", "NetworkTrunk", "QosPolicy", "Quota", "RbacPolicy", "ResourceProvider", "SecurityGroup",
            "Server", "ServerGroup", "ServerTopology", "ShareAttachment", "Subnet", "SubnetPool", "Usage", "Volume",
@@ -60,5 +60,9 @@ CLOUD_KINDS = (ComputeService, HostMaintenance, Hypervisor, Cell, InstanceAction
                HostAggregate, ServerGroup, Quota, Usage, ServerTopology, ShareAttachment, Subnet, NetworkPort,
                NetworkRouter, FloatingIp, SecurityGroup, AddressGroup, QosPolicy, RbacPolicy, NetworkTrunk,
                AddressScope, SubnetPool, DefaultSecurityGroupRule, CloudVolumeType, ResourceProvider, HostTrait,
+<<<<<<< HEAD
                Capacity, Balance)
+=======
+               Capacity, Incident)
+>>>>>>> f67c0558 (Fence hosts that have died, and evacuate their servers by policy)
 BY_NOUN = {kind.noun: kind for kind in KINDS}

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""host_maintenance: the drain of a cloud's host, whose servers move to other hosts."""
+"""Kinds of hosts of a cloud whose servers leave them: host_maintenance, a drain; incident, the death of a host."""
 
 from __future__ import annotations
 
@@ -34,3 +34,34 @@ class HostMaintenance(Kind):
     volumes = Field(Integer(), "Number of volumes that the host stores. They stay there.", on=READ, sample=0)
     started_at = Field(Nullable(Text()), "When the drain was last requested.", on=READ, sample="2026-11-20T20:00:00Z")
     finished_at = Field(Nullable(Text()), "When nothing was left to do.", on=READ, sample="2026-11-20T20:04:00Z")
+
+
+class Incident(Kind):
+    """The death of a host: it was noticed and fenced, and its servers were evacuated."""
+
+    noun, plural = "incident", "incidents"
+    report_doc = "The last 200 incidents, newest first."
+
+    id = Field(Text(1, 64), "The incident's uuid.", on=READ, sample=SAMPLE_ID)
+    name = Field(Text(1, 255), "The host's name; the cell's name for an incident of a whole cell.", on=READ,
+                 sample="kvm1")
+    host = Field(Nullable(Text()), "The host; null for an incident of a whole cell.", on=READ, sample="kvm1")
+    cell = Field(Text(), "The name of the host's cell.", on=READ, sample="cell1")
+    state = Field(Text(), "Open: V(noticed), V(fencing), V(evacuating); V(blocked) by a rule, or V(failed), until "
+                  "people help. Closed: V(done), V(returned) before the fence, V(closed) by an operator.", on=READ,
+                  sample="done")
+    message = Field(Text(), "What has happened, and what to do.", on=READ,
+                    sample="Of 3 servers of host kvm1, 2 were evacuated, 0 could not be, and 1 remain.")
+    noticed_at = Field(Nullable(Text()), "When the host was noticed to be silent.", on=READ,
+                       sample="2026-11-20T20:00:00Z")
+    fencing_at = Field(Nullable(Text()), "When its fencing was decided.", on=READ, sample="2026-11-20T20:00:02Z")
+    fenced_at = Field(Nullable(Text()), "When it was off for certain.", on=READ, sample="2026-11-20T20:00:09Z")
+    finished_at = Field(Nullable(Text()), "When the incident was closed.", on=READ, sample="2026-11-20T20:01:00Z")
+    moved = Field(Integer(), "Number of servers that are on other hosts now.", on=READ, sample=2)
+    failed = Field(Integer(), "Number of servers that could not be evacuated.", on=READ, sample=0)
+    remaining = Field(Integer(), "Number of servers with the policy never, or deleted meanwhile.", on=READ, sample=1)
+    servers = Field(ListOf(Value(), 2**31), "The servers, in the order of their evacuation: {id, name, policy, "
+                    "priority, state, attempts, to, reason}. C(state) is waiting, moving, moved, failed or remains.",
+                    on=READ,
+                    sample=[{"id": SAMPLE_ID, "name": "web1", "policy": "always", "priority": 9, "state": "moved",
+                             "attempts": 1, "to": "kvm2", "reason": None}])

@@ -24,6 +24,7 @@ from magnetar_control.store.hosts.drains import DrainedServer, DrainRow
 from magnetar_control.store.hosts.fencings import FencingRow
 from magnetar_control.store.hosts.host_row import DiskHost, HealthHost, HostRow, ServiceHost, SizedHost
 from magnetar_control.store.hosts.image_requests import ImageRequest
+from magnetar_control.store.hosts.incidents import IncidentRow, IncidentServer
 from magnetar_control.store.servers.consoles import ConsoleToken
 from magnetar_control.store.servers.migrations import MigrationRow
 from magnetar_control.store.servers.server_groups import ServerGroupRow
@@ -60,7 +61,8 @@ TABLES = {ServerRow: tables.servers, MigrationRow: tables.migrations, ServerGrou
           HostRow: tables.hosts, ImageRequest: tables.image_requests, FlavorRow: tables.flavors,
           FencingRow: tables.fencings,
           ActionRow: tables.actions, ActionEvent: tables.action_events, ConsoleToken: tables.console_tokens,
-          DrainRow: tables.drains, DrainedServer: tables.drained_servers}
+          DrainRow: tables.drains, DrainedServer: tables.drained_servers,
+          IncidentRow: tables.incidents, IncidentServer: tables.incident_servers}
 #: Selections of some columns of a table.
 PARTS = {ServiceHost: tables.hosts, SizedHost: tables.hosts, HealthHost: tables.hosts, DiskHost: tables.hosts,
          ShownAction: tables.actions, StoppedAction: tables.actions}

@@ -1,0 +1,244 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The work on incidents: hosts that have died are noticed and fenced; then ``incident_moves`` evacuates their servers.
+
+Each look starts from the rows of the incidents, so any conductor of the cell continues an incident, at any point. Each
+step's state is written before the step, and only the conductor that wrote it does the step. The rules are in
+docs/explanation/automatic-evacuation.md."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from sqlalchemy.exc import DBAPIError
+
+from magnetar_control.conductor.worker.conductor import Conductor
+from magnetar_control.fencing.host_fencing import HostFencing
+from magnetar_control.store.engine.database import utc_now
+from magnetar_control.store.hosts import fencings, incidents, services
+from magnetar_control.store.hosts.fencings import FencingRow
+from magnetar_control.store.hosts.incidents import (
+    BLOCKED,
+    CELL_KEY,
+    CLOSED,
+    EVACUATING,
+    FAILED,
+    FENCING,
+    NOTICED,
+    RETURNED,
+    IncidentRow,
+)
+from magnetar_control.store.servers.servers import Moved
+from magnetar_core.errors import Conflict, MagnetarError
+
+from .incident_changes import change_incident, open_incident
+from .incident_moves import move_incident_servers
+from .silent_hosts import CellSilence, read_cell_silence
+from .witnesses import ask_witnesses
+
+log = logging.getLogger(__name__)
+#: Seconds between two looks at the hosts; seconds until witnesses are asked about a host again.
+LOOK, ASK_AGAIN = 2.0, 10.0
+NO_DEVICE = ("Host {host} is silent, and has no power device in the setting fencing, so nothing was done. Switch it "
+             "off by hand, and run `magnetar host fence {host} --confirmed`: then its servers are evacuated.")
+
+
+class AvailabilityWatch:
+    """The watch over the hosts of a conductor's cell. It begins when this conductor has had the time to hear all hosts,
+    also after a pause in which this process stood still. Before that, a silent host means nothing, and only evacuations
+    from hosts that are fenced continue."""
+
+    def __init__(self, conductor: Conductor) -> None:
+        self.conductor = conductor
+        self._began_at = self._looked_at = float("-inf")
+
+    def look(self) -> None:
+        """Look at the hosts and incidents, if the settings allow automatic evacuation."""
+        settings, now = self.conductor.settings, time.monotonic()
+        if not settings.availability_enabled:
+            return
+        if now - self._looked_at > settings.availability_silence / 2:
+            self._began_at = now
+        self._looked_at = now
+        if now - self._began_at < settings.availability_silence:
+            continue_evacuations(self.conductor)
+            return
+        work_on_incidents(self.conductor)
+        self._looked_at = time.monotonic()  # a fence agent may take minutes
+
+
+def work_on_incidents(conductor: Conductor) -> None:
+    """Notice silent hosts of the conductor's cell, and take the next step of each open incident. Incidents do not wait
+    for each other's evacuations."""
+    silence = read_cell_silence(conductor)
+    with conductor.database.read() as connection:
+        opened = incidents.fetch_open_incidents(connection)
+    if not silence.silent and not opened:
+        return
+    open_keys = {incident.open_key: incident for incident in opened}
+    _watch_quorum(conductor, silence, open_keys.get(CELL_KEY))
+    for host in sorted(silence.silent - open_keys.keys()) if silence.has_quorum else ():
+        if incident := open_incident(conductor, host, NOTICED, f"Host {host} is silent."):
+            opened.append(incident)
+    _take_steps(conductor, opened, silence)
+
+
+def continue_evacuations(conductor: Conductor) -> None:
+    """Take the next step of incidents of the conductor's cell whose host is fenced already."""
+    with conductor.database.read() as connection:
+        opened = incidents.fetch_open_incidents(connection)
+    _take_steps(conductor, [incident for incident in opened if incident.state == EVACUATING],
+                CellSilence(frozenset(), 0))
+
+
+def _take_steps(conductor: Conductor, opened: Sequence[IncidentRow], silence: CellSilence) -> None:
+    for incident in opened:
+        if incident.host is None:
+            continue
+        try:
+            STEPS[incident.state](conductor, incident, silence)
+        except (MagnetarError, DBAPIError, Moved) as error:
+            log.warning("incident %s of host %s: %s; it is tried again", incident.id, incident.host, error)
+
+
+def _watch_quorum(conductor: Conductor, silence: CellSilence, incident: IncidentRow | None) -> None:
+    """Open an incident of the whole cell while too many of its hosts are silent."""
+    if silence.has_quorum:
+        if incident is not None:
+            change_incident(conductor, incident, RETURNED, "More than half of the hosts are heard again.")
+    elif incident is None:
+        names = sorted(silence.silent)
+        shown = ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
+        open_incident(conductor, None, BLOCKED, f"{len(names)} of {silence.watched} hosts of cell "
+                      f"{conductor.cell.name} are silent ({shown}), so the fault may be the network of the conductors, "
+                      "and nothing is done. Check that network; if the hosts are dead, fence and evacuate them by "
+                      "hand.")
+
+
+# Before the fence
+
+
+def _advance_noticed(conductor: Conductor, incident: IncidentRow, silence: CellSilence) -> None:
+    """Decide to fence a silent host, unless it returns, an operator takes over, or a rule forbids it."""
+    if _has_ended(conductor, incident, silence) or not silence.has_quorum:
+        return
+    host = str(incident.host)
+    if (incident.checked_at or "") > utc_now(-ASK_AGAIN):
+        return
+    if host not in HostFencing(conductor.store, conductor.settings).devices:
+        change_incident(conductor, incident, FAILED, NO_DEVICE.format(host=host))
+        return
+    testimony = ask_witnesses(conductor, host)
+    if testimony.seen_by or not testimony.peers:
+        why = f"{testimony.seen_by} reaches it over the network, so it may be alive" if testimony.seen_by else \
+            "no other host could be asked whether it is alive"
+        change_incident(conductor, incident, NOTICED, f"Host {host} is silent, but {why}. Nothing is done until this "
+                        "changes.", checked_at=utc_now())
+        return
+    _decide_fencing(conductor, incident, silence)
+
+
+def _decide_fencing(conductor: Conductor, incident: IncidentRow, silence: CellSilence) -> None:
+    """Save that the host is to be fenced, and fence it; block the incident if too many hosts were fenced lately."""
+    settings, host = conductor.settings, incident.host
+    with conductor.database.write() as connection:
+        incidents.fetch_open_incidents(connection, lock=True)  # another conductor may decide about another host
+        recent = incidents.count_recent_fencings(connection, utc_now(-settings.availability_window))
+        is_allowed = recent < settings.availability_max_hosts
+        changed = incidents.update_incident_row(
+            connection, incident, state=FENCING, message=f"Host {host} is being fenced.", fencing_at=utc_now(),
+        ) if is_allowed else incidents.update_incident_row(
+            connection, incident, state=BLOCKED, message=f"{recent} hosts were fenced within "
+            f"{settings.availability_window:g} seconds (availability_max_hosts), so nothing is done about host {host}. "
+            "Find out why hosts die. Then close this incident, and the host is fenced; or fence it by hand.")
+        if changed is None:
+            return
+        conductor.notifications.add_incident(connection, changed, "incident.fence.start" if is_allowed else
+                                             "incident.error", conductor.name, conductor.cell.name)
+    log.warning("incident %s: %s", changed.id, changed.message, extra={"host": host})
+    if is_allowed:
+        _advance_fencing(conductor, changed, silence)
+
+
+def _advance_stuck(conductor: Conductor, incident: IncidentRow, silence: CellSilence) -> None:
+    """Close an incident that waits for people when its host returns. When its host is fenced by hand, continue."""
+    _has_ended(conductor, incident, silence)
+
+
+def _has_ended(conductor: Conductor, incident: IncidentRow, silence: CellSilence) -> bool:
+    """Return whether the incident has left its state: the host was fenced by hand, is heard again, or an operator has
+    disabled it or forced it down. Then change its state accordingly."""
+    host = str(incident.host)
+    if _is_held(conductor, host):
+        _begin_evacuation(conductor, incident)
+        return True
+    if host in silence.silent:
+        return False
+    database = conductor.database
+    with database.read() as connection:
+        is_heard = services.is_host_heard(database, connection, host, conductor.settings.availability_silence)
+    if is_heard:
+        change_incident(conductor, incident, RETURNED, f"Host {host} is heard again. No server was moved.")
+    else:
+        change_incident(conductor, incident, CLOSED, f"An operator has changed host {host}, so nothing more is done.")
+    return True
+
+
+# The fence
+
+
+def _advance_fencing(conductor: Conductor, incident: IncidentRow, silence: CellSilence) -> None:
+    """Fence the host, and begin to evacuate its servers when it is off for certain. While another process works on the
+    host, do nothing."""
+    host, since = str(incident.host), str(incident.fencing_at)
+    fencing, database = _fetch_fencing(conductor, host), conductor.database
+    with database.read() as connection:
+        is_heard = services.is_host_heard(database, connection, host, conductor.settings.host_down_after)
+    if fencing is None or fencing.requested_at < since:  # the fence agent has not been run yet
+        if is_heard:
+            change_incident(conductor, incident, RETURNED, f"Host {host} is heard again. No server was moved.")
+        if is_heard or not silence.has_quorum:
+            return
+    try:
+        is_settled = HostFencing(conductor.store, conductor.settings).confirm_fenced(
+            host, f"incident {incident.id}", since, answers=is_heard)
+    except Conflict:  # another process was faster
+        return
+    except MagnetarError as error:
+        change_incident(conductor, incident, FAILED, f"The fencing of host {host} has failed, so no server was moved: "
+                        f"{error.message} When it is off for certain, run `magnetar host fence {host} --confirmed`: "
+                        "then its servers are evacuated.")
+        return
+    if is_settled and _is_held(conductor, host):
+        _begin_evacuation(conductor, incident)
+    elif is_settled:  # its power device was removed from the settings meanwhile
+        change_incident(conductor, incident, FAILED, NO_DEVICE.format(host=host))
+
+
+def _begin_evacuation(conductor: Conductor, incident: IncidentRow) -> None:
+    changed = change_incident(conductor, incident, EVACUATING, f"Host {incident.host} is off for certain.",
+                              fenced_at=utc_now())
+    if changed is not None:
+        move_incident_servers(conductor, changed, is_fenced=True)
+
+
+def _advance_evacuating(conductor: Conductor, incident: IncidentRow, _silence: CellSilence) -> None:
+    move_incident_servers(conductor, incident, is_fenced=_is_held(conductor, str(incident.host)))
+
+
+def _fetch_fencing(conductor: Conductor, host: str) -> FencingRow | None:
+    with conductor.store.api.read() as connection:
+        return fencings.fetch_fencing_row(connection, host)
+
+
+def _is_held(conductor: Conductor, host: str) -> bool:
+    """Return whether a host was fenced with success, and has not been unfenced."""
+    fencing = _fetch_fencing(conductor, host)
+    return fencing is not None and fencing.state == fencings.FENCED and fencing.holds_host
+
+
+STEPS: Mapping[str, Callable[[Conductor, IncidentRow, CellSilence], Any]] = {
+    NOTICED: _advance_noticed, BLOCKED: _advance_stuck, FAILED: _advance_stuck, FENCING: _advance_fencing,
+    EVACUATING: _advance_evacuating}

@@ -1,0 +1,55 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Witnesses of a silent host: whether this conductor, or other hosts of the cell, still reach it over the network."""
+
+from __future__ import annotations
+
+import logging
+import random
+from typing import NamedTuple
+
+from magnetar_control.agents import PATIENCE
+from magnetar_control.conductor.worker.conductor import Conductor
+from magnetar_core.errors import MagnetarError
+from magnetar_core.http.endpoint import Endpoint, parse_endpoint
+from magnetar_core.http.reach import is_host_reached
+
+log = logging.getLogger(__name__)
+#: The most hosts that are asked.
+PEERS = 3
+
+
+class Testimony(NamedTuple):
+    """The answers of witnesses. *seen_by*: who reaches the host; ``None`` if nobody does. *peers*: how many other hosts
+    have answered."""
+
+    seen_by: str | None
+    peers: int
+
+
+def ask_witnesses(conductor: Conductor, host: str) -> Testimony:
+    """Return whether anybody reaches *host* at the port of its agent. A host that refuses the connection is alive, too:
+    only its agent does not run."""
+    address = parse_endpoint(conductor.endpoint(host))
+    if not address.host or not address.port:  # a unix socket, or a port that only the configuration of ssh knows
+        return Testimony(None, 0)
+    if is_host_reached(address.host, address.port):
+        return Testimony(f"conductor {conductor.name}", 0)
+    peers = [name for name, row in conductor.states.rows.items()
+             if row.cell_id == conductor.cell.id and name != host and conductor.is_up(name)]
+    answered = 0
+    for peer in random.sample(peers, min(PEERS, len(peers))):
+        is_reached = _ask_peer(conductor, peer, address)
+        if is_reached:
+            return Testimony(f"host {peer}", answered + 1)
+        answered += is_reached is not None
+    return Testimony(None, answered)
+
+
+def _ask_peer(conductor: Conductor, peer: str, address: Endpoint) -> bool | None:
+    """Return whether the host *peer* reaches *address*; ``None`` if its agent gives no answer."""
+    try:
+        with conductor.client(peer, PATIENCE) as client:
+            return client.reaches(address.host, address.port)
+    except MagnetarError as error:
+        log.info("host %s was asked about %s: %s", peer, address.host, error.message)
+        return None
