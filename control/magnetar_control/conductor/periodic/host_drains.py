@@ -84,10 +84,12 @@ def _advance_drain(conductor: Conductor, drain: DrainRow) -> None:
 def _read_drain(conductor: Conductor, drain: DrainRow) -> DrainView:
     with conductor.database.read() as connection:
         results = drains.fetch_drained_servers(connection, drain.host)
+        requests = {id: result.request_id for id, result in results.items() if result.state == MOVING}
+        # Before the servers: the server of an action that has ended is read as the action left it.
+        action_states = instance_actions.fetch_action_states(connection, requests)
         here = servers.fetch_host_servers(connection, drain.host)
         away = servers.fetch_server_rows(connection, [id for id in results if id not in here])
-        requests = {id: result.request_id for id, result in results.items() if result.state == MOVING}
-        return DrainView(drain, results, here, away, instance_actions.fetch_action_states(connection, requests))
+        return DrainView(drain, results, here, away, action_states)
 
 
 def _forget_drain(conductor: Conductor, drain: DrainRow) -> None:
