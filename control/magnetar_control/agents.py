@@ -117,11 +117,12 @@ class AgentClient(Client):
         """Return uptime and load of the host. Retries for *patience* seconds while its agent restarts."""
         return self._call("GET", "/v1/host/uptime", deadline=time.monotonic() + patience)
 
-    def reaches(self, address: str, port: int) -> bool:
+    def reaches(self, address: str, port: int) -> bool | None:
         """Return whether this agent's host reaches another host at a TCP port: that one accepts or refuses a
-        connection."""
+        connection. ``None`` if it cannot tell."""
         query = {"address": address, "port": port}
-        return bool(self._call("GET", "/v1/host/reach", query, deadline=time.monotonic() + PATIENCE)["reached"])
+        answer = self._call("GET", "/v1/host/reach", query, deadline=time.monotonic() + PATIENCE)["reached"]
+        return None if answer is None else bool(answer)
 
 
 class Agents:

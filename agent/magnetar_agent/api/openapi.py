@@ -211,7 +211,8 @@ def describe_content_route() -> Extra:
 def describe_reach_route() -> Extra:
     """Return OpenAPI's description of the GET that asks whether another host is alive."""
     return {"tags": [Host.noun], "summary": "Show whether another host answers at a TCP port",
-            **_route(_object(reached=BOOLEAN), "True if the host accepts or refuses a connection",
+            **_route(_object(reached={"type": ["boolean", "null"]}),
+                     "True if the host accepts or refuses a connection, null if this one cannot tell",
                      [{"name": name, "in": "query", "required": True, "schema": schema, "description": description}
                       for name, schema, description in (
                           ("address", TEXT, "IP address or name of the host."),
