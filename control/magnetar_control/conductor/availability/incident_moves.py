@@ -81,10 +81,12 @@ def move_incident_servers(conductor: Conductor, incident: IncidentRow, *, is_fen
 def _read_incident(conductor: Conductor, incident: IncidentRow) -> IncidentView:
     with conductor.database.read() as connection:
         rows = incidents.fetch_incident_servers(connection, [incident.id]).get(incident.id, [])
+        requests = {row.server_id: row.request_id for row in rows if row.state == MOVING}
+        # Before the servers: the server of an action that has ended is read as the action left it.
+        action_states = instance_actions.fetch_action_states(connection, requests)
         here = servers.fetch_host_servers(connection, str(incident.host))
         away = servers.fetch_server_rows(connection, [row.server_id for row in rows if row.server_id not in here])
-        requests = {row.server_id: row.request_id for row in rows if row.state == MOVING}
-        return IncidentView(incident, rows, here, away, instance_actions.fetch_action_states(connection, requests))
+        return IncidentView(incident, rows, here, away, action_states)
 
 
 def _add_servers(conductor: Conductor, view: IncidentView) -> None:

@@ -130,10 +130,10 @@ def _advance_noticed(conductor: Conductor, incident: IncidentRow, silence: CellS
     if host not in HostFencing(conductor.store, conductor.settings).devices:
         change_incident(conductor, incident, FAILED, NO_DEVICE.format(host=host))
         return
-    testimony = ask_witnesses(conductor, host)
-    if testimony.seen_by or not testimony.peers:
-        why = f"{testimony.seen_by} reaches it over the network, so it may be alive" if testimony.seen_by else \
-            "no other host could be asked whether it is alive"
+    report = ask_witnesses(conductor, host)
+    if report.seen_by or not report.peers:
+        why = f"{report.seen_by} reaches it over the network, so it may be alive" if report.seen_by else \
+            "no other host can tell whether it is alive"
         change_incident(conductor, incident, NOTICED, f"Host {host} is silent, but {why}. Nothing is done until this "
                         "changes.", checked_at=utc_now())
         return

@@ -16,37 +16,40 @@ from magnetar_core.http.reach import is_host_reached
 log = logging.getLogger(__name__)
 #: The most hosts that are asked.
 PEERS = 3
+#: The usual port of endpoints over SSH, which name none.
+SSH = 22
 
 
-class Testimony(NamedTuple):
+class WitnessReport(NamedTuple):
     """The answers of witnesses. *seen_by*: who reaches the host; ``None`` if nobody does. *peers*: how many other hosts
-    have answered."""
+    could tell; 0 if not even the conductor could."""
 
     seen_by: str | None
     peers: int
 
 
-def ask_witnesses(conductor: Conductor, host: str) -> Testimony:
+def ask_witnesses(conductor: Conductor, host: str) -> WitnessReport:
     """Return whether anybody reaches *host* at the port of its agent. A host that refuses the connection is alive, too:
     only its agent does not run."""
     address = parse_endpoint(conductor.endpoint(host))
-    if not address.host or not address.port:  # a unix socket, or a port that only the configuration of ssh knows
-        return Testimony(None, 0)
-    if is_host_reached(address.host, address.port):
-        return Testimony(f"conductor {conductor.name}", 0)
+    address = address._replace(port=address.port or SSH)
+    is_reached = not address.host or is_host_reached(address.host, address.port)  # a unix socket is of this machine
+    if is_reached is not False:
+        return WitnessReport(f"conductor {conductor.name}" if is_reached else None, 0)
     peers = [name for name, row in conductor.states.rows.items()
              if row.cell_id == conductor.cell.id and name != host and conductor.is_up(name)]
     answered = 0
     for peer in random.sample(peers, min(PEERS, len(peers))):
         is_reached = _ask_peer(conductor, peer, address)
         if is_reached:
-            return Testimony(f"host {peer}", answered + 1)
+            return WitnessReport(f"host {peer}", answered + 1)
         answered += is_reached is not None
-    return Testimony(None, answered)
+    return WitnessReport(None, answered)
 
 
 def _ask_peer(conductor: Conductor, peer: str, address: Endpoint) -> bool | None:
-    """Return whether the host *peer* reaches *address*; ``None`` if its agent gives no answer."""
+    """Return whether the host *peer* reaches *address*; ``None`` if it cannot tell, or its agent gives
+    no answer."""
     try:
         with conductor.client(peer, PATIENCE) as client:
             return client.reaches(address.host, address.port)

@@ -113,7 +113,7 @@ def test_no_peer_can_be_asked(admin, agent, monkeypatch):
     monkeypatch.setattr(conductor, "is_up", lambda _name: False)
     admin.dies("kvm1")
     admin.look()
-    assert "no other host could be asked whether it is alive" in admin.incident("kvm1")["message"]
+    assert "no other host can tell whether it is alive" in admin.incident("kvm1")["message"]
     assert not agent.asked
 
 
