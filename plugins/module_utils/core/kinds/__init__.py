@@ -60,9 +60,5 @@ CLOUD_KINDS = (ComputeService, HostMaintenance, Hypervisor, Cell, InstanceAction
                HostAggregate, ServerGroup, Quota, Usage, ServerTopology, ShareAttachment, Subnet, NetworkPort,
                NetworkRouter, FloatingIp, SecurityGroup, AddressGroup, QosPolicy, RbacPolicy, NetworkTrunk,
                AddressScope, SubnetPool, DefaultSecurityGroupRule, CloudVolumeType, ResourceProvider, HostTrait,
-<<<<<<< HEAD
-               Capacity, Balance)
-=======
-               Capacity, Incident)
->>>>>>> f67c0558 (Fence hosts that have died, and evacuate their servers by policy)
+               Capacity, Balance, Incident)
 BY_NOUN = {kind.noun: kind for kind in KINDS}
