@@ -138,7 +138,7 @@ def test_of_clouds(cloud):
     cloud("server", name="web1", state="running")
     for module in ("aggregate", "availability_zone", "balance", "capacity", "cell", "compute_service",
                    "host_maintenance", "hypervisor", "incident", "limits", "migration", "quota", "resource_provider",
-                   "server_group", "trait", "usage", "volume_type"):
+                   "server_group", "storage_pool", "trait", "usage", "volume_type"):
         found = cloud(f"{module}_info")
         assert not found.get("failed"), found
         check(f"{module}_info", found)
@@ -221,10 +221,9 @@ def test_every_module_is_checked():
     known = {name for noun in CASES for name in (noun, f"{noun}_info")} | {
         "aggregate_info", "availability_zone_info", "balance_info", "capacity_info", "cell_info",
         "compute_service_info", "host_maintenance_info", "hypervisor_info", "incident_info", "limits_info",
-        "quota_info",
-        "resource_provider_info", "server_group_info", "trait_info", "usage_info", "floating_ip_info", "port_info",
-        "router_info", "security_group_info", "subnet_info", "address_group_info", "qos_policy_info", "trunk_info",
-        "address_scope_info", "subnet_pool_info", "volume_type_info"}
+        "quota_info", "resource_provider_info", "server_group_info", "storage_pool_info", "trait_info", "usage_info",
+        "floating_ip_info", "port_info", "router_info", "security_group_info", "subnet_info", "address_group_info",
+        "qos_policy_info", "trunk_info", "address_scope_info", "subnet_pool_info", "volume_type_info"}
     names = {path.stem for path in (ROOT / "plugins/modules").glob("[a-z]*.py")} - {"certificate"}  # has no agent
     assert not [name for name in names if name not in known and f'"{name}"' not in text]
 

@@ -294,6 +294,13 @@ class Volumes(Protocol):
     #: The hosts of volumes: ``services.volume.homes.VolumeHomes``.
     homes: Any
 
+    def host_pools(self) -> Sequence[Any]:
+        """Return all pools of all hosts (``services.volume.pools.PoolOnHost``), sorted by host and name."""
+
+    def pool_usage(self) -> Mapping[str, tuple[int, int]]:
+        """Return the number and the total GiB of the volumes of each pool, by the pool's uuid. Empty pools are
+        absent."""
+
     def act(self, context: Context, id: str, action: Callable[..., Document | None],
             **arguments: Any) -> Document | None:
         """Run *action*, a function of ``services.volume.actions``, on a volume, after checking the caller's rights.

@@ -41,6 +41,7 @@ from .groups import Aggregates, ServerGroups
 from .operations import QUEUED, ProjectOperation, ProjectOperations, check_may_cancel, error_of
 from .operators import CLOUD_ONLY
 from .quota import CloudQuotas
+from .storage_pool import StoragePools
 from .usage import Usages
 from .volume import IMAGES, SNAPSHOTS, VOLUMES
 from .volume_type import VolumeTypes
@@ -50,7 +51,7 @@ DRIVERS: Mapping[str, CloudDriver] = {driver.kind.noun: driver for driver in (
     SERVERS, FLAVORS, IMAGES, KEYPAIRS, NETWORKS, VOLUMES, SNAPSHOTS, VolumeAttachments(), InterfaceAttachments(),
     ShareAttachments(), *CLOUD_ONLY, Aggregates(), ServerGroups(), CloudQuotas(), Usages(), Subnets(), Ports(),
     Routers(), FloatingIps(), SecurityGroups(), AddressGroups(), QosPolicies(), RbacPolicies(), Trunks(),
-    AddressScopes(), SubnetPools(), DefaultRules(), VolumeTypes())}
+    AddressScopes(), SubnetPools(), DefaultRules(), VolumeTypes(), StoragePools())}
 REQUEST_ID = re.compile(r"req-[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 #: Seconds that a request waits when it names no time.
 WAIT = 20.0

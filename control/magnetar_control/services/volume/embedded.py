@@ -25,7 +25,7 @@ from .actions import ADMIN, FREEING, extend_volume, reimage_volume, upload_image
 from .backups import BackupStore, NewVolumes
 from .managing import ManageStore
 from .migrations import MigrationStore
-from .pools import PoolOnHost, fetch_host_pools
+from .pools import PoolOnHost, fetch_host_pools, fetch_pool_usage
 from .reach import Hosts, Reach
 from .rows import (
     OWN,
@@ -88,6 +88,11 @@ class EmbeddedVolumes:
         """Return all pools of all hosts, as their agents have reported them."""
         with self.database.read() as connection:
             return fetch_host_pools(connection)
+
+    def pool_usage(self) -> dict[str, tuple[int, int]]:
+        """Return the number and the total GiB of the volumes of each pool."""
+        with self.database.read() as connection:
+            return fetch_pool_usage(connection)
 
     def create_snapshot(self, context: Context, volume_id: str, **fields: Any) -> Document:
         """Create and return a snapshot. Further *fields*: description, metadata, ``in_use`` (false: refuse a volume in

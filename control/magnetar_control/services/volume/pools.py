@@ -9,7 +9,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import Connection, delete, exists, insert, select, update
+from sqlalchemy import Connection, delete, exists, func, insert, select, update
 
 from magnetar_control.store.engine.database import insert_if_absent, utc_now
 
@@ -114,3 +114,10 @@ def find_pool_on_host(connection: Connection, host: str, name: str) -> PoolOnHos
     """Return the pool that the host has under this name; ``None`` if its agent has reported none."""
     row = connection.execute(_ON_HOSTS.where(pool_hosts.c.host == host, pool_hosts.c.name == name)).mappings().first()
     return None if row is None else PoolOnHost(**row)
+
+
+def fetch_pool_usage(connection: Connection) -> dict[str, tuple[int, int]]:
+    """Return the number and the total GiB of the volumes of each pool, by the pool's uuid. Empty pools are absent."""
+    return {row.pool_id: (row.number, int(row.size)) for row in connection.execute(select(
+        volumes.c.pool_id, func.count().label("number"), func.sum(volumes.c.size).label("size")).where(
+            volumes.c.pool_id.is_not(None)).group_by(volumes.c.pool_id))}

@@ -43,16 +43,16 @@ from .server_group import ServerGroup
 from .server_topology import ServerTopology
 from .share import ShareAttachment
 from .usage import Usage
-from .volume import Volume, VolumeAttachment, VolumeBackup, VolumeSnapshot
+from .volume import CloudStoragePool, Volume, VolumeAttachment, VolumeBackup, VolumeSnapshot
 from .volume_type import CloudVolumeType
 
 __all__ = ["BY_NOUN", "CLOUD_KINDS", "KINDS", "AddressGroup", "AddressScope", "AvailabilityZone", "Balance", "Capacity",
-           "Cell", "CloudVolumeType", "ComputeService", "DefaultSecurityGroupRule", "Flavor", "FloatingIp",
-           "GroupFilter", "Host", "HostAggregate", "HostMaintenance", "HostTrait", "Hypervisor", "Image", "Incident",
-           "InstanceAction", "InterfaceAttachment", "Keypair", "Limits", "Migration", "Network", "NetworkPort",
-           "NetworkRouter", "NetworkTrunk", "QosPolicy", "Quota", "RbacPolicy", "ResourceProvider", "SecurityGroup",
-           "Server", "ServerGroup", "ServerTopology", "ShareAttachment", "Subnet", "SubnetPool", "Usage", "Volume",
-           "VolumeAttachment", "VolumeBackup", "VolumeExport", "VolumeSnapshot"]
+           "Cell", "CloudStoragePool", "CloudVolumeType", "ComputeService", "DefaultSecurityGroupRule", "Flavor",
+           "FloatingIp", "GroupFilter", "Host", "HostAggregate", "HostMaintenance", "HostTrait", "Hypervisor", "Image",
+           "Incident", "InstanceAction", "InterfaceAttachment", "Keypair", "Limits", "Migration", "Network",
+           "NetworkPort", "NetworkRouter", "NetworkTrunk", "QosPolicy", "Quota", "RbacPolicy", "ResourceProvider",
+           "SecurityGroup", "Server", "ServerGroup", "ServerTopology", "ShareAttachment", "Subnet", "SubnetPool",
+           "Usage", "Volume", "VolumeAttachment", "VolumeBackup", "VolumeExport", "VolumeSnapshot"]
 
 KINDS = (Server, Flavor, Image, Keypair, Network, Volume, VolumeSnapshot, VolumeBackup, VolumeAttachment,
          InterfaceAttachment, VolumeExport, GroupFilter, Migration, Host)
@@ -60,5 +60,5 @@ CLOUD_KINDS = (ComputeService, HostMaintenance, Hypervisor, Cell, InstanceAction
                HostAggregate, ServerGroup, Quota, Usage, ServerTopology, ShareAttachment, Subnet, NetworkPort,
                NetworkRouter, FloatingIp, SecurityGroup, AddressGroup, QosPolicy, RbacPolicy, NetworkTrunk,
                AddressScope, SubnetPool, DefaultSecurityGroupRule, CloudVolumeType, ResourceProvider, HostTrait,
-               Capacity, Balance, Incident)
+               Capacity, Balance, Incident, CloudStoragePool)
 BY_NOUN = {kind.noun: kind for kind in KINDS}

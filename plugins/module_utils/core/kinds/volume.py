@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""volume: a disk that is independent of servers; volume_snapshot: its content at one moment; volume_attachment."""
+"""volume: a disk that is independent of servers; volume_snapshot: its content at one moment; volume_attachment;
+storage_pool: the storage of volumes in a cloud."""
 
 from __future__ import annotations
 
@@ -194,3 +195,26 @@ class VolumeAttachment(Kind):
                   sample=None)
     created_at = Field(TIME, "When it was created, ISO 8601 in UTC.", on=READ, sample="2026-11-20T20:00:00Z")
     updated_at = Field(TIME, "When it was last changed, ISO 8601 in UTC.", on=READ, sample="2026-11-20T20:00:00Z")
+
+
+class CloudStoragePool(Kind):
+    """A pool of volumes in a cloud, with the hosts that reach it. Settings of agents make pools; nothing else does."""
+
+    noun, plural = "storage_pool", "storage_pools"
+
+    id = Field(Uuid(), "The uuid, the same for all hosts that reach the pool.", on=READ,
+               sample="2b1f0c7e-3a53-5c0e-9b0e-5f1d2a7c4e91")
+    name = Field(POOL, "The pool's name in the settings of the first of its hosts.", on=READ, sample="ceph")
+    type = Field(Choices("dir", "nfs", "lvm", "rbd"), "The type of its storage.", on=READ, sample="rbd")
+    identity = Field(Text(), "The storage itself, as all its hosts report it.", on=READ,
+                     sample="rbd:5d1c6a8e-0f0b-4f5a-9d3e-6a1f0c2b7e44/volumes")
+    shared = Field(Boolean(), "Whether several hosts can reach it.", on=READ, sample=True)
+    state = Field(Choices("up", "down"), "V(up) if at least one of its hosts can use it now.", on=READ, sample="up")
+    total_gb = Field(Nullable(Integer()), "Its size in GiB; null until a host could read it.", on=READ, sample=9000)
+    free_gb = Field(Nullable(Integer()), "Its free GiB.", on=READ, sample=7200)
+    volumes = Field(Integer(), "Number of volumes in it.", on=READ, sample=12)
+    volumes_gb = Field(Integer(), "The GiB that these volumes have together; thin volumes use less.", on=READ,
+                       sample=240)
+    hosts = Field(ListOf(Value(), 2**31), "The hosts that reach it: {host, name, state, reason}. C(name) is the pool's "
+                  "name in the settings of the host's agent, C(reason) says why it is down there.", on=READ,
+                  sample=[{"host": "kvm1", "name": "ceph", "state": "up", "reason": ""}])
