@@ -101,6 +101,7 @@ def cloud(module, tmp_path, monkeypatch):
 def test_of_clouds(cloud):
     made = {"name": "cell9", "database_url": f"sqlite:///{cloud.folder}/cell9.db"}
     kvm1, fast = {"name": "kvm1"}, {"name": "fast"}
+    assert cloud("volume", name="data", size=1)["changed"]
     for module, changes in (
             ("cell", [made, {"name": "cell9", "disabled": True}, {"name": "cell9", "state": "absent"}]),
             ("compute_service", [{**kvm1, "disabled_reason": "x", "status": "disabled"},
@@ -112,6 +113,7 @@ def test_of_clouds(cloud):
             ("server_group", [{"name": "apart", "policy": "anti-affinity"}]),
             ("volume_type", [{"name": "fast", "extra_specs": {"multiattach": "<is> True"}},
                              {"name": "fast", "description": "x"}, {"name": "fast", "state": "absent"}]),
+            ("volume_transfer", [{"name": "handover", "volume": "data"}, {"name": "handover", "state": "absent"}]),
             ("quota", [{"name": "admin", "instances": 20}, {"name": "admin", "state": "absent"}])):
         results = [cloud(module, **options) for options in changes]
         for result in results:
@@ -138,7 +140,7 @@ def test_of_clouds(cloud):
     cloud("server", name="web1", state="running")
     for module in ("aggregate", "availability_zone", "balance", "capacity", "cell", "compute_service",
                    "host_maintenance", "hypervisor", "incident", "limits", "migration", "quota", "resource_provider",
-                   "server_group", "storage_pool", "trait", "usage", "volume_type"):
+                   "server_group", "storage_pool", "trait", "usage", "volume_transfer", "volume_type"):
         found = cloud(f"{module}_info")
         assert not found.get("failed"), found
         check(f"{module}_info", found)
@@ -223,7 +225,8 @@ def test_every_module_is_checked():
         "compute_service_info", "host_maintenance_info", "hypervisor_info", "incident_info", "limits_info",
         "quota_info", "resource_provider_info", "server_group_info", "storage_pool_info", "trait_info", "usage_info",
         "floating_ip_info", "port_info", "router_info", "security_group_info", "subnet_info", "address_group_info",
-        "qos_policy_info", "trunk_info", "address_scope_info", "subnet_pool_info", "volume_type_info"}
+        "qos_policy_info", "trunk_info", "address_scope_info", "subnet_pool_info", "volume_transfer_info",
+        "volume_type_info"}
     names = {path.stem for path in (ROOT / "plugins/modules").glob("[a-z]*.py")} - {"certificate"}  # has no agent
     assert not [name for name in names if name not in known and f'"{name}"' not in text]
 

@@ -293,6 +293,8 @@ class Volumes(Protocol):
     types: Any
     #: The hosts of volumes: ``services.volume.homes.VolumeHomes``.
     homes: Any
+    #: The open transfers: ``services.volume.transfers.TransferStore``.
+    transfers: Any
 
     def host_pools(self) -> Sequence[Any]:
         """Return all pools of all hosts (``services.volume.pools.PoolOnHost``), sorted by host and name."""

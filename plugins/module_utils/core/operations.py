@@ -64,6 +64,8 @@ class Operation:
         self.given: dict[str, Any] = {}
         #: Whether the operation stays in the list after its end.
         self.kept = True
+        #: Whether, in a cloud, only the user who requested it may see it, because its result has a secret.
+        self.private = False
         self._waits = False
         self._began = time.perf_counter()
         self._cancelled = threading.Event()

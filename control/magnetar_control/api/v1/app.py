@@ -38,12 +38,13 @@ from magnetar_core.version import API, installed_version
 
 from .driver import ALL_PROJECTS, CloudDriver
 from .groups import Aggregates, ServerGroups
-from .operations import QUEUED, ProjectOperation, ProjectOperations, check_may_cancel, error_of
+from .operations import QUEUED, ProjectOperation, ProjectOperations, check_may_cancel, error_of, may_see
 from .operators import CLOUD_ONLY
 from .quota import CloudQuotas
 from .storage_pool import StoragePools
 from .usage import Usages
 from .volume import IMAGES, SNAPSHOTS, VOLUMES
+from .volume_transfer import VolumeTransfers
 from .volume_type import VolumeTypes
 
 #: The drivers of all kinds that the cloud serves, by the word in the path.
@@ -51,7 +52,7 @@ DRIVERS: Mapping[str, CloudDriver] = {driver.kind.noun: driver for driver in (
     SERVERS, FLAVORS, IMAGES, KEYPAIRS, NETWORKS, VOLUMES, SNAPSHOTS, VolumeAttachments(), InterfaceAttachments(),
     ShareAttachments(), *CLOUD_ONLY, Aggregates(), ServerGroups(), CloudQuotas(), Usages(), Subnets(), Ports(),
     Routers(), FloatingIps(), SecurityGroups(), AddressGroups(), QosPolicies(), RbacPolicies(), Trunks(),
-    AddressScopes(), SubnetPools(), DefaultRules(), VolumeTypes(), StoragePools())}
+    AddressScopes(), SubnetPools(), DefaultRules(), VolumeTypes(), StoragePools(), VolumeTransfers())}
 REQUEST_ID = re.compile(r"req-[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 #: Seconds that a request waits when it names no time.
 WAIT = 20.0
@@ -271,7 +272,7 @@ class V1Application:
     # Operations
 
     def _operations(self, request: Request, caller: Caller, subpath: list[str]) -> Answer:
-        mine = [operation for operation in reversed(self.operations.list()) if operation.project == caller.project]
+        mine = [operation for operation in reversed(self.operations.list()) if may_see(caller, operation)]
         if not subpath:
             words = dict.fromkeys(("status", "kind", "key", "name"), query.read_text)
             parameters = query_parameters(request, **words, limit=query.read_number)

@@ -105,6 +105,13 @@ class ProjectOperation(Operation):
         super().run(within)
 
 
+def may_see(caller: Caller, operation: Operation) -> bool:
+    """Return whether the caller may see the operation: it is of the caller's project, and if its result has a secret,
+    the caller has requested it."""
+    mine = isinstance(operation, ProjectOperation) and operation.user_id == caller.context.user_id
+    return operation.project == caller.project and (mine or not operation.private)
+
+
 def check_may_cancel(caller: Caller, operation: Operation) -> None:
     """Raise ``Forbidden`` for a caller who may only read, unless the operation is the caller's own."""
     mine = isinstance(operation, ProjectOperation) and operation.user_id == caller.context.user_id

@@ -43,8 +43,8 @@ class Stored(CloudDriver):
     counted = ("", "")
     of_all_projects = True
     takes_id = False
-    making = (Step("make", "make the content"),)
-    removing = (Step("drop", "remove the content"),)
+    making: tuple[Step, ...] = (Step("make", "make the content"),)
+    removing: tuple[Step, ...] = (Step("drop", "remove the content"),)
 
     def shown(self, caller: Caller, row: Mapping[str, Any]) -> Document:
         """Return *row* of the volume service as a document of the kind."""

@@ -10,6 +10,7 @@ import logging
 import secrets
 import uuid
 from collections.abc import Sequence
+from contextlib import suppress
 
 from sqlalchemy import Connection, RowMapping, delete, insert, select, update
 
@@ -72,6 +73,10 @@ def _check_transferable(connection: Connection, volume: RowMapping, no_snapshots
         check_snapshots_available(own_snapshots(connection, volume))
 
 
+class _DryRun(Exception):
+    """An exception that rolls back the transaction of a dry run."""
+
+
 class TransferStore(Reading):
     """The open transfers. *quota*: the quotas of volumes, which limit the accepting project."""
 
@@ -101,12 +106,19 @@ class TransferStore(Reading):
             transfer = get_visible_row(connection, transfers, context, id)
             return {**transfer_documents(connection, [transfer])[0], "auth_key": auth_key}
 
-    def accept(self, context: Context, id: str, auth_key: str) -> Document:
-        """Move the volume of a transfer, with the snapshots that go with it, into the caller's project, and return the
-        transfer. Any project with the key may accept. Raises ``NotFound``, ``InvalidRequest`` for a wrong key or a
-        busy volume or snapshot, ``TooLarge`` beyond the project's quota."""
+    def check(self, context: Context, volume_id: str, *, no_snapshots: bool = False) -> None:
+        """Raise the errors that ``create`` would raise for a volume, encrypted or not. Changes nothing."""
         check_volume_writer(context)
-        with self.database.write() as connection:
+        with self.database.read() as connection:
+            volume = get_visible_row(connection, volumes, context, volume_id)
+            _check_transferable(connection, volume, no_snapshots, encrypted=True)
+
+    def accept(self, context: Context, id: str, auth_key: str, *, dry_run: bool = False) -> Document:
+        """Move the volume of a transfer, with the snapshots that go with it, into the caller's project, and return the
+        transfer. Any project with the key may accept. *dry_run*: change nothing. Raises ``NotFound``,
+        ``InvalidRequest`` for a wrong key or a busy volume or snapshot, ``TooLarge`` beyond the project's quota."""
+        check_volume_writer(context)
+        with suppress(_DryRun), self.database.write() as connection:
             transfer = connection.execute(select(transfers).where(transfers.c.id == id)).mappings().first()
             if transfer is None:
                 raise NotFound(f"Transfer {id} could not be found.")
@@ -119,9 +131,13 @@ class TransferStore(Reading):
             if volume["status"] != AWAITING:
                 raise wrong_status(volumes, volume, (AWAITING,))
             self._move(connection, context, volume, transfer["no_snapshots"])
-        log.info("volume %s moved from project %s to project %s by transfer %s", volume["id"], volume["project_id"],
-                 context.project_id, id)
-        return transfer_documents(connection, [transfer])[0]
+            document = transfer_documents(connection, [transfer])[0]
+            if dry_run:
+                raise _DryRun
+        if not dry_run:
+            log.info("volume %s moved from project %s to project %s by transfer %s", volume["id"],
+                     volume["project_id"], context.project_id, id)
+        return document
 
     def _move(self, connection: Connection, context: Context, volume: RowMapping, no_snapshots: bool) -> None:
         """Move the volume, and unless *no_snapshots* its snapshots, into the caller's project, within its quota."""

@@ -43,7 +43,7 @@ from .server_group import ServerGroup
 from .server_topology import ServerTopology
 from .share import ShareAttachment
 from .usage import Usage
-from .volume import CloudStoragePool, Volume, VolumeAttachment, VolumeBackup, VolumeSnapshot
+from .volume import CloudStoragePool, Volume, VolumeAttachment, VolumeBackup, VolumeSnapshot, VolumeTransfer
 from .volume_type import CloudVolumeType
 
 __all__ = ["BY_NOUN", "CLOUD_KINDS", "KINDS", "AddressGroup", "AddressScope", "AvailabilityZone", "Balance", "Capacity",

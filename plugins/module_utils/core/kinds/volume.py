@@ -1,12 +1,15 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """volume: a disk that is independent of servers; volume_snapshot: its content at one moment; volume_attachment;
-storage_pool: the storage of volumes in a cloud."""
+storage_pool: the storage of volumes in a cloud; volume_transfer: the offer of a volume to other projects."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
 from ..fields import FIXED, READ, Field, Kind, Record
 from ..values import Boolean, Choices, Integer, ListOf, MapOf, Nullable, Text, Uuid, Value
-from .common import REFERENCE, REQUEST, TAG, TIME, Resource
+from .common import NAME, REFERENCE, REQUEST, TAG, TIME, Resource
 from .export import ORIGIN, PEER
 
 #: Formats of volumes. A volume in the format ``luks`` is encrypted by QEMU with a key of the host.
@@ -218,3 +221,25 @@ class CloudStoragePool(Kind):
     hosts = Field(ListOf(Value(), 2**31), "The hosts that reach it: {host, name, state, reason}. C(name) is the pool's "
                   "name in the settings of the host's agent, C(reason) says why it is down there.", on=READ,
                   sample=[{"host": "kvm1", "name": "ceph", "state": "up", "reason": ""}])
+
+
+class VolumeTransfer(Kind):
+    """The offer of a volume of a cloud to other projects. It ends when a project accepts it, or when it is withdrawn.
+    """
+
+    noun, plural = "volume_transfer", "volume_transfers"
+    sample_actions = ("record",)
+    sample_changes: ClassVar[Mapping[str, tuple[Any, Any]]] = {"volume": (None, "0b9f1a52-6ea0-4b9c-a4f6-0e0f9f0c3c11")}
+
+    id = Field(Uuid(), "The uuid; generated when the transfer is created.", on=FIXED,
+               sample="8c7d3c0e-5d0f-4a2b-9d0e-0c6c8a1f2b3d")
+    name = Field(NAME, "The name of the transfer.", on=FIXED, required=True, sample="handover")
+    volume = Field(REFERENCE, "The volume, by name or uuid. It must be available.", on=FIXED, required=True,
+                   sample="0b9f1a52-6ea0-4b9c-a4f6-0e0f9f0c3c11")
+    no_snapshots = Field(Boolean(), "Whether the volume's snapshots stay in their project.", on=FIXED, default=False,
+                         sample=False)
+    auth_key = Field(Nullable(Text()), "The key with which another project accepts the transfer. Only the result of "
+                     "the task that creates the transfer has it.", on=READ, sample="31f1a9c0de77e34f6d6b9c1b4c7f5d0e")
+    accept = Field(Text(1, 255), "The key of a transfer that the caller's project accepts.", on="create", secret=True,
+                   compared=False, option=False)
+    created_at = Field(TIME, "When it was created, ISO 8601 in UTC.", on=READ, sample="2026-11-20T20:00:00Z")
