@@ -28,6 +28,7 @@ CASES = [
     ("balance", {"name": ""}, f"name: {EMPTY}."),
     ("balance", {"name": "cell1", "max_moves": 0}, "max_moves: must be from 1 to 1000"),
     ("host_maintenance", {"name": "", "state": "enabled"}, f"name: {EMPTY}."),
+    ("host_fence", {"name": "", "state": "fenced"}, f"name: {EMPTY}."),
     ("volume_transfer", {"name": "x", "volume": "", "state": "present"}, "cloud: is required"),
     ("instance_action_info", {"server": ""}, f"server: {EMPTY}."),
     ("migration", {"server": "", "destination": "unix:///x"}, f"server: {EMPTY}."),

@@ -107,6 +107,7 @@ def test_of_clouds(cloud):
             ("compute_service", [{**kvm1, "disabled_reason": "x", "status": "disabled"},
                                  {**kvm1, "status": "enabled"}]),
             ("host_maintenance", [{**kvm1, "state": "maintenance", "reason": "x"}, {**kvm1, "state": "enabled"}]),
+            ("host_fence", [{**kvm1, "state": "fenced", "confirmed": True}, {**kvm1, "state": "unfenced"}]),
             ("resource_provider", [{**kvm1, "own_inventories": {"VCPU": {"reserved": 1}, "CUSTOM_A": {"total": 2}}},
                                    {**kvm1, "own_traits": ["CUSTOM_B"]}]),
             ("aggregate", [{**fast, "hosts": ["kvm1"]}, {**fast, "metadata": {"ssd": "true"}}]),
@@ -138,7 +139,7 @@ def test_of_clouds(cloud):
     check("share_attachment_info", cloud("share_attachment_info", share="files"))
     cloud("share_attachment", **shared, state="absent")
     cloud("server", name="web1", state="running")
-    for module in ("aggregate", "availability_zone", "balance", "capacity", "cell", "compute_service",
+    for module in ("aggregate", "availability_zone", "balance", "capacity", "cell", "compute_service", "host_fence",
                    "host_maintenance", "hypervisor", "incident", "limits", "migration", "quota", "resource_provider",
                    "server_group", "storage_pool", "trait", "usage", "volume_transfer", "volume_type"):
         found = cloud(f"{module}_info")
@@ -222,8 +223,9 @@ def test_every_module_is_checked():
     text = Path(__file__).read_text()
     known = {name for noun in CASES for name in (noun, f"{noun}_info")} | {
         "aggregate_info", "availability_zone_info", "balance_info", "capacity_info", "cell_info",
-        "compute_service_info", "host_maintenance_info", "hypervisor_info", "incident_info", "limits_info",
-        "quota_info", "resource_provider_info", "server_group_info", "storage_pool_info", "trait_info", "usage_info",
+        "compute_service_info", "host_fence_info", "host_maintenance_info", "hypervisor_info", "incident_info",
+        "limits_info", "quota_info", "resource_provider_info", "server_group_info", "storage_pool_info", "trait_info",
+        "usage_info",
         "floating_ip_info", "port_info", "router_info", "security_group_info", "subnet_info", "address_group_info",
         "qos_policy_info", "trunk_info", "address_scope_info", "subnet_pool_info", "volume_transfer_info",
         "volume_type_info"}

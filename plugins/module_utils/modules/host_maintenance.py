@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""host_maintenance: drains a host of a cloud, or enables it again."""
+"""host_maintenance drains a host of a cloud, or enables it again; host_fence switches it off, or on."""
 
 from __future__ import annotations
 
-from ..core.kinds import HostMaintenance
+from ..core.kinds import HostFence, HostMaintenance
 from .compute_service import ComputeServiceModule
 
 
@@ -13,3 +13,11 @@ class HostMaintenanceModule(ComputeServiceModule):
     """
 
     kind = HostMaintenance
+
+
+class HostFenceModule(ComputeServiceModule):
+    """The module that fences a host of a cloud, or unfences it. The fence exists with the host, so it is never created
+    or removed.
+    """
+
+    kind = HostFence

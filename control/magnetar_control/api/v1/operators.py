@@ -44,6 +44,7 @@ from magnetar_core.reconcile import warn_caller
 
 from .balance import Balances
 from .driver import CloudDriver, missing_host_error
+from .host_fence import HostFences
 from .host_maintenance import HostMaintenances
 from .incident import Incidents
 from .provider import ResourceProviders, traits_of_hosts
@@ -288,4 +289,4 @@ CLOUD_ONLY: Sequence[CloudDriver] = (
     Reported(Host, _hosts), ComputeServices(), Reported(Hypervisor, _hypervisors), Cells(), InstanceActions(),
     Reported(Limits, _limits), Reported(Migration, _migrations), Reported(AvailabilityZone, _availability_zones),
     ServerTopologies(), ResourceProviders(), Reported(HostTrait, traits_of_hosts), Capacities(), HostMaintenances(),
-    Balances(), Incidents())
+    Balances(), Incidents(), HostFences())

@@ -17,7 +17,16 @@ from magnetar_control.services.network.security import host_groups
 from magnetar_control.store.claims.allocations import release_consumer_claims
 from magnetar_control.store.engine.tables import allocations, host_states
 from magnetar_control.store.engine.tables import hosts as table
-from magnetar_control.store.hosts import aggregates, conductors, drains, fencings, host_removals, hosts, services
+from magnetar_control.store.hosts import (
+    aggregates,
+    conductors,
+    drains,
+    fencing_requests,
+    fencings,
+    host_removals,
+    hosts,
+    services,
+)
 from magnetar_control.store.hosts.services import COMPUTE, CONDUCTOR, Service
 from magnetar_control.store.servers import migrations
 from magnetar_core.errors import Conflict, InvalidRequest, NotFound
@@ -171,5 +180,6 @@ def _forget_host(connection: Connection, service: Service, evacuations: Collecti
     host_groups.forget_host_groups(connection, service.host)
     host_removals.remove_host_removals(connection, service.host)
     fencings.remove_fencing_row(connection, service.host)
+    fencing_requests.remove_fencing_request(connection, service.host)
     drains.remove_drain_row(connection, service.host)
     connection.execute(delete(table).where(table.c.id == service.id))

@@ -47,6 +47,8 @@ from magnetar_core.errors import InUse, MagnetarError, NotFound
 
 from .audit_state import Finding
 from .cell_audit import CellAudit
+from .fencing_requests import LOOK as FENCING_LOOK
+from .fencing_requests import FencingRequests
 from .host_drains import LOOK as DRAIN_LOOK
 from .host_drains import work_on_drains
 from .notification_sender import drop_old
@@ -106,6 +108,10 @@ class Periodic:
         self._drain_changes = ChangeCheck(conductor.store.api, QUIET)
         #: Whether the cell may have drains of hosts.
         self._has_drains = True
+        self.fencing_requests = FencingRequests(conductor)
+        self._fencing_changes = ChangeCheck(conductor.store.api, QUIET)
+        #: Whether the cell may have open requests to fence or unfence hosts.
+        self._has_fencing_requests = True
         #: Whether this conductor runs the tasks of the cell, and until when this answer is cached.
         self._is_first, self._holds_until = False, 0.0
 
@@ -165,6 +171,13 @@ class Periodic:
         if self._drain_changes.may_have_changed() or self._has_drains:
             self._has_drains = True  # also when the work fails
             self._has_drains = work_on_drains(self.conductor)
+
+    def fence_hosts(self) -> None:
+        """Serve the requests to fence and unfence hosts. Without any, query nothing until the API database has changed.
+        """
+        if self._fencing_changes.may_have_changed() or self._has_fencing_requests:
+            self._has_fencing_requests = True  # also when the query fails
+            self._has_fencing_requests = self.fencing_requests.serve_requests()
 
     def rest_after(self, seconds: float) -> None:
         """Wait in proportion to the *seconds* that a page of the audit took, so that requests come first."""
@@ -262,6 +275,7 @@ TASKS = (
     PeriodicTask("draining hosts", DRAIN_LOOK, Periodic.drain_hosts),
     PeriodicTask("watching for dead hosts", AVAILABILITY_LOOK, lambda periodic: periodic.availability_watch.look(),
                  own_thread=True),
+    PeriodicTask("fencing hosts", FENCING_LOOK, Periodic.fence_hosts),
     PeriodicTask("bringing images to hosts", LOOK, lambda periodic: periodic.image_cache.look()),
     PeriodicTask("giving up images for hosts", 3600.0, lambda periodic: periodic.image_cache.forget()),
     PeriodicTask("audit", 120.0, lambda periodic: periodic.audit(periodic.rest_after), own_thread=True),

@@ -178,6 +178,14 @@ fencings = Table(
     Column("ended_at", TIME), Column("confirmed_at", TIME), Column("message", Text, nullable=False, default=""),
     Column("was_disabled", Boolean), Column("was_disabled_reason", NAME), Column("was_forced_down", Boolean))
 
+#: The last request of an administrator to fence or unfence each host, see ``fencing_requests``. *ended_at*: null until
+#: a conductor has served it. *error_code*, *error*: why it failed.
+fencing_requests = Table(
+    "fencing_requests", API, Column("host", NAME, primary_key=True), Column("id", UUID, nullable=False),
+    Column("fence", Boolean, nullable=False), Column("confirmed", Boolean, nullable=False),
+    Column("requested_by", NAME, nullable=False), Column("requested_at", TIME, nullable=False),
+    Column("ended_at", TIME), Column("error_code", NAME), Column("error", Text))
+
 #: Objects that hosts must remove after their deletion, see ``host_removals``. *noun*, *key*: the agents' names for an
 #: object.
 host_removals = Table(

@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Kinds of hosts of a cloud whose servers leave them: host_maintenance, a drain; incident, the death of a host."""
+"""Kinds of hosts of a cloud whose servers leave them: host_maintenance, a drain; incident, the death of a host;
+host_fence, its power."""
 
 from __future__ import annotations
 
 from ..fields import FIXED, READ, Field, Kind
-from ..values import Choices, Integer, ListOf, Nullable, Text, Value
+from ..values import Boolean, Choices, Integer, ListOf, Nullable, Text, Value
 
 SAMPLE_ID = "8c7d3c0e-5d0f-4a2b-9d0e-0c6c8a1f2b3d"
 
@@ -65,3 +66,32 @@ class Incident(Kind):
                     on=READ,
                     sample=[{"id": SAMPLE_ID, "name": "web1", "policy": "always", "priority": 9, "state": "moved",
                              "attempts": 1, "to": "kvm2", "reason": None}])
+
+
+class HostFence(Kind):
+    """The fence of a compute host: whether its power is cut, and it is kept disabled and down."""
+
+    noun, plural = "host_fence", "host_fences"
+    sample_changes = {"state": ("unfenced", "fenced")}
+    sample_actions = ("record", "fence")
+
+    id = Field(Text(1, 64), "The uuid of the host's compute service.", on=READ, sample=SAMPLE_ID)
+    name = Field(Text(1, 255), "The host's name.", on=FIXED, required=True, aliases=("host",), sample="kvm1")
+    state = Field(Choices("fenced", "unfenced"), "V(fenced) switches the host off by its fence agent, confirms that, "
+                  "and keeps it disabled and down. V(unfenced) switches it on, and gives it back its earlier status. "
+                  "Reported as V(requested) while an attempt works or after it was interrupted, and as "
+                  "V(failed) if the host is not off for certain.", required=True, sample="fenced")
+    confirmed = Field(Boolean(), "Whether the host was switched off by hand, or will be switched on by hand, so that "
+                      "no fence agent is run.", on="create update", default=False, compared=False)
+    agent = Field(Nullable(Text()), "The fence agent of the last fencing; V(by hand) for a confirmed one.", on=READ,
+                  sample="fence_redfish")
+    message = Field(Nullable(Text()), "The result of the last attempt, or the reason of its failure.", on=READ,
+                    sample="Fenced at 2026-11-20T20:00:00 for ann@admin. Switched off by fence_redfish. Use it again "
+                    "with: magnetar host unfence kvm1")
+    requested_by = Field(Nullable(Text()), "The user or evacuation that requested the last fencing.", on=READ,
+                         sample="ann@admin")
+    requested_at = Field(Nullable(Text()), "When the last fencing was requested.", on=READ,
+                         sample="2026-11-20T20:00:00Z")
+    confirmed_at = Field(Nullable(Text()), "When the fence agent last said that the host is off.", on=READ,
+                         sample="2026-11-20T20:00:04Z")
+    ended_at = Field(Nullable(Text()), "When the last attempt ended.", on=READ, sample="2026-11-20T20:00:04Z")

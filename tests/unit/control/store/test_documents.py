@@ -21,6 +21,7 @@ from magnetar_control.store.engine.database import Database
 from magnetar_control.store.engine.rows import DocumentColumn, SelectedRow, StoredRow
 from magnetar_control.store.hosts import hosts
 from magnetar_control.store.hosts.drains import DrainedServer, DrainRow
+from magnetar_control.store.hosts.fencing_requests import FencingRequest
 from magnetar_control.store.hosts.fencings import FencingRow
 from magnetar_control.store.hosts.host_row import DiskHost, HealthHost, HostRow, ServiceHost, SizedHost
 from magnetar_control.store.hosts.image_requests import ImageRequest
@@ -59,7 +60,7 @@ DECODES = {
 TABLES = {ServerRow: tables.servers, MigrationRow: tables.migrations, ServerGroupRow: tables.server_groups,
           ClaimRow: tables.allocations, ServerClaim: tables.allocations, InventoryRow: tables.inventories,
           HostRow: tables.hosts, ImageRequest: tables.image_requests, FlavorRow: tables.flavors,
-          FencingRow: tables.fencings,
+          FencingRow: tables.fencings, FencingRequest: tables.fencing_requests,
           ActionRow: tables.actions, ActionEvent: tables.action_events, ConsoleToken: tables.console_tokens,
           DrainRow: tables.drains, DrainedServer: tables.drained_servers,
           IncidentRow: tables.incidents, IncidentServer: tables.incident_servers}

@@ -31,10 +31,11 @@ from .play import play, prepared, thrice
 pytestmark = pytest.mark.slow
 
 EXAMPLES = ("aggregate", "aggregate_info", "availability_zone_info", "balance_info", "capacity_info", "cell_info",
-            "compute_service", "compute_service_info", "console_info", "host_maintenance_info", "hypervisor_info",
-            "incident_info", "instance_action_info", "limits_info", "quota", "quota_info", "resource_provider",
-            "resource_provider_info", "storage_pool_info", "trait_info", "server_backup", "server_group",
-            "server_group_info", "server_topology_info", "share_attachment", "share_attachment_info", "usage_info",
+            "compute_service", "compute_service_info", "console_info", "host_fence_info", "host_maintenance_info",
+            "hypervisor_info", "incident_info", "instance_action_info", "limits_info", "quota", "quota_info",
+            "resource_provider", "resource_provider_info", "storage_pool_info", "trait_info", "server_backup",
+            "server_group", "server_group_info", "server_topology_info", "share_attachment", "share_attachment_info",
+            "usage_info",
             "volume_type", "volume_type_info")
 #: A share that the examples name files.
 SHARE = "e8debdc0-447a-4376-a10a-4cd9122d7986"

@@ -1,0 +1,88 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""host_fence: the fences of hosts, for administrators."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from typing import Any
+
+from magnetar_control.api.v1.servers.server_view import agent_timestamp
+from magnetar_control.compute.caller import Caller
+from magnetar_control.compute.hosts import host_fences
+from magnetar_control.compute.hosts.host_fences import HostFenceReport
+from magnetar_control.store.hosts.fencings import FAILED, FENCED, UNFENCED
+from magnetar_core.document import Document
+from magnetar_core.errors import NotFound
+from magnetar_core.kinds import HostFence
+from magnetar_core.operations import Operation
+from magnetar_core.plan import Result, Step
+
+from .driver import CloudDriver, missing_host_error
+
+#: Seconds between two looks at a request that a client waits for.
+POLL = 0.2
+
+
+class HostFences(CloudDriver):
+    """The driver of host fences. Each host has one; lists show the hosts that were ever fenced."""
+
+    kind = HostFence
+
+    def every(self, caller: Caller) -> list[Document]:
+        return [_fence(report) for report in host_fences.list_host_fences(caller)]
+
+    def find(self, caller: Caller, key: str) -> Document | None:
+        try:
+            return _fence(host_fences.show_host_fence(caller, key))
+        except NotFound:
+            return None
+
+    def given(self, key: str, want: Document) -> Document:
+        """Return *want* checked; *key* is the host's name."""
+        return self.kind.check({"name": key, **want})
+
+    def complete(self, caller: Caller, want: Document, have: Document | None) -> Document:
+        """Return *want*. A host whose fencing has failed is not fenced, so it need not be unfenced. Raises ``NotFound``
+        for an unknown host."""
+        if have is None:
+            raise missing_host_error(want, self.kind.noun)
+        usable = want["state"] == UNFENCED and have["state"] == FAILED and not have["_held"]
+        return {**want, "name": have["name"], "state": have["state"] if usable else want["state"]}
+
+    def plan(self, want: Document | None, have: Document | None) -> Iterator[Step]:
+        """Yield the step that switches the host."""
+        if want is not None and have is not None and want["state"] != have["state"]:
+            verb = "fence" if want["state"] == FENCED else "unfence"
+            yield Step(verb, f"{verb} host {have['name']}")
+
+    def change(self, caller: Caller, have: Document, want: Document, names: list[str], operation: Operation) -> None:
+        """Request the change from the conductors, and wait until it is done. When the operation is cancelled, only the
+        waiting ends."""
+        request = host_fences.request_host_fence(caller, have["name"], fence=want["state"] == FENCED,
+                                                 confirmed=bool(want.get("confirmed")))
+        with operation.waiting():
+            while not host_fences.check_host_fence(caller, have["name"], request):
+                operation.raise_if_cancelled()
+                time.sleep(POLL)
+
+    def removal(self, caller: Caller, have: Document | None, dry_run: bool, operation: Operation) -> Result:
+        """Unfence the host, unless this is a dry run, and return the result with its steps."""
+        if have is None:
+            return Result([], [], None)
+        want = self.complete(caller, {"state": UNFENCED}, have)
+        steps = list(self.plan(want, have))
+        if steps and not dry_run:
+            self.change(caller, have, want, ["state"], operation)
+        changes = [{"path": "state", "old": have["state"], "new": want["state"]}] if steps else []
+        return Result(steps, changes, self.public(have))
+
+
+def _fence(report: HostFenceReport) -> Document:
+    """Return *report* as answers show it."""
+    row: Any = report.fencing
+    columns = ("requested_at", "confirmed_at", "ended_at")
+    return {"id": report.host.id, "name": report.host.name, "state": row.state if row else UNFENCED,
+            "agent": row and row.agent, "message": (row and row.message) or None,
+            "requested_by": row and row.requested_by, "_held": bool(row and row.holds_host),
+            **{column: agent_timestamp(getattr(row, column)) if row else None for column in columns}}
