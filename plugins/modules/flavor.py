@@ -74,6 +74,8 @@ flavor:
     swap: {description: Swap disk in MiB; 0 for none., type: int, sample: 0}
     extra_specs: {description: 'Extra specs, keys to strings: hardware of its servers in addition to sizes, and suitable
           hosts.', type: dict, sample: {'hw:watchdog_action': reset}}
+    is_public: {description: Whether all projects of a cloud may use it; C(true) when omitted for a new flavor.,
+        type: bool, sample: true}
 actions: {description: 'The steps that were done, in order; in check mode, the predicted steps.', returned: on success,
     type: list, elements: str, sample: [record]}
 changes: {description: Path of each field that changed to its V(old) and V(new) value. Secrets are hidden., returned: on

@@ -63,6 +63,8 @@ flavors:
     swap: {description: Swap disk in MiB; 0 for none., type: int, sample: 0}
     extra_specs: {description: 'Extra specs, keys to strings: hardware of its servers in addition to sizes, and suitable
           hosts.', type: dict, sample: {'hw:watchdog_action': reset}}
+    is_public: {description: Whether all projects of a cloud may use it; C(true) when omitted for a new flavor.,
+        type: bool, sample: true}
 error: {description: 'The failure in a form for programs: V(code) names its kind, V(details) has the values.',
     returned: on failure, type: dict, sample: {code: invalid-field, details: {field: name, rule: is required},
       request_id: req-5f9c1f0e-3a3c-4c8e-8e0a-2f4f6c1d7b11}}

@@ -102,6 +102,9 @@ def test_of_clouds(cloud):
     made = {"name": "cell9", "database_url": f"sqlite:///{cloud.folder}/cell9.db"}
     kvm1, fast = {"name": "kvm1"}, {"name": "fast"}
     assert cloud("volume", name="data", size=1)["changed"]
+    assert cloud("flavor", name="large", vcpus=1, ram=64, is_public=False)["changed"]
+    (cloud.folder / "tool").write_bytes(bytes(512))
+    assert cloud("image", name="tool", filename=str(cloud.folder / "tool"), disk_format="raw")["changed"]
     for module, changes in (
             ("cell", [made, {"name": "cell9", "disabled": True}, {"name": "cell9", "state": "absent"}]),
             ("compute_service", [{**kvm1, "disabled_reason": "x", "status": "disabled"},
@@ -115,6 +118,8 @@ def test_of_clouds(cloud):
             ("volume_type", [{"name": "fast", "extra_specs": {"multiattach": "<is> True"}},
                              {"name": "fast", "description": "x"}, {"name": "fast", "state": "absent"}]),
             ("volume_transfer", [{"name": "handover", "volume": "data"}, {"name": "handover", "state": "absent"}]),
+            ("flavor_access", [{"flavor": "large", "project": "admin"}]),
+            ("image_member", [{"image": "tool", "project": "0e5d0f4a2b9d0e0c6c8a1f2b3d4f1c9a"}]),
             ("quota", [{"name": "admin", "instances": 20}, {"name": "admin", "state": "absent"}])):
         results = [cloud(module, **options) for options in changes]
         for result in results:
@@ -139,9 +144,10 @@ def test_of_clouds(cloud):
     check("share_attachment_info", cloud("share_attachment_info", share="files"))
     cloud("share_attachment", **shared, state="absent")
     cloud("server", name="web1", state="running")
-    for module in ("aggregate", "availability_zone", "balance", "capacity", "cell", "compute_service", "host_fence",
-                   "host_maintenance", "hypervisor", "incident", "limits", "migration", "quota", "resource_provider",
-                   "server_group", "storage_pool", "trait", "usage", "volume_transfer", "volume_type"):
+    for module in ("aggregate", "availability_zone", "balance", "capacity", "cell", "compute_service", "flavor_access",
+                   "host_fence", "host_maintenance", "hypervisor", "image_member", "incident", "limits", "migration",
+                   "quota", "resource_provider", "server_group", "storage_pool", "trait", "usage", "volume_transfer",
+                   "volume_type"):
         found = cloud(f"{module}_info")
         assert not found.get("failed"), found
         check(f"{module}_info", found)
@@ -228,7 +234,7 @@ def test_every_module_is_checked():
         "usage_info",
         "floating_ip_info", "port_info", "router_info", "security_group_info", "subnet_info", "address_group_info",
         "qos_policy_info", "trunk_info", "address_scope_info", "subnet_pool_info", "volume_transfer_info",
-        "volume_type_info"}
+        "volume_type_info", "flavor_access_info", "image_member_info"}
     names = {path.stem for path in (ROOT / "plugins/modules").glob("[a-z]*.py")} - {"certificate"}  # has no agent
     assert not [name for name in names if name not in known and f'"{name}"' not in text]
 

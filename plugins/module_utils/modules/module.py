@@ -57,6 +57,13 @@ def key_from_params(params, where=""):
     raise InvalidField(where + "name", "is required; give it, or id")
 
 
+def checked_key_part(params, option):
+    """Return the value of *option* in *params*, a part of a key whose parts are separated by colons; the last part may
+    have some. Raises ``InvalidField`` for an empty value.
+    """
+    return REFERENCE.check(params[option], option)
+
+
 def checked_endpoint(params, option):
     """Return the value of the endpoint *option* in *params*. Raises ``InvalidField`` naming the option when it is not
     an endpoint.

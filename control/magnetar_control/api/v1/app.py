@@ -37,7 +37,9 @@ from magnetar_core.operations import RUNNING, Operation
 from magnetar_core.version import API, installed_version
 
 from .driver import ALL_PROJECTS, CloudDriver
+from .flavor_access import FlavorAccesses
 from .groups import Aggregates, ServerGroups
+from .image_member import ImageMembers
 from .operations import QUEUED, ProjectOperation, ProjectOperations, check_may_cancel, error_of, may_see
 from .operators import CLOUD_ONLY
 from .quota import CloudQuotas
@@ -52,7 +54,8 @@ DRIVERS: Mapping[str, CloudDriver] = {driver.kind.noun: driver for driver in (
     SERVERS, FLAVORS, IMAGES, KEYPAIRS, NETWORKS, VOLUMES, SNAPSHOTS, VolumeAttachments(), InterfaceAttachments(),
     ShareAttachments(), *CLOUD_ONLY, Aggregates(), ServerGroups(), CloudQuotas(), Usages(), Subnets(), Ports(),
     Routers(), FloatingIps(), SecurityGroups(), AddressGroups(), QosPolicies(), RbacPolicies(), Trunks(),
-    AddressScopes(), SubnetPools(), DefaultRules(), VolumeTypes(), StoragePools(), VolumeTransfers())}
+    AddressScopes(), SubnetPools(), DefaultRules(), VolumeTypes(), StoragePools(), VolumeTransfers(),
+    FlavorAccesses(), ImageMembers())}
 REQUEST_ID = re.compile(r"req-[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 #: Seconds that a request waits when it names no time.
 WAIT = 20.0

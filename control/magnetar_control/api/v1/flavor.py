@@ -26,19 +26,20 @@ class CloudFlavors(CloudDriver):
         specs = caller.allows(f"{flavor_extra_specs.RULE}index")
         return [{"id": row.id, "name": row.name, "description": row.description or "",
                  **{name: getattr(row, name) for name in SIZES},
-                 "extra_specs": row.extra_specs if specs else {}}
+                 "extra_specs": row.extra_specs if specs else {}, "is_public": row.is_public}
                 for row in flavors.list_flavors(caller, public=None)]
 
     def complete(self, caller: Caller, want: Document, have: Document | None) -> Document:
-        """Return *want* after a check of its extra specs, which are set only after the flavor is created. Raises
-        ``InvalidField``."""
+        """Return *want* after a check of its extra specs, which are set only after the flavor is created. A new flavor
+        is public by default. Raises ``InvalidField``."""
         if have is None or want["extra_specs"] != have["extra_specs"]:
             flavor_extra_specs.check_extra_specs(flavor_extra_specs.SPECS.check(want["extra_specs"], "extra_specs"))
-        return want
+        return {**want, "is_public": want.get("is_public") is not False}
 
     def make(self, caller: Caller, want: Document, operation: Operation) -> None:
         made = flavors.create_flavor(caller, want["name"], id=want.get("id") or None,
-                                     description=want["description"] or None, **{size: want[size] for size in SIZES})
+                                     description=want["description"] or None, is_public=want["is_public"] is not False,
+                                     **{size: want[size] for size in SIZES})
         if want["extra_specs"]:
             flavor_extra_specs.create_extra_specs(caller, made.id, want["extra_specs"])
 

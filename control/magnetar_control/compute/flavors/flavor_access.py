@@ -33,6 +33,12 @@ def show_flavor_access(caller: Caller, id: str) -> Access:
     return _access_of(caller, flavor)
 
 
+@use_case(f"{RULE}:add_tenant_access")
+def list_flavor_accesses(caller: Caller) -> Sequence[tuple[str, str, str]]:
+    """Return (id of the flavor, its name, id of the project) for each permission to use a private flavor."""
+    return caller.fetch(store.fetch_flavor_access_rows)
+
+
 def _access_of(caller: Caller, flavor: FlavorRow) -> Access:
     return Access(flavor.id, caller.fetch(store.fetch_flavor_projects, flavor.number))
 

@@ -4,7 +4,7 @@
 
 from __future__ import annotations
 
-from sqlalchemy import Connection, RowMapping, delete, func, select, update
+from sqlalchemy import Connection, RowMapping, delete, func, or_, select, update
 
 from magnetar_control.services import Context
 from magnetar_control.store.engine.database import Database, insert_if_absent, utc_now
@@ -13,6 +13,7 @@ from magnetar_core.errors import Conflict, Forbidden, NotFound, TooLarge
 
 from . import images
 from .images import check_image_writer, owns_image
+from .tables import images as images_table
 from .tables import members
 
 #: Maximum number of members of an image (Glance's image_member_quota).
@@ -30,6 +31,14 @@ class Members:
             rows = connection.execute(select(members).filter_by(image_id=image_id).order_by(members.c.member))
             return tuple(row for row in rows.mappings() if owns_image(context, image)
                          or row["member"] == context.project_id)
+
+    def list_all(self, context: Context) -> tuple[RowMapping, ...]:
+        """Return the members of the project's images, and the project's own memberships, sorted by image."""
+        mine = or_(images_table.c.owner == context.project_id, members.c.member == context.project_id)
+        with self.database.read() as connection:
+            return tuple(connection.execute(select(members).join(
+                images_table, images_table.c.id == members.c.image_id).where(mine).order_by(
+                    members.c.image_id, members.c.member)).mappings())
 
     def show(self, context: Context, image_id: str, project: str) -> RowMapping:
         """Return a member. Raises ``NotFound``."""

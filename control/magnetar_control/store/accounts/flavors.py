@@ -139,6 +139,15 @@ def fetch_flavor_projects(connection: Connection, number: int) -> Sequence[str]:
         flavor_projects.c.flavor_number == number).order_by(flavor_projects.c.project_id)).scalars().all()
 
 
+def fetch_flavor_access_rows(connection: Connection) -> Sequence[tuple[str, str, str]]:
+    """Return (id of the flavor, its name, id of the project) for each permission to use a private flavor, sorted by
+    the flavors' names."""
+    return [(row.id, row.name, row.project_id) for row in connection.execute(select(
+        flavors.c.id, flavors.c.name, flavor_projects.c.project_id).join_from(
+            flavor_projects, flavors, flavors.c.number == flavor_projects.c.flavor_number).order_by(
+                flavors.c.name, flavor_projects.c.project_id))]
+
+
 def insert_flavor_access_row(connection: Connection, number: int, project: str) -> bool:
     """Give a project access to a private flavor; return ``False`` when it already has access."""
     return insert_if_absent(connection, flavor_projects, flavor_number=number, project_id=project)

@@ -10,12 +10,12 @@ from .capacity import Capacity
 from .cell import Cell
 from .compute_service import ComputeService
 from .export import VolumeExport
-from .flavor import Flavor
+from .flavor import Flavor, FlavorAccess
 from .group_filter import GroupFilter
 from .host import Host
 from .host_maintenance import HostFence, HostMaintenance, Incident
 from .hypervisor import Hypervisor
-from .image import Image
+from .image import Image, ImageMember
 from .instance_action import InstanceAction
 from .interface import InterfaceAttachment
 from .keypair import Keypair
@@ -48,12 +48,12 @@ from .volume_type import CloudVolumeType
 
 __all__ = ["BY_NOUN", "CLOUD_KINDS", "KINDS", "AddressGroup", "AddressScope", "AvailabilityZone", "Balance", "Capacity",
            "Cell", "CloudStoragePool", "CloudVolumeType", "ComputeService", "DefaultSecurityGroupRule", "Flavor",
-           "FloatingIp", "GroupFilter", "Host", "HostAggregate", "HostFence", "HostMaintenance", "HostTrait",
-           "Hypervisor", "Image", "Incident", "InstanceAction", "InterfaceAttachment", "Keypair", "Limits", "Migration",
-           "Network", "NetworkPort", "NetworkRouter", "NetworkTrunk", "QosPolicy", "Quota", "RbacPolicy",
-           "ResourceProvider", "SecurityGroup", "Server", "ServerGroup", "ServerTopology", "ShareAttachment", "Subnet",
-           "SubnetPool", "Usage", "Volume", "VolumeAttachment", "VolumeBackup", "VolumeExport", "VolumeSnapshot",
-           "VolumeTransfer"]
+           "FlavorAccess", "FloatingIp", "GroupFilter", "Host", "HostAggregate", "HostFence", "HostMaintenance",
+           "HostTrait", "Hypervisor", "Image", "ImageMember", "Incident", "InstanceAction", "InterfaceAttachment",
+           "Keypair", "Limits", "Migration", "Network", "NetworkPort", "NetworkRouter", "NetworkTrunk", "QosPolicy",
+           "Quota", "RbacPolicy", "ResourceProvider", "SecurityGroup", "Server", "ServerGroup", "ServerTopology",
+           "ShareAttachment", "Subnet", "SubnetPool", "Usage", "Volume", "VolumeAttachment", "VolumeBackup",
+           "VolumeExport", "VolumeSnapshot", "VolumeTransfer"]
 
 KINDS = (Server, Flavor, Image, Keypair, Network, Volume, VolumeSnapshot, VolumeBackup, VolumeAttachment,
          InterfaceAttachment, VolumeExport, GroupFilter, Migration, Host)
@@ -61,5 +61,5 @@ CLOUD_KINDS = (ComputeService, HostMaintenance, Hypervisor, Cell, InstanceAction
                HostAggregate, ServerGroup, Quota, Usage, ServerTopology, ShareAttachment, Subnet, NetworkPort,
                NetworkRouter, FloatingIp, SecurityGroup, AddressGroup, QosPolicy, RbacPolicy, NetworkTrunk,
                AddressScope, SubnetPool, DefaultSecurityGroupRule, CloudVolumeType, ResourceProvider, HostTrait,
-               Capacity, Balance, Incident, CloudStoragePool, HostFence, VolumeTransfer)
+               Capacity, Balance, Incident, CloudStoragePool, HostFence, VolumeTransfer, FlavorAccess, ImageMember)
 BY_NOUN = {kind.noun: kind for kind in KINDS}

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""image: the content that a server boots from."""
+"""image: the content that a server boots from; image_member: a project with which an image is shared."""
 
 from __future__ import annotations
 
-from ..fields import FIXED, READ, Field, Record
+from ..fields import FIXED, READ, Field, Kind, Record
 from ..values import Boolean, Choices, Integer, MapOf, Nullable, OneOf, Text
-from .common import REFERENCE, Resource
+from .common import REFERENCE, TIME, Resource
 
 #: Formats that servers boot from, and formats of kernels and ramdisks. The host converts a VMDK to qcow2 when it
 #: receives it.
@@ -64,3 +64,25 @@ class Image(Resource):
                         "image that C(create_image) made of a server; null for other images.", on=READ, sample=None)
     size = Field(Integer(0, 2**62), "Bytes stored.", on=READ, sample=20971520)
     virtual_size = Field(Integer(0, 2**62), "Bytes that a guest sees.", on=READ, sample=1073741824)
+
+
+class ImageMember(Kind):
+    """A project with which an image of a cloud is shared. Its key is PROJECT:IMAGE."""
+
+    noun, plural = "image_member", "image_members"
+    sample_changes = {"image": (None, "5b6c0a4e-9f0a-4d0e-8a55-7b1f6a0c2d11")}
+
+    id = Field(Text(), "The uuid, derived from project and image.", on=READ,
+               sample="8c7d3c0e-5d0f-4a2b-9d0e-0c6c8a1f2b3d")
+    name = Field(Text(1, 600), "PROJECT:IMAGE, with their ids.", on=READ,
+                 sample="0e5d0f4a2b9d0e0c6c8a1f2b3d4f1c9a:5b6c0a4e-9f0a-4d0e-8a55-7b1f6a0c2d11")
+    image = Field(REFERENCE, "The image, by name or uuid; by uuid for a project that has not accepted it. Reported by "
+                  "uuid.", required=True, on=FIXED, sample="5b6c0a4e-9f0a-4d0e-8a55-7b1f6a0c2d11")
+    project = Field(Text(1, 255, r"[^:]+", "must be a project by id or name"), "The project, by "
+                    "id; for administrators also by name. The login's own when omitted, to accept or reject an image.",
+                    on=FIXED, sample="0e5d0f4a2b9d0e0c6c8a1f2b3d4f1c9a")
+    status = Field(Choices("pending", "accepted", "rejected"), "The answer of the project. Lists of images have only "
+                   "accepted ones.", option=False, sample="pending")
+    created_at = Field(TIME, "When it was shared, ISO 8601 in UTC.", on=READ, sample="2026-11-20T20:00:00Z")
+    updated_at = Field(TIME, "When the project last answered, ISO 8601 in UTC.", on=READ,
+                       sample="2026-11-20T20:00:00Z")

@@ -1,0 +1,79 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The driver of the kind flavor_access: permissions of projects to use private flavors; their key is PROJECT:FLAVOR."""
+
+from __future__ import annotations
+
+import uuid
+
+from magnetar_control.compute.accounts.projects import resolve_project_id
+from magnetar_control.compute.caller import Caller
+from magnetar_control.compute.flavors import flavor_access
+from magnetar_core.document import Document
+from magnetar_core.errors import InvalidField
+from magnetar_core.kinds import FlavorAccess
+from magnetar_core.operations import Operation
+from magnetar_core.reconcile import is_uuid_key
+
+from .driver import NAMESPACE, CloudDriver
+from .flavor import CloudFlavors
+
+FLAVORS = CloudFlavors()
+
+
+def split_access_key(key: str, thing: str) -> tuple[str, str]:
+    """Return project and thing of *key*, PROJECT:THING. Raises ``InvalidField`` for any other key; *thing*: its word in
+    the message."""
+    project, colon, name = key.partition(":")
+    if not colon or not name:
+        raise InvalidField("key", f"must be PROJECT:{thing}, or a uuid", key[:80])
+    return project, name
+
+
+class FlavorAccesses(CloudDriver):
+    """The driver of flavor accesses, for administrators. An access cannot change."""
+
+    kind = FlavorAccess
+    takes_id, only_a_document = False, True
+
+    def every(self, caller: Caller) -> list[Document]:
+        return [_access(*row) for row in flavor_access.list_flavor_accesses(caller)]
+
+    def given(self, key: str, want: Document) -> Document:
+        if is_uuid_key(key):
+            return self.kind.check(want, partial=True)
+        project, flavor = split_access_key(key, "FLAVOR")
+        return self.kind.check({"project": project, "flavor": flavor, **want}, partial=True)
+
+    def find(self, caller: Caller, key: str) -> Document | None:
+        """Return the access with the uuid *key*, or of the project and flavor in *key*; ``None`` if there is none."""
+        accesses = self.every(caller)
+        if is_uuid_key(key):
+            return next((access for access in accesses if access["id"] == key.lower()), None)
+        project, flavor = split_access_key(key, "FLAVOR")
+        project_id = resolve_project_id(caller, project, "project")
+        return next((access for access in accesses if access["project"] == project_id
+                     and flavor in (access["flavor"], access["flavor_id"])), None)
+
+    def complete(self, caller: Caller, want: Document, have: Document | None) -> Document:
+        """Return *want* with the name of the flavor and the id of the project. Raises ``InvalidField`` for a flavor
+        that is public or does not exist, and for an unknown project."""
+        flavor = FLAVORS.referred(caller, str(want["flavor"]), "flavor")
+        if flavor is not None and flavor["is_public"]:
+            raise InvalidField("flavor", "must be one that is not public: all projects may use this one",
+                               want["flavor"])
+        project = resolve_project_id(caller, str(want["project"]), "project", [have["project"]] if have else [])
+        name = flavor["name"] if flavor else want["flavor"]
+        return {**want, "flavor": name, "_flavor": flavor and flavor["id"], "project": project,
+                "name": f"{project}:{name}"}
+
+    def make(self, caller: Caller, want: Document, operation: Operation) -> str:
+        flavor_access.create_flavor_access(caller, want["_flavor"], want["project"])
+        return str(_access(want["_flavor"], want["flavor"], want["project"])["id"])
+
+    def remove(self, caller: Caller, have: Document, operation: Operation) -> None:
+        flavor_access.delete_flavor_access(caller, have["flavor_id"], have["project"])
+
+
+def _access(flavor_id: str, flavor: str, project: str) -> Document:
+    return {"id": str(uuid.uuid5(NAMESPACE, f"{project} {flavor_id}")), "name": f"{project}:{flavor}", "flavor": flavor,
+            "flavor_id": flavor_id, "project": project}
