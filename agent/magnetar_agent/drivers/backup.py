@@ -19,6 +19,7 @@ from magnetar_agent.volumes import (
     is_content_complete,
     round_up_gib,
 )
+from magnetar_agent.volumes.backup_target import BackupTarget, target_identity
 from magnetar_core.errors import Conflict, InvalidField, MagnetarError
 from magnetar_core.fields import SHOW
 from magnetar_core.kinds import VolumeBackup
@@ -97,7 +98,7 @@ class BackupDriver(DocumentDriver):
         backups.remove_temporary_files(host)
 
 
-def _check_adoptable(target: backups.BackupTarget, id: str) -> None:
+def _check_adoptable(target: BackupTarget, id: str) -> None:
     """Raise ``InvalidField`` unless the backup directory has the backup *id*, with its whole chain."""
     try:
         backup_files.read_chain(target.folder, id)
@@ -150,7 +151,7 @@ def _make(task: Task) -> None:
     state.pop("begun", None)
     state.update(made=True, bytes=catalogue.size, stored_bytes=catalogue.stored_bytes,
                  stored_chunks=catalogue.stored_chunks, checksum=catalogue.checksum,
-                 target=backups.target_identity(host, target))
+                 target=target_identity(host, target))
     task.keep()
 
 

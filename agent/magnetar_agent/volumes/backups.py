@@ -16,7 +16,8 @@ from magnetar_agent.host.storage import Disk
 from magnetar_core.errors import Conflict, InvalidField
 from magnetar_core.operations import utc_timestamp
 
-from . import backup_files, copying, keys
+from . import backup_files, copying, keys, pool_reports
+from .backup_target import BackupTarget, find_backup_target, target_identity
 from .pools import FolderPool, Pool
 
 if TYPE_CHECKING:
@@ -26,54 +27,21 @@ if TYPE_CHECKING:
 
     from .backup_files import BackupCatalogue
 
-#: Name of the backup directory in the reports of pools; no pool may have it.
-TARGET = "backup_directory"
-#: Its kind in the reports of pools.
-KIND = "backup"
-
-
-class BackupTarget(FolderPool):
-    """The backup directory, whose room and identity are reported as those of a pool."""
-
-    def __init__(self, host: LocalHost, folder: Path) -> None:
-        super().__init__(TARGET, folder, host.hypervisor, host.settings.backup_mounted)
-        self.kind = KIND
-
-    def prepare(self) -> Path:
-        """Return the folder; create it if it is missing. Raises ``Conflict`` if it cannot be used."""
-        self.check_usable()
-        try:
-            self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        except OSError as error:
-            raise Conflict(f"The backup directory {self.folder} cannot be made: {error.strerror}.") from error
-        return self.folder
-
-    def check_usable(self) -> None:
-        """Raise ``Conflict`` if a file system must be mounted at the folder and none is."""
-        if self.shared and not self._usable():
-            raise Conflict(f"The backup directory cannot be used: nothing is mounted at {self.folder}. Mount it on the "
-                           "host, then repeat the call.")
-
-
-def find_backup_target(host: LocalHost) -> BackupTarget | None:
-    """Return the host's backup directory; ``None`` if the settings name none."""
-    folder = host.settings.backup_directory
-    return None if folder is None else BackupTarget(host, folder)
+#: Seconds without an answer after which the backup directory counts as hanging, so that no call waits for it.
+HANGING = 5.0
 
 
 def usable_target(host: LocalHost) -> BackupTarget:
     """Return the host's backup directory, ready for use. Raises ``Conflict`` if there is none now."""
     target = find_backup_target(host)
+    if target is not None and (seconds := pool_reports.seconds_of_silence(host, target)) > HANGING:
+        raise Conflict(f"The backup directory {target.folder} has not answered for {seconds:.0f} s. Look at its file "
+                       "system, then repeat the call.")
     if target is None:
         raise Conflict(f"Host {host.name} has no backup directory. Set backup_directory in its agent's settings, then "
                        "repeat the call.")
     target.prepare()
     return target
-
-
-def target_identity(host: LocalHost, target: BackupTarget) -> str:
-    """Return the identity of the backup directory, as the reports of pools have it."""
-    return f"{target.kind}:{target.identity(host.name)}"
 
 
 def backup_catalogue(host: LocalHost, id: str) -> BackupCatalogue:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from magnetar_core.errors import MagnetarError
 
-from . import GIB, backups, pools
+from . import GIB, backup_target, pools
 
 if TYPE_CHECKING:
     from magnetar_agent.host.host import LocalHost
@@ -29,7 +29,7 @@ def report_pools(host: LocalHost) -> list[Fields]:
     """Return the report of each pool, by name, and of the backup directory, which has the kind ``backup``. A pool that
     hangs delays nothing: it is reported as down after ``SLOW`` seconds."""
     found: dict[str, Pool] = {pool.name: pool for pool in pools.all_pools(host)}
-    if target := backups.find_backup_target(host):
+    if target := backup_target.find_backup_target(host):
         found[target.name] = target
     latest = host.pool_reads.latest({name: partial(_read_pool, host, pool) for name, pool in found.items()})
     reports = []
@@ -41,6 +41,12 @@ def report_pools(host: LocalHost) -> list[Fields]:
         reports.append({"name": name, "kind": pool.kind, "identity": None, "shared": pool.shared, "total_gb": None,
                         "free_gb": None, **values})
     return reports
+
+
+def seconds_of_silence(host: LocalHost, pool: Pool) -> float:
+    """Return for how many seconds the latest read of *pool* has been waiting for an answer; 0 if it has ended. Begins a
+    read if none is recent."""
+    return host.pool_reads.latest({pool.name: partial(_read_pool, host, pool)})[pool.name][1]
 
 
 def _read_pool(host: LocalHost, pool: Pool) -> Fields:

@@ -341,6 +341,15 @@ def test_a_restore_is_refused_while_a_server_runs_with_the_volume(host: Host) ->
     assert used["status"] == "available" and not temporary(host)
 
 
+def test_a_directory_that_hangs_delays_no_call(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
+    volume(host)
+    with monkeypatch.context() as hanging:
+        hanging.setattr(pool_reports, "seconds_of_silence", lambda *_args: 60.0)
+        with pytest.raises(Conflict, match="has not answered for 60 s"):
+            backup(host, "b1")
+    assert backup(host, "b1")["status"] == "available"
+
+
 def test_the_backup_directory_is_reported_like_a_pool(host: Host) -> None:
     reports = {one["name"]: one for one in pool_reports.report_pools(host.agent.host)}
     assert reports["backup_directory"]["kind"] == "backup"
