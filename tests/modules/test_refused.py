@@ -26,7 +26,6 @@ CASES = [
     ("server_action", {"name": None, "action": "reboot"}, NEEDED),
     ("cell", {"name": ""}, f"name: {EMPTY}."), ("compute_service", {"name": None}, f"name: {EMPTY}."),
     ("balance", {"name": ""}, f"name: {EMPTY}."),
-    ("balance", {"name": "cell1", "max_moves": 0}, "max_moves: must be from 1 to 1000"),
     ("host_maintenance", {"name": "", "state": "enabled"}, f"name: {EMPTY}."),
     ("host_fence", {"name": "", "state": "fenced"}, f"name: {EMPTY}."),
     ("volume_transfer", {"name": "x", "volume": "", "state": "present"}, "cloud: is required"),

@@ -32,7 +32,7 @@ from magnetar_control.store.servers import migrations
 from magnetar_control.store.servers.server_row import ServerRow
 from magnetar_control.store.store import CELL0, CellMapping
 from magnetar_core.errors import InvalidField, NotFound, Unavailable
-from magnetar_core.kinds.balance import MOST_MOVES
+from magnetar_core.kinds.capacity import MOST_MOVES
 
 from .host_loads import HostLoad, read_host_loads
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 
 from .aggregate import HostAggregate
 from .availability_zone import AvailabilityZone
-from .balance import Balance
-from .capacity import Capacity
+from .capacity import Balance, Capacity
 from .cell import Cell
 from .compute_service import ComputeService
 from .export import VolumeExport

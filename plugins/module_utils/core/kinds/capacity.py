@@ -1,10 +1,15 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""capacity: whether a cloud, zone or aggregate has room for the servers of a failed host; read only."""
+"""capacity: whether a cloud, zone or aggregate has room for the servers of a failed host; read only. balance: the real
+load of the hosts of a cell, and the live migrations that even it out or free a host."""
 
 from __future__ import annotations
 
-from ..fields import READ, Field, Kind
-from ..values import Boolean, Choices, Integer, ListOf, Nullable, Text, Value
+from ..fields import FIXED, READ, Field, Kind
+from ..values import Boolean, Choices, Integer, ListOf, MapOf, Nullable, Text, Value
+
+SAMPLE_ID = "8c7d3c0e-5d0f-4a2b-9d0e-0c6c8a1f2b3d"
+#: The most moves that a request may allow.
+MOST_MOVES = 1000
 
 
 class Capacity(Kind):
@@ -28,3 +33,37 @@ class Capacity(Kind):
                     sample=[{"host": "kvm3", "servers": 12, "unplaced": 1,
                              "examples": [{"id": "8c7d3c0e-5d0f-4a2b-9d0e-0c6c8a1f2b3d", "name": "web1"}],
                              "reason": "Of 3 hosts the filters refused: RamFilter 2, RetryFilter 1."}])
+
+
+class Balance(Kind):
+    """The balance of the hosts of a cell."""
+
+    noun, plural = "balance", "balances"
+    sample_changes = {"state": ("unbalanced", "balanced")}
+    sample_actions = ("record", "move")
+
+    id = Field(Text(1, 64), "The uuid of the cell.", on=READ, sample="5f0a2c1e-9d3b-4c55-8f51-0e6d1b7a9c20")
+    name = Field(Text(1, 255), "The cell's name.", on=FIXED, required=True, aliases=("cell",), sample="cell1")
+    state = Field(Choices("balanced"), "V(balanced) does the proposed moves. Reported as V(unbalanced) while moves are "
+                  "proposed.", default="balanced", sample="balanced")
+    free_host = Field(Nullable(Text(1, 255)), "Move the running servers of this host to other hosts, instead of "
+                      "evening out the load of all hosts.", compared=False, sample=None)
+    max_moves = Field(Nullable(Integer(1, MOST_MOVES)), "The most moves; by default 10, and with O(free_host) as many "
+                      "as needed.", compared=False, sample=None)
+    keep_going = Field(Boolean(), "Whether the next move is done after one that failed.", default=False,
+                       compared=False, sample=False)
+    hosts = Field(ListOf(Value(), 2**31), "The hosts: {name, cpus, cpus_used, memory_mb, memory_mb_used, load}. "
+                  "C(load) is the greater share in use, from 0 to 1.", on=READ,
+                  sample=[{"name": "kvm1", "cpus": 64, "cpus_used": 51.2, "memory_mb": 257000, "memory_mb_used": 90000,
+                           "load": 0.8}])
+    moves = Field(ListOf(Value(), 2**31), "The proposed moves in their order: {id, name, source, target, cpus_used, "
+                  "memory_mb_used, reason}.", on=READ,
+                  sample=[{"id": SAMPLE_ID, "name": "web1", "source": "kvm1", "target": "kvm2", "cpus_used": 12.5,
+                           "memory_mb_used": 4096,
+                           "reason": "kvm1 80% -> 60%, kvm2 20% -> 40% (CPU of kvm1; mean 50%)"}])
+    stays = Field(MapOf(Text(), Text()), "Hosts that should give a server and cannot, or servers that stay on the host "
+                  "to be freed, each with the reason.", on=READ, sample={})
+    unmeasured = Field(MapOf(Text(), Text()), "Hosts that take no part, each with the reason.", on=READ,
+                       sample={"kvm9": "It is down."})
+    dropped = Field(Integer(), "Number of moves that are not proposed because after them a host could not fail any "
+                    "more.", on=READ, sample=0)
