@@ -19,7 +19,7 @@ def add_balance_command(command: Any, commands: Any) -> None:
     """Add ``balance`` to *commands*. *command*: the function of ``cli`` that adds a command."""
     balance = command(commands, "balance", run_balance,
                       "Even out the real load of hosts, or free one host, by a few live migrations. Prints the moves, "
-                      "then does them. Ask again after an interruption. Status 1 if a move fails.",
+                      "then does them. Status 1 if one fails.",
                       "magnetar balance --dry-run\n  magnetar balance --cell cell1 --limit 3\n"
                       "  magnetar balance --host kvm4 --keep-going")
     balance.add_argument("--dry-run", action="store_true", help="only print the loads and the proposed moves")

@@ -17,7 +17,7 @@ COMMON = {"changed", "failed", "msg", "invocation", "warnings", "diff"}
 TYPES = {"dict": dict, "list": list, "str": str, "bool": bool, "int": int}
 #: Fields of which each answer may have other keys.
 FREE = {"metadata", "properties", "extra_specs", "addresses", "changes", "details", "error", "metrics", "networks",
-        "inventories", "own_inventories", "usages"}
+        "inventories", "own_inventories", "unmeasured", "usages"}
 
 
 def documented_returns(name: str) -> dict[str, Any]:

@@ -36,7 +36,7 @@ def release_number(version: str) -> Optional[int]:
     """Return the number of a release, which increases by 1 from one to the next: the minor number before 1.0.0.
     ``None`` for a version without one, such as that of a bare checkout.
     """
-    numbers = re.match(r"([0-9]+)\.([0-9]+)", version)
+    numbers = re.match(r"([0-9]{1,9})\.([0-9]{1,9})", version)
     return int(numbers[1]) * 1000 + int(numbers[2]) if numbers else None
 
 

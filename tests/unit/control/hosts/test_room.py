@@ -147,7 +147,7 @@ def test_custom_resources_are_claimed_one_after_the_other(cloud):
     assert "ResourceClassFilter" in whole(cloud).reason
 
 
-def test_a_local_root_volume_binds_its_server(cloud):
+def test_a_local_volume_binds_its_server(cloud):
     with cloud.api.write() as connection:
         for id, host in (("v1", "kvm1"), ("v2", "kvm2")):
             connection.execute(insert(volumes).values(
@@ -156,7 +156,7 @@ def test_a_local_root_volume_binds_its_server(cloud):
     recorded_server(cloud, "kvm1", "local", volumes=[{"volume_id": "v1", "boot_index": 0}])
     recorded_server(cloud, "kvm1", "remote", volumes=[{"volume_id": "v2", "boot_index": 0}])
     recorded_server(cloud, "kvm1", "data", volumes=[{"volume_id": "v1", "boot_index": None}])
-    assert unplaced(cloud) == {"kvm1": ["local"]}
+    assert unplaced(cloud) == {"kvm1": ["local", "data"]}
 
 
 def test_soft_deleted_servers_do_not_count(cloud):
