@@ -22,6 +22,10 @@ seealso:
 """
 
 EXAMPLES = r"""
+- name: All images that are shared with this project, or by it
+  magnetar.compute.image_member_info:
+    cloud: mycloud
+
 - name: Images that wait for an answer
   magnetar.compute.image_member_info:
     cloud: mycloud

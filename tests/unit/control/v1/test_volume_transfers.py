@@ -11,6 +11,7 @@ import pytest
 import yaml
 
 from tests.support.control.cloud import Caller, Cloud
+from tests.support.control.modules import examples
 from tests.support.control.servers import ensure, verbs
 
 from .play import play, prepared
@@ -137,3 +138,5 @@ def test_by_the_module(cloud: Cloud, tmp_path: Path) -> None:
     assert found[2]["volume_transfer"]["auth_key"] and found[3]["volume_transfer"]["auth_key"] is None
     assert len(found[5]["volume_transfers"]) == 1 and found[8]["volume_transfers"] == [] and not found[9]["changed"]
     assert "auth_key" in found[10]["msg"] and "goes with state accepted" in found[11]["msg"]
+    shown = play(folder, [*examples("volume_transfer"), *examples("volume_transfer_info")], {}, "--diff")
+    assert [result["changed"] for result in shown] == [True, True, False, False, False]
