@@ -47,6 +47,12 @@ SERVICE = "magnetar"
 #: Columns in a record, by which a backup can be imported into another database.
 RECORDED = ("name", "description", "size", "volume_id", "snapshot_id", "parent_id", "target_id", "container",
             "object_count", "checksum", "data_timestamp", "metadata", "volume_type", "bootable", "image_metadata")
+#: Texts of a record: required, and optional ones; those that are uuids; and the longest that are shorter than names.
+REQUIRED = ("id", "volume_id", "data_timestamp")
+OPTIONAL = ("name", "description", "snapshot_id", "parent_id", "target_id", "container", "checksum", "volume_type",
+            "project_id", "user_id", "created_at")
+UUIDS = ("id", "volume_id", "snapshot_id", "parent_id", "target_id")
+LENGTHS = {"data_timestamp": 26, "created_at": 26, "checksum": 64}
 
 
 def backup_documents(connection: Connection, rows: Sequence[RowMapping]) -> Documents:
@@ -257,27 +263,30 @@ def parse_backup_record(record: Any) -> Document:
     ``ValueError`` saying what is wrong."""
     if not isinstance(record, dict):
         raise ValueError("it is no JSON object")  # noqa: TRY004 - the content is wrong, not the call
-    texts, optional = ("id", "volume_id", "data_timestamp"), (
-        "name", "description", "snapshot_id", "parent_id", "target_id", "container", "checksum", "volume_type",
-        "project_id", "user_id", "created_at")
-    columns: Document = {name: record.get(name) for name in (*texts, *optional, "size")}
-    for name, value in columns.items():
-        if name == "size" and not (isinstance(value, int) and 0 < value <= 2**20):
-            raise ValueError("size must be a number of GiB")
-        if name != "size" and not (isinstance(value, str) and len(value) <= 255) and not (
-                value is None and name in optional):
-            raise ValueError(f"{name} must be a text")
-    for name in ("id", "volume_id", "snapshot_id", "parent_id", "target_id"):
+    columns: Document = {name: _record_text(record, name) for name in (*REQUIRED, *OPTIONAL)}
+    for name in UUIDS:
         if columns[name] is not None:
             columns[name] = str(uuid.UUID(columns[name]))
-    columns["bootable"] = record.get("bootable") is True
-    columns["object_count"] = record["object_count"] if isinstance(record.get("object_count"), int) else 0
+    size, count = record.get("size"), record.get("object_count")
+    if not isinstance(size, int) or not 0 < size <= 2**20:
+        raise ValueError("size must be a number of GiB")
     for name in ("metadata", "image_metadata"):
         value = record.get(name) or {}
         if not isinstance(value, dict) or not all(isinstance(text, str) for text in value.values()):
             raise ValueError(f"{name} must be an object of texts")
         columns[name] = value
-    return columns
+    return {**columns, "size": size, "bootable": record.get("bootable") is True,
+            "object_count": count if isinstance(count, int) and 0 <= count < 2**31 else 0}
+
+
+def _record_text(record: Document, name: str) -> str | None:
+    """Return a text of a record that fits into its column. Raises ``ValueError``."""
+    value, most = record.get(name), LENGTHS.get(name, 255)
+    if value is None and name in OPTIONAL:
+        return None
+    if not isinstance(value, str) or len(value) > most or "\0" in value:
+        raise ValueError(f"{name} must be a text of {most} characters at most")
+    return value
 
 
 def catalogue_record(catalogue: Any) -> Document:

@@ -245,7 +245,10 @@ def test_export_and_import_after_the_loss_of_the_database(ask, service):
 
 
 @pytest.mark.parametrize("url", ["x", *(base64.b64encode(json.dumps(record).encode()).decode() for record in (
-    [], {"id": "x"}, {"id": "x", "volume_id": ABSENT, "size": 1, "data_timestamp": "t"}))])
+    [], {"id": "x"}, {"id": "x", "volume_id": ABSENT, "size": 1, "data_timestamp": "t"},
+    *({"id": ABSENT, "volume_id": ABSENT, "size": 1, "data_timestamp": "t", **odd} for odd in (
+        {"name": "a\0"}, {"data_timestamp": "t" * 27}, {"size": True, "volume_id": None}, {"size": 2**40},
+        {"metadata": {"a": 1}}, {"parent_id": "x"}))))])
 def test_a_record_that_is_none(ask, url):
     body = {"backup-record": {"backup_service": "magnetar", "backup_url": url}}
     answer = ask.as_(ADMIN)("POST", "/v3/backups/import_record", body, status=400)
