@@ -11,7 +11,7 @@ from functools import partial
 
 from magnetar_control.conductor.steps.host_news import HostNews
 from magnetar_control.conductor.worker.work import DOWN
-from magnetar_control.services.volume.homes import RECORD
+from magnetar_control.services.volume.removal_rows import RECORD
 from magnetar_control.store.engine.database import Database
 from magnetar_control.store.hosts import host_removals
 from magnetar_core.errors import NotFound

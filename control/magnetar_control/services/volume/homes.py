@@ -23,11 +23,9 @@ from magnetar_core.flows import Sure, always_allowed
 from .access import INCOMPLETE, VolumeAccess, common_build_hosts, common_move_hosts, fetch_volume_access
 from .pools import UP, PoolOnHost, fetch_host_pools, find_pool_on_host
 from .reach import ABROAD, Reach
+from .removal_rows import RECORD, has_due_removal
 from .tables import attachments, snapshots, volumes
 
-#: The noun of removals of a volume without its content, see ``host_removals``. After ``volume_export`` in the alphabet:
-#: a host removes the exports of the volume first.
-RECORD = "volume_record"
 #: Seconds for a host to take over a volume.
 LIMIT = 120.0
 
@@ -195,7 +193,7 @@ def _target(connection: Connection, row: RowMapping, host: str) -> PoolOnHost:
     if pool is None:
         raise Conflict(f"Volume {id} lies on host {row['host']}, and host {host} does not reach its pool. Choose a "
                        "host that does (openstack volume backend pool list --long), or bring its host up.")
-    if _is_due(connection, host, id):
+    if has_due_removal(connection, host, id):
         raise Conflict(f"Host {host} had volume {id} before, and has not given it up yet. Wait until the host is up, "
                        "then repeat the request.")
     return pool

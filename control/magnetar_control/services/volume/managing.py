@@ -18,8 +18,8 @@ from magnetar_core.errors import Conflict, InvalidRequest
 
 from .attachments import lock_volume
 from .managing_worker import MANAGE, UNMANAGE
-from .migration_rows import has_due_removal
 from .migrations import MigrationStore, PoolTarget
+from .removal_rows import has_due_removal
 from .rows import check_admin, get_visible_row, queue_volume_task
 from .tables import attachments, snapshots, volumes
 from .types import VolumeType

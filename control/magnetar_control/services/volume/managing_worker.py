@@ -6,8 +6,9 @@ from __future__ import annotations
 from magnetar_core.document import Document
 from magnetar_core.errors import NotFound
 
-from .migration_rows import VOLUME, Row
+from .migration_rows import Row
 from .reach import Reach
+from .removal_rows import VOLUME
 
 MANAGE, UNMANAGE = "manage", "unmanage"
 #: Seconds for an agent to rename and grow content.

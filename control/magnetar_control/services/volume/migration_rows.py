@@ -15,10 +15,10 @@ from typing import Any
 
 from sqlalchemy import ColumnElement, Connection, select
 
-from magnetar_control.store.engine.tables import host_removals as removals
 from magnetar_control.store.hosts.host_removals import insert_removal_row, mark_removals_due, remove_removal_row
 from magnetar_core.document import Document
 
+from .removal_rows import EXPORT, VOLUME
 from .tables import volumes
 
 Row = Mapping[Any, Any]
@@ -27,7 +27,6 @@ MIGRATE = "migrate"
 STARTING, MIGRATING, SUCCESS, ERROR = "starting", "migrating", "success", "error"
 #: Statuses that a volume has only while it migrates.
 LOCKED = ("maintenance", "retyping")
-VOLUME, EXPORT = "volume", "volume_export"
 #: Namespace of the uuids that stand for the server in the exports of migrations.
 EXPORTS = uuid.UUID("7d4c9f0e-1f6b-5c1e-8a70-3b9d2f5e6c41")
 
@@ -62,12 +61,6 @@ def abandon_copy(connection: Connection, volume_id: str, migration: Document) ->
     if is_between_hosts(migration) and host != migration["host"]:
         insert_removal_row(connection, migration["host"], VOLUME, volume_id, due=True)
         insert_removal_row(connection, migration["source"]["host"], EXPORT, migration_export_key(volume_id), due=True)
-
-
-def has_due_removal(connection: Connection, host: str, volume_id: str) -> bool:
-    """Return whether *host* must still remove content of the volume."""
-    return connection.execute(select(removals.c.due).where(
-        removals.c.host == host, removals.c.noun == VOLUME, removals.c.key == volume_id)).scalar() is True
 
 
 def cancelled_values(row: Row) -> dict[str, Any]:

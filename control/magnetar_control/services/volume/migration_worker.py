@@ -22,10 +22,8 @@ from magnetar_core.flows.migrate import Side
 
 from .migration_rows import (
     ERROR,
-    EXPORT,
     MIGRATE,
     MIGRATING,
-    VOLUME,
     Row,
     abandon_copy,
     arrived_values,
@@ -35,6 +33,7 @@ from .migration_rows import (
     note_arrival,
 )
 from .reach import ABROAD, Reach
+from .removal_rows import EXPORT, VOLUME
 from .tables import volumes
 
 log = logging.getLogger(__name__)

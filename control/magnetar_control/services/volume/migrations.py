@@ -14,9 +14,10 @@ from magnetar_core.errors import Conflict, InvalidRequest
 from magnetar_core.matching import matches_extra_spec
 
 from .attachments import lock_volume
-from .migration_rows import MIGRATE, STARTING, has_due_removal, is_between_hosts, note_copy
+from .migration_rows import MIGRATE, STARTING, is_between_hosts, note_copy
 from .pools import UP, fetch_host_pools, find_pool_on_host
 from .reach import Reach
+from .removal_rows import has_due_removal
 from .rows import check_admin, check_volume_writer, get_visible_row, queue_volume_task, set_columns, wrong_status
 from .tables import attachments, snapshots, volumes
 from .type_specs import BACKEND_NAME, POOL

@@ -44,12 +44,13 @@ from magnetar_core.document import Document
 from magnetar_core.errors import Conflict, MagnetarError, Unreachable
 
 from . import backup_tasks
-from .homes import RECORD, VolumeHomes
+from .homes import VolumeHomes
 from .managing_worker import MANAGE, UNMANAGE, leave_content, take_content_over
 from .migration_rows import MIGRATE, cancelled_values
 from .migration_worker import StillMoving, drop_migration, migrate_volume
 from .pools import find_pool_on_host
 from .reach import ABROAD, Reach
+from .removal_rows import RECORD
 from .tables import backups, snapshots, volumes
 
 log = logging.getLogger(__name__)

@@ -10,12 +10,14 @@ import uuid
 import pytest
 from sqlalchemy import delete, insert, select, update
 
-from magnetar_control.services.volume.homes import RECORD, VolumeHomes
+from magnetar_control.services.volume.homes import VolumeHomes
 from magnetar_control.services.volume.pools import pool_id_of, save_host_pools
 from magnetar_control.services.volume.reach import Reach
+from magnetar_control.services.volume.removal_rows import RECORD, VOLUME
 from magnetar_control.services.volume.tables import attachments, snapshots, volumes
 from magnetar_control.store.engine.database import utc_now
 from magnetar_control.store.engine.tables import cells, host_removals, hosts
+from magnetar_control.store.hosts.host_removals import insert_removal_row
 from magnetar_core.errors import Conflict, InUse, NotFound, Unreachable
 
 ID, SERVER = "0b9f1a52-6ea0-4b9c-a4f6-0e0f9f0c3c11", str(uuid.uuid4())
@@ -95,6 +97,17 @@ def test_the_old_host_forgets_it(moved, stored):
         homes.move(ID, "kvm1")
     homes.move(ID, "kvm2")  # nothing to do
     assert homes.move_back(ID, "kvm1") and state(stored) == ("kvm1", {"kvm2": True})
+
+
+def test_a_host_that_must_still_remove_content_of_it_gets_it_not(moved, stored):
+    """Such content is left of a migration. The host would remove what has come back."""
+    homes = moved()
+    homes.move_back(ID, "kvm1")
+    with stored.write() as connection:
+        connection.execute(host_removals.delete())
+        insert_removal_row(connection, "kvm2", VOLUME, ID, due=True)
+    with pytest.raises(Conflict, match="has not given it up yet"):
+        homes.move(ID, "kvm2")
 
 
 def test_an_agent_that_does_not_answer_may_have_taken_it_over(moved, stored):

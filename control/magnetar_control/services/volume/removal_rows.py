@@ -1,0 +1,20 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""What hosts must remove of volumes, in the table ``host_removals``, by the agent's names for the kinds of objects."""
+
+from __future__ import annotations
+
+from sqlalchemy import Connection, select
+
+from magnetar_control.store.engine.tables import host_removals as removals
+
+#: A volume with its content, the export of a volume to another host, and an agent's record of a volume whose content
+#: stays. Removals of a host are done in the order of the alphabet: a volume is forgotten after its exports are removed.
+VOLUME, EXPORT, RECORD = "volume", "volume_export", "volume_record"
+
+
+def has_due_removal(connection: Connection, host: str, volume_id: str) -> bool:
+    """Return whether *host* must still remove the volume, or its record of it. It would do so even if the volume came
+    to it again."""
+    return connection.execute(select(removals.c.key).where(
+        removals.c.host == host, removals.c.noun.in_((VOLUME, RECORD)), removals.c.key == volume_id, removals.c.due)
+        .limit(1)).first() is not None
