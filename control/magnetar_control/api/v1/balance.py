@@ -50,6 +50,7 @@ class Balances(CloudDriver):
                operation: Operation) -> Result:
         """Override ``CloudDriver.ensure``: a balance is not removed, and a dry run waits for no other request."""
         if want is None:
+            report_balance.check_allowed(caller)
             raise InvalidField("kind", "balance is reported and made, and cannot be removed")
         if not dry_run:
             return super().ensure(caller, key, want, permissions, dry_run, operation)
