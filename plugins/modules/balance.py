@@ -65,9 +65,10 @@ balance:
           reason}.', type: list, elements: dict, sample: [{id: 8c7d3c0e-5d0f-4a2b-9d0e-0c6c8a1f2b3d, name: web1,
             source: kvm1, target: kvm2, cpus_used: 12.5, memory_mb_used: 4096, reason: 'kvm1 80% -> 60%, kvm2 20%
               -> 40% (CPU of kvm1; mean 50%)'}]}
-    stays: {description: 'Hosts that should give a server and cannot, or servers that stay on the host to be freed, each
-          with the reason.', type: dict, sample: {}}
-    unmeasured: {description: 'Hosts that take no part, each with the reason.', type: dict, sample: {kvm9: It is down.}}
+    stays: {description: 'Hosts that should give a server and cannot, or servers that stay on the host to be freed:
+          {name, reason}.', type: list, elements: raw, sample: []}
+    unmeasured: {description: 'Hosts that take no part: {name, reason}.', type: list, elements: dict, sample: [
+          {name: kvm9, reason: It is down.}]}
     dropped: {description: Number of moves that are not proposed because after them a host could not fail any more.,
         type: int, sample: 0}
 actions: {description: 'The steps that were done, in order; in check mode, the predicted steps.', returned: on success,

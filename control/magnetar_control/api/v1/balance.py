@@ -104,7 +104,8 @@ def _balance(report: BalanceReport) -> Document:
                        "memory_mb": host.memory_mb, "memory_mb_used": host.memory_mb_used, "load": round(host.load, 3)}
                       for host in plan.before.values()],
             "moves": [_shown_move(move) for move in plan.moves],
-            "stays": {stay.name: stay.reason for stay in plan.stays}, "unmeasured": dict(report.unmeasured),
+            "stays": [stay._asdict() for stay in plan.stays],
+            "unmeasured": [{"name": name, "reason": reason} for name, reason in sorted(report.unmeasured.items())],
             "dropped": report.dropped}
 
 

@@ -5,7 +5,7 @@ load of the hosts of a cell, and the live migrations that even it out or free a 
 from __future__ import annotations
 
 from ..fields import FIXED, READ, Field, Kind
-from ..values import Boolean, Choices, Integer, ListOf, MapOf, Nullable, Text, Value
+from ..values import Boolean, Choices, Integer, ListOf, Nullable, Text, Value
 
 SAMPLE_ID = "8c7d3c0e-5d0f-4a2b-9d0e-0c6c8a1f2b3d"
 #: The most moves that a request may allow.
@@ -61,9 +61,9 @@ class Balance(Kind):
                   sample=[{"id": SAMPLE_ID, "name": "web1", "source": "kvm1", "target": "kvm2", "cpus_used": 12.5,
                            "memory_mb_used": 4096,
                            "reason": "kvm1 80% -> 60%, kvm2 20% -> 40% (CPU of kvm1; mean 50%)"}])
-    stays = Field(MapOf(Text(), Text()), "Hosts that should give a server and cannot, or servers that stay on the host "
-                  "to be freed, each with the reason.", on=READ, sample={})
-    unmeasured = Field(MapOf(Text(), Text()), "Hosts that take no part, each with the reason.", on=READ,
-                       sample={"kvm9": "It is down."})
+    stays = Field(ListOf(Value(), 2**31), "Hosts that should give a server and cannot, or servers that stay on the "
+                  "host to be freed: {name, reason}.", on=READ, sample=[])
+    unmeasured = Field(ListOf(Value(), 2**31), "Hosts that take no part: {name, reason}.", on=READ,
+                       sample=[{"name": "kvm9", "reason": "It is down."}])
     dropped = Field(Integer(), "Number of moves that are not proposed because after them a host could not fail any "
                     "more.", on=READ, sample=0)

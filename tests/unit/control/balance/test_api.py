@@ -37,7 +37,7 @@ def admin(cloud: Inside) -> Iterator[Balancing]:
 def test_moves_are_shown_predicted_and_done(cloud: Inside, admin: Balancing) -> None:
     ids = [admin.loaded("kvm1", 3.0, name=f"web{at}") for at in range(3)]
     shown = cloud.admin.get(BALANCE).json
-    assert (shown["name"], shown["state"], shown["dropped"], shown["unmeasured"]) == ("cell1", "unbalanced", 0, {})
+    assert (shown["name"], shown["state"], shown["dropped"], shown["unmeasured"]) == ("cell1", "unbalanced", 0, [])
     assert {host["name"]: host["load"] for host in shown["hosts"]} == {"kvm1": 0.9, "kvm2": 0.0, "kvm3": 0.0}
     assert [(move["source"], move["target"]) for move in shown["moves"]] == [("kvm1", "kvm2"), ("kvm1", "kvm3")]
     planned = cloud.admin.put(f"{BALANCE}?dry_run=true", {"max_moves": 1}).json
