@@ -9,7 +9,8 @@ from magnetar_control.conductor.periodic.periodic import Periodic, PeriodicTask
 
 
 def test_no_task_waits_for_the_audit(monkeypatch):
-    assert [task.name for task in periodic.TASKS if task.own_thread] == ["audit", "checking room to fail"]
+    assert [task.name for task in periodic.TASKS if task.own_thread] == [
+        "watching for dead hosts", "audit", "checking room to fail"]
     over, others = threading.Event(), threading.Event()
     slow = PeriodicTask("slow", 0.0, lambda _periodic: over.wait(120), alone=False, own_thread=True)
     quick = PeriodicTask("quick", 0.0, lambda _periodic: others.set(), alone=False)
