@@ -36,7 +36,7 @@ EXAMPLES = r"""
     filters:
       state: failed
   register: result
-  failed_when: result.incidents
+  failed_when: result.incidents | length > 0
 """
 
 RETURN = r"""

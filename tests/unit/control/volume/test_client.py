@@ -32,5 +32,5 @@ def test_volumes_move_between_hosts_and_pools(tmp_path: Path) -> None:
         volume = service.create(caller, 1, name="data", host="kvm1")
         assert service.wait(volume["id"], 60)["host"] == "kvm1"
         wrong = play(Clients(tmp_path / "clouds.yaml", tmp_path), story("volume_moves"))
+        assert not wrong, "\n\n".join(wrong)
         assert not list((tmp_path / "fast").glob("*"))
-    assert not wrong, "\n\n".join(wrong)

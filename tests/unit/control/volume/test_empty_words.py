@@ -252,7 +252,7 @@ def test_what_there_is_none_of_says_why(ask, path):
     refused(ask, "POST", f"/v3/{path}", {"backup": {}}, "mbedded volumes")
 
 
-@pytest.mark.parametrize("action", ["os-force_detach", "os-unmanage", "os-initialize_connection", "os-retype"])
+@pytest.mark.parametrize("action", ["os-force_detach", "os-initialize_connection", "os-migrate_volume_completion"])
 def test_actions_that_there_are_not_say_why(ask, service, action):
     refused(ask, "POST", f"/v3/volumes/{made(ask)}/action", {action: {}}, f"have no {action}: ")
 
