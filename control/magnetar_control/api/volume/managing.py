@@ -14,7 +14,7 @@ from magnetar_control.web import Answer, Request
 from magnetar_control.web.application import Guarded, guarded_route
 from magnetar_core.document import Document
 from magnetar_core.errors import InvalidField, InvalidRequest
-from magnetar_core.values import MapOf, Text
+from magnetar_core.values import MapOf, Nullable, Text
 
 from . import values, views
 from .nouns import page_of_documents, sorted_by
@@ -24,7 +24,7 @@ UNMANAGE = "os-unmanage"
 MANAGE_BODY = build_record({
     **values.NAMES, "host": values.NAME, "cluster": values.NAME, "ref": MapOf(Text(1, 255), Text(1, 255), 2),
     "volume_type": values.NAME, "availability_zone": values.NAME, "metadata": values.METADATA,
-    "bootable": values.TRUTH}, "ref")
+    "bootable": Nullable(values.TRUTH)}, "ref")
 UNMANAGE_BODY = build_record({})
 
 
