@@ -72,6 +72,7 @@ def serve(provider: Any, subnet: Any, firewall: Any, key: Any, gateway: Any) -> 
     made.wait_till_ready()
     made.delete()
     server.reboot()
+    server.refresh()  # otherwise the client takes the state from before the reboot
     server.wait_till_ready()
     server.delete()
     server.wait_for([InstanceState.DELETED, InstanceState.UNKNOWN], terminal_states=[InstanceState.ERROR])
