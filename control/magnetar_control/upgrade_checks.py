@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from cryptography import x509
-from sqlalchemy import Connection, MetaData, func, select
+from sqlalchemy import Connection, func, select
 from sqlalchemy.exc import DBAPIError
 
 from magnetar_control.compute.access import policy_files
@@ -27,8 +27,8 @@ from magnetar_control.store.engine.tables import API, CELL, actions
 from magnetar_control.store.hosts import hosts
 from magnetar_control.store.hosts.host_row import SizedHost
 from magnetar_control.store.store import CELL0, CellMapping, Store
-from magnetar_core.errors import InvalidField, MagnetarError
-from magnetar_core.version import LEAST_VERSIONS, installed_version, older_programs, release_number
+from magnetar_core.errors import InvalidField, MagnetarError, abbreviate_names
+from magnetar_core.version import describe_least_versions, installed_version, older_programs, release_number
 
 from .settings import Settings
 
@@ -42,8 +42,6 @@ EXPIRES_SOON = 30
 ROOM = (256, 1024)
 #: Most hours since a backup.
 BACKUP_HOURS = 24.0
-#: Most hosts named in one finding.
-NAMED = 5
 
 
 class UpgradeFinding(NamedTuple):
@@ -97,36 +95,30 @@ def check_policy_files(cloud: CheckedCloud) -> Iterator[UpgradeFinding]:
 
 def check_schemas(cloud: CheckedCloud) -> Iterator[UpgradeFinding]:
     """Databases that do not answer, that this release cannot use, or that it has yet to upgrade."""
-    schema.add_services()
-    for name, database, metadata in list_databases(cloud.store, cloud.cells):
-        try:
-            state = read_database_state(name, database, metadata)
-        except DBAPIError as error:
-            yield UpgradeFinding(FAILURE, f"The database {name} does not answer ({str(error.orig).strip()}). See that "
-                                          "it runs, and that its URL is right (`magnetar config`, `magnetar cell "
-                                          "list`).")
-            continue
-        if reason := state.mismatch():
+    for name, state, reason in read_schema_states(cloud):
+        if reason:
             yield UpgradeFinding(FAILURE, reason)
-        elif state.is_empty:
+        elif state is not None and state.is_empty:
             yield UpgradeFinding(FAILURE, f"The database {name} has no tables. Run `magnetar db upgrade`.")
-        elif state.is_older:
+        elif state is not None and state.is_older:
             yield UpgradeFinding(WARNING, f"The tables of {name} have version {state.version}, and this release needs "
                                           f"{state.newest}. `magnetar db upgrade`, or the first start, upgrades them.")
 
 
-def list_databases(store: Store, cells: Sequence[tuple[CellMapping, Database]]
-                   ) -> Iterator[tuple[str, Database, MetaData]]:
-    """Yield each database with its name and the tables that it must have."""
-    yield "api", store.api, API
-    for cell, database in cells:
-        yield cell.name, database, CELL
-
-
-def read_database_state(name: str, database: Database, metadata: MetaData) -> SchemaState:
-    """Return the state of the tables of a database. Raises ``DBAPIError`` while it does not answer."""
-    with database.read() as connection:
-        return schema.read_schema_state(connection, name, metadata)
+def read_schema_states(cloud: CheckedCloud) -> Iterator[tuple[str, SchemaState | None, str]]:
+    """Yield for each database its name, the state of its tables (``None`` if it does not answer), and why this release
+    cannot use it, or ""."""
+    schema.add_services()
+    for name, database, metadata in (("api", cloud.store.api, API),
+                                     *((cell.name, database, CELL) for cell, database in cloud.cells)):
+        try:
+            with database.read() as connection:
+                state = schema.read_schema_state(connection, name, metadata)
+        except DBAPIError as error:
+            yield name, None, (f"The database {name} does not answer ({str(error.orig).strip()}). See that it runs, "
+                               "and that its URL is right (`magnetar config`, `magnetar cell list`).")
+        else:
+            yield name, state, state.mismatch()
 
 
 def check_cells(cloud: CheckedCloud) -> Iterator[UpgradeFinding]:
@@ -140,9 +132,9 @@ def check_inventories(cloud: CheckedCloud) -> Iterator[UpgradeFinding]:
     """Hosts without an inventory of CPUs and memory, which the scheduler never chooses."""
     empty = sorted(host.name for host in cloud.hosts if not host.vcpus or not host.memory_mb)
     if empty:
-        yield UpgradeFinding(WARNING, f"The agent of {_enumerate(empty)} has never reported CPUs and memory, so these "
-                                      "hosts get no servers. See that the agents run, and that a conductor of their "
-                                      "cell reaches them.")
+        yield UpgradeFinding(WARNING, f"The agent of {abbreviate_names(empty)} has never reported CPUs and memory, so "
+                                      "these hosts get no servers. See that the agents run, and that a conductor of "
+                                      "their cell reaches them.")
 
 
 def check_agent_releases(cloud: CheckedCloud) -> Iterator[UpgradeFinding]:
@@ -155,9 +147,9 @@ def check_agent_releases(cloud: CheckedCloud) -> Iterator[UpgradeFinding]:
         if here is not None and number is not None and not 0 <= here - number <= 1:
             far.setdefault(version, []).append(host.name)
     for version, names in sorted(far.items()):
-        yield UpgradeFinding(FAILURE, f"The agent of {_enumerate(sorted(names))} has version {version}; this release, "
-                                      f"{installed_version()}, works with agents of its own and the previous release. "
-                                      "Upgrade these agents (docs/howto/upgrade-agents.md).")
+        yield UpgradeFinding(FAILURE, f"The agent of {abbreviate_names(sorted(names))} has version {version}; this "
+                                      f"release, {installed_version()}, works with agents of its own and the previous "
+                                      "release. Upgrade these agents (docs/howto/upgrade-agents.md).")
 
 
 def check_host_programs(cloud: CheckedCloud) -> Iterator[UpgradeFinding]:
@@ -167,11 +159,6 @@ def check_host_programs(cloud: CheckedCloud) -> Iterator[UpgradeFinding]:
             yield UpgradeFinding(FAILURE, f"The host {host.name} has {' and '.join(older)}; this release needs "
                                           f"{describe_least_versions()} or newer. Upgrade its operating system first; "
                                           "its agent would not start.")
-
-
-def describe_least_versions() -> str:
-    """Return the least versions as text, such as "libvirt 9.0.0 and QEMU 7.2.0"."""
-    return " and ".join(f"{name} {least}" for _field, name, least in LEAST_VERSIONS)
 
 
 def check_running_actions(cloud: CheckedCloud) -> Iterator[UpgradeFinding]:
@@ -241,11 +228,6 @@ def check_backup(cloud: CheckedCloud) -> Iterator[UpgradeFinding]:
         yield UpgradeFinding(FAILURE, f"The backup {cloud.backup} is empty.")
     elif hours > BACKUP_HOURS:
         yield UpgradeFinding(WARNING, f"The backup {cloud.backup} is {hours:.0f} hours old. Make a new one.")
-
-
-def _enumerate(names: Sequence[str]) -> str:
-    more = len(names) - NAMED
-    return ", ".join(names[:NAMED]) + (f" and {more} more" if more > 0 else "")
 
 
 #: The checks by the name that the command prints, in order.

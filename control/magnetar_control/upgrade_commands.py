@@ -64,21 +64,10 @@ def check_db_upgrade(parts: Parts) -> int:
 
 
 def _database_states(parts: Parts) -> Iterator[tuple[str, SchemaState | None, str]]:
-    """Yield for each database its name, the state of its tables, and why it cannot be used, or ""."""
-    from sqlalchemy.exc import DBAPIError
+    """Return for each database its name, the state of its tables, and why it cannot be used, or ""."""
+    from .upgrade_checks import CheckedCloud, read_schema_states
 
-    from .store.engine import schema
-    from .upgrade_checks import CheckedCloud, list_databases, read_database_state
-
-    schema.add_services()
-    cloud = CheckedCloud(parts.settings, parts.store)
-    for name, database, metadata in list_databases(parts.store, cloud.cells):
-        try:
-            state = read_database_state(name, database, metadata)
-        except DBAPIError as error:
-            yield name, None, f"does not answer ({str(error.orig).strip()})"
-        else:
-            yield name, state, state.mismatch()
+    return read_schema_states(CheckedCloud(parts.settings, parts.store))
 
 
 def _describe_state(state: SchemaState | None, reason: str) -> str:

@@ -31,7 +31,7 @@ from magnetar_core.errors import HypervisorDown, InvalidSettings, MagnetarError
 from magnetar_core.http.connections import KEEP_ALIVE, SHARE, Admitting, ConnectionPlace, Connections, raise_file_limit
 from magnetar_core.http.deadline import Deadline
 from magnetar_core.http.websockets import WebSocketProtocol
-from magnetar_core.version import LEAST_VERSIONS, older_programs
+from magnetar_core.version import describe_least_versions, older_programs
 
 from . import access
 from .app import AgentApplication
@@ -259,9 +259,8 @@ def refuse_old_programs(hypervisor: LocalHypervisor) -> None:
         log.warning("the versions of libvirt and QEMU are not checked: %s", error.message)
         return
     if older:
-        least = " and ".join(f"{name} {version}" for _field, name, version in LEAST_VERSIONS)
-        raise CannotStart(f"This host has {' and '.join(older)}, and this agent needs {least} or newer. Upgrade the "
-                          "operating system, or run the agent of an earlier release.", older=older)
+        raise CannotStart(f"This host has {' and '.join(older)}, and this agent needs {describe_least_versions()} or "
+                          "newer. Upgrade the operating system, or run the agent of an earlier release.", older=older)
 
 
 def run_agent_server(settings: AgentSettings, connect: Callable[[], LocalHypervisor]) -> None:

@@ -15,7 +15,7 @@ from magnetar_control.store.hosts import aggregates
 from magnetar_control.store.hosts.aggregates import Aggregate
 from magnetar_control.store.store import Store
 from magnetar_core.document import Document
-from magnetar_core.errors import InvalidField
+from magnetar_core.errors import InvalidField, abbreviate_names
 
 from .current_hosts import read_current_hosts
 from .hosts import HostStates
@@ -78,10 +78,9 @@ def describe_lacking_host(room: HostRoom) -> str:
     """Return a text about a host that may not fail."""
     if room.servers is None:
         return f"{room.host}: {room.reason}"
-    names = ", ".join(name for _id, name in room.unplaced[:3])
-    more = len(room.unplaced) - 3
-    return (f"{room.host}: {len(room.unplaced)} of {room.servers} servers have no place on another host ({names}"
-            f"{f' and {more} more' if more > 0 else ''}). {room.reason}")
+    names = abbreviate_names([name for _id, name in room.unplaced], 3)
+    return (f"{room.host}: {len(room.unplaced)} of {room.servers} servers have no place on another host ({names}). "
+            f"{room.reason}")
 
 
 def report_room(store: Store, volumes: Any, settings: Settings, zone: str | None = None, aggregate: str | None = None,

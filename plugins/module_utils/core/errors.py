@@ -8,7 +8,7 @@ message has three parts: the failure, its reason, and the remedy.
 from __future__ import annotations
 
 import errno
-from typing import Any, Mapping, Optional
+from typing import Any, Mapping, Optional, Sequence
 
 
 class MagnetarError(Exception):
@@ -277,6 +277,12 @@ def mask_unforeseen_error(error: Exception) -> MagnetarError:
     if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
         return NoSpace("The host has no room left (%s). Free some, then repeat the call." % error.strerror)
     return MagnetarError()
+
+
+def abbreviate_names(names: Sequence[str], most: int = 5) -> str:
+    """Return *names* for a message, separated by commas: the first *most*, and how many more there are."""
+    more = len(names) - most
+    return ", ".join(names[:most]) + (" and %d more" % more if more > 0 else "")
 
 
 def _short(value: Any, limit: int = 60) -> str:

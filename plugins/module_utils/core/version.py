@@ -40,6 +40,11 @@ def release_number(version: str) -> Optional[int]:
     return int(numbers[1]) * 1000 + int(numbers[2]) if numbers else None
 
 
+def describe_least_versions() -> str:
+    """Return ``LEAST_VERSIONS`` as text, such as "libvirt 9.0.0 and QEMU 7.2.0"."""
+    return " and ".join("%s %s" % (name, least) for _field, name, least in LEAST_VERSIONS)
+
+
 def older_programs(report: Mapping[str, Any]) -> list[str]:
     """Return the programs of a host that are older than ``LEAST_VERSIONS``, each with its version. *report*: the
     agent's resource ``host``; other hypervisors than QEMU, and a host without libvirt, have none.

@@ -7,7 +7,7 @@ import threading
 import time
 from typing import TYPE_CHECKING
 
-from magnetar_core.errors import GuestSilent, StorageSilent, Unavailable
+from magnetar_core.errors import GuestSilent, StorageSilent, Unavailable, abbreviate_names
 
 from .connection import Connection
 from .limits import KEPT, OF_GUESTS, Lane
@@ -173,7 +173,7 @@ class Lanes:
         if not hanging or len(hanging) < most - self._kept(owner, group):
             return
         names = sorted({place.owner for place in hanging})
-        shown = ", ".join(names[:NAMED]) + (f" and {len(names) - NAMED} more" if len(names) > NAMED else "")
+        shown = abbreviate_names(names, NAMED)
         hold_text = f"hold {len(hanging)} of the {most} calls that libvirtd has for"
         if lane is Lane.STORAGE:
             raise StorageSilent(

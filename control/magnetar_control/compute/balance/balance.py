@@ -14,6 +14,7 @@ from sqlalchemy.exc import DBAPIError
 from magnetar_control.compute.caller import Caller, use_case
 from magnetar_control.compute.cloud import Cloud
 from magnetar_control.compute.drains.server_moves import LIVE, choose_move
+from magnetar_control.compute.hosts.find_host import unknown_host_error
 from magnetar_control.compute.hosts.hypervisors import RULE
 from magnetar_control.scheduler.balance import (
     BalancePlan,
@@ -92,8 +93,7 @@ def _requested_cells(cloud: Cloud, states: HostStates, cell: str | None,
         return cells
     row = states.rows.get(host)
     if row is None:
-        raise NotFound(f"There is no host {host[:80]!r} in this cloud. `openstack compute service list` shows them.",
-                       kind="host", key=host[:80])
+        raise unknown_host_error(host)
     cells = [pair for pair in cells if pair[0].id == row.cell_id]
     if not cells:
         raise InvalidField("host", f"is in another cell than {cell}", host)

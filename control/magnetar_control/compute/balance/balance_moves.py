@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 from magnetar_control.compute.caller import Caller, use_case
-from magnetar_control.compute.drains.server_moves import LIVE
+from magnetar_control.compute.drains.server_moves import CANCELLED, LIVE, UNEXPLAINED
 from magnetar_control.compute.target import Target, changed_meanwhile, check_action_allowed, find_server_target
 from magnetar_control.scheduler.balance import Move
 from magnetar_control.store.servers import migrations, servers
@@ -23,7 +23,6 @@ from magnetar_core.errors import Conflict, MagnetarError, NotFound
 POLL = 0.5
 #: The results of a move: done; not begun, as the server has changed since the proposal; begun, and failed.
 MOVED, SKIPPED, FAILED = "moved", "skipped", "failed"
-UNKNOWN = "Its migration failed; its server actions tell more."
 
 
 class MoveResult(NamedTuple):
@@ -94,10 +93,8 @@ def _wait_for_migration(caller: Caller, target: Target, move: Move, id: str,
     if migration.status == "completed":
         return MoveResult(move, MOVED)
     if migration.status == "cancelled":
-        return MoveResult(move, FAILED, "Its migration was cancelled.")
-    fault = find_server_target(caller, move.server.id).row.fault
-    text = str(fault.get("details") or fault["message"]).strip() if fault else ""
-    return MoveResult(move, FAILED, text.splitlines()[-1] if text else UNKNOWN)
+        return MoveResult(move, FAILED, CANCELLED)
+    return MoveResult(move, FAILED, find_server_target(caller, move.server.id).row.fault_line(UNEXPLAINED))
 
 
 def failure_of_moves(results: Sequence[MoveResult]) -> MagnetarError | None:

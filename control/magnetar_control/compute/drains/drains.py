@@ -14,6 +14,7 @@ from typing import NamedTuple
 from sqlalchemy.exc import DBAPIError
 
 from magnetar_control.compute.caller import Caller, use_case
+from magnetar_control.compute.hosts.find_host import find_named_host
 from magnetar_control.compute.hosts.services import DISABLED, ENABLED, RULE, set_host_columns
 from magnetar_control.scheduler.choose import NoValidHost, choose_hosts
 from magnetar_control.scheduler.current_hosts import read_current_hosts
@@ -24,7 +25,7 @@ from magnetar_control.store.hosts.drains import DRAINED, ENDING, MOVED, STAYS, D
 from magnetar_control.store.hosts.host_row import HostRow
 from magnetar_control.store.servers import servers
 from magnetar_control.store.servers.server_row import ServerRow
-from magnetar_core.errors import Conflict, NotFound, Unavailable
+from magnetar_core.errors import Conflict, Unavailable
 
 from .server_moves import COLD, LIVE, OFFLOAD, choose_move
 
@@ -83,7 +84,7 @@ def end_drain(caller: Caller, host: str) -> None:
 def show_drain(caller: Caller, host: str) -> DrainReport:
     """Return the drain of a host, by its name or uuid. Raises ``NotFound``, and ``Unavailable`` when its cell does not
     answer."""
-    row = _find_host(caller, host)
+    row = find_named_host(caller, host)
     return _report(caller, row, caller.fetch(drains.fetch_drain_row, row.name))
 
 
@@ -99,7 +100,7 @@ def list_drains(caller: Caller) -> list[DrainReport]:
 def plan_drain(caller: Caller, host: str) -> list[ServerOfDrain]:
     """Return, for each server of a host that has not been moved yet, what a drain would do with it now: moving, moved
     (with the host that the scheduler would choose), or stays. Changes nothing. Raises ``NotFound``, ``Unavailable``."""
-    row = _find_host(caller, host)
+    row = find_named_host(caller, host)
     here, results = _read_servers(caller, row)
     volumes = caller.cloud.services.volume
     host_volumes = volumes.stored_on(row.name)
@@ -137,14 +138,6 @@ def _predicted_move(caller: Caller, states: HostStates, host: HostRow, server: S
         return ServerOfDrain(server.id, server.name, STAYS, how, reason=f"{error.message} {error.explanation}".rstrip())
     states.used(candidate.host, spec.amounts, spec.flavor_name, spec.numa, spec.devices)
     return ServerOfDrain(server.id, server.name, MOVED, how, candidate.host)
-
-
-def _find_host(caller: Caller, name: str) -> HostRow:
-    row = caller.fetch(hosts.fetch_host_row, name)
-    if row is None:
-        raise NotFound(f"There is no host {name[:80]!r} in this cloud. `openstack compute service list` shows them.",
-                       kind="host", key=name[:80])
-    return row
 
 
 def _read_servers(caller: Caller, host: HostRow) -> tuple[dict[str, ServerRow], dict[str, DrainedServer]]:

@@ -27,6 +27,9 @@ STATES: Mapping[str, str] = {
     ERROR: "It is in error. Repair it, and reset its state, or delete it."}
 #: Whose lock makes a server stay.
 ADMIN_LOCK = "admin"
+#: Results of moves.
+CANCELLED = "Its migration was cancelled."
+UNEXPLAINED = "Its migration failed; its server actions tell more."
 
 
 class MoveChoice(NamedTuple):

@@ -10,8 +10,8 @@ from magnetar_control.store.hosts import fencing_requests, fencings, hosts
 from magnetar_control.store.hosts.fencing_requests import FencingRequest
 from magnetar_control.store.hosts.fencings import FencingRow
 from magnetar_control.store.hosts.host_row import HostRow
-from magnetar_core.errors import NotFound
 
+from .find_host import find_named_host
 from .services import RULE
 
 
@@ -26,10 +26,7 @@ class HostFenceReport(NamedTuple):
 @use_case(f"{RULE}list")
 def show_host_fence(caller: Caller, host: str) -> HostFenceReport:
     """Return the fence of a host, by its name or uuid. Raises ``NotFound``."""
-    row = caller.fetch(hosts.fetch_host_row, host)
-    if row is None:
-        raise NotFound(f"There is no host {host[:80]!r} in this cloud. `openstack compute service list` shows them.",
-                       kind="host", key=host[:80])
+    row = find_named_host(caller, host)
     return HostFenceReport(row, caller.fetch(fencings.fetch_fencing_row, row.name),
                            caller.fetch(fencing_requests.fetch_fencing_request, row.name))
 

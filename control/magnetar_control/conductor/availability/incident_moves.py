@@ -62,14 +62,16 @@ class IncidentView(NamedTuple):
 def move_incident_servers(conductor: Conductor, incident: IncidentRow, *, is_fenced: bool) -> None:
     """Note the results of ended evacuations, begin further ones, and complete the incident when none is left.
     *is_fenced*: whether the host is still fenced; otherwise no further evacuation begins."""
-    _add_servers(conductor, _read_incident(conductor, incident))
-    _note_results(conductor, _read_incident(conductor, incident))
     view = _read_incident(conductor, incident)
+    for change in (_add_servers, _note_results):
+        if change(conductor, view):
+            view = _read_incident(conductor, incident)
     if is_fenced:
         _begin_evacuations(conductor, view)
     else:
         _give_up_waiting(conductor, view)
-    rows = _read_incident(conductor, incident).rows
+    with conductor.database.read() as connection:
+        rows = _fetch_servers(connection, incident)
     if any(row.state in (WAITING, MOVING) for row in rows):
         return
     counts = {name: sum(row.state == state for row in rows)
@@ -78,9 +80,13 @@ def move_incident_servers(conductor: Conductor, incident: IncidentRow, *, is_fen
                     f"were evacuated, {counts['failed']} could not be, and {counts['remaining']} remain.", **counts)
 
 
+def _fetch_servers(connection: Connection, incident: IncidentRow) -> Sequence[IncidentServer]:
+    return incidents.fetch_incident_servers(connection, [incident.id]).get(incident.id, [])
+
+
 def _read_incident(conductor: Conductor, incident: IncidentRow) -> IncidentView:
     with conductor.database.read() as connection:
-        rows = incidents.fetch_incident_servers(connection, [incident.id]).get(incident.id, [])
+        rows = _fetch_servers(connection, incident)
         requests = {row.server_id: row.request_id for row in rows if row.state == MOVING}
         # Before the servers: the server of an action that has ended is read as the action left it.
         action_states = instance_actions.fetch_action_states(connection, requests)
@@ -89,9 +95,9 @@ def _read_incident(conductor: Conductor, incident: IncidentRow) -> IncidentView:
         return IncidentView(incident, rows, here, away, action_states)
 
 
-def _add_servers(conductor: Conductor, view: IncidentView) -> None:
-    """Add servers on the host that the incident does not have yet, each with its policy. Log malformed policies once,
-    when they are read."""
+def _add_servers(conductor: Conductor, view: IncidentView) -> bool:
+    """Add servers on the host that the incident does not have yet, each with its policy; return whether there were any.
+    Log malformed policies once, when they are read."""
     known = {row.server_id for row in view.rows}
     new = []
     for server in view.here.values():
@@ -107,18 +113,21 @@ def _add_servers(conductor: Conductor, view: IncidentView) -> None:
     if new:
         with conductor.database.write() as connection:
             incidents.insert_incident_servers(connection, new)
+    return bool(new)
 
 
 # Results
 
 
-def _note_results(conductor: Conductor, view: IncidentView) -> None:
-    """Update the servers whose evacuations have ended, and those that others moved or deleted."""
+def _note_results(conductor: Conductor, view: IncidentView) -> bool:
+    """Update the servers whose evacuations have ended, and those that others moved or deleted; return whether there
+    were any."""
     changed = [(row, columns) for row in view.rows if (columns := _new_result(view, row))]
     if changed:
         with conductor.database.write() as connection:
             for row, columns in changed:
                 incidents.update_incident_server(connection, row, **columns)
+    return bool(changed)
 
 
 def _new_result(view: IncidentView, row: IncidentServer) -> dict[str, Any] | None:
@@ -133,9 +142,8 @@ def _new_result(view: IncidentView, row: IncidentServer) -> dict[str, Any] | Non
         return {"state": MOVED, "target": away.host, "message": None}
     if row.state != MOVING:
         return None
-    fault = server.fault if view.actions.get(row.server_id) == "failed" else None
-    text = str(fault.get("details") or fault["message"]) if fault else UNKNOWN
-    return _failed_attempt(row, text.strip().splitlines()[-1])
+    has_failed = view.actions.get(row.server_id) == "failed"
+    return _failed_attempt(row, server.fault_line(UNKNOWN) if has_failed else UNKNOWN)
 
 
 def _failed_attempt(row: IncidentServer, reason: str) -> dict[str, Any]:

@@ -31,7 +31,7 @@ from magnetar_control.store.hosts.incidents import (
     IncidentRow,
 )
 from magnetar_control.store.servers.servers import Moved
-from magnetar_core.errors import Conflict, MagnetarError
+from magnetar_core.errors import Conflict, MagnetarError, abbreviate_names
 
 from .incident_changes import change_incident, open_incident
 from .incident_moves import move_incident_servers
@@ -110,11 +110,10 @@ def _watch_quorum(conductor: Conductor, silence: CellSilence, incident: Incident
             change_incident(conductor, incident, RETURNED, "More than half of the hosts are heard again.")
     elif incident is None:
         names = sorted(silence.silent)
-        shown = ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
         open_incident(conductor, None, BLOCKED, f"{len(names)} of {silence.watched} hosts of cell "
-                      f"{conductor.cell.name} are silent ({shown}), so the fault may be the network of the conductors, "
-                      "and nothing is done. Check that network; if the hosts are dead, fence and evacuate them by "
-                      "hand.")
+                      f"{conductor.cell.name} are silent ({abbreviate_names(names)}), so the fault may be the network "
+                      "of the conductors, and nothing is done. Check that network; if the hosts are dead, fence and "
+                      "evacuate them by hand.")
 
 
 # Before the fence

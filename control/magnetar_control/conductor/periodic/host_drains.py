@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from sqlalchemy import Connection
 from sqlalchemy.exc import DBAPIError
 
-from magnetar_control.compute.drains.server_moves import COLD, LIVE, choose_move
+from magnetar_control.compute.drains.server_moves import CANCELLED, COLD, LIVE, UNEXPLAINED, choose_move
 from magnetar_control.conductor.worker.conductor import Conductor
 from magnetar_control.store.actions import instance_actions
 from magnetar_control.store.engine.database import utc_now
@@ -32,8 +32,6 @@ LOOK = 1.0
 CONFIRM = "confirmResize"
 DOWN = ("The agent of the host does not answer, so no server can be moved off it. Bring the host up; or, if it is off "
         "for sure, evacuate its servers.")
-CANCELLED = "Its migration was cancelled."
-UNKNOWN = "Its migration failed; its server actions tell more."
 
 
 class DrainView(NamedTuple):
@@ -130,10 +128,9 @@ def _result_of(view: DrainView, server: ServerRow) -> dict[str, Any]:
     """Return the columns of the result for a server whose move has ended."""
     if server.id not in view.here:
         return {"state": MOVED, "target": server.host, "message": None}
-    text, fault = CANCELLED, server.fault
-    if view.actions.get(server.id) == "failed":
-        text = str(fault.get("details") or fault["message"]) if fault else UNKNOWN
-    return {"state": STAYS, "target": None, "message": text.strip().splitlines()[-1]}
+    has_failed = view.actions.get(server.id) == "failed"
+    return {"state": STAYS, "target": None,
+            "message": server.fault_line(UNEXPLAINED) if has_failed else CANCELLED}
 
 
 def _begin_confirmation(conductor: Conductor, drain: DrainRow, result: DrainedServer, server: ServerRow) -> bool:

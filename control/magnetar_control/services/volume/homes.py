@@ -14,7 +14,6 @@ from typing import Any
 from sqlalchemy import Connection, RowMapping, select, update
 
 from magnetar_control.store.engine.database import Database, utc_now
-from magnetar_control.store.engine.tables import host_removals as removals
 from magnetar_control.store.hosts import host_removals
 from magnetar_core.document import Document
 from magnetar_core.errors import Conflict, MagnetarError, NotFound
@@ -23,7 +22,7 @@ from magnetar_core.flows import Sure, always_allowed
 from .access import INCOMPLETE, VolumeAccess, common_build_hosts, common_move_hosts, fetch_volume_access
 from .pools import UP, PoolOnHost, fetch_host_pools, find_pool_on_host
 from .reach import ABROAD, Reach
-from .removal_rows import RECORD, has_due_removal
+from .removal_rows import EXPORT, RECORD, has_due_removal
 from .tables import attachments, snapshots, volumes
 
 #: Seconds for a host to take over a volume.
@@ -143,7 +142,7 @@ class VolumeHomes:
             if row["host"] == host:
                 return True
             pool = next((pool for pool in _shared_pool(connection, row) if pool.host == host), None)
-            if pool is None or not _is_due(connection, host, id):
+            if pool is None or not has_due_removal(connection, host, id, (RECORD,)):
                 return False
             sure()
             _set_host(connection, row, pool)
@@ -151,11 +150,7 @@ class VolumeHomes:
 
     def _adopt(self, row: RowMapping, pool: PoolOnHost) -> None:
         want: Document = {"name": f"volume-{row['id']}", "size": row["size"], "pool": pool.name, "adopt": True,
-                          "multiattach": row["multiattach"]}
-        if row["encryption_key_id"]:
-            if self.reach.keys is None:
-                raise Conflict("There is no key manager here, so an encrypted volume cannot get another host.")
-            want.update(format="luks", key=self.reach.keys.create_key(row["encryption_key_id"], None))
+                          "multiattach": row["multiattach"], **self.reach.encryption_fields(row, "get another host")}
         with self.reach.client(pool.host) as client:
             client.ensure("volume", row["id"], want, timeout=LIMIT)
 
@@ -214,12 +209,6 @@ def _check_free(connection: Connection, row: RowMapping, server_id: str | None, 
                        "request later.")
 
 
-def _is_due(connection: Connection, host: str, id: str) -> bool:
-    """Return whether the host must forget the volume, and may have it still."""
-    return connection.execute(select(removals.c.due).where(
-        removals.c.host == host, removals.c.noun == RECORD, removals.c.key == id)).scalar() is True
-
-
 def _set_host(connection: Connection, row: RowMapping, pool: PoolOnHost) -> None:
     """Save the volume's new host. All other hosts that have, or may have, the volume must forget it."""
     id = row["id"]
@@ -230,6 +219,6 @@ def _set_host(connection: Connection, row: RowMapping, pool: PoolOnHost) -> None
     servers = connection.execute(select(attachments.c.server_id).where(
         attachments.c.volume_id == id, attachments.c.server_id.is_not(None))).scalars().all()
     for server in servers:
-        host_removals.remove_removal_row(connection, pool.host, "volume_export", f"{server}:{id}")
-        host_removals.insert_removal_row(connection, row["host"], "volume_export", f"{server}:{id}", due=True)
+        host_removals.remove_removal_row(connection, pool.host, EXPORT, f"{server}:{id}")
+        host_removals.insert_removal_row(connection, row["host"], EXPORT, f"{server}:{id}", due=True)
     host_removals.insert_removal_row(connection, row["host"], RECORD, id, due=True)

@@ -102,11 +102,8 @@ def _copy(reach: Reach, row: Row) -> None:
         want: Document = {
             "name": f"volume-{id}", "size": row["size"], "pool": migration["pool"], "multiattach": row["multiattach"],
             "remote_source": {"export": export["id"], "peer": export["origin"]["peer"], "bootable": row["bootable"],
-                              "address": source.link_address(), "size": export["origin"]["size"]}}
-        if row["encryption_key_id"]:
-            if reach.keys is None:
-                raise Conflict("There is no key manager here, so an encrypted volume cannot migrate.")
-            want.update(format="luks", key=reach.keys.create_key(row["encryption_key_id"], None))
+                              "address": source.link_address(), "size": export["origin"]["size"]},
+            **reach.encryption_fields(row, "migrate")}
         try:
             target.client.ensure(VOLUME, id, want, timeout=LIMIT)
         except HypervisorError as error:

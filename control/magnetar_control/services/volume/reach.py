@@ -10,7 +10,8 @@ from typing import Any
 
 from magnetar_control.agents import PATIENCE, AgentClient, Agents
 from magnetar_control.services import Images, KeyManager
-from magnetar_core.errors import HypervisorDown, TimedOut, Unavailable, Unreachable
+from magnetar_core.document import Document
+from magnetar_core.errors import Conflict, HypervisorDown, TimedOut, Unavailable, Unreachable
 
 from .pools import UP, PoolOnHost
 
@@ -39,6 +40,15 @@ class Reach:
             if host["name"] == name:
                 return self.agents.client(host["endpoint"], None if host["up"] else PATIENCE)
         raise Unreachable(f"There is no host {name!r} in this cloud now.")
+
+    def encryption_fields(self, row: Mapping[Any, Any], verb: str) -> Document:
+        """Return the fields with the key of the volume *row* for an agent's request; none for a volume without
+        encryption. Raises ``Conflict`` without a key manager; *verb*: what the volume cannot do, for the message."""
+        if not row["encryption_key_id"]:
+            return {}
+        if self.keys is None:
+            raise Conflict(f"There is no key manager here, so an encrypted volume cannot {verb}.")
+        return {"format": "luks", "key": self.keys.create_key(row["encryption_key_id"], None)}
 
     def roomiest(self, pool: str, fits: Callable[[str], bool] | None = None) -> str | None:
         """Return the host that is up and has the most room in its *pool*, among the hosts that *fits* accepts; ``None``

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from sqlalchemy import Connection, select
 
 from magnetar_control.store.engine.tables import host_removals as removals
@@ -12,9 +14,10 @@ from magnetar_control.store.engine.tables import host_removals as removals
 VOLUME, EXPORT, RECORD = "volume", "volume_export", "volume_record"
 
 
-def has_due_removal(connection: Connection, host: str, volume_id: str) -> bool:
-    """Return whether *host* must still remove the volume, or its record of it. It would do so even if the volume came
-    to it again."""
+def has_due_removal(connection: Connection, host: str, volume_id: str,
+                    nouns: Collection[str] = (VOLUME, RECORD)) -> bool:
+    """Return whether *host* must still remove the volume, or its record of it (one of *nouns*). It would do so even if
+    the volume came to it again."""
     return connection.execute(select(removals.c.key).where(
-        removals.c.host == host, removals.c.noun.in_((VOLUME, RECORD)), removals.c.key == volume_id, removals.c.due)
+        removals.c.host == host, removals.c.noun.in_(nouns), removals.c.key == volume_id, removals.c.due)
         .limit(1)).first() is not None

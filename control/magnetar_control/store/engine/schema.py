@@ -50,12 +50,11 @@ def upgrade_schema(database: Database, metadata: MetaData) -> bool:
     Many processes may call this at the same time, and repeatedly. Raises ``SchemaMismatch`` for a database that this
     release can neither use nor upgrade, and leaves it as it was.
     """
-    kind = database_kind(metadata)
     with database.read() as connection:
-        present = fetch_schema_version(connection, kind)
-        if present is not None and not can_upgrade(kind, present):
-            refuse_mismatch(read_schema_state(connection, database.name, metadata))
-            return False
+        state = read_schema_state(connection, database.name, metadata)
+    if state.version is not None and not state.is_older:
+        refuse_mismatch(state)
+        return False
     # Waiting for another upgrade and changing a large table take time.
     with statement_timeout(math.inf), database.write() as connection:  # on SQLite this waits for other writers
         if database.kind == "postgresql":
@@ -70,18 +69,17 @@ def upgrade_schema(database: Database, metadata: MetaData) -> bool:
         else:
             run_schema_migrations(connection, metadata)
             refuse_mismatch(read_schema_state(connection, database.name, metadata))
-        log.info("database %s: tables of %s went from version %s to %s", database.name, kind, state.version,
-                 state.newest)
+        log.info("database %s: tables of %s went from version %s to %s", database.name, state.kind,
+                 state.version, state.newest)
     return True
 
 
 def read_schema_state(connection: Connection, name: str, metadata: MetaData) -> SchemaState:
     """Return which tables of *metadata* the database *name* has, and their version. Two queries."""
     kind = database_kind(metadata)
-    version = fetch_schema_version(connection, kind)
+    version, known = fetch_schema_version(connection, kind), schema_versions(kind)
     present, lacking = missing_names(connection, metadata)
-    return SchemaState(name, kind, version, latest_schema_version(kind), version in schema_versions(kind), present,
-                       lacking)
+    return SchemaState(name, kind, version, max(known), version in known, present, lacking)
 
 
 def create_tables(connection: Connection, metadata: MetaData) -> None:
@@ -144,11 +142,6 @@ def schema_versions(kind: str) -> set[str]:
 def latest_schema_version(kind: str) -> str:
     """Return the schema version that this release needs in a database of this *kind*."""
     return max(schema_versions(kind))
-
-
-def can_upgrade(kind: str, version: str) -> bool:
-    """Return whether migrations of this release upgrade a database of this *version*."""
-    return version in schema_versions(kind) - {latest_schema_version(kind)}
 
 
 def version_table(kind: str) -> str:

@@ -8,7 +8,7 @@ from typing import Any
 
 from sqlalchemy import Connection, MetaData, text
 
-from magnetar_core.errors import MagnetarError
+from magnetar_core.errors import MagnetarError, abbreviate_names
 
 #: Returns (table, column) of all tables of a database.
 COLUMNS = {
@@ -19,8 +19,6 @@ COLUMNS = {
                   "WHERE class.relnamespace = current_schema()::regnamespace AND class.relkind IN ('r', 'p') "
                   "AND attribute.attnum > 0 AND NOT attribute.attisdropped",
 }
-#: The most names in a message.
-NAMED = 5
 RESTORE = ("Restore a backup of the release that made it, or use an empty database; docs/howto/"
            "back-up-and-restore-a-cloud.md says how.")
 
@@ -67,7 +65,7 @@ class SchemaState:
         if self.is_empty or self.is_older:
             return ""
         name = f"The database {self.database}"
-        lacks = f"lacks {_enumerate(self.lacking)}"
+        lacks = f"lacks {abbreviate_names(self.lacking)}"
         if self.version is None:
             return (f"{name} has tables of the {self.kind} database but no version of them: an upgrade was not "
                     f"completed, or it was copied while it changed. {RESTORE}")
@@ -81,11 +79,6 @@ class SchemaState:
             return (f"{name} says that its tables have version {self.version}, but {lacks}: a version before the "
                     f"release made it, or it was changed by hand. {RESTORE}")
         return ""
-
-
-def _enumerate(names: tuple[str, ...]) -> str:
-    more = len(names) - NAMED
-    return ", ".join(names[:NAMED]) + (f" and {more} more" if more > 0 else "")
 
 
 def missing_names(connection: Connection, metadata: MetaData) -> tuple[int, tuple[str, ...]]:

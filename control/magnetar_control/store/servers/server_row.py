@@ -86,6 +86,12 @@ class ServerRow(StoredRow):
     trusted_certs = DocumentColumn[Sequence[str] | None]()
     fault = DocumentColumn[FaultOfServer | None]()
 
+    def fault_line(self, default: str) -> str:
+        """Return the last line of the server's fault, its most specific part; *default* without one."""
+        fault = self.fault
+        text = str(fault.get("details") or fault["message"]).strip() if fault else ""
+        return text.splitlines()[-1] if text else default
+
     @classmethod
     def of_values(cls, values: Mapping[Any, Any]) -> Self:
         """Return the row of a server that is not in a table; columns without a value have their defaults."""
