@@ -58,7 +58,7 @@ def run_command(*arguments: object, folder: Path = ROOT, **more: str) -> bool:
 
 def run_tests(stage: str, at_once: int, marks: str, *words: str) -> bool:
     """Run the tests with these *marks*, *at_once* at a time, and return whether they pass. A file named after the stage
-    stores their durations. Tests with real clocks that fail beside others are run once more, alone.
+    stores their durations. Tests that fail beside others are run once more, alone.
     """
     file, cache = DURATIONS / f"{stage}.txt", machine.CACHE / f"pytest-{stage}"
     folders = WITH_GUESTS if stage == "lab" else ("tests",)
@@ -66,7 +66,7 @@ def run_tests(stage: str, at_once: int, marks: str, *words: str) -> bool:
     with contextlib.nullcontext(((), {})) if stage in GUESTS else temporary_files() as (first, more):
         passed = run_command(*first, *PYTEST, at_once, "-o", f"cache_dir={cache}", "-m", marks, f"--stage={stage}",
                              *words, *folders, MAGNETAR_DURATIONS=str(file), **more)
-        return passed or (stage in LONG and run_failed_alone(cache, *first, **more))
+        return passed or run_failed_alone(cache, *first, **more)
 
 
 def run_failed_alone(cache: Path, *first: str, **more: str) -> bool:

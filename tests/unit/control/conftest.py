@@ -6,11 +6,13 @@ copy in turn, emptied in between: to make one takes PostgreSQL a fifth of a seco
 """
 
 import itertools
+import secrets
 import shutil
 
 import psycopg
 import pytest
 
+from magnetar_control.services.network.subnets import ipam
 from magnetar_control.store.engine.database import Database
 from magnetar_control.store.engine.schema import create_tables
 from magnetar_control.store.engine.tables import API, CELL
@@ -25,6 +27,12 @@ def pytest_collection_modifyitems(items):
     for item in items:
         if is_slow(item.path):
             item.add_marker(pytest.mark.slow)
+
+
+@pytest.fixture(autouse=True)
+def random_addresses_are_high(monkeypatch):
+    """Draw random addresses from the upper half of an allocation pool: tests name addresses of the lower one."""
+    monkeypatch.setattr(ipam, "draw_offset", lambda size: size - 1 - secrets.randbelow((size + 1) // 2))
 
 
 def tables(database):

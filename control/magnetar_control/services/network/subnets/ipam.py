@@ -119,12 +119,17 @@ def _give_any_address(connection: Connection, port_id: str, subnet: RowMapping) 
              for pool in subnet["allocation_pools"]]
     for _try in range(TRIES if pools else 0):
         ((first, size),) = _RANDOM.choices(pools, [size for _first, size in pools])
-        if _note_address(connection, port_id, subnet, str(read(first + secrets.randbelow(size)))):
+        if _note_address(connection, port_id, subnet, str(read(first + draw_offset(size)))):
             return True
     while (free := _first_free(connection, subnet, pools)) is not None:
         if _note_address(connection, port_id, subnet, str(read(free))):
             return True
     return False
+
+
+def draw_offset(size: int) -> int:
+    """Draw the place of an address in an allocation pool of *size* addresses: 0 to *size* - 1, each as likely."""
+    return secrets.randbelow(size)
 
 
 def _note_address(connection: Connection, port_id: str, subnet: RowMapping, address: str) -> bool:
