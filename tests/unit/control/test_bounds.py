@@ -10,6 +10,8 @@ import sys
 import threading
 from types import SimpleNamespace
 
+import pytest
+
 from magnetar_control import agents, delivery
 from magnetar_control.conductor.hosts.host_watch import HostWatch
 from magnetar_control.scheduler.hosts import HostStates
@@ -95,9 +97,10 @@ def test_watches_of_hosts_that_are_gone(monkeypatch):
     assert conductor.delivery.known == {("image", "kvm9", "i")}
 
 
-def test_psycopg_is_loaded_for_postgresql_alone():
-    """It takes 10 MiB, and a tenth of a second."""
-    subprocess.run([sys.executable, "-c", "import sys, magnetar_control.serve; assert 'psycopg' not in sys.modules"],
+@pytest.mark.parametrize("package", ["psycopg", "cryptography"])
+def test_packages_that_few_processes_use_are_loaded_on_use(package):
+    """Each takes 10 MiB, and a tenth of a second."""
+    subprocess.run([sys.executable, "-c", f"import sys, magnetar_control.serve; assert {package!r} not in sys.modules"],
                    check=True)
 
 

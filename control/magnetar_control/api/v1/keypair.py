@@ -41,7 +41,7 @@ class CloudKeypairs(CloudDriver):
     def complete(self, caller: Caller, want: Document, have: Document | None) -> Document:
         """Return *want*. Raises ``InvalidField`` for an invalid public key, before anything is changed."""
         if have is None or want["public_key"] != have["public_key"]:
-            keypairs.public_key_fingerprint("ssh", want["public_key"])
+            keypairs.check_public_key("ssh", want["public_key"])
         return want
 
     def make(self, caller: Caller, want: Document, operation: Operation) -> None:

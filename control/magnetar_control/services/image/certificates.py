@@ -10,8 +10,15 @@ from datetime import datetime
 
 from cryptography import x509
 from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import dsa, ec, padding, rsa
+from cryptography.hazmat.primitives.asymmetric.utils import Prehashed
 
 from magnetar_core.errors import ImageRefused
+
+#: Values of img_signature_hash_method.
+HASHES: Mapping[str, hashes.HashAlgorithm] = {
+    "SHA-224": hashes.SHA224(), "SHA-256": hashes.SHA256(), "SHA-384": hashes.SHA384(), "SHA-512": hashes.SHA512()}
 
 
 def load_certificate(data: bytes, id: str) -> x509.Certificate:
@@ -92,3 +99,26 @@ def _signed(certificate: x509.Certificate, signer: x509.Certificate) -> bool:
     except (ValueError, TypeError, InvalidSignature, UnsupportedAlgorithm):
         return False
     return True
+
+
+def signature_problem(certificate: x509.Certificate, id: str, key_type: str, method: str, value: bytes,
+                      digest: bytes) -> str | None:
+    """Return why the signature *value* was not made of *digest* with the key of *certificate*, whose id is *id*;
+    ``None`` if it was. *key_type*, *method*: as in the image's properties."""
+    hash_method = HASHES[method]
+    hashed = Prehashed(hash_method)
+    try:
+        key = certificate.public_key()
+        if key_type == "RSA-PSS" and isinstance(key, rsa.RSAPublicKey):
+            key.verify(value, digest, padding.PSS(padding.MGF1(hash_method), padding.PSS.AUTO), hashed)
+        elif key_type == "DSA" and isinstance(key, dsa.DSAPublicKey):
+            key.verify(value, digest, hashed)
+        elif isinstance(key, ec.EllipticCurvePublicKey) and key_type == f"ECC_{key.curve.name.upper()}":
+            key.verify(value, digest, ec.ECDSA(hashed))
+        else:
+            return f"img_signature_key_type is {key_type}, and the key of certificate {id} is of another type"
+    except InvalidSignature:
+        return f"the content is not what was signed, or not with the key of certificate {id}"
+    except (ValueError, UnsupportedAlgorithm) as error:
+        return f"its signature cannot be looked at ({error})"
+    return None

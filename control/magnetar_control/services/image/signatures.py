@@ -12,25 +12,22 @@ import re
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 from weakref import WeakValueDictionary
-
-from cryptography import x509
-from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
-from cryptography.hazmat.primitives import hashes
-from cryptography.hazmat.primitives.asymmetric import dsa, ec, padding, rsa
-from cryptography.hazmat.primitives.asymmetric.utils import Prehashed
 
 from magnetar_control.services import Context, Images, KeyManager
 from magnetar_core.document import Document
 from magnetar_core.errors import ImageRefused, NotFound
 
-from . import certificates
 from .fields import SIGNATURE
 
+if TYPE_CHECKING:
+    from cryptography.x509 import Certificate
+
+# Functions import the module certificates where they use it: it loads 10 MiB of libraries that few clouds need.
+
 #: Values of img_signature_hash_method.
-METHODS: Mapping[str, hashes.HashAlgorithm] = {
-    "SHA-224": hashes.SHA224(), "SHA-256": hashes.SHA256(), "SHA-384": hashes.SHA384(), "SHA-512": hashes.SHA512()}
+METHODS = ("SHA-224", "SHA-256", "SHA-384", "SHA-512")
 #: Values of img_signature_key_type.
 KEY_TYPES = ("RSA-PSS", "DSA", "ECC_SECP521R1", "ECC_SECP384R1")
 #: Key types that only Glance supports: OpenSSL 4, which cryptography uses, no longer supports curves over binary
@@ -49,29 +46,14 @@ class Signature(NamedTuple):
     key_type: str
     certificate: str
 
-    def check(self, certificate: x509.Certificate, digest: bytes) -> None:
+    def check(self, certificate: Certificate, digest: bytes) -> None:
         """Raise ``ImageRefused`` unless the signature of the content's *digest* was made with the key of
         *certificate*."""
-        method = METHODS[self.method]
-        hashed = Prehashed(method)
-        try:
-            key = certificate.public_key()
-            if self.key_type == "RSA-PSS" and isinstance(key, rsa.RSAPublicKey):
-                key.verify(self.value, digest, padding.PSS(padding.MGF1(method), padding.PSS.AUTO), hashed)
-            elif self.key_type == "DSA" and isinstance(key, dsa.DSAPublicKey):
-                key.verify(self.value, digest, hashed)
-            elif isinstance(key, ec.EllipticCurvePublicKey) and self.key_type == f"ECC_{key.curve.name.upper()}":
-                key.verify(self.value, digest, ec.ECDSA(hashed))
-            else:
-                raise signature_refusal(self.image,
-                                        f"img_signature_key_type is {self.key_type}, and the key of certificate "
-                                          f"{self.certificate} is of another type")
-        except InvalidSignature:
-            raise signature_refusal(self.image,
-                                    f"the content is not what was signed, or not with the key of certificate "
-                                      f"{self.certificate}") from None
-        except (ValueError, UnsupportedAlgorithm) as error:
-            raise signature_refusal(self.image, f"its signature cannot be looked at ({error})") from None
+        from . import certificates
+
+        if why := certificates.signature_problem(certificate, self.certificate, self.key_type, self.method, self.value,
+                                                 digest):
+            raise signature_refusal(self.image, why)
 
 
 def signature_refusal(image: str, why: str) -> ImageRefused:
@@ -102,8 +84,10 @@ def signature_of(image: Mapping[str, Any]) -> Signature:
         raise signature_refusal(id, "its img_signature is not base64") from None
 
 
-def certificate_of(keys: KeyManager, context: Context, id: str, image: str) -> x509.Certificate:
+def certificate_of(keys: KeyManager, context: Context, id: str, image: str) -> Certificate:
     """Return the certificate *id* from the key manager, for *image*. Raises ``ImageRefused``."""
+    from . import certificates
+
     try:
         return certificates.load_certificate(keys.certificate(context, id), id)
     except NotFound as error:
@@ -115,6 +99,8 @@ class SignedUpload:
     ``ImageRefused`` for a signature that cannot be valid."""
 
     def __init__(self, image: Document, keys: KeyManager, context: Context) -> None:
+        from . import certificates
+
         self.signature = signature_of(image)
         self.certificate = certificate_of(keys, context, self.signature.certificate, self.signature.image)
         if why := certificates.validity_problem(self.certificate, datetime.now(UTC)):
@@ -160,6 +146,8 @@ class Signatures:
         """
         if not trusted and not self.verify:
             return None
+        from . import certificates
+
         image = self.images.show(context, id)
         if image is None:
             raise signature_refusal(id, "it was removed meanwhile")
@@ -173,8 +161,10 @@ class Signatures:
         signature.check(certificate, digest)
         return checksum
 
-    def _check_trusted(self, context: Context, signature: Signature, certificate: x509.Certificate,
+    def _check_trusted(self, context: Context, signature: Signature, certificate: Certificate,
                        trusted: Sequence[str]) -> None:
+        from . import certificates
+
         trusted_certificates = {trusted_id: certificate_of(self.keys, context, trusted_id, signature.image)
                                 for trusted_id in trusted}
         certificates.check_chain(certificate, signature.certificate, trusted_certificates, datetime.now(UTC))
