@@ -51,13 +51,13 @@ PATIENCE = 5.0
 
 
 def user_message(error: MagnetarError) -> str:
-    """Return the message for users about *error*, a failed call of an agent. It does not name the host."""
+    """Return the message for users about *error*, a failed call of an agent. The message does not name the host."""
     return PLAIN.get(error.code, error.message)
 
 
 class AgentClient(Client):
-    """A client of an agent that sends the id of the API request that it works for. *context*: a function that returns
-    the TLS context."""
+    """A client of one agent. Its calls carry the id of the API request for which they are made. *context*: a function
+    that returns the TLS context."""
 
     def __init__(self, endpoint: str, *, context: Callable[[], ssl.SSLContext], **more: Any) -> None:
         super().__init__(endpoint, **more)
@@ -92,7 +92,8 @@ class AgentClient(Client):
         return "\r\n".join([*lines, "", ""]).encode()
 
     def answer_document(self, status: int, content: bytes) -> Document:
-        """Return the decoded document of an agent's answer. Raises the error that the answer contains."""
+        """Return the decoded document of an agent's HTTP answer with *status* and *content*. Raises the error that the
+        answer reports."""
         return self._answer(status, content)
 
     def connection_error(self, error: Exception, connected: bool) -> MagnetarError:
@@ -100,7 +101,7 @@ class AgentClient(Client):
         return self._unreachable(error, connected)
 
     def diagnostics(self, server_id: str) -> dict[str, Any]:
-        """Return usage figures of a server since its guest was started."""
+        """Return the agent's document of the usage of a server's guest since the guest was started."""
         return self._call("GET", f"/v1/server/{server_id}/diagnostics")
 
     def load(self, patience: float) -> dict[str, Any]:
@@ -109,7 +110,9 @@ class AgentClient(Client):
         return self._call("GET", "/v1/host/load", deadline=time.monotonic() + patience)
 
     def pool_content(self, pool: str) -> list[dict[str, Any]]:
-        """Return the content of a pool: {name, size, format, volume, reason}."""
+        """Return the files or images in the storage pool *pool* of the host, each as {name, size, format, volume,
+        reason}. *size*: in GiB. *volume*: the uuid of the volume with this content, ``None`` for none. *reason*: why
+        the content cannot be managed as a new volume; ``None`` if it can."""
         content: list[dict[str, Any]] = self._call("GET", "/v1/host/content", {"pool": pool})["content"]
         return content
 
@@ -118,15 +121,15 @@ class AgentClient(Client):
         return self._call("GET", "/v1/host/uptime", deadline=time.monotonic() + patience)
 
     def reaches(self, address: str, port: int) -> bool | None:
-        """Return whether this agent's host reaches another host at a TCP port: that one accepts or refuses a
-        connection. ``None`` if it cannot tell."""
+        """Return whether this agent's host can connect to the TCP *port* at *address*, an address of another host; a
+        refused connection counts as reached. Return ``None`` if the agent cannot tell."""
         query = {"address": address, "port": port}
         answer = self._call("GET", "/v1/host/reach", query, deadline=time.monotonic() + PATIENCE)["reached"]
         return None if answer is None else bool(answer)
 
 
 class Agents:
-    """A pool of clients by endpoint, such as ``unix:/run/magnetar/agent.sock`` or ``https://kvm1:6553``."""
+    """A pool of agent clients by endpoint, such as ``unix:/run/magnetar/agent.sock`` or ``https://kvm1:6553``."""
 
     def __init__(self, ca_cert: Path | None = None, client_cert: Path | None = None, client_key: Path | None = None,
                  timeout: float = 600.0) -> None:

@@ -56,8 +56,8 @@ def run_backup_import(options: argparse.Namespace) -> int:
 
 
 def read_backup_catalogues(directory: Path) -> tuple[list[Document], list[str]]:
-    """Return the records of the backups in *directory*, and the reasons why others cannot be imported. Raises
-    ``InvalidSettings`` if there is no such directory."""
+    """Return the records of the backups in *directory*, and a text for each backup that cannot be imported, with the
+    reason. Raises ``InvalidSettings`` if there is no such directory."""
     from magnetar_control.services.volume.backups import catalogue_record
 
     if not directory.is_dir():

@@ -54,7 +54,8 @@ def run_balance(options: argparse.Namespace) -> int:
 
 
 def _print_report(report: BalanceReport) -> None:
-    """Print the loads of a cell's hosts and the proposed moves as tables, and why hosts or servers stay to stderr."""
+    """Print two tables: the loads of a cell's hosts, and the proposed moves. Print to stderr which hosts were left out
+    and which servers are not moved, with the reasons."""
     plan = report.plan
     _print_table(["host", "CPU", "memory", "after the moves"], [
         [host.name, f"{host.cpu_load:.0%}", f"{host.memory_load:.0%}",
@@ -74,7 +75,7 @@ def _print_report(report: BalanceReport) -> None:
 
 
 def _print_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """Print aligned columns; nothing without rows."""
+    """Print *rows* as aligned columns below the heading *head*; print nothing if there are no rows."""
     if not rows:
         return
     widths = [max(map(len, column)) for column in zip(head, *rows, strict=True)]

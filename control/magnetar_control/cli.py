@@ -126,8 +126,8 @@ def _add_command(commands: Commands, name: str, run: Command, text: str, example
 
 
 def _add_group(commands: Commands, name: str, text: str) -> Commands:
-    """Return the commands of the group *name*, to which more can be added. Create the group unless the agent's command
-    line has it already."""
+    """Return the subparsers of the command group *name*, so that a caller can add commands to it. Create the group,
+    with the help *text*, unless the agent's command line has it already."""
     if name in commands.choices:
         return next(action for action in commands.choices[name]._actions  # noqa: SLF001 - argparse has no public list
                     if isinstance(action, argparse._SubParsersAction))  # noqa: SLF001
@@ -184,8 +184,8 @@ def _serving_settings(options: argparse.Namespace) -> Settings:
 
 
 def _end_process(with_conductor: bool) -> int:
-    """Return the exit status of a service that has ended. If threads of a conductor still run, exit immediately: their
-    work was given back to the queue, and another conductor may do it."""
+    """Return the exit status of a service that has ended. If threads of a conductor (*with_conductor*) still run, exit
+    the process immediately: their work is back in the queue, where another conductor can take it."""
     threads = [thread for thread in threading.enumerate() if thread is not threading.main_thread()
                and not thread.daemon]
     if with_conductor and threads:

@@ -45,9 +45,9 @@ class Delivery:
         """Deliver an image to the host, with the kernel and ramdisk that it names. Servers that need the same image
         wait for one transfer.
 
-        *checksum*: of the content whose signature was verified; the agent is then asked whether it has that content,
-        and accepts no other. *checksum_of*: returns the checksum of a kernel or ramdisk. Raises ``InvalidRequest`` for
-        a kernel or ramdisk that ``check_parts`` refuses.
+        *context*: the caller whose access to the image is checked. *checksum*: the checksum of content whose signature
+        was verified; the agent then accepts only this content. *checksum_of*: a function that returns the checksum of a
+        kernel or ramdisk by its uuid. Raises ``InvalidRequest`` for a kernel or ramdisk that ``check_parts`` refuses.
         """
         key = ("image", host, id)
         if key in self.known and not checksum:
@@ -70,8 +70,9 @@ class Delivery:
 
     def _bring(self, client: Client, host: str, id: str, image: tuple[Document | None, str],
                checksum: str | None, boot: Mapping[str, str] = MappingProxyType({})) -> None:
-        """Deliver one image to the host. *image*: a result of ``show_with_location``. *checksum*: as for ``image``.
-        *boot*: the image's kernel, ramdisk and cmdline."""
+        """Deliver the image *id*, without its kernel and ramdisk, to the host. *image*: its document (``None``:
+        deleted) and the rbd URL of its content, or "". *checksum*: as for ``image``. *boot*: the kernel, ramdisk and
+        cmdline to record."""
         key = ("image", host, id)
         with self._lock_of("part", host, id):
             if key in self.known and not checksum:
@@ -90,16 +91,17 @@ class Delivery:
             self.remember(key)
 
     def remember(self, key: tuple[str, str, str]) -> None:
-        """Remember a delivery, so that the image is not brought again. *key*: ("image", host, uuid) or similar."""
+        """Remember that an image was delivered, so that it is not sent again. *key*: ("image", host, uuid of the
+        image)."""
         if len(self.known) >= REMEMBERED:
             self.known = set()
         self.known.add(key)
 
 
 def _agent_document(id: str, image: Document, checksum: str | None = None) -> Document:
-    """Return *image* in the agent's form, with the properties that agents act on; without properties if the image was
-    deleted. ``instance_uuid``: the server that a snapshot was made from; its files are already on the disk and not
-    injected again. *checksum*: of the content; by default the image service's checksum."""
+    """Return the agent's document for *image*, with the properties that agents act on; without properties if the image
+    was deleted. The property ``instance_uuid`` is kept: it tells the agent that the image is a snapshot of that server,
+    whose injected files the disk already has. *checksum*: of the content; by default the image service's checksum."""
     properties = {name: value for name, value in IMAGE_PROPERTIES.acted_on(
         image.get("properties") or {}, AGENT).items() if not name.startswith("trait:")}  # traits are for the scheduler
     if CONFIG_DRIVE in properties and any(IMAGE_PROPERTIES.malformed({CONFIG_DRIVE: properties[CONFIG_DRIVE]})):

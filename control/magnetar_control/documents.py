@@ -76,9 +76,9 @@ class AddressOfNic(TypedDict):
 class ServerNic(TypedDict):
     """A NIC of a server, made from its port. ``created``: the port was created for the server, and is deleted with it.
 
-    ``on_host``: the NIC in the agent's form. ``told``: facts for the guest. ``resources``: the claimed bandwidth, by
-    resource class; ``devices``: the number of claimed PCI devices, by name. ``network_affinity``: the physical network
-    whose NUMA cells the guest should be near.
+    ``on_host``: the NIC in the agent's form. ``told``: what the guest's metadata says about the NIC. ``resources``: the
+    claimed bandwidth, by resource class; ``devices``: the number of claimed PCI devices, by name. ``network_affinity``:
+    the physical network whose NUMA cells the guest should be near.
     """
 
     port_id: ReadOnly[str]
@@ -132,8 +132,8 @@ class NewVolume(TypedDict):
 
 
 class VolumeOfServer(TypedDict):
-    """A volume that a server has, or is being given. ``device``: its path in the guest once it is known. ``swap``: the
-    volume that replaces it."""
+    """A volume that is attached to a server, or being attached. ``device``: its path in the guest once it is known.
+    ``swap``: the volume that is about to replace it."""
 
     volume_id: ReadOnly[str]
     attachment_id: ReadOnly[str]
@@ -147,13 +147,14 @@ class VolumeOfServer(TypedDict):
 
 
 def attachment_ids(attachment: VolumeOfServer) -> list[str]:
-    """Return the id of the attachment and, if another attachment is about to replace it, that one's id."""
+    """Return the id of the volume attachment and, if a swap of the volume is in progress, the id of the new attachment.
+    """
     attachments: tuple[Mapping[str, Any], ...] = (attachment, attachment.get("swap") or {})
     return [id for id in (each.get("attachment_id") for each in attachments) if id]
 
 
 class ShareOfServer(TypedDict):
-    """A share that a server has, or is being given. ``share``: its name on hosts."""
+    """A share that is attached to a server, or being attached. ``share``: its name on hosts."""
 
     uuid: ReadOnly[str]
     share_id: ReadOnly[str]
@@ -164,9 +165,10 @@ class ShareOfServer(TypedDict):
 
 
 class ServerRequest(TypedDict, total=False):
-    """The original request of a server, for later steps. ``off``: the server is not started. ``past_filters``: the host
-    was chosen as ZONE:HOST. ``roles``: the roles of the user. ``tpm_secret_drawn``: the owner of the TPM secret that
-    was created (``user`` or ``deployment``)."""
+    """The request that created a server, as far as later steps need it. ``off``: the server is not started.
+    ``past_filters``: the request named the host as ZONE:HOST, which bypasses the scheduler's filters. ``roles``: the
+    roles of the user. ``tpm_secret_drawn``: the owner of the TPM secret that was created (``user`` or ``deployment``).
+    """
 
     networks: ReadOnly[Sequence[PortRequest]]
     blocks: ReadOnly[Sequence[BlockDevice]]

@@ -22,7 +22,8 @@ _WHERE = "Run it where the conductor of the host's cell runs, with its settings 
 
 
 def add_fence_commands(command: Any, actions: Any) -> None:
-    """Add fencing to *actions*, those of the group ``host``. *command*: the function of ``cli`` that adds an action."""
+    """Add the commands ``fence``, ``unfence`` and ``fence-status`` to *actions*, the subparsers of the group ``host``.
+    *command*: the function of ``cli`` that adds a command."""
     fence = command(actions, "fence", run_fence, "Switch a host off by its fence agent, confirm that, and keep the "
                     f"host disabled and down. Status 1 if the host is not off for certain. {_WHERE}",
                     "magnetar host fence kvm1\n  magnetar host fence kvm1 --confirmed")
@@ -53,7 +54,8 @@ def _host_fencing(options: argparse.Namespace) -> Iterator[HostFencing]:
 
 
 def _operator() -> str:
-    """Return who runs the command, for the row of the fencing."""
+    """Return the system user who runs the command, as USER@MACHINE, to record with the fencing. Under sudo, the user
+    who called sudo."""
     try:
         user = os.environ.get("SUDO_USER") or getpass.getuser()
     except (KeyError, OSError):  # the user has no name here

@@ -104,7 +104,8 @@ class Health:
 
 
 def _cell_health(cell: CellMapping, rows: Sequence[HealthHost], answer: CellAnswer | None) -> CellHealth:
-    """Return the health of a cell. A cell that does not answer is down; cell0 has no hosts."""
+    """Return the health of *cell*. *rows*: the hosts of all cells. *answer*: what the cell's database has answered;
+    ``None`` if it does not answer, which makes the cell down. cell0 has no hosts."""
     queue, living, hosts_up, incidents_by_state = answer or ((), 0, set(), {})
     health = CellHealth(cell.name, answer is not None, living)
     health.queue.update((state, number) for state, number, _since in queue)

@@ -22,7 +22,8 @@ POLL = 1.0
 
 
 def add_host_commands(command: Any, actions: Any) -> None:
-    """Add drains to *actions*, those of the group ``host``. *command*: the function of ``cli`` that adds an action."""
+    """Add the commands ``drain``, ``undrain`` and ``drains`` to *actions*, the subparsers of the group ``host``.
+    *command*: the function of ``cli`` that adds a command."""
     drain = command(actions, "drain", run_host_drain,
                     "Disable the compute service of a host of the cloud, and move its servers to other hosts: running "
                     "ones live, others cold. The conductors do the work, also after this command has ended. Asked "
@@ -61,8 +62,8 @@ def run_host_drain(options: argparse.Namespace) -> int:
 
 
 def _wait_for_drain(caller: Caller, report: DrainReport, timeout: float | None) -> DrainReport:
-    """Return the report of the drain when nothing is left to do; print its progress to stderr meanwhile. Raises
-    ``TimedOut``, ``Conflict``."""
+    """Wait until the drain is complete, print its progress to stderr meanwhile, and return its last report. *report*:
+    the report at the beginning. *timeout*: seconds; ``None``: no limit. Raises ``TimedOut``, ``Conflict``."""
     from magnetar_control.compute.drains import drains
 
     host, begun = report.host.name, report.drain.round if report.drain else 0

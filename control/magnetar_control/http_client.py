@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Connections to the operator's services, which may hang, lie or redirect. They use the standard library's HTTP, as
-``identity.keystone`` does; redirects are not followed."""
+"""Connections to services that the operator runs. They have time limits, because such a service may hang, and they do
+not follow redirects. They use the standard library's HTTP, as ``identity.keystone`` does."""
 
 from __future__ import annotations
 

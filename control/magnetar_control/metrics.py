@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Metrics for Prometheus: requests, ended actions, queues, hosts, claims, room to fail."""
+"""Metrics for Prometheus: requests, ended actions, queues, hosts, claims, and capacity for the servers of a failed
+host."""
 
 from __future__ import annotations
 
@@ -83,7 +84,7 @@ class Metrics:
         self.actions.labels(action, result).inc()
 
     def set_room(self, cell: str, reports: Sequence[RoomReport]) -> None:
-        """Save the *reports* on the room of a *cell* (``conductor.periodic.room_check``) for the next scrapes."""
+        """Save the capacity *reports* of a *cell* (``conductor.periodic.room_check``) for the next scrapes."""
         self._room = monotonic(), cell, [report for report in reports if report.rooms]
 
     def _room_gauges(self) -> Iterator[GaugeMetricFamily]:
@@ -136,13 +137,13 @@ class _Gauges:
         self.collect = gauges
 
     def describe(self) -> list[Metric]:
-        """Return an empty list, as ``Metrics.describe``."""
+        """Return an empty list, for the same reason as ``Metrics.describe``."""
         return []
 
 
 class _Labelled(CollectorRegistry):
-    """The metrics of several processes, as one registry. Each sample has its process as the label ``worker``: its
-    counters start from 0 when the process restarts, which a sum would hide."""
+    """The metrics of several processes, as one registry. The label ``worker`` of a sample names its process. Counters
+    are not summed, because a process that restarts counts from 0 again."""
 
     def __init__(self, processes: Mapping[str, Samples]) -> None:
         super().__init__()

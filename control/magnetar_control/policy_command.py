@@ -93,7 +93,8 @@ def _operation_text(operation: ApiOperation) -> str:
 
 
 def _load_rules(options: argparse.Namespace) -> RuleSet:
-    """Return the rules of the command line's file, or of the settings. Raises ``InvalidField``."""
+    """Return the rules of the policy file that the command line names; by default, those of the settings' policy files.
+    Raises ``InvalidField``."""
     from magnetar_control.compute.access import policy_files
     from magnetar_control.compute.access.policy import build_rule_set
 

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
 
 def add_room_command(command: Any, actions: Any) -> None:
-    """Add ``room`` to *actions*, those of the group ``host``. *command*: the function of ``cli`` that adds an
-    action."""
+    """Add the command ``room`` to *actions*, the subparsers of the group ``host``. *command*: the function of ``cli``
+    that adds a command."""
     room = command(actions, "room", run_host_room,
                    "Report whether all servers of each host would have a place on other hosts if it failed (N+1), for "
                    "the cloud, its zones and its aggregates. Changes nothing. Status 1 if this does not hold.",
@@ -42,7 +42,8 @@ def run_host_room(options: argparse.Namespace) -> int:
 
 
 def _print_reports(reports: Sequence[RoomReport]) -> None:
-    """Print a line for each report, and on stderr a line for each host that may not fail."""
+    """Print a line for each report, and on stderr a line for each host whose servers would find no place if the host
+    failed."""
     from magnetar_control.scheduler.room_report import CLOUD, describe_lacking_host
 
     for report in reports:

@@ -155,7 +155,8 @@ class Parts:
                 self.delivery.image(client, host, id)
 
     def has(self, server: str, attachment: str) -> bool:
-        """Return whether a server has a volume attachment, or is being given it."""
+        """Return whether a server has a volume attachment, or is about to get it. *attachment*: the id of the
+        attachment."""
         located_server = servers.find_server_row(self.store, server)
         return located_server is not None and any(
             attachment in attachment_ids(attached_volume) for attached_volume in located_server[1].volumes)
@@ -249,7 +250,7 @@ class Parts:
             worker.start()
 
     def watched(self) -> None:
-        """Serve health and metrics on an address of their own, if the settings have one."""
+        """Serve health and metrics on a separate address, if the settings name one (``health_listen``)."""
         if self.settings.health_listen:
             self._ends.callback(HealthServer(self.settings.health_listen, self.metrics, self.runner).close)
 
@@ -273,7 +274,8 @@ class Parts:
                                                       raise_file_limit() // SHARE)))
 
     def keep_workers(self, peers: Peers) -> None:
-        """Serve the metrics of this process to *peers*, its API processes, and collect theirs."""
+        """Serve the metrics of this process to its API processes *peers*, and collect the metrics of these processes.
+        """
         self.metrics.name, self.metrics.others = peers.name, peers.samples
         self._ends.callback(MainPages(peers, self.metrics).close)
 
@@ -298,8 +300,8 @@ def _unless_full(subject: str) -> Iterator[None]:
 @contextlib.contextmanager
 def running_server(settings: Settings, with_api: bool, with_conductor: bool,
                    workers: Peers | None = None) -> Iterator[AsgiServer | None]:
-    """Run ``magnetar serve``, ``api`` or ``conductor``, and yield the API's server, if it has one. *workers*: the other
-    processes that serve the API instead."""
+    """Run ``magnetar serve``, ``api`` or ``conductor``, and yield the server of the API. Yield ``None`` without an API,
+    or with *workers*: the processes that serve the API in place of this one."""
     with contextlib.closing(Parts(settings)) as parts:
         if with_api:
             parts.upgrade()

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Whether a cloud is ready for an upgrade to this release: each check as a function that yields findings. Nothing is
-changed."""
+"""Checks whether a cloud is ready for an upgrade to this release. Each check is a function that yields findings, and
+changes nothing."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ UpgradeCheckFunction = Callable[[CheckedCloud], Iterator[UpgradeFinding]]
 
 
 def check_policy_files(cloud: CheckedCloud) -> Iterator[UpgradeFinding]:
-    """Policy files that cannot be used, and rules that nothing asks for."""
+    """Yield findings about policy files that cannot be used, and about rules that no operation checks."""
     settings = cloud.settings
     try:
         overrides = policy_files.read_policy_files(settings.policy_file, [Path(one) for one in settings.policy_dirs])
@@ -94,7 +94,8 @@ def check_policy_files(cloud: CheckedCloud) -> Iterator[UpgradeFinding]:
 
 
 def check_schemas(cloud: CheckedCloud) -> Iterator[UpgradeFinding]:
-    """Databases that do not answer, that this release cannot use, or that it has yet to upgrade."""
+    """Yield findings about databases that do not answer, that this release cannot use, or whose tables are older than
+    it needs."""
     for name, state, reason in read_schema_states(cloud):
         if reason:
             yield UpgradeFinding(FAILURE, reason)
@@ -122,14 +123,14 @@ def read_schema_states(cloud: CheckedCloud) -> Iterator[tuple[str, SchemaState |
 
 
 def check_cells(cloud: CheckedCloud) -> Iterator[UpgradeFinding]:
-    """A cloud without cells but cell0."""
+    """Yield a finding if the cloud has no cell other than cell0."""
     if all(cell.id == CELL0 for cell, _database in cloud.cells):
         yield UpgradeFinding(FAILURE, "The cloud has no cell but cell0, so it can have no servers. Run `magnetar cell "
                                       "create`.")
 
 
 def check_inventories(cloud: CheckedCloud) -> Iterator[UpgradeFinding]:
-    """Hosts without an inventory of CPUs and memory, which the scheduler never chooses."""
+    """Yield a finding about hosts without an inventory of CPUs and memory, which the scheduler never chooses."""
     empty = sorted(host.name for host in cloud.hosts if not host.vcpus or not host.memory_mb)
     if empty:
         yield UpgradeFinding(WARNING, f"The agent of {abbreviate_names(empty)} has never reported CPUs and memory, so "
@@ -138,7 +139,7 @@ def check_inventories(cloud: CheckedCloud) -> Iterator[UpgradeFinding]:
 
 
 def check_agent_releases(cloud: CheckedCloud) -> Iterator[UpgradeFinding]:
-    """Agents of a release that is neither this one nor the one before."""
+    """Yield findings about agents of a release that is neither this one nor the one before."""
     here = release_number(installed_version())
     far: dict[str, list[str]] = {}
     for host in cloud.hosts:
@@ -153,7 +154,7 @@ def check_agent_releases(cloud: CheckedCloud) -> Iterator[UpgradeFinding]:
 
 
 def check_host_programs(cloud: CheckedCloud) -> Iterator[UpgradeFinding]:
-    """Hosts whose libvirt or QEMU is older than this release supports."""
+    """Yield findings about hosts whose libvirt or QEMU is older than this release supports."""
     for host in sorted(cloud.hosts, key=lambda host: host.name):
         if older := older_programs(host.info):
             yield UpgradeFinding(FAILURE, f"The host {host.name} has {' and '.join(older)}; this release needs "
@@ -162,7 +163,7 @@ def check_host_programs(cloud: CheckedCloud) -> Iterator[UpgradeFinding]:
 
 
 def check_running_actions(cloud: CheckedCloud) -> Iterator[UpgradeFinding]:
-    """Actions that are queued or running, which conductors of the new release would continue."""
+    """Yield findings about actions that are queued or running, which conductors of the new release would continue."""
     for cell, database in cloud.cells:
         try:
             with database.read() as connection:
@@ -180,7 +181,7 @@ def _count_open_actions(connection: Connection) -> int:
 
 
 def check_database_room(cloud: CheckedCloud) -> Iterator[UpgradeFinding]:
-    """A folder of databases with little room."""
+    """Yield a finding if the folder of the databases (``state_dir``) is missing or has little free space."""
     folder = cloud.settings.state_dir
     if not folder.is_dir():
         yield UpgradeFinding(FAILURE, f"The folder {folder} of the setting state_dir does not exist.")
@@ -194,7 +195,7 @@ def check_database_room(cloud: CheckedCloud) -> Iterator[UpgradeFinding]:
 
 
 def check_certificates(cloud: CheckedCloud) -> Iterator[UpgradeFinding]:
-    """Certificates of the settings that cannot be read, have expired, or soon will."""
+    """Yield findings about certificates of the settings that cannot be read, have expired, or will expire soon."""
     settings, now = cloud.settings, datetime.now(UTC)
     for name in ("tls_cert", "agent_client_cert", "agent_ca_cert"):
         path = getattr(settings, name)
@@ -213,7 +214,7 @@ def check_certificates(cloud: CheckedCloud) -> Iterator[UpgradeFinding]:
 
 
 def check_backup(cloud: CheckedCloud) -> Iterator[UpgradeFinding]:
-    """A backup that is missing, empty or old. Migrations go forward only."""
+    """Yield a finding if the backup is missing, empty or old: an upgrade of the tables cannot be undone."""
     if cloud.backup is None:
         yield UpgradeFinding(WARNING, "No backup was named, and tables are not downgraded. Make one "
                                       "(docs/howto/back-up-and-restore-a-cloud.md), and name it with --backup FILE.")
@@ -246,7 +247,8 @@ CHECKS: dict[str, UpgradeCheckFunction] = {
 
 
 def run_upgrade_checks(cloud: CheckedCloud) -> dict[str, list[UpgradeFinding]]:
-    """Run all checks, and return the findings of each by its name. An error of Magnetar's is a finding."""
+    """Run all checks, and return the findings by the name of the check. A check that raises an error gets a finding
+    that says so."""
     found: dict[str, list[UpgradeFinding]] = {}
     for name, check in CHECKS.items():
         try:

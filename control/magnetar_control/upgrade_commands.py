@@ -64,7 +64,8 @@ def check_db_upgrade(parts: Parts) -> int:
 
 
 def _database_states(parts: Parts) -> Iterator[tuple[str, SchemaState | None, str]]:
-    """Return for each database its name, the state of its tables, and why it cannot be used, or ""."""
+    """Yield for each database its name, the state of its tables (``None`` if it does not answer), and why this release
+    cannot use it, or ""."""
     from .upgrade_checks import CheckedCloud, read_schema_states
 
     return read_schema_states(CheckedCloud(parts.settings, parts.store))
