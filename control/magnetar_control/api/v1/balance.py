@@ -31,8 +31,8 @@ class Balances(CloudDriver):
         return self.filtered(caller, {})
 
     def filtered(self, caller: Caller, filters: dict[str, Any]) -> list[Document]:
-        """Return the balances for GET /v1/balance?name=…&free_host=…: of the cell with this name, and with the moves
-        that free this host. Raises ``NotFound``."""
+        """Return the balances for GET /v1/balance?name=…&free_host=…: *name*, a cell's name, limits the list to this
+        cell; *free_host* requests the moves that free this host. Raises ``NotFound``."""
         name, host = filters.pop("name", None), filters.pop("free_host", None)
         return [_balance(report) for report in report_balance(caller, name, host)]
 
@@ -43,7 +43,7 @@ class Balances(CloudDriver):
             return None
 
     def given(self, key: str, want: Document) -> Document:
-        """Return *want* checked; *key* is the cell's name or uuid."""
+        """Return the requested document *want* after a check. *key*: the cell's name or uuid."""
         return self.kind.check({"name": key, **want})
 
     def ensure(self, caller: Caller, key: str, want: Document | None, permissions: Mapping[str, Any], dry_run: bool,
@@ -58,8 +58,8 @@ class Balances(CloudDriver):
             self.find(caller, key))
 
     def complete(self, caller: Caller, want: Document, have: Document | None) -> Document:
-        """Return *want* with the moves to do. Its state is that of *have* if these moves do not even out the cell.
-        Raises ``NotFound`` for an unknown cell or host."""
+        """Return *want* with the moves to do as ``_moves``, and with the state that the cell has after them: balanced
+        if they even out the load, otherwise the state of *have*. Raises ``NotFound`` for an unknown cell or host."""
         if have is None:
             raise NotFound(f"There is no cell {want.get('name')!r}. GET /v1/cell shows the cells.", kind=self.kind.noun)
         host, limit = want.get("free_host"), want.get("max_moves")
@@ -75,12 +75,12 @@ class Balances(CloudDriver):
                        server=move.server.id)
 
     def predicted(self, caller: Caller, want: Document, have: Document | None) -> Document:
-        """Return *have* with the moves that would be done."""
+        """Return *have* with the state and the moves that result from the change, for a dry run."""
         return {**(have or {}), "state": want["state"], "moves": [_shown_move(move) for move in want["_moves"]]}
 
     def change(self, caller: Caller, have: Document, want: Document, names: list[str], operation: Operation) -> None:
-        """Do the moves. When the operation is cancelled, the migration that goes on ends by itself. Raises ``Conflict``
-        when a move fails."""
+        """Do the moves. Cancelling the operation begins no further move; the migration in progress continues. Raises
+        ``Conflict`` when a move fails."""
         moves = want["_moves"]
         results: list[MoveResult] = []
 
@@ -96,7 +96,7 @@ class Balances(CloudDriver):
 
 
 def _balance(report: BalanceReport) -> Document:
-    """Return *report* as answers show it."""
+    """Return the document of a cell's balance for an answer."""
     plan = report.plan
     return {"id": report.cell.id, "name": report.cell.name, "state": UNBALANCED if plan.moves else BALANCED,
             "free_host": None, "max_moves": None, "keep_going": False,

@@ -126,9 +126,9 @@ class CloudDriver:
         return document
 
     def referred(self, caller: Caller, key: str, field: str, rule: str = "") -> Document | None:
-        """Return the resource with the uuid or name *key*, to which *field* of another resource refers. If there is
-        none, return ``None`` in a dry run that may assume that it is created before; otherwise raise ``InvalidField``
-        with the text *rule*, or a default."""
+        """Return the resource with the uuid or name *key*, to which *field* of another resource refers. If it does not
+        exist, raise ``InvalidField`` with the text *rule*, or a default; a dry run that may assume that an earlier task
+        creates the resource gets ``None`` instead."""
         resource, noun = self.find(caller, key), self.kind.noun
         if resource is None:
             rule = rule or f"there is no {noun} {key!r} in this cloud that you may use"
@@ -137,8 +137,8 @@ class CloudDriver:
 
     def complete(self, caller: Caller, want: Document, have: Document | None) -> Document:
         """Return *want* with its references resolved. *have*: the existing resource, if there is one. Changes nothing.
-        Raises the errors of an impossible request; ``reconcile.refuse_missing`` says which missing resources a dry run
-        may assume to be created before."""
+        Raises the errors of an impossible request; a missing resource is no error in a dry run that may assume that an
+        earlier task creates it (``reconcile.refuse_missing``)."""
         return want
 
     def check_make(self, caller: Caller, want: Document, have: Document | None) -> None:
@@ -154,8 +154,8 @@ class CloudDriver:
         return have
 
     def plan(self, want: Document | None, have: Document | None) -> Iterator[Step]:
-        """Yield the steps from *have* to *want* (``None``: absent), without the step that records the resource. *have*
-        also holds what the caller allows: ``allow_reboot``, ``rebuild``. Pure."""
+        """Yield the steps that change *have* into *want* (``None``: absent), except the step that records the resource.
+        *have* also has the keys that the caller sets in addition: ``allow_reboot``, ``rebuild``. Pure."""
         if want is None:
             yield from self.removing
         elif have is None:
@@ -177,8 +177,7 @@ class CloudDriver:
 
     # Changes
     def make(self, caller: Caller, want: Document, operation: Operation) -> str | None:
-        """Create the resource. Return the uuid if the resource must be found by its uuid afterwards, otherwise
-        ``None``."""
+        """Create the resource *want*. Return its uuid if it must be found by uuid afterwards, otherwise ``None``."""
         raise NotImplementedError
 
     def change(self, caller: Caller, have: Document, want: Document, names: list[str], operation: Operation) -> None:
@@ -190,8 +189,7 @@ class CloudDriver:
 
     def recreate(self, caller: Caller, have: Document, want: Document, operation: Operation) -> str | None:
         """Remove the resource *have*, create *want*, and return the uuid as ``make`` does. If the creation fails, raise
-        the error; if a resource of the kind is nothing but a document (``only_a_document``), first create *have* again.
-        """
+        its error. Kinds whose resources have no content (``only_a_document``) then create *have* again first."""
         defaults = self.kind.defaults()
         self.remove(caller, have, operation)
         try:

@@ -21,8 +21,8 @@ FLAVORS = CloudFlavors()
 
 
 def split_access_key(key: str, thing: str) -> tuple[str, str]:
-    """Return project and thing of *key*, PROJECT:THING. Raises ``InvalidField`` for any other key; *thing*: its word in
-    the message."""
+    """Return both parts of *key*, PROJECT:THING; PROJECT may be empty. *thing*: the word for THING in the error, such
+    as FLAVOR. Raises ``InvalidField`` for any other key."""
     project, colon, name = key.partition(":")
     if not colon or not name:
         raise InvalidField("key", f"must be PROJECT:{thing}, or a uuid", key[:80])

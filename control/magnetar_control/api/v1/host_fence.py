@@ -39,26 +39,26 @@ class HostFences(CloudDriver):
             return None
 
     def given(self, key: str, want: Document) -> Document:
-        """Return *want* checked; *key* is the host's name."""
+        """Return the requested document *want* after a check. *key*: the host's name."""
         return self.kind.check({"name": key, **want})
 
     def complete(self, caller: Caller, want: Document, have: Document | None) -> Document:
-        """Return *want*. A host whose fencing has failed is not fenced, so it need not be unfenced. Raises ``NotFound``
-        for an unknown host."""
+        """Return *want* with the name of the host. A host whose fencing has failed is not fenced: a request to unfence
+        it changes nothing. Raises ``NotFound`` for an unknown host."""
         if have is None:
             raise missing_host_error(want, self.kind.noun)
         usable = want["state"] == UNFENCED and have["state"] == FAILED and not have["_held"]
         return {**want, "name": have["name"], "state": have["state"] if usable else want["state"]}
 
     def plan(self, want: Document | None, have: Document | None) -> Iterator[Step]:
-        """Yield the step that switches the host."""
+        """Yield the step that fences or unfences the host."""
         if want is not None and have is not None and want["state"] != have["state"]:
             verb = "fence" if want["state"] == FENCED else "unfence"
             yield Step(verb, f"{verb} host {have['name']}")
 
     def change(self, caller: Caller, have: Document, want: Document, names: list[str], operation: Operation) -> None:
-        """Request the change from the conductors, and wait until it is done. When the operation is cancelled, only the
-        waiting ends."""
+        """Request the fencing or unfencing from the conductors, and wait until it is done. Cancelling the operation
+        only ends the wait."""
         request = host_fences.request_host_fence(caller, have["name"], fence=want["state"] == FENCED,
                                                  confirmed=bool(want.get("confirmed")))
         with operation.waiting():
@@ -79,7 +79,7 @@ class HostFences(CloudDriver):
 
 
 def _fence(report: HostFenceReport) -> Document:
-    """Return *report* as answers show it."""
+    """Return the document of a host's fence for an answer."""
     row: Any = report.fencing
     columns = ("requested_at", "confirmed_at", "ended_at")
     return {"id": report.host.id, "name": report.host.name, "state": row.state if row else UNFENCED,

@@ -49,8 +49,8 @@ class HostMaintenances(CloudDriver):
         return CloudChange(self, caller, self.given(key, want), permissions, dry_run, operation).run(have)
 
     def given(self, key: str, want: Document) -> Document:
-        """Return *want* checked; *key* is the host's name. Raises ``InvalidField``, also for a reason of an enabled
-        host."""
+        """Return the requested document *want* after a check. *key*: the host's name. Raises ``InvalidField``, also for
+        a reason of an enabled host."""
         checked = self.kind.check({"name": key, **want})
         if checked["state"] == ENABLED and checked.get("reason") is not None:
             raise InvalidField("reason", "goes with state maintenance")
@@ -84,8 +84,8 @@ class HostMaintenances(CloudDriver):
                 "stays": [_shown(server) for server in want["_planned"] if server.state == STAYS]}
 
     def change(self, caller: Caller, have: Document, want: Document, names: list[str], operation: Operation) -> None:
-        """End the drain if the host is wanted enabled; otherwise begin it, and wait until nothing is left to do. When
-        the operation is cancelled, only the waiting ends."""
+        """End the drain if *want* has the state enabled; otherwise begin the drain, and wait until it is complete.
+        Cancelling the operation only ends the wait."""
         name = have["name"]
         if want["state"] == ENABLED:
             drains.end_drain(caller, name)
@@ -105,7 +105,7 @@ class HostMaintenances(CloudDriver):
 
 
 def _maintenance(report: DrainReport) -> Document:
-    """Return *report* as answers show it."""
+    """Return the document of a host's drain for an answer."""
     drain, host = report.drain, report.host
     drained = drain is not None and drain.state != ENDING
     servers = {field: [_shown(server) for server in report.in_state(state)] for field, state in (
@@ -118,5 +118,5 @@ def _maintenance(report: DrainReport) -> Document:
 
 
 def _shown(server: ServerOfDrain) -> Document:
-    """Return the fields of a server in a drain that have a value."""
+    """Return the document of a server in a drain, without the fields that have no value."""
     return {name: value for name, value in server._asdict().items() if value and name != "state"}

@@ -110,8 +110,8 @@ class CloudImages(CloudDriver):
             properties={**want["properties"], **{name: value for name, value in own_properties.items() if value}})
 
     def change(self, caller: Caller, have: Document, want: Document, names: list[str], operation: Operation) -> None:
-        """Update fields and properties; remove properties that *want* lacks. While the image has no content, its format
-        and checksum may change too."""
+        """Update fields and properties; remove the image's properties that are not in *want*. While the image has no
+        content, its format and checksum may change too."""
         old, new = dict(have["properties"]), dict(want["properties"])
         if have["description"]:
             old[DESCRIPTION] = have["description"]
@@ -190,9 +190,9 @@ class CloudImages(CloudDriver):
 
 
 def _mine(caller: Caller, image: Document, open: Collection[str]) -> bool:
-    """Return whether the caller may use *image*: an image that the caller sees. Administrators see the images of all
-    projects; they may use those of their own project, and those with a visibility in *open*. It includes community only
-    if the image was requested by uuid, because any project may give its image any name."""
+    """Return whether the caller may use *image*, which the caller can see. Administrators see the images of all
+    projects, but use only those of their own project and those with a visibility in *open*. *open* has community only
+    if the request names the image by uuid, because any project may give its image any name."""
     return image["_owner"] == caller.project or image["_visibility"] in open or not caller.context.is_admin
 
 

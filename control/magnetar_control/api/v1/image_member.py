@@ -24,7 +24,8 @@ IMAGES = CloudImages()
 
 
 class ImageMembers(CloudDriver):
-    """The driver of image members: the owner of an image adds and removes them, and each member answers."""
+    """The driver of image members. The owner of an image adds and removes member projects; each member project accepts
+    or rejects the image."""
 
     kind = ImageMember
     takes_id = False
@@ -37,7 +38,8 @@ class ImageMembers(CloudDriver):
         return self.kind.check({**({"project": project} if project else {}), "image": image, **want}, partial=True)
 
     def find(self, caller: Caller, key: str) -> Document | None:
-        """Return the member that *key* names, whose project is by default the caller's; ``None`` if there is none."""
+        """Return the member with the key PROJECT:IMAGE, where an empty PROJECT is the caller's project; ``None`` if
+        there is none."""
         project, key = split_access_key(key, "IMAGE")
         image = self._image(caller, key)
         if image is None:
@@ -69,7 +71,8 @@ class ImageMembers(CloudDriver):
                 "status": want.get("status") or (have["status"] if have else "pending")}
 
     def check_make(self, caller: Caller, want: Document, have: Document | None) -> None:
-        """Check that the caller may give the answer of the project."""
+        """Check that the caller may set the status in *want*: only the member project and administrators may accept or
+        reject an image. Raises ``Forbidden``."""
         context = caller.context
         if want["status"] != "pending" and not context.is_admin and want["project"] != context.project_id:
             raise Forbidden("Only the project with which it is shared accepts or rejects an image.")

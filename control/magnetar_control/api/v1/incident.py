@@ -17,7 +17,7 @@ from .driver import CloudDriver
 
 
 class Incidents(CloudDriver):
-    """The driver of incidents. A name stands for the last incident of that host."""
+    """The driver of incidents. The name of a host, used as a key, refers to the last incident of that host."""
 
     kind, makeable = Incident, False
 
@@ -34,7 +34,7 @@ class Incidents(CloudDriver):
 
 
 def incident_document(report: IncidentReport) -> Document:
-    """Return an incident as answers show it."""
+    """Return the document of an incident for an answer."""
     incident = report.incident
     return {"id": incident.id, "name": report.name, "host": incident.host, "cell": report.cell, "state": incident.state,
             "message": incident.message, **{name: agent_timestamp(getattr(incident, name)) for name in (

@@ -64,7 +64,7 @@ class ComputeServices(CloudDriver):
         return [_service(service) for service in services.list_services(caller, binary=COMPUTE)]
 
     def given(self, key: str, want: Document) -> Document:
-        """Return *want* checked; *key* is the host's name or the service's uuid."""
+        """Return the requested document *want* after a check. *key*: the host's name or the service's uuid."""
         return {"name": key, **self.kind.check(want, partial=True)}
 
     def complete(self, caller: Caller, want: Document, have: Document | None) -> Document:
@@ -92,7 +92,8 @@ class ComputeServices(CloudDriver):
 
 
 def _service(service: Service) -> Document:
-    """Return *service* as answers show it; only name, binary and the status UNKNOWN if its cell does not respond."""
+    """Return the document of *service* for an answer; if its cell does not respond, only with name, binary and the
+    status UNKNOWN."""
     shown = {"id": service.id, "status": "disabled" if service.disabled else "enabled",
              "disabled_reason": service.disabled_reason,
              "forced_down": service.forced_down, "state": "up" if service.up else "down", "zone": service.zone,
@@ -102,7 +103,7 @@ def _service(service: Service) -> Document:
 
 
 class Reported(CloudDriver):
-    """The driver of kinds that are only reported: *report* returns the resources for a caller."""
+    """The driver of read-only kinds, whose resources a function *report* returns for a caller."""
 
     makeable = False
 

@@ -29,7 +29,7 @@ class ResourceProviders(CloudDriver):
         return [_shown(provider) for provider in Placement(caller.cloud).roots()]
 
     def given(self, key: str, want: Document) -> Document:
-        """Return *want* checked; *key* is the host's name or the provider's uuid."""
+        """Return the requested document *want* after a check. *key*: the host's name or the provider's uuid."""
         return {"name": key, **self.kind.check(want, partial=True)}
 
     def complete(self, caller: Caller, want: Document, have: Document | None) -> Document:

@@ -29,7 +29,8 @@ class StoragePools(CloudDriver):
 
 
 def _storage_pool(on_hosts: list[PoolOnHost], volumes: int, volumes_gb: int) -> Document:
-    """Return one pool as answers show it. *on_hosts*: the pool as each host reaches it, at least one."""
+    """Return the document of one pool for an answer. *on_hosts*: the reports of all hosts that reach the pool, at least
+    one. *volumes*, *volumes_gb*: the number of its volumes and their size in GiB."""
     first = on_hosts[0]
     return {"id": first.id, "name": first.name, "type": first.kind, "identity": first.identity,
             "shared": first.shared, "total_gb": first.total_gb, "free_gb": first.free_gb, "volumes": volumes,

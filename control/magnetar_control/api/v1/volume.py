@@ -37,8 +37,8 @@ def _alike(row: Mapping[str, Any]) -> Document:
 
 
 class Stored(CloudDriver):
-    """The common part of the drivers of volumes and snapshots. *counted*: the name of the resource and of its quota in
-    the volume service, and the name of the limit in Cinder's API."""
+    """The common part of the drivers of volumes and snapshots. *counted*: two names: of the resource's store and quota
+    in the volume service, and of the limit in Cinder's API."""
 
     counted = ("", "")
     of_all_projects = True

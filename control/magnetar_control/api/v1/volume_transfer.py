@@ -74,8 +74,9 @@ class VolumeTransfers(Stored):
         self.store(caller).delete(caller.context, have["id"])
 
     def _accept(self, caller: Caller, key: str, want: Document, dry_run: bool) -> Result:
-        """Accept the transfer *key* for the caller's project, and return the result. If the project has the volume that
-        *want* names already, do nothing. Raises ``InvalidField``, and the errors of the volume service."""
+        """Accept the transfer *key* for the caller's project, and return the result. If the volume that *want* names
+        already belongs to the project, change nothing. Raises ``InvalidField``, and the errors of the volume service.
+        """
         if not is_uuid_key(key):
             raise InvalidField("id", "is required to accept a transfer: its uuid, from the project that offers it", key)
         volume = self._own_volume(caller, want["volume"]) if want.get("volume") is not None else None

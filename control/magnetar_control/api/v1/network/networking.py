@@ -31,8 +31,8 @@ NO_ENGINE = "This cloud has no engine of networks (setting ovn_northbound), and 
 
 
 def visible_rows(caller: Caller, plural: str, **filters: Sequence[Any]) -> list[Row]:
-    """Return the rows of the resource *plural* that the caller may see. Raises ``Conflict`` if the service has no such
-    resource."""
+    """Return the rows of the resource *plural* that the caller may see. *filters*: the accepted values by column.
+    Raises ``Conflict`` if the network service does not have this resource."""
     store = caller.cloud.services.network.resources.get(plural)
     if store is None:
         raise Conflict(NO_ENGINE.format(plural))
@@ -48,9 +48,9 @@ def rows_by_key(caller: Caller, plural: str, key: str) -> list[Row]:
 def resolve_reference(caller: Caller, kind: type[Kind], plural: str, field_and_key: tuple[str, str],
                       usable: Any) -> str:
     """Return the uuid of the row of *plural* whose name or uuid is the key in *field_and_key*, (field, key), among the
-    *usable* rows; the key itself if a dry run may assume that the row is created before. Of several rows with the name,
-    the project's own comes first, then one shared with all projects, then one that another project shares with this
-    one: so no other project can redirect the name. Raises ``InvalidField``, also for an ambiguous name."""
+    *usable* rows; the key itself if a dry run may assume that an earlier task creates the row. Of several rows with the
+    name, the project's own comes first, then one shared with all projects, then one that another project shares with
+    this one: so no other project can redirect the name. Raises ``InvalidField``, also for an ambiguous name."""
     field, key = field_and_key
     candidates = [row for row in rows_by_key(caller, plural, key) if usable(row)]
     candidates = [row for row in candidates if row["project_id"] == caller.project] or [
@@ -144,7 +144,8 @@ class Networking(CloudDriver):
         return parts
 
     def assumed(self, want: Document) -> bool:
-        """Return whether *want* refers by name to a missing resource: a dry run assumes that it is created before."""
+        """Return whether *want* refers by name to a missing resource, which a dry run assumes an earlier task to
+        create."""
         references = [want.get(name) for name in self.references]
         words = [key for each in references for key in (each if isinstance(each, list) else [each])]
         return any(not is_uuid_key(key) for key in words if key)

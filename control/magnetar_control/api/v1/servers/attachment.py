@@ -27,8 +27,8 @@ from .server_view import agent_timestamp, nic_id
 
 
 class Attached(CloudDriver):
-    """The common part of the drivers of attachments. *other*: the field of the attached resource. *known_by*: the
-    fields of an attachment that RESOURCE in a key SERVER:RESOURCE may equal."""
+    """The common part of the drivers of attachments, whose key is SERVER:RESOURCE. *other*: the field of an attachment
+    that names the attached resource. *known_by*: the fields of an attachment that RESOURCE can match."""
 
     other = ""
     known_by: tuple[str, ...] = ()
@@ -65,8 +65,8 @@ class Attached(CloudDriver):
             attachment[name] == (other_key.lower() if name == "mac" else other_key) for name in self.known_by)), None)
 
     def server(self, caller: Caller, name: str) -> str:
-        """Return the uuid of the server with the uuid or name *name*; *name* itself if a dry run may assume that the
-        server is created before. Raises ``InvalidField``."""
+        """Return the uuid of the server with the uuid or name *name*; *name* itself if a dry run may assume that an
+        earlier task creates the server. Raises ``InvalidField``."""
         row = SERVERS.row(caller, name)
         if row is None:
             refuse_missing(InvalidField("server", f"there is no server {name!r} in your project"), "server", name)

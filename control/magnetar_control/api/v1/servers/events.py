@@ -81,8 +81,8 @@ def _create_backup(server: ServerActions, row: ServerRow, args: Document) -> str
 
 
 def _properties(row: ServerRow, args: Document) -> Any:
-    """Return the properties of an image that is created from the server *row*: those of the event (*args*), and the
-    consistency."""
+    """Return the properties of an image that is created from the server *row*: the metadata and description in *args*,
+    the event's arguments, and the consistency of the image's file systems."""
     described = {"description": args["description"]} if args["description"] else {}
     return {**METADATA.check({**args["metadata"], **described}, "metadata"), CONSISTENCY: _consistency(row)}
 

@@ -46,7 +46,7 @@ from .server_request import new_server, rebuild_of, requested_network, resolve_s
 
 
 class Taken(Exception):
-    """An error: a concurrent request has created a server with that name."""
+    """An error: a concurrent request has created a server with the requested name."""
 
 
 class CloudServers(CloudDriver):
@@ -248,7 +248,7 @@ class CloudServers(CloudDriver):
         return str(row.id)
 
     def unmade(self, caller: Caller, row: ServerRow, operation: Operation) -> MagnetarError:
-        """Remove a server whose build failed, and return (not raise) an error with the reason."""
+        """Remove a server whose build failed, and return an error with the reason for the caller to raise."""
         why, no_host = why_failed(row), why_no_host(caller, row.fault) if row.fault else None
         delete_and_wait(caller, row.id, operation)
         if no_host:
@@ -265,8 +265,8 @@ class CloudServers(CloudDriver):
 
     def _removal(self, caller: Caller, row: ServerRow | None, have: Document | None, dry_run: bool,
                  operation: Operation) -> Result:
-        """Return the result of ``removal`` (*dry_run*: as a dry run). The only step for a server that may be
-        soft-deleted is the soft delete."""
+        """Remove the server *have* as ``removal`` does (*dry_run*: only plan it), and return the result. *row*: its
+        row. For a server that is soft-deleted instead, the result has only the step soft_delete."""
         stays = row is not None and soft_delete.is_restorable(caller, row)
         result = self.removal(caller, have, dry_run, operation)
         return Result([server_step("soft_delete")], result.diff, result.resource) if stays else result
@@ -290,8 +290,8 @@ class CloudServers(CloudDriver):
 
 
 def _check_place(caller: Caller, want: Document, have: Document, place: HostView) -> None:
-    """Check that the server can move to the host *place* if that is in another cell. Raises the error that prevents the
-    move."""
+    """Check that the server *have* can move to the host *place*, if *place* is in another cell; otherwise do nothing.
+    Raises the error that prevents the move."""
     target = find_server_target(caller, have["id"])
     if not server_actions.is_other_cell(caller, target, place):
         return
@@ -304,8 +304,9 @@ def _check_place(caller: Caller, want: Document, have: Document, place: HostView
 
 def _row_to_be(caller: Caller, new_servers: NewServers,
                instead_of: ServerRow | None = None) -> tuple[dict[str, Any], str | None]:
-    """Return the row that ``server_create`` would write, and a warning about extra specs without effect (or ``None``),
-    which the answer gets too. *instead_of*: the row of the server that the new one replaces."""
+    """Return the row that ``server_create`` would write, and a warning about extra specs without effect (or ``None``).
+    Also add the warning to the answer of the current request. *instead_of*: the row of the server that the new one
+    replaces."""
     row, warning = server_create.preview_server_row(caller, new_servers, instead_of)
     if warning:
         warn_caller(warning)
@@ -335,8 +336,8 @@ class _ServerChange(CloudChange):
                            self._difference(None, self.wanted(None)) if made else [], result.resource)
 
     def _asked(self, id: str) -> list[str]:
-        """Return the keys of the server's actions with this request's id: the same request has queued them when it was
-        sent before. Return an empty list if the server is gone."""
+        """Return the keys of the actions that the server *id* already has under this request's id: the same request was
+        sent before and queued them. Return an empty list if the server is gone."""
         located_server = locate_server(self.caller, id)
         if located_server is None:
             return []

@@ -34,7 +34,7 @@ TOLD = ("name", "description", "hostname", "access_ip_v4", "access_ip_v6", "disk
 
 
 class PlannedAction(NamedTuple):
-    """One planned call of a use case: *key*, of ``server_actions.DO`` or ``PLAIN``, and *args*."""
+    """One planned call of a use case. *key*: a key of ``server_actions.DO`` or ``PLAIN``. *args*: the arguments."""
 
     key: str
     args: Mapping[str, Any] = {}
@@ -63,7 +63,7 @@ def agent_document(action: PlannedAction, want: Document, have: Document) -> Doc
 
 def _hardware(want: Document, have: Document) -> Document:
     """Return the field ``hardware`` that the requested flavor results in; an empty dict if the flavor does not change,
-    or if its extra specs are invalid, for which the action will be refused."""
+    or if its extra specs are invalid: the resize will then be refused."""
     if want.get("_specs") is None:
         return {}
     flavor = {"vcpus": want["flavor"]["vcpus"], "extra_specs": want["_specs"]}
@@ -73,8 +73,8 @@ def _hardware(want: Document, have: Document) -> Document:
 
 
 def _told_anew(want: Document) -> Document:
-    """Return a placeholder for the guest data (what the guest reads as metadata), which change with the flavor. Only
-    that fact matters to the plan."""
+    """Return a placeholder for the guest's metadata, which change with the flavor. The planner only compares it, so
+    most values are empty."""
     return {"name": want["name"], "hostname": want["name"], "project_id": "", "launch_index": 0, "reservation_id": "",
             "flavor": str(want.get("_flavor")), "availability_zone": "", "keys": [], "security_groups": []}
 
@@ -102,8 +102,8 @@ def predict_actions(actions: Iterable[PlannedAction], want: Document,
 
 
 def _known(server: Document) -> Document:
-    """Return the fields of *server* that the plan of its agent depends on. ``networks`` is empty, because NICs have
-    actions of their own."""
+    """Return the fields of *server* that the agent's plan depends on. ``networks`` is empty, because NICs have actions
+    of their own."""
     return {**{name: server[name] for name in ("name", "description", "config_drive", "power", "rescue")},
             "hardware": server.get("hardware") or {},
             "flavor": {**server["flavor"], **server.get("_disks", {})}, "networks": [],
@@ -145,7 +145,8 @@ def removal_steps(have: Document) -> Iterator[Step]:
 
 def plan_actions(want: Document, have: Document) -> Iterator[PlannedAction]:
     """Yield the actions from *have* to *want*. *have* also holds what the caller allows or requests: ``allow_reboot``,
-    ``rebuild``. Raises ``Conflict`` for a change that the server's state excludes, such as rescued or suspended."""
+    ``rebuild``. Raises ``Conflict`` for a change that is not possible in the server's state, such as rescued or
+    suspended."""
     rebuild, plugs = have.get("rebuild"), _plugs(want, have)
     if have["power"] == SHELVED == want["power"]:
         _check_shelved(want, have, bool(rebuild or plugs))
@@ -195,7 +196,8 @@ def _unshelved(want: Document, have: Document) -> Generator[PlannedAction, None,
 
 
 def _told(want: Document, have: Document) -> Iterator[PlannedAction]:
-    """Yield the actions that do not affect the running guest, then the confirmation of a pending resize."""
+    """Yield the actions that update names, metadata, tags and security groups without an effect on the running guest,
+    then the confirmation of a pending resize."""
     updates = {name: want.get(name) for name in TOLD if name in want and want[name] != have[name]}
     if updates:
         yield PlannedAction("update", updates)

@@ -46,7 +46,7 @@ def resolve_server_references(caller: Caller, want: Document, have: Document | N
 
     A reference that means the same as in *have*, but is written differently, is replaced by the value of *have*. Added
     keys: ``_flavor``, the flavor's id; ``_specs``, the extra specs of a flavor that differs from the server's;
-    ``_assumed``, whether a dry run assumes that a missing resource is created before. Raises ``InvalidField``.
+    ``_assumed``, whether a dry run assumes that an earlier task creates a missing resource. Raises ``InvalidField``.
     """
     references = _References(caller, have)
     flavor, flavor_id = references.flavor(want["flavor"])
@@ -87,8 +87,8 @@ class _References:
         self.specs: Document | None = None
 
     def resolve(self, driver: CloudDriver, name: str, field: str) -> Document | None:
-        """Return the resource *name* of the kind of *driver*; ``None`` if a dry run may assume that it is created
-        before. Raises ``InvalidField`` for *field*."""
+        """Return the resource *name* of the kind of *driver*; ``None`` if a dry run may assume that an earlier task
+        creates it. Raises ``InvalidField`` for *field*."""
         resource = driver.referred(self.caller, name, field)
         self.assumed |= resource is None
         return resource
@@ -266,7 +266,7 @@ def _fits(new: Document, old: Document) -> bool:
 
 
 def new_server(want: Document, freed: Collection[str] = ()) -> NewServers:
-    """Return the request for a new server. *freed*: addresses and ports that the server to be replaced still uses; they
+    """Return the request for the new server *want*. *freed*: addresses and ports of the server that it replaces; they
     are left out, because a check would find them in use."""
     nics = [requested_network(nic, at, freed) for at, nic in enumerate(want["networks"])]
     return NewServers(
@@ -284,9 +284,9 @@ def new_server(want: Document, freed: Collection[str] = ()) -> NewServers:
 
 
 def requested_network(nic: Mapping[str, Any], at: int, freed: Collection[str] = ()) -> Document:
-    """Return *nic*, at index *at* of the request, as an item of the argument of ``Networks.check_requested``. *freed*:
-    addresses and ports that the server still uses; a NIC with one of them is requested by its network only. Raises
-    ``InvalidField`` if *nic* has a MAC address."""
+    """Return *nic*, at index *at* of the request, as a requested network for ``Networks.check_requested``: {port} or
+    {uuid, fixed_ip}, and tag. *freed*: addresses and ports of a server that will be removed first; a NIC with one of
+    them is requested by its network only. Raises ``InvalidField`` if *nic* has a MAC address."""
     if nic.get("mac"):
         raise InvalidField(f"networks[{at}].mac", "cannot be chosen in a cloud; it is drawn by the network service")
     if nic.get("port") and nic.get("_port") not in freed:

@@ -90,7 +90,7 @@ def render_server(row: ServerRow, image_name: Callable[[str], str], on_host: boo
 
 
 def _of_clouds(row: ServerRow) -> Document:
-    """Return the fields of a server that only a cloud has, and a single host does not."""
+    """Return the fields of a server that the API of a single host does not have."""
     groups = row.security_groups
     return {
         "scheduler_hints": row.hints, "access_ip_v4": row.access_ip_v4, "access_ip_v6": row.access_ip_v6,
