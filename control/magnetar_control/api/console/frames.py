@@ -56,8 +56,8 @@ _FRAME_LOG = FrameLog()
 
 def framing_site(sites: ConsoleSites, headers: Mapping[str, str], root: str) -> str | None:
     """Return the site whose page frames the console without permission; ``None`` if no site does. Over HTTPS and on
-    loopback, browsers say whether a page is framed. Otherwise this is the site of ``Referer``, which may only link to
-    the console."""
+    loopback, browsers say whether a page is framed. Otherwise return the site in ``Referer``; this page may contain a
+    link to the console instead of a frame."""
     site = site_of(headers.get("referer", ""))
     if tells_of_frames(headers):
         if headers["sec-fetch-dest"] not in FRAMES or headers.get("sec-fetch-site") in (None, "same-origin", "none"):
@@ -73,8 +73,8 @@ def framing_site(sites: ConsoleSites, headers: Mapping[str, str], root: str) -> 
 
 
 def tells_of_frames(headers: Mapping[str, str]) -> bool:
-    """Return whether the request has ``Sec-Fetch-Dest``, with which browsers report a frame. No browser sends this
-    header over plain HTTP."""
+    """Return whether the client is a browser that reports frames: the request has the header ``Sec-Fetch-Dest``.
+    Browsers send this header over HTTPS and to loopback addresses, not over plain HTTP."""
     return "sec-fetch-dest" in headers
 
 

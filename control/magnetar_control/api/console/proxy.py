@@ -162,8 +162,8 @@ class ConsoleProxy:
     # The agent
 
     async def _connect(self, grant: ConsoleGrant, host: HostView, request_id: str, query: str = "") -> ClientConnection:
-        """Return a connection to the console at the agent of *host*. Raises ``MagnetarError`` with a message for
-        users."""
+        """Return a connection to the console at the agent of *host*. *query*: the query string of the URL at the agent.
+        Raises ``MagnetarError`` with a message for users."""
         from websockets.asyncio.client import connect, unix_connect
         from websockets.exceptions import InvalidStatus, WebSocketException
 
@@ -253,9 +253,9 @@ async def _link(socket: WebSocket, *, main: bool) -> bytes | None:
 
 
 async def _relayed(socket: WebSocket, agent: ClientConnection, first: bytes | None = None) -> str:
-    """Relay messages in both directions until the agent closes its connection; return the reason that the agent gives.
-    A slow receiver delays reading from the other end. *first*: a message already received from the client. Raises
-    ``ClientGone``."""
+    """Relay messages in both directions until the agent closes its connection; return the reason in the agent's close
+    frame. A slow receiver delays reading from the other end. *first*: a message already received from the client.
+    Raises ``ClientGone``."""
     from websockets.exceptions import ConnectionClosed
 
     async def shown() -> None:

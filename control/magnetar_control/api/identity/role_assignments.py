@@ -61,8 +61,8 @@ def role_assignment_routes(roles: RoleAssignments) -> list[Guarded]:
 
 
 def _named(request: Request, where: Mapping[str, str]) -> dict[str, str]:
-    """Return the fields of the role assignment that the URL names: its ids, and *where*, the kinds of its target and
-    actor."""
+    """Return the arguments that identify the role assignment of the URL: target_id, actor_id and role_id, as far as the
+    path has them, and *where*: {"target": project, domain or system, "actor": user or group}."""
     return {**where, **{f"{name}_id": id for name, id in request.params.items()}}
 
 

@@ -91,8 +91,8 @@ class ImageRoutes:
                                                                                              form(operations)))))
 
     def take(self, request: Request, then: str) -> None:
-        """Store the uploaded content of an image, piece by piece. *then*: the status of the image after that, active,
-        or the status in which the image waits for its import."""
+        """Store the uploaded content of an image, piece by piece. *then*: the status that the image gets after that:
+        active, or the status of an image that waits for its import."""
         if _media_type(request) != OCTETS:
             raise Fault(415, f"Content comes with Content-Type {OCTETS}.")
         if store := request.headers.get("x-image-meta-store"):
@@ -196,8 +196,9 @@ PATCHES = {"application/openstack-images-v2.1-json-patch": _as_they_are,
 
 
 def apply_image_patch(image: Document, operations: Any) -> Document:
-    """Return the changes that a JSON patch (RFC 6902, with Glance's operations) makes to an image, as clients see it:
-    the changed keys, ``None`` for a removed property."""
+    """Return the changes that a JSON patch (RFC 6902, with Glance's operations) makes to *image*, a document in the
+    API's form. The result maps each changed field or property to its new value, ``None`` for a removed property.
+    *image* is not modified."""
     if not isinstance(operations, list):
         raise InvalidRequest("The body must be a list of operations {op, path, value}.")
     now: Document = dict(image)
@@ -211,7 +212,8 @@ def apply_image_patch(image: Document, operations: Any) -> Document:
 
 
 def _change(operation: Document, name: str, now: Document, changes: Document) -> None:
-    """Apply one operation of a patch to *now*, the image as clients see it, and record its effect in *changes*."""
+    """Apply *operation* of a JSON patch to the field or property *name* of *now*, the image's document, which is
+    modified. Record the new value in *changes*."""
     kind = operation.get("op")
     if kind in ("replace", "remove") and name not in now:
         raise Conflict(f"There is no {name} to {kind}; add it.")

@@ -36,8 +36,8 @@ def image_member_routes(members: Members) -> list[Guarded]:
 
 
 def _given(request: Request, body_form: Record) -> Any:
-    """Check the body, and return the value of its only key, the field of *body_form*. Ids of the image and the member
-    in the body are ignored if the URL has the same. Raises ``InvalidField``."""
+    """Return the value of the body's only key, the field of *body_form*, after a check. Ids of the image and of the
+    member in the body are ignored if they equal those in the URL. Raises ``InvalidField``."""
     body, ids = request.json(), request.params
     so = {"image_id": ids["id"], "member_id": ids.get("member"), "member": ids.get("member")}
     if isinstance(body, dict):

@@ -50,10 +50,12 @@ class ComputeApplication(Application):
         return bool(self.v1 and path.startswith("/v1/") and self.v1.streams(method, path))
 
     def way(self, request: Request) -> Way:
-        """Override ``Application.way``: return how the request is run. Short GET requests, with the embedded identity
-        service, run in threads, a few at a time; if all databases are SQLite, in the event loop or, with a query string
-        in the URL, one at a time in a thread. Other requests run in threads, those that may wait for hosts in separate
-        ones."""
+        """Override ``Application.way``: return where the request is answered.
+
+        Requests that may wait for hosts get ``WAIT``. Short GET requests, if the identity service is embedded, get
+        ``TURN``; if also all databases are SQLite, they get ``ALONE`` with a query string and ``HERE`` without. All
+        other requests get ``THREAD``.
+        """
         if request.method != "GET" or self.cloud.settings.keystone_url is not None or not (
                 self._quick.fullmatch(request.path)):
             return Way.WAIT if self._may_wait(request) else Way.THREAD
@@ -137,8 +139,8 @@ class ComputeApplication(Application):
         return self._run(call)
 
     def _below(self, request: Request, head: str, subpath: str) -> str:
-        """Return the part of *subpath* after version and project. Raises ``InvalidRequest`` for another project than
-        the token's."""
+        """Return the path of the operation: *subpath* without the project's id that may precede it. *head*: the path
+        segment of the version, such as v2.1. Raises ``InvalidRequest`` for another project than the token's."""
         segment, _slash, more = subpath.partition("/")
         base = f"{request.root}/{head}"
         mine = segment == request.context.project_id

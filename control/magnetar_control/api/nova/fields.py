@@ -297,7 +297,8 @@ class View:
         return documents
 
     def links(self, noun: str, id: str) -> list[dict[str, str]]:
-        """Return the self link and the bookmark link of a resource. *noun*: its collection in the path."""
+        """Return the self link and the bookmark link of a resource. *noun*: the name of the collection in the path,
+        such as servers."""
         return [{"rel": "self", "href": f"{self.call.base}/{noun}/{id}"},
                 {"rel": "bookmark", "href": f"{self.root}/{noun}/{id}"}]
 

@@ -69,8 +69,8 @@ def _listed(call: Call, rows: Sequence[Any], path: str, answer: str) -> dict[str
 
 
 def _public(text: str | None) -> bool | None:
-    """Return the value of the filter ``is_public`` for administrators: ``True`` without the parameter, ``None`` for all
-    flavors. Raises ``InvalidRequest``."""
+    """Return the value of the filter ``is_public`` for administrators: ``True`` (public), ``False`` (private) or
+    ``None`` (all flavors). *text*: the query parameter; without it, ``True``. Raises ``InvalidRequest``."""
     if text is None:
         return True
     if text.lower() == "none":

@@ -79,9 +79,9 @@ class PlacementRoutes:
         return {"resource_providers": list(map(_provider_view(minor), matching))}
 
     def _roots(self, parameters: Mapping[str, str], whole: bool) -> list[Provider]:
-        """Return the hosts (root providers) that may match *parameters*; with *whole*, the hosts in whose trees any
-        provider may. With ``required``, return all hosts: checking that a trait exists needs the traits of all hosts.
-        """
+        """Return the hosts (root providers) that may match *parameters*. With *whole*, also return the hosts that do
+        not match themselves, but whose child providers may. With ``required``, return all hosts: the check that a trait
+        exists needs the traits of all hosts."""
         if "required" not in parameters and (tree := parameters.get("uuid") or parameters.get("in_tree")):
             return self.placement.roots_of_tree(query.parse_uuids("uuid", [tree])[0])
         if "required" not in parameters and (name := parameters.get("name")):

@@ -102,7 +102,7 @@ class WritingRoutes:
         self.providers.drop_class(request.params["name"])
 
     def set_traits(self, request: Request) -> Document:
-        """Replace the operator's traits of a provider, and return all its traits. Those that the host's agent reports
+        """Replace the operator's traits of a provider, and return all its traits. Traits that the host's agent reports
         stay."""
         views.require_minor_version(request, 6)
         body = TRAITS.check(request.json(), "")

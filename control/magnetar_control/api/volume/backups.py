@@ -45,7 +45,7 @@ class BackupRoutes(NounRoutes):
         return views.backup_view(request, row, self.service.zone) if detailed else views.brief_backup_view(request, row)
 
     def create(self, request: Request) -> Document:
-        """Record a new backup, which the worker has an agent write later, and return it."""
+        """Create the record of a new backup, and return it. Later, the worker requests the backup from an agent."""
         check_volume_writer(request.context)
         requested = checked_body(request, "backup", CREATE_NEW if self._since(request, WITH_ZONE) else build_record({
             **CREATE, **({"metadata": METADATA} if self._since(request, WITH_METADATA) else {})}, "volume_id"))
@@ -71,8 +71,8 @@ class BackupRoutes(NounRoutes):
         return {"backup": views.brief_backup_view(request, self.store.show(*request.named()))}
 
     def restore(self, request: Request) -> Document:
-        """Have the backup restored to a volume, or to a new one, and return {restore: {backup_id, volume_id,
-        volume_name}}."""
+        """Request the restoration of a backup to an existing volume or to a new one. Return {restore: {backup_id,
+        volume_id, volume_name}}."""
         requested = checked_body(request, "restore", RESTORE)
         return {"restore": self.service.backups.restore(
             request.context, request.params["id"], requested.get("volume_id"), requested.get("name"))}

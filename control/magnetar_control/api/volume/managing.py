@@ -54,7 +54,7 @@ class ManageRoutes:
         return shown
 
     def create(self, request: Request) -> Document:
-        """Begin to take content over as a volume, and return the volume."""
+        """Begin to manage content of a pool as a new volume, and return the volume."""
         requested = values.checked_body(request, "volume", MANAGE_BODY)
         if not requested.get("host"):
             raise InvalidField("host", "is required: HOST@BACKEND#POOL; there are no clusters")
@@ -71,14 +71,15 @@ class ManageRoutes:
 
 
 def unmanage_volume(service: EmbeddedVolumes, request: Request, arguments: object) -> Answer:
-    """Begin to forget a volume whose content stays in its pool."""
+    """Begin to remove a volume from the volume service, but keep its content in the pool."""
     UNMANAGE_BODY.check(arguments or {}, UNMANAGE)
     service.managed.unmanage(*request.named())
     return Answer(None, 202)
 
 
 def _manageable(content: Document, detailed: bool) -> Document:
-    """Return content of a pool in Cinder's form, with the ``id`` that pages begin after."""
+    """Return *content*, an item of ``AgentClient.pool_content``, in Cinder's form. *detailed*: with the fields of the
+    detailed list. The ``id`` serves as the marker of pages."""
     more = {"cinder_id": content["volume"], "reason_not_safe": content["reason"], "extra_info": {
         "format": content["format"]}} if detailed else {}
     return {"id": content["name"], "reference": {NAME: content["name"]}, "size": content["size"] or 0,

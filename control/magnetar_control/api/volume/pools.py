@@ -33,8 +33,8 @@ class PoolRoutes:
 
     def pools(self, request: Request) -> Document:
         """Return each pool of each host, with ``detail=true`` also its size. A pool that several hosts reach is listed
-        for each of them, with the same ``location_info``. A host that has not reported its pools is listed with all of
-        them, each with the size of its disk."""
+        for each of them, with the same ``location_info``. For a host that has not reported its pools, all configured
+        pools are listed, each with the size of the host's disk."""
         check_known(request, ("detail", *POOL_FILTERS))
         query = dict(request.query)
         pools = self.service.types.pools

@@ -207,7 +207,7 @@ class VolumeRoutes(NounRoutes):
 
 
 def _check_reset(values: Document) -> None:
-    """Raise ``InvalidField`` for a reset of nothing."""
+    """Raise ``InvalidField`` if *values*, the fields of os-reset_status, contain no status to set."""
     if not any(values.values()):
         raise InvalidField("status", "or attach_status or migration_status is required")
 

@@ -112,7 +112,8 @@ def _equal(names: str, everyone: int = NEVER, value: Value = _OrNull(Anything())
 
 
 def _of_image(name: str) -> ListFilter:
-    """Return a filter by the property *name* of the image in a server's row; an empty value filters nothing."""
+    """Return a list filter by the property *name* of the image that a server's row stores; an empty value filters
+    nothing."""
     return ListFilter(name, lambda query, _column, filter_value: query.matching.append(
         ("image", f'"{name}":"{re.escape(filter_value)}"')) if filter_value else None,
                       Text(0, 36, "[A-Za-z0-9-]*", "must be a uuid"))
@@ -134,8 +135,8 @@ def _tags(name: str, every: bool, negated: bool) -> ListFilter:
 
 
 def _of_list(name: str, attribute: str, value: Value, everyone: int = NEVER) -> ListFilter:
-    """Return a filter that sets *attribute* of ``ServerListRequest`` to the parameter *name*. *value*: its type.
-    *everyone*: as in ``ListFilter``."""
+    """Return a list filter for the query parameter *name*: it sets *attribute* of the ``ServerListRequest`` to the
+    parameter's value. *value*: the type of this value. *everyone*: as in ``ListFilter``."""
     return ListFilter(name, lambda query, _column, filter_value: setattr(query, attribute, filter_value), value,
                       everyone)
 

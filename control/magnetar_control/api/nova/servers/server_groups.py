@@ -36,7 +36,8 @@ FIELDS = Fields(
 
 
 def _page(call: Call) -> dict[str, Any]:
-    """Return the arguments of a page. Only administrators can use all_projects; it is ignored for others."""
+    """Return the use case's arguments limit, offset and all_projects. Only administrators can use all_projects; it is
+    ignored for others."""
     return {"limit": page_size(call), "offset": call.query.get("offset", 0),
             "all_projects": "all_projects" in call.query}
 

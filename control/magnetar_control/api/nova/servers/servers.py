@@ -54,7 +54,8 @@ def _listed(call: Call, page: ServerPage, answer: str) -> dict[str, Any]:
 
 
 def _unknown(view: ServerView, row: Any, *, detail: bool = True) -> dict[str, Any]:
-    """Return the document of a server whose cell does not respond (Nova 2.69). *detail*: as in the detailed list."""
+    """Return the document of a server whose cell does not respond (Nova 2.69). *detail*: with project and creation
+    time, as in the detailed list."""
     shown = {"id": row.server_id, "status": "UNKNOWN", "links": view.links("servers", row.server_id)}
     if detail:
         shown.update(tenant_id=row.project_id, created=(row.created_at or "")[:19] + "Z")
