@@ -21,7 +21,7 @@ R = TypeVar("R")
 
 
 class Owner(NamedTuple):
-    """The project and user that own the object of a policy check; ``None`` stands for the caller's own."""
+    """The project and user that own the target of a policy check; ``None``: the caller's project or user."""
 
     project_id: str | None = None
     user_id: str | None = None

@@ -109,8 +109,8 @@ class Hosts:
 
 
 def _read_heartbeats(database: Database, silence: float) -> dict[str, tuple[str, bool]]:
-    """Return, by host of a cell, the time of the last heartbeat and whether the host is up: its heartbeat is at most
-    *silence* seconds old by the clock of *database*, and was not refused."""
+    """Return, by host of a cell, the time of the last heartbeat and whether the host is up. A host is up if its
+    heartbeat is at most *silence* seconds old by the clock of *database*, and its last report was not refused."""
     with database.read() as connection:
         late = and_(host_states.c.seen_at > database.clock(-silence), NOT_REFUSED)
         return {host: (at, bool(up)) for host, at, up in connection.execute(

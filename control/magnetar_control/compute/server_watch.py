@@ -21,8 +21,8 @@ Stamp = tuple[Any, ...]
 
 @dataclass(eq=False)
 class _Wait:
-    """A request that waits until the stamp of the server *id* differs from *seen*, or until the request is
-    *cancelled*."""
+    """A request that waits for a change of the server *id*: until the server's stamp differs from *seen*, or
+    *cancelled* returns true."""
 
     id: str
     seen: Stamp

@@ -40,8 +40,8 @@ class Target(NamedTuple):
 
 def find_server_target(caller: Caller, id: str, *, deleted: bool = False,
                        columns: frozenset[str] | None = None) -> Target:
-    """Return the server with this id. *deleted*: a deleted one too. *columns*: the columns of its row that are needed.
-    Raises ``NotFound``, also for the server of another project unless the caller is an admin."""
+    """Return the server with this id. *deleted*: also find a deleted server. *columns*: the columns to read; ``None``:
+    all. Raises ``NotFound``, also for the server of another project unless the caller is an admin."""
     located_server = servers.find_server_row(caller.cloud.store, id, deleted=deleted,
                                              columns=columns) if len(id) == 36 else None
     if located_server is None or not is_visible_to(caller, located_server[1]):
@@ -143,7 +143,8 @@ def note_done_action(caller: Caller, target: Target, connection: Connection, key
 def notify_server(caller: Caller, target: Target, connection: Connection, name: str = UPDATE, *phases: str,
                   **args: Any) -> None:
     """Send notifications that the API has changed a server, in the transaction *connection*. *name*, *phases*: of the
-    event. *args*: of the payload, see ``payloads``."""
+    notified event, as in ``ServerEvent``; one notification is sent for each phase. *args*: values for the payload, such
+    as old_state (see ``payloads``)."""
     notifications, phases = caller.cloud.notifications, phases or ("",)
     if notifications and name and (row := servers.fetch_server_row(connection, target.row.id)) is not None:
         who = Initiator(caller.request_id, caller.context.user_id, caller.project or None)
@@ -204,7 +205,7 @@ class ServerUseCase(Generic[P, R]):
 
 def server_use_case(key: str | None = None, rule: str | None = None) -> Callable[
         [Callable[Concatenate[Caller, Target, P], R]], ServerUseCase[P, R]]:
-    """Return a decorator that makes a function a use case of one server. *key*: its row of ``ACTIONS``. *rule*: its
-    policy rule, when it is not the row's."""
+    """Return a decorator that makes a function a use case of one server. *key*: the key of its row in ``ACTIONS``.
+    *rule*: its policy rule; by default, that of the row."""
     named = rule or policy_rule_of_action(str(key))
     return lambda function: ServerUseCase(function, named, key)

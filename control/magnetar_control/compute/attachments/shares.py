@@ -22,8 +22,8 @@ ATTACHING, INACTIVE, IN_USE, DETACHING, FAILED = "attaching", "inactive", "activ
 
 
 def shares_of_server(row: ServerRow) -> list[ShareOfServer]:
-    """Return the shares of a server, also those that are being attached, with the status that users see: an attached
-    share is active while the guest is on."""
+    """Return the shares of a server, including those that are being attached, with the status that users see. An
+    attached share has the status active only while the guest runs, is paused or is rescued."""
     on = row.vm_state in (ACTIVE, PAUSED, RESCUED)
     return [{**share, "status": IN_USE} if on and share["status"] == INACTIVE else share for share in row.shares]
 

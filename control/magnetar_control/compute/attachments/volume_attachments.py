@@ -80,9 +80,9 @@ def attach_server_volume(caller: Caller, target: Target, volume_id: str, device:
 
 def _reserve_and_queue(caller: Caller, target: Target, key: str, args: Document, entry: Document, added: Change,
                        removed: Change) -> None:
-    """Queue the action *key*, and reserve the volume of the attachment *entry*. *added*: the change that records the
-    attachment in the server's volumes; *removed*: the change that undoes *added* after a failure. Raises the errors of
-    the reservation, and ``Conflict``."""
+    """Queue the action *key* with the arguments *args*, and reserve the volume of the attachment *entry*. *added*: the
+    change that records the attachment in the server's volumes; *removed*: the change that undoes *added* after a
+    failure. Raises the errors of the reservation, and ``Conflict``."""
     id, volumes = target.row.id, caller.cloud.services.volume
     old = args["attachment_id"] if key == "swap_volume" else None
     action = hold_action(caller, target, key, args, added)

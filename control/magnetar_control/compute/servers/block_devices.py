@@ -91,9 +91,9 @@ def complete_block_device_mapping(caller: Caller, request: BlockDeviceRequest) -
 
 def root_image_properties(caller: Caller, image: Mapping[str, Any] | None,
                           block_devices: Sequence[BlockDevice]) -> Mapping[str, Any]:
-    """Return the properties of the image of the root disk. If that is a volume, or is made from a volume or snapshot,
-    it is the image from which the volume was made; {} without one. *block_devices*: the result of
-    ``complete_block_device_mapping``."""
+    """Return the properties of the image from which the root disk is made; {} if there is no image. For a root disk
+    that is a volume, or is made from a volume or snapshot, this is the image from which that volume was made.
+    *block_devices*: the result of ``complete_block_device_mapping``."""
     root = next((block_device for block_device in block_devices if block_device["boot_index"] == 0),
                 None) if image is None else None
     properties: Mapping[str, Any] | None = (image or {}).get("properties")
@@ -164,8 +164,8 @@ def _check_local_image(image: Mapping[str, Any] | None, block_devices: Sequence[
     """Raise ``InvalidRequest`` if one of *block_devices* is a local copy of an image, and not the root disk from
     *image*.
 
-    A volume with boot_index 0 is the root disk even when the request also names an image, as in Nova. Of that image,
-    only the properties are then used.
+    As in Nova, a volume with boot_index 0 is the root disk even when the request also names an image. Only the
+    properties of that image are then used.
     """
     for block_device in block_devices:
         if (block_device["source_type"], block_device["destination_type"]) == ("image", "local") and (
@@ -382,7 +382,7 @@ def _check_image(caller: Caller, _request: BlockDeviceRequest, uuid: str, size: 
 
 
 def check_volume_room(image: Mapping[str, Any], size: int) -> None:
-    """Raise ``InvalidRequest`` when a volume of *size* GiB has no room for the image."""
+    """Raise ``InvalidRequest`` when a volume of *size* GiB is too small for the image."""
     if size < int(image.get("min_disk") or 0):
         raise InvalidRequest(f"Volume is smaller than the minimum size specified in image metadata. Volume size is "
                              f"{size << 30} bytes, minimum size is {int(image['min_disk']) << 30} bytes.")

@@ -127,7 +127,7 @@ class ConsoleUrls:
 
 
 class ConsoleGrant(NamedTuple):
-    """A valid token of a console, with its server and host."""
+    """A valid console token, with the server whose console it opens and that server's host."""
 
     database: Database
     token: consoles.ConsoleToken
@@ -162,8 +162,8 @@ def resolve_console_token(cloud: Cloud, token: str) -> ConsoleGrant:
 
 
 def use_console_token(grant: ConsoleGrant) -> None:
-    """Use up the token of *grant*, or one connection of a SPICE token. Raises ``Forbidden`` when another client has
-    used it."""
+    """Mark the token of *grant* as used. A token for SPICE allows several connections; count one of them. Raises
+    ``Forbidden`` when another client has used the token."""
     database, hash = grant.database, grant.token.hash
     with database.write() as connection:
         if grant.token.type != SPICE:

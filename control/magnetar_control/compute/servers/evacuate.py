@@ -25,8 +25,8 @@ def evacuate_server(caller: Caller, target: Target, host: str | None = None, *, 
                     on_shared_storage: bool = False, new_password: bool = False, admin_pass: str | None = None) -> None:
     """Rebuild the server on another host, *host* or one that the scheduler chooses. *force*: use *host* without the
     scheduler. *stopped*: do not start the server there. *on_shared_storage*: the root disk outlives the host.
-    *admin_pass*: a password for the guest; *new_password*: the caller has chosen it. Raises ``NotFound``,
-    ``InvalidRequest``, ``Conflict``."""
+    *admin_pass*: a password for the guest. *new_password*: the request names a password, which is refused with
+    *on_shared_storage*. Raises ``NotFound``, ``InvalidRequest``, ``Conflict``."""
     server = target.row
     _check_host(caller, target, host, force=force)
     if on_shared_storage and new_password:
@@ -68,8 +68,8 @@ def check_host_down(caller: Caller, host: str) -> None:
 
 
 def check_volumes(caller: Caller, target: Target) -> None:
-    """Raise ``Conflict`` if only the server's own host reaches a volume of the server, or if a guest on that host could
-    still write to one, since nothing says that the host is off."""
+    """Raise ``Conflict`` if a volume of the server is only reachable through the server's own host, or if the host is
+    not known to be off and a guest that still runs there could write to a volume."""
     server = target.row
     access: Mapping[str, VolumeAccess] = caller.cloud.services.volume.homes.access(
         [attachment["volume_id"] for attachment in server.volumes])

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Scheduler hints of new servers. An enabled filter follows its hint. A hint of a disabled filter, or of Nova's cells,
-is refused. A name that Nova does not know is accepted with a warning, as Nova's schema is open."""
+"""Scheduler hints of new servers. A hint has an effect only if its filter is enabled. A hint of a disabled filter, or
+of Nova's cells v1, is refused. A hint that Nova does not know is accepted with a warning, as Nova accepts any name."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ _KNOWN = frozenset(host_filter.name for host_filter in FILTERS)
 
 
 def check_hints(caller: Caller, hints: Mapping[str, Any]) -> str | None:
-    """Return a warning about hints that no filter follows, ``None`` without such hints.
+    """Return a warning about hints that have no effect here; ``None`` without such hints.
 
-    Raises ``InvalidRequest``, as ``refuse_without_effect``, for hints of Nova that would be unfulfilled.
+    Raises ``InvalidRequest`` for hints of Nova without effect, unless the setting ``specs_without_effect`` is ``warn``.
     """
     refused = refuse_without_effect(caller, "Scheduler hints that", [*_unfulfilled_hints(hints, caller.settings)],
                                     "Leave them out; an operator may let them pass")

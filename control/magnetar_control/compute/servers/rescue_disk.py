@@ -51,7 +51,7 @@ def _claim_rescue_disk(caller: Caller, target: Target, image_id: str) -> int:
 
 def rescue_disk_gb(caller: Caller, target: Target, image_id: str) -> int:
     """Return the largest size, in GiB, that a rescue disk from the image *image_id* can have: 0 for a CD, which is only
-    read. If the image no longer exists, it is the size of the flavor's root disk."""
+    read. If the image no longer exists, return the size of the flavor's root disk."""
     image = caller.cloud.services.image.show(caller.context, image_id)
     if image is None:
         return flavor_disk_sizes(target.row.flavor)["disk"]

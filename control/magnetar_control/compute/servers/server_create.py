@@ -166,9 +166,9 @@ def preview_server_row(caller: Caller, new_servers: NewServers,
 
 def create_named_server(caller: Caller, row: dict[str, Any], warning: str | None,
                         admin_pass: str | None = None) -> bool:
-    """Write a *row* of ``preview_server_row``, and return ``True``; ``False`` without writing when the project has a
-    server of that name meanwhile. *warning*: recorded with the action. *admin_pass*: a password for the guest. Raises
-    ``Conflict`` when another server has the uuid."""
+    """Write *row*, a result of ``preview_server_row``, and return ``True``. Return ``False``, and write nothing, when
+    another request has created a server of that name in the project meanwhile. *warning*: recorded with the action.
+    *admin_pass*: a password for the guest. Raises ``Conflict`` when another server has the uuid."""
     store = caller.cloud.store
     with store.cell0.write() as connection:
         advisory_lock(connection, caller.project, row["name"])
@@ -237,9 +237,9 @@ def prepare_servers(caller: Caller, new_servers: NewServers, instead_of: str | N
 
 
 def trusted_certificates(caller: Caller, ids: Sequence[str] | None, on_volume: bool, where: str = "") -> str | None:
-    """Return the value of a server's column ``trusted_certs``: the certificates *ids*, otherwise those of the settings;
-    ``None`` without any, and with *on_volume* (a root disk that is a volume is never verified). Raises ``InvalidField``
-    for *ids* with *on_volume*. *where*: the prefix of the field in this error."""
+    """Return the value of a server's column ``trusted_certs``, JSON text: the certificates *ids*, otherwise those of
+    the settings. Return ``None`` if there are none, and for a root disk that is a volume (*on_volume*), which is never
+    verified. Raises ``InvalidField`` for *ids* with *on_volume*. *where*: the prefix of the field in this error."""
     if ids and on_volume:
         raise InvalidField(f"{where}trusted_image_certificates",
                            "is not supported when booting from volume: no image is verified then. Leave it out")
@@ -369,8 +369,8 @@ def _check_group(caller: Caller, id: str | None) -> None:
 
 
 def server_hostname(name: str, id: str) -> str:
-    """Return the host name that Nova derives from the *name* of a server; from its *id*, if nothing of the name is
-    left."""
+    """Return the host name that Nova derives from the *name* of a server; if *name* has no valid character, ``server-``
+    and its *id*."""
     label = re.sub(r"[^\w.-]+", "", re.sub(r"[ _]", "-", name.encode("ascii", "ignore").decode())).lower().strip(".-")
     label = label.replace(".", "-")[:63].strip("-")
     return label or f"server-{id}"

@@ -48,8 +48,8 @@ def show_server_group(caller: Caller, id: str) -> GroupView:
 
 
 def _find_server_group(caller: Caller, id: str, action: str) -> Any:
-    """Return the row of a group. Groups of other projects exist for administrators only. Raises ``NotFound`` or
-    ``Forbidden``."""
+    """Return the row of the group *id*, after checking the policy rule of *action*. Raises ``Forbidden``, and
+    ``NotFound``, also for groups of other projects unless the caller is an administrator."""
     row = caller.fetch(server_groups.fetch_server_group_row, id) if len(id) == 36 else None
     if row is None or (row.project_id != caller.project and not caller.is_admin):
         raise _group_missing(id)

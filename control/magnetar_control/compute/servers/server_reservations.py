@@ -39,8 +39,8 @@ OfServers = Mapping[str, NamedResources]
 
 
 def named_resources(rows: Sequence[Row]) -> OfServers:
-    """Return the existing volumes and ports that new servers ask for, by server; empty when none asks for any. *rows*:
-    of the servers."""
+    """Return the existing volumes and ports that the requests of new servers name, by server id; empty if none names
+    any. *rows*: the rows of the servers."""
     texts = {row["request"] for row in rows}  # usually one: the request of all these servers
     by_text = {text: _resources_in_request(ServerRow.of_values({"request": text}).request) for text in texts}
     named = {row["id"]: by_text[row["request"]] for row in rows}
@@ -54,8 +54,8 @@ def _resources_in_request(request: ServerRequest) -> NamedResources:
 
 
 def held_until(caller: Caller, named: OfServers) -> Any:
-    """Return the time until which the ``create`` actions of the servers in *named* are held back; ``None`` when *named*
-    is empty, so that nothing must be reserved."""
+    """Return the time until which the ``create`` actions of the servers in *named* are held back; ``None`` if *named*
+    is empty, because then nothing must be reserved."""
     return caller.cloud.store.cell0.clock(HELD) if named else None
 
 

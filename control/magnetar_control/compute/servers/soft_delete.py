@@ -15,8 +15,9 @@ from magnetar_core.power import OFFLOADED, RESIZED
 
 
 def is_restorable(caller: Caller, server: ServerRow) -> bool:
-    """Return whether a DELETE soft-deletes the server: the settings say so, the server has run, and its host is up. A
-    server without a host, or one that is being deleted for good already, is removed immediately."""
+    """Return whether a DELETE soft-deletes the server: the setting ``reclaim_instance_interval`` is not 0, the server
+    has run, and its host is up. A server without a host, or one that is being deleted for good already, is removed
+    immediately."""
     if not caller.settings.reclaim_instance_interval or not server.launched_at or not server.host or (
             server.vm_state == OFFLOADED or server.task_state == servers.DELETING):
         return False
