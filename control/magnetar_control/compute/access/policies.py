@@ -109,8 +109,8 @@ POLICIES = {
 
 
 class Further(NamedTuple):
-    """A rule that operations check in addition to their own rule. *of*: the names of the operations. *what*: a sentence
-    about the permission."""
+    """A rule that operations check in addition to their own rule. *of*: the names of the operations, separated by
+    blanks. *what*: a sentence about what the rule permits."""
 
     of: str
     what: str

@@ -110,8 +110,8 @@ class Policy:
         return decision
 
     def _look(self) -> None:
-        """Read changed policy files again, checking at most every ``LOOK_AGAIN`` seconds. Invalid files are logged and
-        change nothing."""
+        """Read the policy files again if they have changed; check that at most every ``LOOK_AGAIN`` seconds. Invalid
+        files are logged, and the previous rules stay in force."""
         if not (self.file or self.folders) or time.monotonic() - self._looked < LOOK_AGAIN:
             return
         with self._lock:

@@ -33,7 +33,7 @@ class Overrides:
     files: Mapping[str, Path] = field(default_factory=dict)
 
     def place(self, names: Mapping[str, str] | Sequence[str]) -> str:
-        """Return the paths of the files that define *names*, separated by commas."""
+        """Return the paths of the files that define the rules *names*, separated by commas."""
         return ", ".join(sorted({str(self.files[name]) for name in names}))
 
     def warnings(self) -> Iterator[str]:
@@ -63,7 +63,8 @@ def list_policy_files(file: Path | None, folders: Sequence[Path]) -> list[Path]:
 
 
 def policy_files_stamp(file: Path | None, folders: Sequence[Path]) -> Any:
-    """Return a value that differs when the files have changed; ``None`` when a folder does not exist."""
+    """Return a value that changes when one of the policy files changes, is added or is removed; ``None`` when a folder
+    does not exist."""
     try:
         return [(str(path), _file_stamp(path)) for path in list_policy_files(file, folders)]
     except InvalidField:

@@ -48,8 +48,8 @@ def _merged_limits(caller: Caller, *holders: str) -> Limits:
 
 
 def quota_limits(caller: Caller, project: str | None = None, user: str | None = None) -> Limits:
-    """Return the limits of a project: its own, or the defaults set by administrators, or the limits of the settings.
-    With *user*: the limits of that user in the project, or the project's."""
+    """Return the limits of a project. Each limit is the project's own, otherwise the default that administrators have
+    set, otherwise the setting. With *user*, limits of that user in the project precede those of the project."""
     project = project or caller.project
     users = [quotas.user_quota_holder(project, user)] if user else []
     return _merged_limits(caller, *users, project, quotas.DEFAULT)
@@ -59,10 +59,10 @@ def server_quota_usage(caller: Caller, project: str | None = None, user: str | N
                        connection: Connection | None = None) -> Limits:
     """Return the usage of the servers of a project, or of *user* in it: instances, cores, ram.
 
-    As in Nova, soft-deleted servers are counted only after their restoration has begun, and servers of a cell that does
-    not answer are not counted. *connection*: a transaction of cell0, in which cell0 is queried before the other cells.
-    A server that moves from cell0 to its cell in between is then counted twice, and never missed; a server that moves
-    between other cells is counted once. Each cell is queried once, and again when a server has moved there in between.
+    Servers of a cell that does not answer are not counted; soft-deleted servers are counted only once their restoration
+    has begun, as in Nova. A server that moves between cells meanwhile is counted once: if needed, its target cell is
+    queried again. *connection*: a transaction of cell0, in which cell0 is queried first. A server that leaves cell0
+    after that may be counted twice, but is never missed.
     """
     total = dict.fromkeys(COUNTED, 0)
     project = project or caller.project
@@ -82,8 +82,9 @@ def server_quota_usage(caller: Caller, project: str | None = None, user: str | N
 
 def _count_once(caller: Caller, of_cells: Mapping[str, Sequence[UsageRow] | None],
                 counted: Callable[[Database], Sequence[UsageRow]]) -> list[UsageRow]:
-    """Return the usage rows of all cells, each server once. *of_cells*: the rows by cell, ``None`` for no answer.
-    *counted*: reads the rows of a cell again; called for each cell in which a moving server has arrived meanwhile."""
+    """Return the usage rows of all cells, with each server once. *of_cells*: the rows by cell id; ``None`` for a cell
+    that did not answer. *counted*: a function that reads the rows of a cell again; it is called for each cell that a
+    moving server has reached meanwhile."""
     rows_by_cell = {id: list(rows or ()) for id, rows in of_cells.items()}
     leaving = [row for rows in rows_by_cell.values() for row in rows if row.id]
     arrived = cell_moves.servers_in_target_cell(caller.cloud.store, leaving) if leaving else set()
@@ -175,8 +176,8 @@ def check_metadata_quota(most: int, metadata: Mapping[str, Any] | None) -> None:
 
 
 def check_file_quota(limit: Limits, personality: Sequence[Mapping[str, str]]) -> None:
-    """Raise ``Forbidden`` when the injected files *personality* of a server exceed *limit*, the quota. Contents count
-    decoded, as they are in the guest."""
+    """Raise ``Forbidden`` when the injected files *personality* of a server exceed *limit*, the quota. The size of
+    contents is that of the decoded contents."""
     sizes = {"injected_files": len(personality),
              "injected_file_path_bytes": max((len(file["path"].encode()) for file in personality), default=0),
              "injected_file_content_bytes": max((len(b64decode(file["contents"])) for file in personality), default=0)}
@@ -238,7 +239,7 @@ def show_quota_limits(caller: Caller, project: str | None = None) -> tuple[Limit
 
 @use_case(f"{RULE}defaults")
 def show_default_quotas(caller: Caller, project: str) -> Limits:
-    """Return the limits that *project* has as long as none are set for this project."""
+    """Return the limits that apply to *project* unless limits are set for the project itself."""
     _check_project(caller, project, None)
     return _merged_limits(caller, quotas.DEFAULT)
 

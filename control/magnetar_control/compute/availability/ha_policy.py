@@ -72,7 +72,8 @@ def server_ha_policy(settings: Settings, server: ServerRow) -> HaPolicy:
 
 
 def _valid(values: Mapping[str, str], key: str, place: str, problems: list[str]) -> str | None:
-    """Return the policy or priority *key* of *values*; ``None`` if there is none. Add a malformed one to *problems*."""
+    """Return the policy or priority under *key* in *values*; ``None`` if it is absent or malformed. For a malformed
+    one, add a text to *problems*. *place*: where *values* are from, for this text."""
     value = values.get(key)
     if value is None:
         return None

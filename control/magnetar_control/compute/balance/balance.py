@@ -49,8 +49,9 @@ NOT_RUNNING = "It is not running. `magnetar host drain` moves servers that are o
 
 @dataclass(frozen=True)
 class BalanceReport:
-    """The balance of a cell. *unmeasured*: hosts that take no part, with the reason. *dropped*: the number of moves
-    that were dropped because with them a host could fail no more."""
+    """The balance of a cell. *plan*: the loads and the proposed moves. *unmeasured*: hosts that are left out, with the
+    reason: they are down, or their load is unknown. *dropped*: the number of moves that are not proposed, because after
+    them the other hosts would have no room for the servers of a failed host."""
 
     cell: CellMapping
     plan: BalancePlan
@@ -61,9 +62,9 @@ class BalanceReport:
 @use_case(f"{RULE}list-detail")
 def report_balance(caller: Caller, cell: str | None = None, host: str | None = None,
                    limit: int | None = None) -> list[BalanceReport]:
-    """Return the balance of each cell, or of the one with the name *cell*. *host*: propose moves that free this host,
-    of its cell only. *limit*: the most moves of all cells. Changes nothing. Raises ``NotFound`` for an unknown cell or
-    host, ``Unavailable`` when a cell's database does not answer."""
+    """Return the balance of each cell, or only of the cell with the name *cell*. *host*: propose moves that free this
+    host; the report then has only its cell. *limit*: the largest number of moves in all cells together. Changes
+    nothing. Raises ``NotFound`` for an unknown cell or host, ``Unavailable`` when a cell's database does not answer."""
     cloud, states = caller.cloud, read_current_hosts(caller.cloud.store, caller.cloud.settings)
     cells = _requested_cells(cloud, states, cell, host)
     left = limit if limit is not None or host else MOVES
@@ -101,7 +102,8 @@ def _requested_cells(cloud: Cloud, states: HostStates, cell: str | None,
 
 
 class _CellBalance:
-    """The balance of one cell that is being made. *freed*: the host to be freed."""
+    """The computation of the balance of one cell. *freed*: the host from which all servers should move; ``None`` for
+    none. *moves*: the largest number of moves."""
 
     def __init__(self, cloud: Cloud, states: HostStates, cell: CellMapping, database: Database, freed: str | None,
                  moves: int | None) -> None:
@@ -110,7 +112,8 @@ class _CellBalance:
         self.names = sorted(name for name, row in states.rows.items() if row.cell_id == cell.id)
 
     def report(self) -> BalanceReport:
-        """Read the loads, plan, and drop moves from the end until each host may fail that may fail without moves."""
+        """Return the balance: read the loads, plan the moves, and drop the last moves until every host may fail that
+        may fail now. A host may fail if the others have room for its servers."""
         with self.database.read() as connection:
             moved, moving = migrations.fetch_recent_moves(connection, utc_now(-REST))
         loads, unmeasured = self._read_loads()
@@ -145,7 +148,7 @@ class _CellBalance:
         return MoveTrial(states, read_host_inventories(api, states), servers)
 
     def _read_loads(self) -> tuple[dict[str, HostLoad], dict[str, str]]:
-        """Return the loads of the hosts that are up, and why other hosts take no part."""
+        """Return the loads of the hosts that are up, and a reason for each other host; both by the host's name."""
         up = {name: self.states.rows[name].endpoint for name in self.names if self.states.hosts[name].profile.up}
         loads, unmeasured = {}, {name: "It is down." for name in self.names if name not in up}
         for name, load in read_host_loads(self.cloud.agents, up).items():
@@ -156,8 +159,8 @@ class _CellBalance:
         return loads, unmeasured
 
     def _loaded_host(self, name: str, load: HostLoad, moving: bool) -> LoadedHost:
-        """Return a host with its load. Disabled hosts, and hosts with a migration that goes on, neither give nor take;
-        nor does the freed host take."""
+        """Return the host *name* with its load. No server moves from or to a disabled host, or a host with a migration
+        in progress (*moving*); none moves to the host to be freed."""
         profile = self.states.hosts[name].profile
         free = profile.enabled and profile.cell_enabled and not moving
         return LoadedHost(name, load.cpus, load.memory_mb, load.cpus_used, load.memory_mb_used, gives=free,
@@ -178,8 +181,8 @@ class _CellBalance:
 
 
 def _reason_to_stay(row: ServerRow, serving_hosts: Mapping[Any, str]) -> str:
-    """Return why a server is not moved, apart from its load; "" if it may be. *serving_hosts*: hosts of volumes that
-    no other host opens itself."""
+    """Return why a server must stay on its host, whatever the loads are; "" if it may move. *serving_hosts*: by uuid of
+    a volume, the only host through which other hosts can use the volume."""
     if row.task_state:
         return f"It has a running action ({row.task_state})."
     if row.locked_by:

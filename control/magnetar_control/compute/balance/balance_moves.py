@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The moves of a balance, one after the other: each is an ordinary live migration, which conductors do.
+"""The execution of a balance's moves, one after the other: each is an ordinary live migration, which conductors do.
 
-Nothing is kept between moves: when the caller dies or is interrupted, the migration that goes on ends by itself, and
-the next balance starts from what is there then."""
+Nothing is stored between moves. If the caller dies or is interrupted, the migration in progress continues, and the next
+balance starts from the servers' hosts at that time.
+"""
 
 from __future__ import annotations
 
@@ -36,8 +37,9 @@ class MoveResult(NamedTuple):
 @use_case(f"{policy_rule_of_action(LIVE)}:host")
 def run_moves(caller: Caller, moves: Sequence[Move], *, keep_going: bool = False,
               look: Callable[[Move], None] = lambda _move: None) -> Iterator[MoveResult]:
-    """Do the *moves* one after the other, and yield the result of each. The first failure is the last result, unless
-    *keep_going*. *look* is called repeatedly while a move goes on; its exceptions end the waiting, not the move."""
+    """Do the *moves* one after the other, and yield the result of each. Stop after the first failed move, unless
+    *keep_going*. *look*: a function of the move that is called repeatedly while a move is in progress. If it raises,
+    the wait ends, but the move continues."""
     for move in moves:
         result = _run_move(caller.under(f"req-{uuid.uuid4()}"), move, look)
         yield result
@@ -46,7 +48,7 @@ def run_moves(caller: Caller, moves: Sequence[Move], *, keep_going: bool = False
 
 
 def _run_move(caller: Caller, move: Move, look: Callable[[Move], None]) -> MoveResult:
-    """Do one move, and return its result when its migration has ended."""
+    """Do one move, and return its result when its migration has ended. *look*: as in ``run_moves``."""
     try:
         target = find_server_target(caller, move.server.id)
         if target.row.host != move.source:
@@ -64,7 +66,7 @@ def _run_move(caller: Caller, move: Move, look: Callable[[Move], None]) -> MoveR
 
 
 def _begin_migration(caller: Caller, target: Target, host: str) -> str:
-    """Queue the live migration of a server to *host*, in the name of the caller; return the migration's uuid. Raises
+    """Queue the live migration of a server to *host*, as a request of the caller; return the migration's uuid. Raises
     ``Conflict`` when the server has changed since it was read."""
     drawn, row = str(uuid.uuid4()), target.row
     with target.database.write() as connection:
@@ -80,7 +82,8 @@ def _begin_migration(caller: Caller, target: Target, host: str) -> str:
 
 def _wait_for_migration(caller: Caller, target: Target, move: Move, id: str,
                         look: Callable[[Move], None]) -> MoveResult:
-    """Wait until the migration has ended. Raises ``NotFound`` when the server is deleted meanwhile."""
+    """Wait until the migration *id* has ended, and return the result of the move. *look*: as in ``run_moves``. Raises
+    ``NotFound`` when the server is deleted meanwhile."""
     while True:
         with target.database.read() as connection:
             migration = migrations.fetch_migration_row(connection, id)

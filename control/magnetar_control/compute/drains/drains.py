@@ -51,8 +51,8 @@ class ServerOfDrain(NamedTuple):
 
 @dataclass(frozen=True)
 class DrainReport:
-    """The state of a host's drain. *drain*: its row, ``None`` when the host is not drained. *volumes*: the number of
-    volumes that the host stores."""
+    """The state of a host's drain. *drain*: the row of the drain, ``None`` when the host is not drained. *volumes*: the
+    number of volumes that the host stores."""
 
     host: HostRow
     drain: DrainRow | None
@@ -66,8 +66,8 @@ class DrainReport:
 
 @use_case(f"{RULE}update")
 def start_drain(caller: Caller, host: str, reason: str | None = None) -> None:
-    """Disable the compute service of a host, for *reason*, and have its servers moved to other hosts. For a host that
-    is drained already, the servers that stayed are tried again. Raises ``NotFound``."""
+    """Disable the compute service of a host, for *reason*, and request that conductors move its servers to other hosts.
+    If the host is already drained, the servers that could not be moved are tried again. Raises ``NotFound``."""
     set_host_columns(caller, host, DISABLED, reason or REASON, None, partial(
         drains.begin_drain_row, host=host, reason=reason or REASON, request_id=caller.request_id,
         user_id=caller.context.user_id or None, project_id=caller.context.project_id or None))
@@ -98,8 +98,8 @@ def list_drains(caller: Caller) -> list[DrainReport]:
 
 @use_case(f"{RULE}list")
 def plan_drain(caller: Caller, host: str) -> list[ServerOfDrain]:
-    """Return, for each server of a host that has not been moved yet, what a drain would do with it now: moving, moved
-    (with the host that the scheduler would choose), or stays. Changes nothing. Raises ``NotFound``, ``Unavailable``."""
+    """Return the predicted result of a drain for each server that is still on the host: moving (in progress), moved (to
+    the host that the scheduler would choose now), or stays. Changes nothing. Raises ``NotFound``, ``Unavailable``."""
     row = find_named_host(caller, host)
     here, results = _read_servers(caller, row)
     volumes = caller.cloud.services.volume
@@ -123,8 +123,9 @@ def plan_drain(caller: Caller, host: str) -> list[ServerOfDrain]:
 
 def _predicted_move(caller: Caller, states: HostStates, host: HostRow, server: ServerRow, key: str,
                     volume_hosts: frozenset[str] | None) -> ServerOfDrain:
-    """Return the predicted result of moving *server* by the action *key*, to one of *volume_hosts* or (``None``) any
-    host. In *states*, count the server on the host that was chosen for it."""
+    """Return the predicted result of moving *server* from *host* by the action *key*. *volume_hosts*: the hosts that
+    reach the server's volumes; ``None``: all. Count the server on the chosen host in *states*, for the next prediction.
+    """
     how, cloud = WORDS[key], caller.cloud
     if key == OFFLOAD:
         return ServerOfDrain(server.id, server.name, MOVED, how)
@@ -169,8 +170,9 @@ def _shown_result(result: DrainedServer) -> ServerOfDrain:
 
 
 def check_progress(report: DrainReport, begun: int) -> bool:
-    """Return whether the drain of *report* is complete, in the round with the number *begun* or a later one. Raises
-    ``Conflict`` when the drain was ended, or its host does not answer."""
+    """Return whether the drain of *report* is complete. *begun*: the round of the drain that the caller waits for; each
+    new request to drain a host begins a new round. Raises ``Conflict`` when the drain was ended, or its host does not
+    answer."""
     drain, name = report.drain, report.host.name
     if drain is None or drain.state == ENDING:
         raise Conflict(f"The drain of host {name} was ended meanwhile: its compute service was enabled.")

@@ -33,7 +33,8 @@ UNEXPLAINED = "Its migration failed; its server actions tell more."
 
 
 class MoveChoice(NamedTuple):
-    """*action*: the action that moves the server; ``None`` for a server that stays. *reason*: why it stays."""
+    """How a drain moves a server. *action*: the action that moves it; ``None`` for a server that stays. *reason*: why
+    it stays."""
 
     action: str | None
     reason: str = ""

@@ -39,8 +39,8 @@ def list_availability_zones(caller: Caller) -> list[Zone]:
 
 @use_case(f"{RULE}detail")
 def list_zone_details(caller: Caller) -> list[Zone]:
-    """Return all zones: the conductors' zone, then other available zones by name, then unavailable ones. Available
-    zones have their services, except disabled hosts; unavailable ones have none."""
+    """Return all zones: the conductors' zone, then other available zones by name, then unavailable ones. ``services``
+    of an available zone has no disabled hosts; that of an unavailable zone is empty."""
     zones: dict[str, list[Service]] = {}
     for service in services.read_services(caller):
         zones.setdefault(service.zone, []).append(service)

@@ -41,8 +41,9 @@ def list_host_fences(caller: Caller) -> list[HostFenceReport]:
 
 @use_case(f"{RULE}update")
 def request_host_fence(caller: Caller, host: str, *, fence: bool, confirmed: bool = False) -> str:
-    """Request that a host is fenced or unfenced, and return the id of the request. *confirmed*: it was or will be
-    switched by hand, so no fence agent is run. Raises ``Conflict`` while an opposite request is open."""
+    """Request that a host is fenced or unfenced, and return the id of the request. *confirmed*: an administrator has
+    switched or will switch the host by hand, so no fence agent is run. Raises ``Conflict`` while an opposite request is
+    open."""
     context = caller.context
     by = f"{context.user_name or context.user_id}@{context.project_name or context.project_id}"[:200]
     with caller.cloud.store.api.write() as connection:
@@ -51,8 +52,8 @@ def request_host_fence(caller: Caller, host: str, *, fence: bool, confirmed: boo
 
 @use_case(f"{RULE}update")
 def check_host_fence(caller: Caller, host: str, id: str) -> bool:
-    """Return whether the request *id* for a host is done. Raises its error if it has failed, and ``FencingFailed`` if
-    no conductor has served it in time."""
+    """Return whether the fencing request *id* for a host is done. Raises the error of a failed request, and
+    ``FencingFailed`` if no conductor has handled the request in time."""
     request = caller.fetch(fencing_requests.fetch_fencing_request, host)
     if request is None or request.id != id:  # removed with the host, or done and replaced by a later request
         return True

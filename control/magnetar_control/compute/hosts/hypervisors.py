@@ -123,7 +123,8 @@ search_hypervisor_servers = use_case(f"{RULE}servers")(search_hypervisors.functi
 
 @use_case(f"{RULE}show")
 def show_hypervisor(caller: Caller, id: str, *, by_uuid: bool = True) -> SizedHypervisor:
-    """Return the hypervisor of that uuid or number. Raises ``InvalidRequest`` for a malformed uuid, ``NotFound``."""
+    """Return the hypervisor with the uuid (*by_uuid*) or number *id*. Raises ``InvalidRequest`` for a malformed uuid,
+    ``NotFound``."""
     identifier = parse_uuid(id) if by_uuid else id
     row = _find_host(caller, identifier, SizedHost, by_uuid=by_uuid)
     if row is None:
@@ -201,9 +202,10 @@ def _resolved(name: str, _period: int) -> str | None:
 # Uptimes ---------------------------------------------------------------------------------------------------------
 @use_case(f"{RULE}uptime")
 def show_uptime(caller: Caller, id: str, *, by_uuid: bool = True) -> tuple[Service, str]:
-    """Return the compute service with this uuid (*by_uuid*) or number, and the uptime of its host.
+    """Return the compute service with the uuid (*by_uuid*) or number *id*, and the uptime of its host as a text.
 
-    Raises ``NotFound``, ``InvalidRequest`` if the host does not answer, ``NotSupported`` if its agent is too old."""
+    Raises ``NotFound``, ``InvalidRequest`` if the host does not answer, ``NotSupported`` if its agent is too old.
+    """
     hypervisor = show_hypervisor.function(caller, id, by_uuid=by_uuid)
     service = hypervisor.service
     away = InvalidRequest(f"Compute service of {service.host} is unavailable at this time.")

@@ -58,8 +58,8 @@ def parse_uuid(text: str) -> str:
 
 
 def _find_service(caller: Caller, id: str, *, by_uuid: bool) -> Service:
-    """Return the service of that uuid or number. Raises ``NotFound``, or ``InvalidRequest`` or ``InvalidField`` when
-    *id* is malformed."""
+    """Return the service with the uuid (*by_uuid*) or number *id*. Raises ``NotFound``, or ``InvalidRequest`` or
+    ``InvalidField`` when *id* is malformed."""
     identifier = parse_uuid(id) if by_uuid else parse_number_id(id, "a service")
     for service in read_services(caller):
         if identifier == (service.id if by_uuid else service.number):
@@ -98,8 +98,8 @@ def update_host_service(caller: Caller, host: str, binary: str, *, status: str |
 def set_host_columns(caller: Caller, name: str, status: str | None, reason: str | None, forced_down: bool | None,
                      also: Callable[[Connection], None] = lambda _connection: None) -> None:
     """Set status, reason and *forced_down* of the host *name*; ``None`` changes nothing. Enabling a host ends its
-    drain. *also*: a function that makes more changes in the same transaction. The conductors that schedule see the
-    change within a few seconds. Raises ``NotFound``, ``InvalidRequest``."""
+    drain. *also*: a function that makes more changes in the same transaction. The scheduler sees the change within a
+    few seconds. Raises ``NotFound``, ``InvalidRequest``."""
     values: dict[str, Any] = {} if status is None else {"disabled": status == DISABLED, "disabled_reason": reason}
     if forced_down is not None:
         if not forced_down:

@@ -26,8 +26,8 @@ MOST, TRIES = 1000, 20000
 
 
 class Described(Protocol):
-    """What the tests of a request read of a provider, or of several providers of one host that together serve a group.
-    """
+    """The attributes that the tests of a request read: of one provider, or of several providers of a host that together
+    serve a group."""
 
     @property
     def traits(self) -> frozenset[str]:
@@ -83,8 +83,9 @@ class CandidateRequest:
 
 @dataclass(frozen=True)
 class AllocationCandidate:
-    """The amounts that would be *held* in the tree of *root*: by uuid of the provider, then by resource class.
-    *mappings*: the uuids of the providers of each group, by suffix."""
+    """A candidate for the allocations that were requested. *held*: the amounts that would be claimed in the tree of
+    *root*, by uuid of the provider, then by resource class. *mappings*: the uuids of the providers of each group, by
+    the group's suffix."""
 
     root: Provider
     held: Mapping[str, Mapping[str, int]]

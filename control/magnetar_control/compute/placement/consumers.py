@@ -33,8 +33,7 @@ UNKNOWN = "unknown"
 @dataclass(frozen=True)
 class Wish:
     """The requested allocations of a consumer: amounts by provider's uuid, then by resource class. *generation*: the
-    consumer's generation that the caller has seen, ``None`` for a new consumer; checked only when *generational* is
-    set."""
+    consumer's generation that the caller has seen, ``None`` for a new consumer; checked only with *generational*."""
 
     held: Mapping[str, Mapping[str, int]]
     project_id: str = ""
@@ -122,10 +121,10 @@ _Devices = Mapping[str, Mapping[str, int]]
 
 def _split_wish(wish: Wish, rows: Sequence[ClaimRow], roots: Mapping[str, Provider],
                 below: Mapping[str, ChildProvider]) -> tuple[Wish, _Devices]:
-    """Return two things: *wish* with amounts of hosts only (bandwidth becomes an amount of its host), and the numbers
-    of devices that the consumer keeps, by host and alias. *rows*: the consumer's allocations. *roots*, *below*: the
-    hosts, and the providers below them, by uuid. Raises ``InvalidRequest`` when *wish* has devices that the consumer
-    does not hold, or changes its NUMA cells."""
+    """Divide *wish* into two parts, and return them: the amounts claimed of hosts (bandwidth becomes an amount of its
+    host), and the numbers of devices that the consumer keeps, by host and alias. *rows*: the consumer's allocations.
+    *roots*, *below*: the hosts, and the providers below them, by uuid. Raises ``InvalidRequest`` when *wish* has
+    devices that the consumer does not hold, or changes its NUMA cells."""
     places = {id: str(below[id].told["place"]) for id in wish.held  # providers of bandwidth
               if id in below and "place" in below[id].told}
     _check_cells(wish, rows, roots, below)

@@ -50,7 +50,7 @@ class Consumer:
 
 
 class ListedProvider(NamedTuple):
-    """A resource provider as lists show it, with the attributes of ``Provider``."""
+    """A resource provider as lists show it: a few attributes of ``Provider``, with the same names."""
 
     id: str
     name: str
@@ -60,8 +60,8 @@ class ListedProvider(NamedTuple):
 
 
 class HostParts(NamedTuple):
-    """The providers below a host, each with uuid, name and uuid of its parent. They are the same as long as *state* is:
-    the time of the host's last change, and its classes of bandwidth."""
+    """The providers below a host, each as (uuid, name, uuid of its parent), kept as a cache. *state*: the time of the
+    host's last change, and its bandwidth classes; the cache is valid until these change."""
 
     state: tuple[Any, ...]
     providers: Sequence[tuple[str, str, str | None]]
@@ -104,7 +104,8 @@ class Placement:
             return self.read_roots(connection, ids)
 
     def roots_of_tree(self, id: str) -> list[Provider]:
-        """Return the host with the uuid *id*; if there is none, all hosts, because *id* may be a provider below one."""
+        """Return the host with the uuid *id*. If no host has it, return all hosts, because *id* may be the uuid of a
+        provider below one of them."""
         return self.roots({id}) or self.roots()
 
     def roots_of_name(self, name: str) -> list[Provider]:

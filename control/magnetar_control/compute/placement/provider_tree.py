@@ -127,7 +127,8 @@ class Provider:
 
     @cached_property
     def _spread(self) -> Mapping[str, Sequence[pci.Held]]:
-        """The devices that servers hold on this host. A device that a server and its migration hold counts once."""
+        """The devices that each server holds on this host. A device that both a server and its migration hold counts
+        once."""
         if not self.equipped:
             return {}
         counted: dict[str, dict[str, int]] = {}
@@ -174,8 +175,8 @@ class Provider:
 
     @cached_property
     def ratios(self) -> Ratios:
-        """The allocation ratios from aggregates and settings, for resources for which the host has no ratio of its
-        own."""
+        """The allocation ratios that aggregates and settings define. They apply to resources for which the host has no
+        ratio of its own."""
         return ratios_of_aggregates([aggregate.metadata for aggregate in self.aggregates], self.usual)
 
     @cached_property
@@ -254,7 +255,7 @@ class Provider:
 @dataclass(frozen=True)
 class ChildProvider(Provider):
     """A resource provider below the host *root*: a part of the host, as the host's agent reports it (*told*). *used*:
-    the claimed amounts, by resource class; unused for a NUMA cell. Aggregates and generation are the host's."""
+    the claimed amounts, by resource class; empty for a NUMA cell. Aggregates and generation are the host's."""
 
     root: Provider | None = None
     told: Mapping[str, Any] = field(default_factory=dict)
