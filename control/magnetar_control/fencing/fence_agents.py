@@ -42,13 +42,13 @@ class FenceAnswer(NamedTuple):
 
 
 def longest_fencing(device: FenceDevice) -> float:
-    """Return the seconds after which ``switch_host`` has certainly ended."""
+    """Return the largest number of seconds that ``switch_host`` can take for *device*."""
     return device.tries * (2 * device.timeout + PAUSE) + 10
 
 
 def switch_host(device: FenceDevice, power: str) -> None:
-    """Switch a host on or off, and return when its agent has confirmed that with ``status``. After a failure of the
-    agent, try again, ``device.tries`` times in all. Raises ``FencingFailed``, ``InvalidSettings``."""
+    """Switch a host on or off, and return when its fence agent has confirmed the new power with the action ``status``.
+    *power*: on or off. Make at most ``device.tries`` attempts. Raises ``FencingFailed``, ``InvalidSettings``."""
     secrets = read_device_secrets(device)
     failure = None
     for number in range(device.tries):
@@ -100,8 +100,8 @@ def _failed(device: FenceDevice, action: str, answer: FenceAnswer) -> FencingFai
 
 
 def _run_agent(device: FenceDevice, action: str, secrets: dict[str, str]) -> FenceAnswer:
-    """Run the fence agent once. Raises ``FencingFailed`` if it cannot be run, or does not end in time; then the agent
-    is killed, with all processes that it has started."""
+    """Run the fence agent once, with *action*, such as off or status. Raises ``FencingFailed`` if it cannot be run, or
+    does not end in time; then the agent is killed, with all processes that it has started."""
     lines = {**device.parameters, **secrets, "action": action}
     request = "".join(f"{name}={value}\n" for name, value in lines.items()).encode()
     with _started(device) as process:
@@ -124,7 +124,8 @@ def _run_agent(device: FenceDevice, action: str, secrets: dict[str, str]) -> Fen
 
 @contextlib.contextmanager
 def _started(device: FenceDevice) -> Iterator[subprocess.Popen[bytes]]:
-    """Start the fence agent in a process group of its own, which is killed at the end."""
+    """Start the fence agent in its own process group, and yield its process. The whole group is killed when the context
+    ends."""
     try:
         process = subprocess.Popen(  # noqa: S603 - a program that the operator's settings name
             [str(device.program)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
@@ -155,15 +156,15 @@ def _has_ended(process: subprocess.Popen[bytes]) -> bool:
 
 
 def _end_group(process: subprocess.Popen[bytes]) -> int:
-    """Kill all processes that the agent has left, and itself if it runs; return its exit status."""
+    """Kill the fence agent, if it still runs, and all processes that it has started; return its exit status."""
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(process.pid, signal.SIGKILL)
     return process.wait()
 
 
 def _read_more(process: subprocess.Popen[bytes], output: bytes, seconds: float) -> bytes:
-    """Return *output* and what the agent has printed since; wait for that up to *seconds*. Only the last bytes are
-    kept, so that an agent may print without end."""
+    """Wait at most *seconds* for new output of the fence agent, and return it appended to *output*. Only the last bytes
+    are kept, because an agent may print endlessly."""
     assert process.stdout is not None
     poll = select.poll()  # also for descriptors above those of select.select
     poll.register(process.stdout, select.POLLIN)
@@ -177,8 +178,8 @@ def _read_more(process: subprocess.Popen[bytes], output: bytes, seconds: float) 
 
 
 def _printable_output(output: bytes, secrets: Mapping[str, str]) -> str:
-    """Return the end of an agent's output as one line without secrets and control characters. A short name of a user
-    stays, since its letters are parts of other words."""
+    """Return the end of a fence agent's output as one line, without control characters and without the values of
+    *secrets*. A short user name is not removed, because its letters may be part of other words."""
     text = output.decode("utf-8", "replace")
     hidden = {value for name, value in secrets.items()
               if value and (len(value) >= SHORT or SECRET.search(name.lower()))}

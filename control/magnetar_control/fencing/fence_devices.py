@@ -25,8 +25,8 @@ KEYS = ("agent", "parameters", "secrets_file")
 
 
 class FenceDevice(NamedTuple):
-    """The power device of a host. *program*: its fence agent. *timeout*: seconds for one run. *tries*: how often the
-    agent is asked to switch the host and to confirm that, until it succeeds."""
+    """The power device of a host. *program*: its fence agent. *timeout*: seconds for one run of the agent. *tries*: the
+    largest number of attempts to switch the host and confirm its power."""
 
     host: str
     program: Path

@@ -34,7 +34,8 @@ CONFIRMED, WITHOUT_AGENT = 30.0, 10.0
 
 
 class HostStatus(NamedTuple):
-    """The last fencing of a host, and its power: ``on``, ``off``, or ``None`` when *problem* says why it is unknown."""
+    """The last fencing of a host, and its power: ``on``, ``off``, or ``None`` if unknown; *problem* is then the reason.
+    """
 
     host: str
     agent: str | None
@@ -55,8 +56,9 @@ class HostFencing:
         self.store, self.devices = store, fence_devices(settings)
 
     def fence_host(self, host: str, by: str, *, confirmed: bool = False) -> FencingRow:
-        """Switch a host off, and keep it disabled and down. *by*: who wants it. *confirmed*: the host was switched off
-        by hand, so no fence agent is run. Raises ``FencingFailed``, ``Conflict``, ``InvalidRequest``, ``NotFound``."""
+        """Switch a host off, and keep it disabled and down. *by*: who requests it, as a text. *confirmed*: the host was
+        switched off by hand, so no fence agent is run. Raises ``FencingFailed``, ``Conflict``, ``InvalidRequest``,
+        ``NotFound``."""
         self._find_host(host)
         device = None if confirmed else self.devices.get(host)
         if device is None and not confirmed:
@@ -71,8 +73,9 @@ class HostFencing:
         return self._fetch(host)
 
     def unfence_host(self, host: str, by: str, *, confirmed: bool = False) -> FencingRow:
-        """Switch a fenced host on, and restore its earlier status. *confirmed*: the host is switched on by hand, so no
-        fence agent is run. Raises ``FencingFailed``, ``Conflict``, ``InvalidRequest``, ``NotFound``."""
+        """Switch a fenced host on, and restore the status that it had before. *by*: who requests it, as a text.
+        *confirmed*: an administrator switches the host on by hand, so no fence agent is run. Raises ``FencingFailed``,
+        ``Conflict``, ``InvalidRequest``, ``NotFound``."""
         row = self._find_host(host)
         fencing = self._find_fencing(host)
         if fencing is None or fencing.state == fencings.UNFENCED:
@@ -88,11 +91,12 @@ class HostFencing:
         return self._fetch(host)
 
     def confirm_fenced(self, host: str, by: str, since: str, *, answers: bool) -> bool:
-        """Return ``True`` if nothing forbids an evacuation: the host has no power device, or is certainly off. Fence it
-        if it is not. Return ``False`` while another attempt works on the host.
+        """Return ``True`` when an evacuation from the host may begin: the host has no power device, or is certainly
+        off. Fence a host that is not known to be off. Return ``False`` while another attempt to switch the host is in
+        progress.
 
-        *since*: if an attempt has failed after this time, do not try again. *answers*: whether the host's agent
-        answers. Raises ``FencingFailed``.
+        *by*: who fences. *since*: if an attempt has failed after this time, do not try again. *answers*: whether the
+        host's agent answers. Raises ``FencingFailed``.
         """
         fencing, device = self._find_fencing(host), self.devices.get(host)
         if fencing is not None and fencing.busy:
@@ -114,9 +118,9 @@ class HostFencing:
 
     def check_known_off(self, host: str, volumes: Sequence[str], *, fences_itself: bool = False) -> None:
         """Raise ``Conflict`` unless the host is known to be off: a fencing has succeeded, or an administrator has
-        confirmed it (``host fence --confirmed``), forced the host down, or removed it. *volumes*: those that a guest on
-        the host can write to; without any, do nothing. *fences_itself*: also accept a host with a power device, which
-        the evacuation fences first."""
+        confirmed it (``host fence --confirmed``), forced the host down, or removed it. *volumes*: the uuids of volumes
+        that a guest on the host can write to; if empty, do nothing. *fences_itself*: also accept a host with a power
+        device, which the evacuation fences first."""
         if not volumes or (fences_itself and host in self.devices):
             return
         fencing = self._find_fencing(host)
@@ -154,9 +158,10 @@ class HostFencing:
 
     @contextmanager
     def _attempt(self, host: str, device: FenceDevice | None, by: str, *, to_fence: bool) -> Iterator[str]:
-        """Save that an attempt to switch the host has begun, and yield its id. If the block fails, save why; if it is
-        interrupted, the state stays, and another attempt may begin. Raises ``Conflict`` while another attempt works on
-        the host."""
+        """Record that an attempt to switch the host begins, and yield the id of the attempt. If the body of the context
+        fails, record the reason; with *to_fence*, the fencing is then failed. After an interruption its state stays,
+        and another attempt may begin. *by*: who requests it. Raises ``Conflict`` while another attempt is in progress.
+        """
         attempt = str(uuid.uuid4())
         with self.store.api.write() as connection:
             if not fencings.claim_fencing(

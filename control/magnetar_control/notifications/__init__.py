@@ -61,10 +61,11 @@ _NAMESPACE = uuid.UUID("8f0c2b3e-6a0f-4a53-9d5c-6d61676e6574")
 class ServerEvent(NamedTuple):
     """An event of a server.
 
-    *name*: the part of the event type after ``instance.``, or after another *object* of ``BINARIES``. *phase*: start,
-    end, error, or none. *args*: of the action. *host*: the host that acts; *conductor*: the conductor that acts when no
-    host does. With neither, the API acts. *key*: of the action; events of one name with the same key and host are the
-    same event."""
+    *name*: the part of the event type after the object, which is ``instance`` by default; other values of *object* are
+    the keys of ``BINARIES``. *phase*: start, end, error, or "" for none. *args*: the arguments of the action. *host*:
+    the host that acts; *conductor*: the conductor that acts when no host does. With neither, the API acts. *key*: the
+    action's key (``action_key``). Two events with the same name, phase, key and host are one event that was repeated.
+    """
 
     name: str
     phase: str = ""
@@ -83,21 +84,22 @@ class ServerEvent(NamedTuple):
 
 
 def action_key(action: Any) -> str:
-    """Return the ``key`` that the ``ServerEvent`` objects of an action have."""
+    """Return the text that identifies an action in its events (``ServerEvent.key``)."""
     return f"{action.request_id}.{action.id}"
 
 
 def selection_events(who: Initiator, args: Mapping[str, Any], conductor: str, key: str, *, host_found: bool = True,
                      ) -> list[ServerEvent]:
-    """Return the notified events of a run of the scheduler: its start, and its end if it found a host (*host_found*).
-    """
+    """Return the events of one run of the scheduler, for notifications: its start, and its end if it found a host
+    (*host_found*). *args*: the arguments of the action; *conductor*: the name of the conductor; *key*: the action's
+    key."""
     event = ServerEvent("select_destinations", START, who, args, conductor=conductor, key=key, object=SCHEDULER)
     return [event, event._replace(phase=END)] if host_found else [event]
 
 
 def failure_events(event: ServerEvent) -> list[ServerEvent]:
-    """Return the notified events of a failed action: *event* (with its ``fault``) in the phase error; for the rollback
-    of a live migration, in the phases start and end."""
+    """Return the events of a failed action, for notifications: *event*, which has the fault, in the phase error; for
+    the rollback of a live migration, in the phases start and end instead."""
     return [event._replace(phase=phase) for phase in ((START, END) if event.name == ROLLBACK else (ERROR,))]
 
 
@@ -160,8 +162,8 @@ class Notifications:
 
 
 def _made(event_type: str, make: Callable[[], outbox.Message]) -> outbox.Message | None:
-    """Return the result of *make*. When it fails, log that and return ``None``: the notified change continues
-    regardless."""
+    """Return the result of *make*, a notification of the type *event_type*. If it cannot be made, log the error and
+    return ``None``, so that the notified change does not fail."""
     try:
         return make()
     except DBAPIError:
@@ -173,8 +175,8 @@ def _made(event_type: str, make: Callable[[], outbox.Message]) -> outbox.Message
 
 def notification_message(event_type: str, publisher_id: str, payload: Mapping[str, Any],
                          same: str | None = None) -> outbox.Message:
-    """Return a notification in the envelope of oslo.messaging. *same*: a text from which the notification's id is made,
-    the same for each repetition; by default the id is random."""
+    """Return a notification in the envelope of oslo.messaging. *same*: a text that is the same for each repetition of
+    the event; the notification's id is made from it, and is random by default."""
     id = str(uuid.uuid5(_NAMESPACE, same) if same else uuid.uuid4())
     return outbox.Message(id, event_type, orjson.dumps({
         "message_id": id, "publisher_id": publisher_id, "event_type": event_type,

@@ -55,13 +55,13 @@ def versioned_object(object_name: str, object_version: str, /, **data: Any) -> D
 
 
 def nova_time(text: str | None) -> str | None:
-    """Return a moment of the database in the form of Nova's payloads."""
+    """Return *text*, a time in the database's format, in the format of Nova's payloads; ``None`` for ``None``."""
     return text and f"{text[:19]}Z"
 
 
 def flavor_payload(flavor: Row, projects: Sequence[str] | None = None) -> Document:
-    """Return the payload of *flavor*: the flavor in a server's row (only sizes and extra specs), or a row of the table
-    of flavors. *projects*: the projects that may use a private flavor."""
+    """Return the payload of a flavor. *flavor*: the flavor of a server's row (only sizes and extra specs), or a row of
+    ``flavors``. *projects*: the projects that may use a private flavor."""
     return versioned_object("FlavorPayload", "1.4", flavorid=flavor["id"], name=flavor["name"], vcpus=flavor["vcpus"],
                             memory_mb=flavor["ram"], root_gb=flavor["disk"], ephemeral_gb=flavor.get("ephemeral") or 0,
                             swap=flavor.get("swap") or 0, extra_specs=flavor.get("extra_specs") or {},

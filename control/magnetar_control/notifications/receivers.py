@@ -138,8 +138,8 @@ def _urls(settings: Settings) -> Iterator[UrlReceiver]:
 
 
 def _url(name: str, text: str, token: bool, *, http: bool) -> urllib.parse.SplitResult:
-    """Return the parsed URL of a receiver. *token*: whether it is sent a token. *http*: whether http to other machines
-    is allowed. Raises ``InvalidSettings``."""
+    """Return the parsed URL *text* of the receiver *name*. *token*: whether requests to it contain a token. *http*:
+    whether http to other machines is allowed. Raises ``InvalidSettings``."""
     if not name or len(name) > 64 or name == LOG:
         raise InvalidSettings(f"notification_urls: {name!r} is no name of a receiver: it has up to 64 characters, and "
                               f"is not {LOG!r}.")

@@ -17,8 +17,8 @@ from .payloads import ActionFault, Row, flavor_payload, versioned_object
 
 
 def request_spec_payload(row: ServerRow, args: Row) -> Document:
-    """Return the payload of a request to the scheduler. *args*: of the action: the ``flavor`` of a resize, a ``host``
-    that is named, whether it is ``forced``, and the hosts that were ``tried``."""
+    """Return the payload of a request to the scheduler. *args*: the arguments of the action: ``flavor`` of a resize,
+    the requested ``host``, ``forced`` (use this host without the scheduler), and the hosts that were ``tried``."""
     request, hints = row.request, row.hints
     host = args.get("host") or request.get("host") or request.get("hypervisor_hostname")
     forced, tried = bool(args.get("forced")) and host, list(args.get("tried") or ())

@@ -28,8 +28,8 @@ class Guarded(Route):
     """A route with a guard.
 
     *who*: the callers that may use it: ``anyone``, ``token`` (any valid token), ``service`` (the role ``service`` or
-    ``admin``) or ``admin``. *status*: of the answer, if the handler returns a document or nothing. *way*: the thread or
-    event loop that runs the handler.
+    ``admin``) or ``admin``. *status*: of the answer, if the handler returns a document or nothing. *way*: where the
+    handler runs: in which threads, or in the event loop.
     """
 
     who: str = "token"
@@ -62,7 +62,7 @@ class Application:
         return False
 
     def way(self, request: Request) -> Way:
-        """Return the thread or event loop in which the request is answered."""
+        """Return where the request is answered: in which threads, or in the event loop."""
         return Way.THREAD
 
     async def websocket(self, socket: WebSocket) -> None:
@@ -77,7 +77,7 @@ class Application:
 
 class Routed(Application):
     """An application with a router. *authenticate* sets ``request.context`` or raises ``Fault`` 401; *render* returns a
-    fault in the service's form. *slash*: a path of at most this number of words may end with a slash."""
+    fault in the service's form. *slash*: a path of at most this number of segments may end with a slash."""
 
     def __init__(self, routes: Iterable[Guarded], authenticate: Callable[[Request], None],
                  render: Callable[[Fault], Answer], slash: int = 1) -> None:

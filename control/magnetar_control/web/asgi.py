@@ -89,8 +89,9 @@ class AsgiServer:
             place.free()
 
     def _place(self, scope: dict[str, Any]) -> ConnectionPlace:
-        """Count a connection for the client's address if a trusted proxy reports that address; ``Admitting`` has
-        already counted all other connections. Return the connection's place in the limits."""
+        """Count the connection for the client's address, and return its place in the limits of connections. Only
+        connections for which a trusted proxy reports an address are counted here; ``Admitting`` has already counted all
+        others."""
         headers = _headers(scope) if self.trusted else {}
         return self.connections.take(self._address(scope, headers) if "x-forwarded-for" in headers else "")
 
@@ -215,8 +216,8 @@ class AsgiServer:
         return await self.quick.answer(way, application.handle, request)
 
     async def _login(self, application: Application, request: Request) -> Answer:
-        """Return the answer to a login or another request that computes long, from the threads for logins. The user, or
-        the address of a client without a user, has a limited share of these threads."""
+        """Return the answer to a login or another request that needs much computation. It runs in the threads for
+        logins, of which one user, or one address without a user, gets a limited share."""
         if "x-auth-token" in request.headers:
             refusal = await asyncio.get_running_loop().run_in_executor(self.threads, application.admit, request)
             if refusal is not None:
@@ -328,8 +329,8 @@ async def _sent(sending: Any, clock: Clock, size: int) -> None:
 
 
 def _incoming(receive: Any, loop: asyncio.AbstractEventLoop, pace: Pace) -> Callable[[], Iterator[bytes]]:
-    """Return a function that a handler calls in its thread for an iterator over the pieces of the content. The iterator
-    raises ``Fault`` 400 when the client disconnects, and ``TooSlow`` when it is slower than *pace*."""
+    """Return a function for a handler in a thread; it returns an iterator over the pieces of the request's content. The
+    iterator raises ``Fault`` 400 when the client disconnects, and ``TooSlow`` when it is slower than *pace*."""
 
     def chunks() -> Iterator[bytes]:
         clock = pace.clock()

@@ -30,7 +30,7 @@ END = {"Connection": "close"}
 
 
 class KeptBytes:
-    """The number of bytes of bodies in memory, by address. It is used only in the event loop."""
+    """The number of bytes of bodies in memory, by client address. Use it only in the event loop."""
 
     def __init__(self, of_address: int = OF_ADDRESS, of_all: int = OF_ALL) -> None:
         self.of_address, self.of_all = of_address, of_all

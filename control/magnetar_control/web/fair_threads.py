@@ -17,8 +17,8 @@ LATER = {"Retry-After": "5"}
 
 
 class FairThreads:
-    """A pool of *most* threads, at most *share* for one key (an address, a user). *waiting*: limit of waiting calls of
-    one key. It is used only in the event loop."""
+    """A pool of *most* threads, of which one key (an address, a user) gets at most *share* at a time. *waiting*: the
+    largest number of waiting calls of one key. Use it only in the event loop."""
 
     def __init__(self, name: str, most: int, share: int, waiting: int) -> None:
         self._threads = ThreadPoolExecutor(most, thread_name_prefix=name)

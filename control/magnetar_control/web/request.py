@@ -60,8 +60,8 @@ class Request:
         return int(length) if length.isdecimal() else None
 
     def named(self, *more: Any) -> tuple[Any, ...]:
-        """Return arguments for a function of ``services``: the caller, the parameters of the path in order, and
-        *more*."""
+        """Return positional arguments for a function of ``services``: the caller's ``Context``, the values of the
+        path's parameters in order, and *more*."""
         return self.context, *self.params.values(), *more
 
     def next_page(self, last: str) -> list[dict[str, str]]:
@@ -81,8 +81,8 @@ class Request:
 
     @contextlib.contextmanager
     def upload(self) -> Iterator[Iterator[bytes]]:
-        """Yield an iterator over the content of a stream route, and hold a place for uploads while the context is open.
-        Raises ``TooManyRequests``, ``Unavailable``."""
+        """Yield an iterator over the content of a stream route, and count the upload until the context ends. Raises
+        ``TooManyRequests``, ``Unavailable``."""
         free = self.transfers.uploads.take(self.context) if self.transfers else None
         try:
             yield iter([self.content] if self.content else []) if self._chunks is None else self._chunks()
@@ -91,7 +91,7 @@ class Request:
                 free()
 
     def download(self, pieces: Iterator[bytes]) -> Iterator[bytes]:
-        """Return *pieces* as content for an answer. They hold a place for downloads until they are closed. Raises
+        """Return *pieces* as content for an answer, and count the download until they are closed. Raises
         ``TooManyRequests``, ``Unavailable``."""
         return pieces if self.transfers is None else Pieces(pieces, self.transfers.downloads.take(self.context))
 

@@ -32,9 +32,9 @@ _ANY, _END = object(), object()
 
 
 class Router(Generic[R]):
-    """A tree that finds routes by path. Routes for different actions or versions may have the same method and path.
-    *slash*: a path of at most this number of words may end with a slash, as the path of a version does; otherwise an
-    empty word never matches."""
+    """A tree that finds routes by path. Several routes may have the same method and path, for different actions or
+    versions. *slash*: a path of at most this number of segments may end with a slash, like the path of a version. In
+    other paths, an empty segment matches no route."""
 
     def __init__(self, routes: Iterable[R], slash: int = 0) -> None:
         self.routes, self._slash = tuple(routes), slash
@@ -51,7 +51,7 @@ class Router(Generic[R]):
 
     def find(self, path: str) -> dict[str, list[tuple[R, dict[str, str]]]]:
         """Return the routes at *path* by method, each with its parameters; an empty dict for an unknown path. Raises
-        ``Fault`` 400 for a word that is too long."""
+        ``Fault`` 400 for a path segment that is too long."""
         parts = path_segments(path)
         if 1 < len(parts) <= self._slash + 1 and not parts[-1]:
             parts.pop()
@@ -63,7 +63,8 @@ class Router(Generic[R]):
 
 
 def path_segments(path: str) -> list[str]:
-    """Return the words of a path, decoded; a word may be empty. Raises ``Fault`` 400 for a word that is too long."""
+    """Return the segments of a path, decoded; a segment may be empty. Raises ``Fault`` 400 for a segment that is too
+    long."""
     path = path.removeprefix("/")
     segments = path.split("/") if path else []
     if "%" in path:
@@ -74,8 +75,9 @@ def path_segments(path: str) -> list[str]:
 
 
 def _walk(node: dict[Any, Any], words: list[str], at: int, values: tuple[str, ...]) -> tuple[Any, tuple[str, ...]]:
-    """Return the routes at the end of *words* (``None`` without routes), and the values of the parameters. Fixed words
-    take precedence; parameters are tried when no route follows a fixed word."""
+    """Return the routes below *node* for the path segments *words* from index *at*, and the values of the path's
+    parameters; ``None`` without routes. *values*: the values so far. A fixed segment precedes a parameter, which is
+    tried when the fixed segment leads to no route."""
     if at == len(words):
         return node.get(_END), values
     fixed = node.get(words[at])

@@ -20,8 +20,8 @@ LATER = {"Retry-After": "10"}
 
 
 class Places:
-    """A limited number of places for transfers in one direction. *kind*: "uploads" or "downloads", for messages.
-    *most*: the number of places; *of_project*: the limit for one project."""
+    """The limited number of transfers in one direction that may run at the same time. *kind*: "uploads" or "downloads",
+    for messages. *most*: the limit for all; *of_project*: the limit for one project."""
 
     def __init__(self, kind: str, most: int, of_project: int) -> None:
         self.what, self.most, self.of_project = kind, most, of_project
@@ -29,8 +29,9 @@ class Places:
         self._lock = threading.Lock()
 
     def take(self, context: Any) -> Callable[[], None]:
-        """Take a place for a caller (``services.Context``). Return a function that releases the place; further calls
-        have no effect. Raises ``TooManyRequests``, ``Unavailable``."""
+        """Count one more transfer of a caller (``services.Context``); administrators and services are not counted.
+        Return a function that ends the count; further calls of it have no effect. Raises ``TooManyRequests``,
+        ``Unavailable``."""
         if context is None or context.is_admin or context.is_service:
             return lambda: None
         owner = context.project_id or context.user_id
@@ -98,7 +99,8 @@ class Transfers:
 
 
 class Pieces(Iterator[bytes]):
-    """Outgoing content, with a function to call when it has been sent or will not be sent."""
+    """An iterator over outgoing content that calls the function *done* once, when it is closed: after the last piece
+    was sent, or when no more will be sent."""
 
     def __init__(self, pieces: Iterator[bytes], done: Callable[[], None]) -> None:
         self._pieces, self._done = pieces, done
@@ -107,7 +109,7 @@ class Pieces(Iterator[bytes]):
         return next(self._pieces)
 
     def close(self) -> None:
-        """Release the place and close the content. May be called again."""
+        """Call *done*, unless that has happened before, and close the content."""
         done, self._done = self._done, lambda: None
         done()
         if (close := getattr(self._pieces, "close", None)) is not None:

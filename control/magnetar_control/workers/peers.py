@@ -34,8 +34,8 @@ REPEATED = ("x-auth-token", "authorization", "x-request-id")
 
 @dataclass(frozen=True)
 class Peers:
-    """The processes of one service. *name*: the name of this process and of its socket. *tls*: whether the API speaks
-    TLS."""
+    """The processes of one service. *folder*: the folder of their sockets. *name*: the name of this process and of its
+    socket. *secret*: proves that a request comes from one of them. *tls*: whether the API uses TLS."""
 
     folder: Path
     name: str

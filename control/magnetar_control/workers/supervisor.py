@@ -103,7 +103,7 @@ class ApiWorkers:
         return worker
 
     def _keep(self, number: int, worker: ApiWorker) -> None:
-        """Wait until *worker* ends, and replace it unless it was told to end."""
+        """Wait until *worker* ends, and replace it unless the service ended it."""
         status = worker.wait()
         if worker.retired or self._over.is_set():
             return
