@@ -45,7 +45,8 @@ def terminal_stylesheet(folder: Path) -> bytes | None:
 
 @lru_cache(maxsize=1)
 def _joined(first: Path, _changed: int) -> bytes:
-    """Return the module *first* and all modules that it requires, as one script. *_changed*: part of the cache key."""
+    """Return the module *first* and all modules that it requires, as one script. *_changed*: the modification time of
+    *first*, only a key of the cache."""
     folder, modules = first.parents[1], {}
     waiting = [first]
     while waiting:

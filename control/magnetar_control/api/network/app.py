@@ -157,7 +157,8 @@ def _topologies(topologies: AutoTopologies) -> list[Guarded]:
 
 
 def _subports(trunks: TrunkStore) -> list[Guarded]:
-    """Return the routes of a trunk's subports. As in Neutron, an answer with a trunk has no key around it."""
+    """Return the routes of a trunk's subports. As in Neutron, the answer to a change is the trunk itself, without the
+    key ``trunk`` around it."""
     def done(request: Request, put: bool) -> Document:
         wish = (attributes.SUB_PORTS if put else attributes.GONE_PORTS).check(request.json(), "body")
         changed_trunk = trunks.move(request.context, request.params["id"], wish["sub_ports"], put=put)

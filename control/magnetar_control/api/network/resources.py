@@ -324,8 +324,8 @@ class ResourceRoutes:
 
 
 def as_named(values: Document) -> Document:
-    """Return *values*, attributes as clients name them, by the names in the network service. ``project_id`` is the
-    first non-empty value of project_id and tenant_id."""
+    """Return *values* with the attribute names that clients use replaced by those of the network service.
+    ``project_id`` is the first non-empty value of project_id and tenant_id."""
     named = {NAMES.get(name, name): value for name, value in values.items() if name not in ("project_id", "tenant_id")}
     project = values.get("project_id") or values.get("tenant_id")
     return {**named, "project_id": project} if project else named

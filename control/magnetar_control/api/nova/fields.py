@@ -139,8 +139,8 @@ class Body(Value):
             name, fields, ())
 
     def likeness(self, value: Any) -> int:
-        """Return a score of how well *value* fits this type: 0 if it is no object, otherwise more for each field of the
-        body."""
+        """Return a score of how well *value* fits this type: 0 if it is no object, otherwise higher the more fields of
+        this body it has."""
         return super().likeness(value) and 1 + sum(field.wire in value for field in self.fields)
 
     def schema(self, version: Version | None = None) -> dict[str, Any]:
@@ -152,7 +152,8 @@ class Body(Value):
 
 
 def _trimmed(field: ApiField, value: Any) -> Any:
-    """Return *value*; if *field* is a name, without blanks at its ends, as lenient versions accept them."""
+    """Return *value* without leading and trailing blanks if *field* is a name, otherwise unchanged. Lenient versions
+    accept such blanks."""
     return value.strip() if field.wire == "name" and isinstance(value, str) else value
 
 

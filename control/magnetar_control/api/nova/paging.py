@@ -27,7 +27,7 @@ class Limit(Value):
 
 
 def paging_parameters(since: int = 1) -> dict[str, Query]:
-    """Return the query parameters of a list that has pages *since* a version."""
+    """Return the query parameters limit and marker of a list that has had pages *since* this version."""
     return {"limit": Query(value=Limit(), since=since), "marker": Query(value=Anything(), since=since)}
 
 

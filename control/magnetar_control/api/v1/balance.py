@@ -48,7 +48,8 @@ class Balances(CloudDriver):
 
     def ensure(self, caller: Caller, key: str, want: Document | None, permissions: Mapping[str, Any], dry_run: bool,
                operation: Operation) -> Result:
-        """Override ``CloudDriver.ensure``: a balance is not removed, and a dry run waits for no other request."""
+        """Override ``CloudDriver.ensure``: refuse to remove a balance, and do dry runs without the lock of the key, so
+        that they wait for no other request."""
         if want is None:
             report_balance.check_allowed(caller)
             raise InvalidField("kind", "balance is reported and made, and cannot be removed")

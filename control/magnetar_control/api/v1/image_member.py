@@ -50,8 +50,8 @@ class ImageMembers(CloudDriver):
             return None
 
     def _image(self, caller: Caller, key: str) -> str | None:
-        """Return the uuid of the image *key*, a uuid or name. A project that has not accepted an image sees it by uuid.
-        """
+        """Return the uuid of the image *key*, a uuid or name. A project that has not accepted an image finds it only by
+        uuid."""
         if is_uuid_key(key):
             image = caller.cloud.services.image.show(caller.context, key.lower())
         else:
@@ -59,7 +59,8 @@ class ImageMembers(CloudDriver):
         return str(image["id"]) if image else None
 
     def complete(self, caller: Caller, want: Document, have: Document | None) -> Document:
-        """Return *want* with ids. Raises ``InvalidField`` for an unknown image or project."""
+        """Return *want* with the uuid of the image, the id of the project, and the status, by default that of *have*.
+        Raises ``InvalidField`` for an unknown image or project."""
         image = self._image(caller, str(want["image"]))
         if image is None and is_uuid_key(str(want["image"])):
             raise InvalidField("image", "must be one that you may see", want["image"])

@@ -24,8 +24,8 @@ SIZES = {"vcpu_hours": "vcpus", "memory_mb_hours": "memory_mb", "disk_gb_hours":
 
 
 class Usages(CloudDriver):
-    """The driver of usage: of the caller's project, or for administrators of all projects. If a list request has no
-    begin or no end, that is the present time."""
+    """The driver of usage: of the caller's project, or for administrators of all projects. In a list request, ``begin``
+    and ``end`` of the period are by default the present time."""
 
     kind, makeable, of_all_projects = Usage, False, True
 

@@ -29,7 +29,7 @@ UNMANAGE_BODY = build_record({})
 
 
 class ManageRoutes:
-    """The routes at *path*, one of ``PATHS``, all for administrators."""
+    """The routes of content that can be managed as volumes, at *path*, one of ``PATHS``; all for administrators."""
 
     def __init__(self, service: EmbeddedVolumes, path: str) -> None:
         self.service, self.path = service, path
@@ -41,7 +41,7 @@ class ManageRoutes:
                 guarded_route(f"POST {self.path}", self.create, 202, who="admin")]
 
     def list(self, request: Request, detailed: bool = False) -> Document:
-        """Return a page of the content in the pool of a host; with *detailed* also why it cannot be managed."""
+        """Return a page of the content in the pool of a host; with *detailed* also why an item cannot be managed."""
         check_known(request, ("host", "cluster", "limit", "offset", "marker", "sort", "sort_key", "sort_dir"))
         query = dict(request.query)
         if not query.get("host"):

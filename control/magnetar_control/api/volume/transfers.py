@@ -42,7 +42,7 @@ ACCEPT = build_record({"auth_key": AuthKey(1, 255)}, "auth_key")
 
 
 class TransferRoutes(NounRoutes):
-    """The routes at *path*, one of ``PATHS``."""
+    """The routes of transfers of volumes at *path*, one of ``PATHS``."""
 
     name = "transfer"
     filters = ("name", "volume_id", "id")
@@ -80,7 +80,7 @@ class TransferRoutes(NounRoutes):
         return {"transfer": views.transfer_view(request, transfer, key=True)}
 
     def accept(self, request: Request) -> Document:
-        """Take the volume of a transfer into the caller's project."""
+        """Accept a transfer: its volume then belongs to the caller's project."""
         auth_key = checked_body(request, "accept", ACCEPT)["auth_key"]
         return {"transfer": self.view(request, self.service.transfers.accept(*request.named(auth_key)), detailed=False)}
 

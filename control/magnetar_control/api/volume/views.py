@@ -15,7 +15,8 @@ Row = Mapping[Any, Any]
 
 
 def resource_href(request: Request, noun: str, id: str) -> str:
-    """Return the URL of a resource, which begins as the client's URL does. *noun*: its collection in the path."""
+    """Return the URL of a resource, which begins as the client's URL does. *noun*: the name of the collection in the
+    path, such as volumes."""
     project = request.extra.get("project")
     return f"{request.base}/v3/{project + '/' if project else ''}{noun}/{id}"
 

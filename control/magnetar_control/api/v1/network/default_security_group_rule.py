@@ -29,7 +29,8 @@ REMOTES = {"group": ("remote_group", SecurityGroup, "security_groups"),
 
 
 class DefaultRules(CloudDriver):
-    """The driver of the cloud's default rules, which all projects see. A rule cannot change; a new rule replaces it."""
+    """The driver of the cloud's default security group rules, which all projects see. A rule cannot change; a new rule
+    replaces it."""
 
     kind = DefaultSecurityGroupRule
     takes_id, only_a_document = False, True

@@ -93,8 +93,8 @@ class CloudNetworks(CloudDriver):
         return want
 
     def check_make(self, caller: Caller, want: Document, have: Document | None) -> None:
-        """Check that the caller may create the network, that the quota has room, that its addresses are free, and that
-        no port is on *have*, the network that *want* replaces."""
+        """Check that the caller may create the network *want*, that the quota has room, that the network's addresses
+        are free, and that no port is on *have*, the network that *want* replaces."""
         if (want["mode"] not in ("nat", "ovn") or want.get("bridge")) and not caller.context.is_admin:
             raise Forbidden(f"A network of mode {want['mode']} is made by administrators of the cloud. Use mode nat.")
         if want["mtu"] and want["mtu"] < LEAST_MTU:

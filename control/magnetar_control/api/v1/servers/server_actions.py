@@ -76,7 +76,7 @@ def why_failed(row: ServerRow) -> str:
 
 
 class ServerActions:
-    """The server actions with which a request changes one server."""
+    """A runner of the server actions with which a request changes one server."""
 
     def __init__(self, caller: Caller, id: str, operation: Operation) -> None:
         self.caller, self.id, self.operation = caller, id, operation
@@ -132,7 +132,8 @@ class ServerActions:
             raise Failed(f"{key} of server {row.name!r} failed: {why_failed(row)}", server=self.id)
 
     def attach_interface(self, wish: Document) -> None:
-        """Attach the port that *wish*, a requested NIC, names, or a new port, and wait until the server has the NIC."""
+        """Attach a NIC as *wish* requests, with the port that it names or with a new port, and wait until the server
+        has the NIC."""
         port = wish.get("_port")
         with self.operation.waiting():
             interfaces.attach_nic(self.caller.under(f"req-{uuid.uuid4()}"), self.target, None if port else wish["_id"],

@@ -45,11 +45,11 @@ def predict_agent_steps(caller: Caller, actions: Sequence[PlannedAction], want: 
 
 
 def _planned(client: Client, actions: Sequence[PlannedAction], want: Document, have: Document) -> Iterator[Step]:
-    """Yield the steps of each of *actions*, from one dry run of the agent for each action.
+    """Yield the steps of each of *actions*, which the agent plans in one dry run for each action.
 
-    A dry run changes nothing, so its document repeats the fields of the previous actions, and its plan must begin with
-    their steps, which are not yielded again. If it does not, the steps of this action and of all later ones are
-    predicted, without dry runs.
+    A dry run changes nothing. So the document for an action also has the fields of the previous actions, and the plan
+    must begin with their steps; only the steps after these are yielded. If a plan begins otherwise, the steps of its
+    action and of all later ones are predicted without dry runs.
     """
     rebuild: Mapping[str, Any] = have.get("rebuild") or {}
     document: Document = {}

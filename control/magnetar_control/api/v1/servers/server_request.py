@@ -78,7 +78,8 @@ def with_port_ids(caller: Caller, desired: Document) -> Document:
 
 
 class _References:
-    """The resolution of a server's references. *have*: the server, if it exists."""
+    """A resolver of the references in a request for a server, such as names of images. *have*: the server, if it
+    exists."""
 
     def __init__(self, caller: Caller, have: Document | None) -> None:
         self.caller, self.have = caller, have
