@@ -136,7 +136,8 @@ def _add_group(commands: Commands, name: str, text: str) -> Commands:
 
 
 def configure_logging(level: str) -> None:
-    """Log JSON lines to stderr. They do not name the line of code, whose lookup takes time."""
+    """Log JSON lines of *level* and above to stderr. The lines have no source file and line number, because finding
+    these takes time."""
     from magnetar_control.web.json_log import BatchedLog, JsonLog
 
     handler = BatchedLog()

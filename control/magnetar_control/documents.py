@@ -35,7 +35,7 @@ class FlavorOfServer(TypedDict):
 
 
 class ImageOfServer(TypedDict, total=False):
-    """The fields of an image that its servers keep, and the machine type that the server runs with (``machine``).
+    """The fields of an image that are stored with a server made from it, and the server's machine type (``machine``).
     Empty for a server without an image."""
 
     properties: ReadOnly[Mapping[str, Any]]

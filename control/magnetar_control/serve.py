@@ -287,8 +287,8 @@ class Parts:
 
 @contextlib.contextmanager
 def _unless_full(subject: str) -> Iterator[None]:
-    """Log and ignore the errors of the block that are due to a full disk: the start continues, and existing data can be
-    read. *subject*: what the block would have changed, for the log."""
+    """Log and ignore errors in the body of the context that are due to a full disk, so that the process starts and
+    existing data can be read. *subject*: what the body changes, for the log."""
     try:
         yield
     except (DBAPIError, OSError) as error:

@@ -24,8 +24,8 @@ CURRENT, REFUSED, UPGRADE_NEEDED = 0, 1, 2
 
 
 def add_upgrade_commands(command: Any, group: Any, database_actions: Any) -> None:
-    """Add the group ``upgrade``, and ``version`` to *database_actions*, those of the group ``db``. *command* and
-    *group*: the functions of ``cli`` that add an action and a group."""
+    """Add the group ``upgrade``, and ``version`` to *database_actions*, the subparsers of the group ``db``. *command*
+    and *group*: the functions of ``cli`` that add an action and a group."""
     command(database_actions, "version", run_db_version,
             "Print the version of the tables of each database, and the one that this release needs.",
             "magnetar db version")
@@ -72,7 +72,8 @@ def _database_states(parts: Parts) -> Iterator[tuple[str, SchemaState | None, st
 
 
 def _describe_state(state: SchemaState | None, reason: str) -> str:
-    """Return a few words for the state of a database's tables. *reason*: why it cannot be used."""
+    """Return a short description of the state of a database's tables. *reason*: why the database cannot be used, or "";
+    it is returned unchanged if it is not empty."""
     if state is None or reason:
         return reason
     if state.is_empty:

@@ -205,7 +205,8 @@ class HostFencing:
         return row
 
     def _check_no_evacuation(self, row: HostRow) -> None:
-        """Raise ``Conflict`` while a server is being evacuated from a host: its guest must not start there now."""
+        """Raise ``Conflict`` while a server is being evacuated from the host: if the host were switched on now, the
+        server's guest could start there too."""
         with self.store.cell(row.cell_id).read() as connection:
             open_one = connection.execute(select(table.c.server_id).where(
                 table.c.source == row.name, table.c.type == EVACUATION, table.c.status.not_in(ENDED)).limit(1)).scalar()

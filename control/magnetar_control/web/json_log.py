@@ -66,9 +66,9 @@ class BatchedLog(logging.StreamHandler[TextIO]):
         self._thread: threading.Thread | None = None
 
     def handle(self, record: logging.LogRecord) -> bool:
-        """Override ``logging.Handler.handle``: write a record, or keep it for the next batch. Return ``False`` for a
-        dropped one. A record of a logger in ``BATCHED`` takes no lock and makes no system call, except the first of a
-        batch."""
+        """Override ``logging.Handler.handle``: write a record, or keep it for the next batch. Return ``False`` if the
+        record was dropped. A record of a logger in ``BATCHED`` takes no lock and makes no system call, except the first
+        of a batch."""
         if not self.filter(record):
             return False
         if record.name not in BATCHED or record.levelno >= logging.WARNING:

@@ -115,8 +115,8 @@ class ApiWorkers:
             self._begin(number)
 
     def reload(self, settings: Settings) -> None:
-        """Replace each worker by a new one with *settings*, which serves before the old one ends. When a new worker
-        does not serve in time, stop: the remaining workers keep their settings."""
+        """Replace each worker by a new one with *settings*. The old one ends once the new one serves. If a new worker
+        does not serve in time, end the replacement: the remaining workers keep their settings."""
         if settings.listen != self.settings.listen:
             log.warning("listen takes effect when the service is started again")
         self.settings = settings

@@ -130,7 +130,7 @@ class Policy:
 
 
 def credentials_of(context: Context) -> dict[str, Any]:
-    """Return the caller's attributes that checks read, by the names of oslo.context."""
+    """Return the attributes of *context* that policy checks read, under the names of oslo.context."""
     return {"roles": sorted(context.roles), "project_id": context.project_id, "user_id": context.user_id,
             "user_domain_id": context.user_domain_id, "project_domain_id": context.project_domain_id,
             "system_scope": "all" if context.scope == "system" else None,

@@ -17,7 +17,7 @@ SHOWN = 200
 
 
 class IncidentReport(NamedTuple):
-    """An incident with the name of its cell, and its servers, those that are evacuated first at the front."""
+    """An incident, with the name of its cell, and its servers in the order of their evacuation."""
 
     cell: str
     incident: IncidentRow

@@ -48,9 +48,9 @@ def check_server_specs(caller: Caller, flavor: FlavorOfServer | None, image: Map
     each other, or have no effect (unless the setting ``specs_without_effect`` is ``warn``). Return a warning about
     those that are accepted without effect; ``None`` if there are none.
 
-    *flavor* and *image* are results of ``find_flavor`` and ``find_image``. When the request changes only one of them,
-    the other is ``None``, and *had* is the server's current one. *stands*: properties of the server's current image;
-    they are accepted.
+    *flavor* and *image* are results of ``find_flavor`` and ``find_image``. When the request changes only the flavor,
+    *image* is ``None`` and *had* is the server's current image; when it changes only the image, *flavor* is ``None``
+    and *had* is the current flavor. *stands*: properties of the server's current image; they are accepted.
     """
     of_image = image or (had if flavor and had else None) or {}
     try:

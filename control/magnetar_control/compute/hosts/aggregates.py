@@ -247,8 +247,8 @@ def set_aggregate_metadata(caller: Caller, id: Id, metadata: Mapping[str, str | 
 
 
 def check_aggregate_metadata(metadata: Mapping[str, str | None], stands: Mapping[str, str]) -> None:
-    """Raise ``InvalidField`` for new *metadata* that the scheduler reads and cannot use. Values that are in *stands*,
-    the current metadata, pass."""
+    """Raise ``InvalidField`` if *metadata* has an invalid value under a key that the scheduler reads. Values that equal
+    those in *stands*, the current metadata, are accepted."""
     new_values = {name: value for name, value in metadata.items() if value not in (None, stands.get(name))}
     for name in malformed_multipliers(new_values):
         raise InvalidField(f"metadata.{name}", "must be a finite number, such as 2.0 or -1.0: hosts are weighed with "

@@ -21,7 +21,7 @@ SIZES = ("vcpus", "memory_mb", "disk_gb")
 
 @use_case(f"{RULE}list")
 def list_hosts(caller: Caller, zone: str | None = None) -> list[Service]:
-    """Return the services, of *zone* or of all zones, that are neither disabled nor in a cell that does not answer."""
+    """Return the services of *zone*, or of all zones, except disabled ones and those in a cell that does not answer."""
     return [service for service in read_services(caller) if service.reachable and not service.disabled
             and zone in (None, "", service.zone)]
 

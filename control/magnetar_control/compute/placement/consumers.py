@@ -188,9 +188,9 @@ def _give_up_amounts(connection: Connection, id: str, rows: Sequence[ClaimRow], 
 
 def _claim_wish(connection: Connection, id: str, rows: Sequence[ClaimRow], wish: Wish, devices: _Devices, server: str,
                 owner: Mapping[str, str] | None) -> None:
-    """Claim the amounts of *wish* and the *devices* (by host and alias) for consumer *id*, and increment the generation
-    in *rows*. *server*: the consumer's server. *owner*: project, user and type of a consumer that is no server. Raises
-    ``InvalidRequest``, ``Conflict``."""
+    """Claim the amounts of *wish* and the *devices* (by host and alias) for consumer *id*, and increment the consumer's
+    generation. *rows*: its previous allocations. *server*: the consumer's server. *owner*: project, user and type of a
+    consumer that is no server. Raises ``InvalidRequest``, ``Conflict``."""
     for host, wished in sorted(wish.held.items()):
         place = hosts.fetch_host_row(connection, host)
         if place is None or place.id != host:

@@ -77,8 +77,8 @@ class Placement:
         self._parts: Mapping[str, HostParts] = {}
 
     def listed_providers(self) -> list[ListedProvider]:
-        """Return what lists show of all providers, in the order of ``providers``. Reads the reports of those hosts only
-        that have changed since the last call."""
+        """Return all providers in the form of lists, in the order of ``providers``. Only the reports of hosts that have
+        changed since the last call are read."""
         with self.cloud.store.api.read() as connection:
             rows = hosts.fetch_host_summaries(connection)
             classes = inventories.fetch_inventory_rows(connection)

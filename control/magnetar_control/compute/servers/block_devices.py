@@ -156,7 +156,7 @@ def _from_text(name: str, value: Any) -> Any:
 
 
 def _property_of(image: Mapping[str, Any]) -> str:
-    """Return the name, in errors, of the block device mapping that *image* has."""
+    """Return the name that error messages give the block device mapping in the properties of *image*."""
     return f"image {image['id']}: block_device_mapping"
 
 
