@@ -189,7 +189,7 @@ class CloudDriver:
 
     def recreate(self, caller: Caller, have: Document, want: Document, operation: Operation) -> str | None:
         """Remove the resource *have*, create *want*, and return the uuid as ``make`` does. If the creation fails, raise
-        its error. Kinds whose resources have no content (``only_a_document``) then create *have* again first."""
+        its error; before that, create *have* again if resources of the kind have no content (``only_a_document``)."""
         defaults = self.kind.defaults()
         self.remove(caller, have, operation)
         try:

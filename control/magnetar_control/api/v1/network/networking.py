@@ -144,8 +144,8 @@ class Networking(CloudDriver):
         return parts
 
     def assumed(self, want: Document) -> bool:
-        """Return whether *want* refers by name to a missing resource, which a dry run assumes an earlier task to
-        create."""
+        """Return whether *want* refers by name to a missing resource. Only a dry run gets such a document: it assumes
+        that an earlier task creates the resource."""
         references = [want.get(name) for name in self.references]
         words = [key for each in references for key in (each if isinstance(each, list) else [each])]
         return any(not is_uuid_key(key) for key in words if key)
