@@ -50,10 +50,10 @@ def projects_of(metadata: Mapping[str, str]) -> list[str]:
 
 
 def asked_of_aggregates(host: HostState, extra_specs: Mapping[str, str]) -> Iterable[tuple[str, str]]:
-    """Yield the metadata keys that extra specs request of aggregates, each with the text that its value must match. The
-    keys are in extra specs with the scope ``aggregate_instance_extra_specs`` and, as in Nova, in those without a scope.
-    Skipped are keys with another meaning: keys that other parts of Magnetar read (``hide_hypervisor_id``), and
-    capabilities of the host (``cpu_model``)."""
+    """Yield (key, text) for the metadata that *extra_specs* require of the host's aggregates: the value of the key must
+    match the text. The keys are the extra specs with the scope ``aggregate_instance_extra_specs`` and, as in Nova, the
+    extra specs without a scope. Keys without a scope that have another meaning are left out: keys that other parts of
+    Magnetar read (``hide_hypervisor_id``), and capabilities of the host (``cpu_model``)."""
     for key, text in extra_specs.items():
         scope, colon, name = key.partition(":")
         if colon:
@@ -70,8 +70,8 @@ def _unmet(host: HostState, spec: RequestSpec) -> Iterator[tuple[str, str]]:
 
 
 def aggregate_specs(host: HostState, spec: RequestSpec) -> bool:
-    """The host is in aggregates with the metadata that extra specs with that scope, or without one, request; commas
-    separate several values."""
+    """The host's aggregates have the metadata that extra specs with the scope aggregate_instance_extra_specs, or
+    without a scope, require. Commas separate several values of a metadata key."""
     return next(_unmet(host, spec), None) is None
 
 
@@ -93,14 +93,15 @@ def own_aggregate(host: HostState, spec: RequestSpec) -> bool:
 
 
 def aggregates_allow_flavor(host: HostState, spec: RequestSpec) -> bool:
-    """The host's aggregates do not name flavors in instance_type, or name this one."""
+    """Each aggregate of the host has no metadata instance_type, or names the server's flavor there."""
     return all(spec.flavor_name in [flavor.strip() for flavor in metadata["instance_type"].split(",")]
                for metadata in host.profile.aggregates if "instance_type" in metadata)
 
 
 def image_properties(host: HostState, spec: RequestSpec, *, options: Options) -> bool:
-    """The metadata of the host's aggregates has no other values for the image's properties than the image. With the
-    setting aggregate_image_properties_isolation_namespace, only metadata that begins with it counts."""
+    """For each image property that the metadata of the host's aggregates has as a key, the image has one of its values
+    (separated by commas), or lacks the property. With the setting aggregate_image_properties_isolation_namespace, only
+    metadata keys that begin with this namespace are compared."""
     begins = options.image_namespace and options.image_namespace + options.image_separator
     for metadata in host.profile.aggregates:
         for name in metadata:

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Balance: which few live migrations even out the load of hosts, or free one host.
+"""The plan of a balance: a few live migrations that even out the load of hosts, or that empty one host.
 
 Everything here is arithmetic on given figures; docs/explanation/balance.md explains the rules. The load of a host is
-the greater of two shares: CPUs in use of all CPUs, and memory in use of all memory."""
+the greater of two shares: CPUs in use of all CPUs, and memory in use of all memory.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +21,8 @@ DIGITS = 6
 
 @dataclass(frozen=True)
 class LoadedHost:
-    """A host with its real usage. *gives*, *takes*: whether servers may leave it, and whether it may get servers."""
+    """A host with its real usage. *gives*: whether servers may be moved off it. *takes*: whether servers may be moved
+    to it."""
 
     name: str
     cpus: float
@@ -42,7 +44,7 @@ class LoadedHost:
 
     @property
     def load(self) -> float:
-        """The greater of both shares."""
+        """The greater of ``cpu_load`` and ``memory_load``, rounded."""
         return round(max(self.cpu_load, self.memory_load), DIGITS)
 
     def changed_by(self, server: LoadedServer, sign: int) -> LoadedHost:
@@ -75,9 +77,11 @@ class Move(NamedTuple):
 class BalanceRules(NamedTuple):
     """The rules of a balance; shares are from 0 to 1.
 
-    A host gives servers if its load is above *least_load* and more than *start* above the mean of all hosts; once it
-    gives, until its load is within *stop* of the mean. A move must lower the higher load of the two hosts by *gain*,
-    and must not load its target above *ceiling*. *moves*: the most moves; ``None`` for any number."""
+    A host begins to give servers if its load is above *least_load* and more than *start* above the mean of all hosts.
+    It stops when its load is at most *stop* above the mean. A move must lower the higher load of the two hosts by
+    *gain*, and must not load its target above *ceiling*. *moves*: the greatest number of moves; ``None`` for any
+    number.
+    """
 
     moves: int | None = 10
     start: float = 0.15
@@ -96,7 +100,8 @@ class Stay(NamedTuple):
 
 @dataclass
 class BalancePlan:
-    """Proposed moves in their order, the hosts *before* and *after* them, and what stays."""
+    """Proposed moves in their order, all hosts by name *before* and *after* the moves, and the hosts and servers
+    without a move, with the reasons."""
 
     before: Mapping[str, LoadedHost]
     after: dict[str, LoadedHost]
@@ -111,8 +116,9 @@ MoveCheck = Callable[[LoadedServer, str], str]
 
 def plan_balance(hosts: Sequence[LoadedHost], servers: Sequence[LoadedServer], rules: BalanceRules,
                  check: MoveCheck) -> BalancePlan:
-    """Return moves that bring the load of hosts nearer to their mean. A host that gives a server in this plan takes
-    none. *check*: the scheduler's answer."""
+    """Return moves by the *rules* that bring the load of hosts nearer to their mean. A host that gives a server in this
+    plan takes none. *check*: returns why the scheduler refuses a move; "" if it allows the move, which then counts for
+    later calls."""
     planner = _Planner(hosts, servers, rules, check)
     while planner.may_go_on() and (source := planner.next_source()) is not None:
         planner.relieve(source)
@@ -121,8 +127,8 @@ def plan_balance(hosts: Sequence[LoadedHost], servers: Sequence[LoadedServer], r
 
 def plan_freeing(hosts: Sequence[LoadedHost], servers: Sequence[LoadedServer], rules: BalanceRules, check: MoveCheck,
                  host: str) -> BalancePlan:
-    """Return moves that take all servers off *host*, the ones with the most memory first, each to the host that is the
-    least loaded after it. *check*: the scheduler's answer."""
+    """Return moves that take all servers off *host*. The servers with the most memory come first, each goes to the host
+    that is the least loaded afterwards. *rules*, *check*: as in ``plan_balance``."""
     planner = _Planner(hosts, servers, rules, check)
     for server in sorted(planner.servers.get(host, ()), key=lambda server: (-server.memory_mb_used, server.id)):
         if server.stays:
@@ -133,7 +139,7 @@ def plan_freeing(hosts: Sequence[LoadedHost], servers: Sequence[LoadedServer], r
 
 
 class _Planner:
-    """The state of a plan that is being made."""
+    """A plan in the making: moves are added one after the other."""
 
     def __init__(self, hosts: Sequence[LoadedHost], servers: Sequence[LoadedServer], rules: BalanceRules,
                  check: MoveCheck) -> None:
@@ -162,7 +168,8 @@ class _Planner:
         return max(sources, key=lambda host: (host.load, host.name), default=None)
 
     def relieve(self, source: LoadedHost) -> None:
-        """Add the best move off *source* that the scheduler allows. Without any, *source* gives no more."""
+        """Add the best move off *source* that the scheduler allows. If there is none, no longer move servers off
+        *source*."""
         refusal = ""
         for server, target in self._choices(source)[:TRIED]:
             if not (why := self.check(server, target.name)):
@@ -174,8 +181,8 @@ class _Planner:
             self.plan.stays.append(Stay(source.name, refusal or self._why_none(source)))
 
     def _choices(self, source: LoadedHost) -> list[tuple[LoadedServer, LoadedHost]]:
-        """Return the useful moves off *source*, the best first: the greatest gain in whole points, then the least
-        memory to copy."""
+        """Return the useful moves off *source* as (server, target), best first: those that lower the higher load of the
+        two hosts the most, in whole percentage points; of equal ones those with the least memory to copy."""
         rules, choices = self.rules, []
         highest = min(rules.ceiling, round(self.mean + rules.start, DIGITS))
         targets = self._targets(source)
@@ -203,7 +210,7 @@ class _Planner:
         return f"{text} {len(staying)} servers stay, such as {staying[0].name}: {staying[0].stays}" if staying else text
 
     def free_from(self, server: LoadedServer) -> None:
-        """Add the move of *server* to the host that is the least loaded after it, or note why it stays."""
+        """Add the move of *server* to the host that is the least loaded afterwards, or note why the server stays."""
         source, why = self.plan.after[server.host], "No other host may take servers."
         after = sorted((host.changed_by(server, 1).load, host.name, host) for host in self._targets(source))
         for load, name, target in after[:TRIED]:
@@ -226,5 +233,6 @@ class _Planner:
 
 
 def _share(server: LoadedServer, host: LoadedHost) -> float:
-    """Return the share of the host's load that the server makes."""
+    """Return the load that *server* alone would cause on *host*: the greater of its shares of the host's CPUs and
+    memory."""
     return max(server.cpus_used / host.cpus, server.memory_mb_used / host.memory_mb)

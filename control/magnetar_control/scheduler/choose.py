@@ -2,11 +2,12 @@
 """The choice of hosts for a server.
 
 The rule is: filter every host, weigh the hosts that pass, take the best. ``choose_hosts`` returns the same result
-without visiting every host; tests check that. A filter that reads only the profile is called once for each profile. A
-block passes as a whole if even its fullest host has room, and is skipped if even its emptiest has none. Blocks are
-opened in the order of the upper bounds of their hosts' weights, until enough hosts weigh more than every remaining
-bound. NUMA cells and devices are checked last, for the heaviest hosts, until enough pass. The scale of the weights
-includes hosts that fail this last check."""
+without visiting every host; tests check that. A filter that reads only the profile (the properties that many hosts
+share) is called once for each profile. A block (a group of similar hosts) passes as a whole if even its fullest host
+has room, and is skipped if even its emptiest has none. Blocks are opened in the order of the upper bounds of their
+hosts' weights, until enough hosts weigh more than every remaining bound. NUMA cells and devices are checked last, for
+the heaviest hosts, until enough pass. The scale of the weights includes hosts that fail this last check.
+"""
 
 from __future__ import annotations
 
@@ -117,7 +118,7 @@ def explain_refusals(states: HostStates, spec: RequestSpec) -> NoValidHost:
 
 
 def would_pass(states: HostStates, spec: RequestSpec, names: Collection[str]) -> bool:
-    """Return whether one of the hosts *names* is down, and would pass all filters if its agent answered."""
+    """Return whether at least one of the hosts *names* is down, but would pass all filters if its agent answered."""
     with states.lock:
         filters = [host_filter for host_filter in states.asked(spec) if host_filter.name != UP]
         return any(
@@ -127,7 +128,8 @@ def would_pass(states: HostStates, spec: RequestSpec, names: Collection[str]) ->
 
 
 def why_not_image(states: HostStates, name: str, spec: RequestSpec) -> str:
-    """Return why the host *name* of a server must not run it with the image of *spec*; an empty text if it may."""
+    """Return why the host *name*, which has the server, must not run the server with the image of *spec*; an empty text
+    if it may."""
     with states.lock:
         host = states.hosts.get(name)
         if host is None:
@@ -138,9 +140,9 @@ def why_not_image(states: HostStates, name: str, spec: RequestSpec) -> str:
 
 
 def _lack_text(host_filter: Filter, hosts: list[HostState], spec: RequestSpec) -> str:
-    """Return a text about what the best of *hosts*, which the filter refused, lacks; empty if the filter has no
-    ``lacks``. The best host has the most of the filter's resource, or of dedicated CPUs for the filter of NUMA cells.
-    For other filters it is the host that lacks the fewest traits, the first by name."""
+    """Return a text about what *host_filter*, which refused all *hosts*, found lacking in the best of them; empty if
+    the filter has no ``lacks``. The best host has the most of the filter's resource, or of dedicated CPUs for the
+    filter of NUMA cells. For other filters it is the host that lacks the fewest traits, the first by name."""
     if host_filter.lacks is None:
         return ""
     if host_filter.sight == CELLS or (host_filter.sight == ROOM and host_filter.bound is not None):
@@ -169,7 +171,8 @@ def _refusal(host: HostState, spec: RequestSpec, filters: list[Filter],
 
 
 def _parts(states: HostStates, spec: RequestSpec, filters: list[Filter], rules: Rules) -> list[Block]:
-    """Return blocks that together hold exactly the hosts that pass all *filters*; an empty list if none passes."""
+    """Return blocks that together contain exactly the hosts that pass all *filters*; an empty list if none passes. The
+    custom weighers in *rules* append their numbers to the rows."""
     single = [host_filter for host_filter in filters if host_filter.sight == HOST]
     if spec.only is not None or single or rules.own:
         names = states.hosts if spec.only is None else spec.only
@@ -250,8 +253,8 @@ def _sifted(block: Block, spec: RequestSpec, needs: list[Bound]) -> Block | None
 
 def _heaviest(parts: list[Block], spec: RequestSpec, rules: Rules,
               random: Random | None) -> Iterator[tuple[float, HostState]]:
-    """Yield (weight, host) for the hosts of the blocks *parts*, heaviest first, computed on demand. *random* decides
-    between equals; without it, the order of *parts*."""
+    """Yield (weight, host) for the hosts of the blocks *parts*, heaviest first, computed on demand. *rules*: the
+    multipliers and custom weighers. *random* decides between equal weights; without it, the order of *parts*."""
     if not parts:
         return
     low, high = bounds_of_rows([part.low for part in parts], [part.high for part in parts])
@@ -260,9 +263,10 @@ def _heaviest(parts: list[Block], spec: RequestSpec, rules: Rules,
     number, chance = counted(step=-1), random.random if random else float
 
     def push(them: Iterator[_Weighed], turn: float, whole: Sum) -> None:
-        """Push the next element of the iterator *them*, if there is one, onto the heap. The heap is ordered by weight,
-        then *turn*; of equals the last pushed comes first, so a host comes before a block with the same bound. *whole*:
-        the formula of the weights."""
+        """Push the next (weight, host or block) of *them*, if there is one, onto the heap. The heap is ordered by
+        weight, then by *turn*, a number that decides between equal weights. If both are equal, the element that was
+        pushed last comes first, so a host comes before a block with the same bound. *whole*: the formula of the
+        weights."""
         if (first := next(them, None)) is not None:
             heappush(heap, (-first[0], turn, next(number), first[1], them, whole))
 

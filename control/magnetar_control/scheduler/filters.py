@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Filters: they decide whether a host may get a server. Their names are Nova's. They are applied in order.
 
-``sight`` says what a filter reads, so that ``choose`` need not call it for each of 10,000 hosts: ``PROFILE`` (shared by
-many hosts), ``ROOM`` (numbers, compared for blocks of hosts), ``NAME`` (also in ``RequestSpec.only`` or ``never``),
-``HOST`` (anything), or ``CELLS`` (NUMA) and ``DEVICES`` (PCI), which are read only for the best hosts.
+``sight`` says what a filter reads of a host, so that ``choose`` need not call the filter for each of 10,000 hosts:
+``PROFILE``: properties that many hosts share. ``ROOM``: numbers, which are compared for blocks of hosts. ``NAME``: the
+name; ``RequestSpec.only`` and ``never`` contain the same condition. ``HOST``: anything. ``CELLS`` (NUMA) and
+``DEVICES`` (PCI): read only for the best hosts.
 """
 
 from __future__ import annotations
@@ -60,10 +61,10 @@ class Filter(NamedTuple):
     """One filter. ``passes(host, spec)`` returns whether the host passes; its docstring becomes the filter's row in
     docs/reference/configuration.md.
 
-    The filter passes every host if ``asked(spec)`` is false. *bound*: in filters with ``sight`` ``ROOM``, returns the
-    bound that hosts of a profile must meet. *optioned*: ``passes`` and *bound* take the settings as ``options``;
-    ``active`` returns whether these settings make the filter do anything. *lacks*: returns what a refused host lacks,
-    for administrators.
+    If ``asked(spec)`` is false, every host passes. *bound*: for filters with the ``sight`` ``ROOM``, returns the bound
+    that a number of the hosts of a profile must meet. *optioned*: whether ``passes`` and *bound* take the settings as
+    ``options``; ``active`` returns whether these settings make the filter do anything. *lacks*: returns what a refused
+    host lacks, for administrators.
     """
 
     name: str
@@ -90,8 +91,8 @@ def _named(passes: Callable[..., bool], options: Options) -> Callable[..., bool]
 
 
 def is_available(host: HostState, spec: RequestSpec) -> bool:
-    """The host is enabled, and its cell is enabled or already has the moving server; or the host was forced. Its agent
-    answers."""
+    """The host's agent answers, and the host and its cell are enabled. A forced host and its cell may be disabled. A
+    server in a disabled cell may move to other hosts of the cell."""
     return takes_servers(host, spec) and host.profile.up
 
 
@@ -123,10 +124,11 @@ def lacking_cells(host: HostState, spec: RequestSpec) -> str:
 
 
 def room_filter(name: str, at: int, unit: str) -> Filter:
-    """Return the filter *name* of one resource: the one at index *at* of ``Amounts``, counted in *unit*. It passes
-    every host if the server requests none of the resource."""
+    """Return the filter *name* for the resource at index *at* of ``Amounts``; *unit*: its unit, for messages. The
+    filter passes every host if the server requests none of the resource."""
     def passes(host: HostState, spec: RequestSpec) -> bool:
-        """The host has enough left within its limit, and at least as much in total as the server needs."""
+        """The host has enough of the resource left within its limit, and in total at least as much as the server needs.
+        """
         return spec.amounts[at] <= host.numbers[FITS[at]]
 
     def lacks(host: HostState, spec: RequestSpec) -> str:
@@ -147,12 +149,14 @@ def few_io_ops(host: HostState, _spec: RequestSpec, *, options: Options) -> bool
 
 
 def few_servers_of_aggregate(host: HostState, spec: RequestSpec, *, options: Options) -> bool:
-    """As NumInstancesFilter, with the lowest max_instances_per_host of the host's aggregates."""
+    """The host has fewer servers than the lowest max_instances_per_host in the metadata of its aggregates; without such
+    metadata, fewer than the setting."""
     return host.servers <= _servers(host.profile, spec, options=options).most
 
 
 def few_io_ops_of_aggregate(host: HostState, spec: RequestSpec, *, options: Options) -> bool:
-    """As IoOpsFilter, with the lowest max_io_ops_per_host of the host's aggregates."""
+    """Fewer servers than the lowest max_io_ops_per_host in the metadata of the host's aggregates are being built,
+    resized, migrated, rescued, unshelved or saved on the host; without such metadata, fewer than the setting."""
     return host.io_ops <= _io_ops(host.profile, spec, options=options).most
 
 
@@ -168,7 +172,7 @@ def _io_ops(profile: Profile, _spec: RequestSpec, *, options: Options) -> Bound:
 
 
 def all_hosts(_host: HostState, _spec: RequestSpec) -> bool:
-    """Always."""
+    """Always: this filter refuses no host."""
     return True
 
 
@@ -211,12 +215,13 @@ def not_ignored(host: HostState, spec: RequestSpec) -> bool:
 
 
 def reaches_volumes(host: HostState, spec: RequestSpec) -> bool:
-    """The host reaches the server's volumes that must be on it, or that it opens itself."""
+    """The host can use the server's volumes: it stores them, or reaches the shared pools that they are in. Volumes that
+    any host can attach through the host that stores them do not matter."""
     return host.name in (spec.volume_hosts or ())
 
 
 def with_ovn(host: HostState, _spec: RequestSpec) -> bool:
-    """The host can give the server its ports of OVN."""
+    """The host can plug in ports of OVN, such as the server has or requests."""
     return host.profile.capabilities.get("ovn") is True
 
 
@@ -386,11 +391,12 @@ FILTERS: tuple[Filter, ...] = (
 
 
 def applied_filters(names: Iterable[str] = USUAL, options: Options = USUAL_OPTIONS) -> tuple[Filter, ...]:
-    """Return the filters *names*, and the filters that always apply because a claim would be refused otherwise; all
-    with their settings.
+    """Return the filters *names*, and the filters that always apply because otherwise a claim would be refused, each
+    with the settings *options*. Filters that do nothing with these settings are left out.
 
     Unknown names are looked up as custom filters (``own.GROUP_FILTERS``), which come last, in the order of *names*.
-    Raises ``ValueError`` for a name that is not found there either, and for a filter that would do nothing."""
+    Raises ``ValueError`` for a name without a custom filter, and for Nova's filters without effect here (``REFUSED``).
+    """
     names = list(dict.fromkeys(names))
     requested_names, known_names = set(names), dict.fromkeys(host_filter.name for host_filter in FILTERS)
     for name in sorted(requested_names & REFUSED.keys()):

@@ -122,8 +122,8 @@ class HostStates:
             return assumed
 
     def changed(self, row: HostRow, *, strict: bool = False) -> None:
-        """Update a host from its row. A host whose saved report cannot be read counts as one without a report;
-        *strict*: raise the error instead."""
+        """Update a host from its row. If the saved report of the host's agent cannot be read, log the error and treat
+        the host as one without a report; with *strict*, raise the error."""
         try:
             self._change(row)
         except Exception:
@@ -159,7 +159,7 @@ class HostStates:
                 self._profiled(host)
 
     def up(self, name: str, up: bool) -> None:
-        """Set whether a host's agent answers, also for a host whose row is not read yet."""
+        """Set whether a host's agent answers (*up*), also for a host whose row has not been read yet."""
         with self.lock:
             if up:
                 self.refused_hosts.discard(name)
@@ -193,7 +193,8 @@ class HostStates:
     def used(self, name: str, more: Amounts, flavor: str = "", numa: Needs | None = None,
              devices: Mapping[str, int] = MappingProxyType({})) -> None:
         """Note that a server of a *flavor* was placed on a host: add *more* to its claimed amounts, and *numa* and
-        *devices* to what placed servers will use. The server counts immediately for the load of the host's disks."""
+        *devices* to what placed servers will use. Also add one to the host's number of servers that keep its disks
+        busy."""
         with self.lock:
             if host := self.hosts.get(name):
                 self._assumed.add(name)
@@ -206,8 +207,8 @@ class HostStates:
                 self._touch(host)
 
     def unused(self, name: str, numa: Needs | None, devices: Mapping[str, int]) -> None:
-        """Undo ``used`` for a server that was not placed, except for the claimed amounts: the caller must then read the
-        host's row again and call ``changed``."""
+        """Undo ``used`` for a server that was not placed: *numa* and *devices* are what was passed there. The claimed
+        amounts stay: the caller must then read the host's row again and call ``changed``."""
         with self.lock:
             if host := self.hosts.get(name):
                 host.io_ops = max(0, host.io_ops - 1)
@@ -222,7 +223,7 @@ class HostStates:
             return KeptClaims(host.used, host.servers, host.io_ops, host.flavors, copy(host.numa), copy(host.pci))
 
     def restore_claims(self, name: str, kept: KeptClaims) -> None:
-        """Undo all calls of ``used`` since ``keep_claims``."""
+        """Undo all calls of ``used`` since ``keep_claims``, which returned *kept*."""
         with self.lock:
             host = self.hosts[name]
             host.used, host.servers, host.io_ops, host.flavors = kept.used, kept.servers, kept.io_ops, kept.flavors
@@ -230,8 +231,8 @@ class HostStates:
             self._touch(host)
 
     def refused(self, name: str) -> None:
-        """Stop counting all PCI devices of a host as free, because the database refused a claim: the agent's last
-        report counts again."""
+        """Stop counting all PCI devices of a host as free, as ``HostPci`` does after a server has left: the database
+        refused a claim, so the numbers in the agent's last report count again."""
         with self.lock:
             if host := self.hosts.get(name):
                 host.pci.refused()
@@ -271,8 +272,9 @@ class HostStates:
                 self._touch(host)
 
     def asked(self, spec: RequestSpec) -> list[Filter]:
-        """Return the filters that may refuse a host for *spec*. The filter of tenants' aggregates is left out for a
-        project without its own aggregate, unless the settings require an aggregate for each project."""
+        """Return the filters that may refuse a host for *spec*. The filter of aggregates that are reserved for projects
+        (``TENANTS``) is left out for a project without such an aggregate, unless the settings require one for each
+        project."""
         free = spec.project_id not in self._projects and not self.rules.options.tenants_need_aggregates
         return [host_filter for host_filter in self.rules.asked(spec) if not (free and host_filter.name == TENANTS)]
 

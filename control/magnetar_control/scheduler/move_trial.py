@@ -48,8 +48,8 @@ class MoveTrial(Trial):
         return ""
 
     def _release(self, server: PlacedServer, source: str) -> None:
-        """Take the claims of *server* off its old host. Bandwidth of cards stays counted there: which card has it is
-        not known here."""
+        """Remove the claims of *server* from its old host *source*. The bandwidth that its NICs claim there stays
+        counted, because it is not known here which network card provides the bandwidth."""
         row = self.states.rows[source]
         values = {f"{name}_used": getattr(row.used, name) - amount
                   for name, amount in zip(RESOURCES, server.spec.amounts, strict=True)}

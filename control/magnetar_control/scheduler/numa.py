@@ -88,7 +88,7 @@ class HostNuma:
         return self._coming if self._coming and monotonic() < self._placed + LATE else ()
 
     def hear(self, info: Mapping[str, Any]) -> None:
-        """Save an agent's report: the field ``numa_cells`` of ``kinds.Host``."""
+        """Save the NUMA cells in the agent's report *info*: the field ``numa_cells`` of ``kinds.Host``."""
         cells = info.get("numa_cells") or ()
         whole = orjson.dumps([{name: value for name, value in cell.items() if name != "free"} for cell in cells])
         free = orjson.dumps([{**cell, **cell["free"], "free": None} for cell in cells])

@@ -46,7 +46,8 @@ class HostPci:
         self._freed = self._placed = -LATE
 
     def hear(self, info: Mapping[str, Any]) -> None:
-        """Save an agent's report: the fields ``pci_devices`` and ``pci_pools`` of ``kinds.Host``."""
+        """Save the PCI devices in the agent's report *info*: the fields ``pci_devices`` and ``pci_pools`` of
+        ``kinds.Host``."""
         devices, pci_pools = reported_devices(info), device_pools(info)
         if (devices, pci_pools) != (self.told, self.pools):
             self.told, self.pools, self._coming = devices, pci_pools, Counter()
@@ -56,7 +57,8 @@ class HostPci:
         self._coming, self._freed = Counter(), monotonic()
 
     def refused(self) -> None:
-        """Stop counting all devices as free, because the database refused a claim: the agent's report counts again."""
+        """Stop counting all devices as free after ``freed``, because the database refused a claim: the numbers in the
+        agent's last report count again."""
         self._freed = -LATE
 
     def placed(self, devices: Mapping[str, int]) -> None:
@@ -104,9 +106,9 @@ class HostPci:
         return self._lacks_near(requested, policy, numa, needs)
 
     def _lacks_near(self, requested: Mapping[str, int], policy: str, numa: HostNuma, needs: Needs) -> list[str]:
-        """Return a list with a text about the *requested* devices that the host lacks near the NUMA cells that its
-        agent would choose for *needs*; empty if it lacks none, or if the server fits no cells. The agent prefers cells
-        with such devices."""
+        """Return a list with a text about the *requested* devices that the host lacks near the NUMA cells (*numa*) that
+        its agent would choose for *needs*; empty if it lacks none, or if the server fits no cells. *policy*: the PCI
+        NUMA affinity. The agent prefers cells with such devices."""
         cells = numa.chosen(needs, preferred_cells(((pool.aliases, pool.node, pool.free) for pool in self.pools),
                                                    requested))
         if not cells:

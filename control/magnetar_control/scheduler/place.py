@@ -38,7 +38,8 @@ def place_server(database: Database, states: HostStates, spec: RequestSpec, *, m
 
     A host whose claim is refused is read and weighed again. Raises ``NoValidHost``, with nothing claimed, only after
     all hosts were read again, because one may have been enabled or put into a zone a moment ago. If an earlier attempt
-    may have claimed a host, call ``allocations.fetch_server_claims`` first."""
+    may have claimed a host, call ``allocations.fetch_server_claims`` first. *random*: as in ``best_hosts``.
+    """
     refused: Counter[str] = Counter()
     looked = False
     while True:
@@ -66,11 +67,12 @@ def place_server(database: Database, states: HostStates, spec: RequestSpec, *, m
 def place_servers(database: Database, states: HostStates, requests: Sequence[RequestSpec], *,
                   random: Random | None = None) -> dict[str, Candidate]:
     """Choose and claim a host for each server of *requests*, in one transaction. The servers have no claims and no
-    groups.
+    groups. *random*: as in ``best_hosts``.
 
     Return the claimed hosts by server uuid. Nothing is claimed for servers that are missing in the result, such as
     those with custom resource classes: call ``place_server`` for these. If this raises, the claims may have been
-    committed: see ``allocations.fetch_server_claims``."""
+    committed: see ``allocations.fetch_server_claims``.
+    """
     placements = []
     for spec in requests:
         if spec.resources:
@@ -129,8 +131,9 @@ def _claimed(database: Database, spec: RequestSpec, candidate: Candidate, map_ce
 
 def hold_ports(database: Database, server_id: str, host_id: str, made_of: tuple[FlavorOfServer, ImageOfServer],
                nics: Callable[[], Iterable[ServerNic]]) -> bool:
-    """Change a server's claim on its host so that it includes what its ports (*nics*) request now. *made_of*: its
-    flavor and image. Return ``False``, and change nothing, if the host has too little left."""
+    """Change a server's claim on its host so that it includes what its NICs request now. *made_of*: the server's flavor
+    and image. *nics*: returns the NICs; it is called in the transaction. Return ``False``, and change nothing, if the
+    host has too little left."""
     def wanted() -> WantedResources:
         return wanted_of(*made_of, list(nics()))._replace(isolate=False)  # Nova requests one port alone then
 

@@ -147,7 +147,7 @@ def wanted_of(flavor: FlavorOfServer, image: Mapping[str, Any],
 def needed_amounts(flavor: FlavorOfServer, volume_backed: bool = False,
                    image: Mapping[str, Any] | None = None) -> Amounts:
     """Return the shared and dedicated CPUs, MiB and GiB that a server of *flavor* and *image* really uses on its host.
-    """
+    With *volume_backed*, the root disk uses none."""
     hardware, vcpus = placed_hardware(flavor, image), int(flavor["vcpus"])
     shared, pcpus = vcpus - len(numa.pinned_cpus(hardware, vcpus)), numa.dedicated_cpu_count(hardware, vcpus)
     swap, had = -(-int(flavor.get("swap") or 0) // MIB_PER_GIB), flavor_disk_sizes(flavor)
@@ -156,8 +156,8 @@ def needed_amounts(flavor: FlavorOfServer, volume_backed: bool = False,
 
 
 def flavor_disk_sizes(flavor: FlavorOfServer) -> dict[str, int]:
-    """Return the GiB of the disks of a server with *flavor*. Disks never shrink: after a reverted resize they keep
-    their larger sizes, which the server's flavor has under ``grown``."""
+    """Return {"disk": GiB, "ephemeral": GiB} for a server with *flavor*. Disks never shrink: after a reverted resize
+    they keep their larger sizes, which the server's flavor has under ``grown``."""
     grown, sizes = flavor.get("grown") or {}, {"disk": flavor.get("disk"), "ephemeral": flavor.get("ephemeral")}
     return {name: max(int(size or 0), int(grown.get(name) or 0)) for name, size in sizes.items()}
 
@@ -370,9 +370,9 @@ def _on_ovn(row: ServerRow) -> bool:
 
 
 def hosts_of_block_devices(volumes: Any, context: Any, block_devices: Sequence[BlockDevice]) -> frozenset[str] | None:
-    """Return the hosts that can use the existing volumes and the root disk that a new server requests: those that reach
-    the volume of the root disk, or have the snapshot that it comes from, and reach the volumes that servers' hosts open
-    themselves; ``None`` for any. Other volumes can be attached from any host."""
+    """Return the hosts that can use the existing volumes and snapshots in *block_devices*, the request of a new server;
+    ``None`` for any host. A host must reach the root volume, or have the snapshot that the root disk is created from.
+    It must also reach the volumes that a server's host opens directly. Other volumes can be attached from any host."""
     hosts = _hosts_of_volumes(volumes, [{"volume_id": device["uuid"], "boot_index": device["boot_index"]}
                                         for device in block_devices if device["source_type"] == "volume"])
     root = next(filter(is_root_volume, block_devices), None)
@@ -386,8 +386,8 @@ def hosts_of_block_devices(volumes: Any, context: Any, block_devices: Sequence[B
 
 
 def _hosts_of_volumes(volumes: Any, attachments: Sequence[Mapping[str, Any]]) -> frozenset[str] | None:
-    """Return the hosts that can use these existing volumes; ``None`` for any. If one of them is gone, only the root
-    volume counts; the build reports the loss."""
+    """Return the hosts that can use the existing volumes of *attachments* (volume_id, boot_index); ``None`` for any
+    host. If one of the volumes is gone, only the root volume counts: the build will report the missing volume."""
     roots = [attachment for attachment in attachments if attachment["boot_index"] == 0]
     for counted in (attachments, roots) if attachments else ():
         with suppress(MagnetarError):

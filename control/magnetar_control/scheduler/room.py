@@ -37,9 +37,9 @@ class PlacedServer(NamedTuple):
 
 
 class HostRoom(NamedTuple):
-    """The answer whether a host may fail. *servers*: how many it has, or ``None`` if the host's cell does not answer.
-    *unplaced*: (uuid, name) of servers without a place elsewhere, largest first; *reason*: why the first of them has
-    none."""
+    """The result for one host: whether its servers would have a place elsewhere if the host failed. *servers*: their
+    number; ``None`` if the host's cell does not answer. *unplaced*: (uuid, name) of the servers without a place,
+    largest first. *reason*: why the first of them has none."""
 
     host: str
     servers: int | None
@@ -54,9 +54,9 @@ class HostRoom(NamedTuple):
 
 def check_room(store: Store, volumes: Any, states: HostStates, names: Collection[str],
                pause: Callable[[float], object] = lambda _seconds: None) -> list[HostRoom]:
-    """Return for each of the hosts *names* whether it may fail. *volumes*: the volume service. *states*: all hosts, not
-    shared with other callers, since claims are tried in them. *pause* is called after each page of hosts with the
-    seconds that it took."""
+    """Return for each of the hosts *names* whether all of its servers would have a place elsewhere if it failed.
+    *volumes*: the volume service. *states*: all hosts, not shared with other callers, since claims are tried in them.
+    *pause* is called after each page of hosts with the seconds that it took."""
     trial = Trial(states, read_host_inventories(store.api, states))
     rooms: list[HostRoom] = []
     for database, page in pages_of_hosts(store, states, names):
@@ -76,7 +76,8 @@ def check_room(store: Store, volumes: Any, states: HostStates, names: Collection
 
 def pages_of_hosts(store: Store, states: HostStates,
                     names: Collection[str]) -> Iterator[tuple[Database, list[str]]]:
-    """Yield the hosts *names* in pages of one cell each."""
+    """Yield (database of a cell, names of hosts in this cell) until all hosts *names* are listed, at most ``PAGE``
+    hosts at a time."""
     for cell, database in store.databases():
         of_cell = sorted(name for name in names if states.rows[name].cell_id == cell.id)
         for at in range(0, len(of_cell), PAGE):
@@ -84,7 +85,7 @@ def pages_of_hosts(store: Store, states: HostStates,
 
 
 def read_host_inventories(api: Database, states: HostStates) -> Inventories:
-    """Return the inventories of the hosts *states*."""
+    """Return the inventories of resource classes, from the API database, of those hosts in *states* that have any."""
     with api.read() as connection:
         by_id: Mapping[str, Mapping[str, InventoryRow]] = inventories.fetch_inventory_rows(connection)
     return {name: by_id[host.id] for name, host in states.hosts.items() if host.id in by_id}
@@ -117,7 +118,8 @@ def read_placed_servers(api: Database, database: Database, volumes: Any, states:
 
 
 def _hosts_of_hinted(row: ServerRow, claims: Iterable[ClaimedHost]) -> dict[str, list[str]]:
-    """Return, by uuid, the hosts of the servers that the hints of *row* name, if they are of the same project."""
+    """Return, by uuid, the hosts of the servers that the scheduler hints of *row* name, if they are of the same
+    project. *claims*: the hosts of all servers."""
     ids, where = set(hinted_server_ids(row.hints)), dict[str, list[str]]()
     for claim in claims if ids else ():
         if claim.server_id in ids and claim.project_id == row.project_id:
@@ -126,7 +128,8 @@ def _hosts_of_hinted(row: ServerRow, claims: Iterable[ClaimedHost]) -> dict[str,
 
 
 def check_host_room(trial: Trial, host: str, servers: Sequence[PlacedServer]) -> HostRoom:
-    """Place all *servers* of a host elsewhere, take this back, and return the result."""
+    """Return whether all *servers* of the host would have a place elsewhere: place them within *trial*, then undo that.
+    """
     unplaced: list[PlacedServer] = []
     reason = ""
     for server in sorted(servers, key=_size, reverse=True):

@@ -36,19 +36,21 @@ class Scope(NamedTuple):
 
 
 class RoomReport(NamedTuple):
-    """The answers whether each host of a scope may fail."""
+    """The results of ``room.check_room`` for all hosts of a scope."""
 
     scope: Scope
     rooms: Sequence[HostRoom]
 
     @property
     def holds(self) -> bool:
-        """Return whether any one of the hosts may fail."""
+        """Return whether all servers of a failed host would have a place elsewhere, whichever single host of the scope
+        fails."""
         return all(room.holds for room in self.rooms)
 
     @property
     def lacking(self) -> list[HostRoom]:
-        """The hosts that may not fail, those with the most servers without a place first."""
+        """The results of the hosts whose servers would not all have a place elsewhere; hosts with the most such servers
+        first."""
         rooms = [room for room in self.rooms if not room.holds]
         return sorted(rooms, key=lambda room: (-len(room.unplaced), room.host))
 
@@ -75,7 +77,7 @@ class RoomReport(NamedTuple):
 
 
 def describe_lacking_host(room: HostRoom) -> str:
-    """Return a text about a host that may not fail."""
+    """Return a text that says how many servers of a host would have no place elsewhere, and why."""
     if room.servers is None:
         return f"{room.host}: {room.reason}"
     names = abbreviate_names([name for _id, name in room.unplaced], 3)
@@ -99,7 +101,8 @@ def report_room(store: Store, volumes: Any, settings: Settings, zone: str | None
 
 
 def _scopes(states: HostStates, groups: Sequence[Aggregate], zone: str | None, aggregate: str | None) -> list[Scope]:
-    """Return the requested scopes. Raises ``InvalidField``."""
+    """Return the scopes to report: the zone *zone* or the aggregate *aggregate*; without both, the cloud, all zones and
+    all aggregates (*groups*). Raises ``InvalidField`` for an unknown zone or aggregate."""
     by_zone: dict[str, set[str]] = {group.zone: set() for group in groups if group.zone}
     for name, host in states.hosts.items():
         by_zone.setdefault(host.profile.zone, set()).add(name)

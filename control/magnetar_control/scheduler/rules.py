@@ -30,12 +30,12 @@ class Rules:
 
     @property
     def looks_at_told(self) -> bool:
-        """Whether a weigher or filter reads metrics and images of hosts."""
+        """Return whether a weigher or filter reads the metrics and images that hosts report."""
         return bool(self.options.metrics or self.own)
 
     @property
     def looks_at_flavors(self) -> bool:
-        """Whether a filter reads the flavors of the servers on hosts."""
+        """Return whether a filter reads the flavors of the servers on hosts."""
         return any(host_filter.name == "TypeAffinityFilter" for host_filter in self.filters)
 
     def asked(self, spec: RequestSpec) -> list[Filter]:
@@ -80,7 +80,8 @@ def options_of(settings: Settings) -> Options:
 
 
 def _check(filters: tuple[Filter, ...], options: Options) -> None:
-    """Raise ``InvalidSettings`` for settings of a filter that is not applied: they would do nothing."""
+    """Raise ``InvalidSettings`` if *options* contain settings of a filter that is not in *filters*: they would do
+    nothing."""
     names = {host_filter.name for host_filter in filters}
     if (options.isolated_hosts or options.isolated_images) and "IsolatedHostsFilter" not in names:
         raise InvalidSettings("isolated_hosts and isolated_images do nothing unless enabled_filters names "
@@ -97,8 +98,8 @@ def _numbers(setting: str, numbers_by_name: Mapping[str, object]) -> dict[str, f
 
 
 def _own_weighers(settings: Settings) -> tuple[OwnWeigher, ...]:
-    """Return the weighers for image locality and of other packages, without those whose multiplier is 0. Raises
-    ``InvalidSettings``."""
+    """Return the weigher for image locality and the custom weighers of installed packages, without weighers whose
+    multiplier is 0. Raises ``InvalidSettings``."""
     weighers = [OwnWeigher("image_locality", image_locality, settings.image_locality_weight_multiplier)]
     for name, multiplier in _numbers("weighers", settings.weighers).items():
         try:

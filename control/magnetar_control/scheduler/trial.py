@@ -30,8 +30,8 @@ CANDIDATES = 64
 
 
 def shape_of_spec(spec: RequestSpec) -> Hashable:
-    """Return a value that is equal for servers that the same hosts can have, apart from the hosts that they are on.
-    Only for servers without group, hints and custom resource classes."""
+    """Return a key of the request *spec*. Requests with equal keys can get the same hosts, apart from the hosts in
+    their ``ignored``, such as the server's own. Only for servers without group, hints and custom resource classes."""
     return (spec.project_id, spec.amounts, spec.numa, spec.flavor_name, spec.vcpus, _sorted_items(spec.extra_specs),
             _sorted_items(spec.image), spec.machine, spec.image_id, spec.availability_zone, spec.cell_id,
             spec.volume_hosts, spec.needs_ovn, _sorted_items(spec.devices))
@@ -42,8 +42,8 @@ def _sorted_items(mapping: Mapping[str, Any]) -> Hashable:
 
 
 class Trial:
-    """A trial to place servers on the hosts *states*, which must be the caller's own. *inventories*: of resource
-    classes that are no columns of hosts; see ``Inventories``."""
+    """A trial to place servers on the hosts *states*. Claims are tried in *states*, so only this trial may use it.
+    *inventories*: the inventories of resource classes that have no columns in the rows of hosts."""
 
     def __init__(self, states: HostStates, inventories: Inventories) -> None:
         self.states, self.inventories = states, inventories
@@ -86,7 +86,8 @@ class Trial:
         return None
 
     def why_not(self, spec: RequestSpec, group: GroupOfHosts | None = None) -> str:
-        """Return which filters refuse a server that has no place, and what the best of the refused hosts lacks."""
+        """Return, as a text, which filters refuse a server that has no place, and what the best of the refused hosts
+        lacks. *group*: the server's group."""
         return explain_refusals(self.states, self.current_spec(spec, group)).explanation
 
     def undo(self) -> None:

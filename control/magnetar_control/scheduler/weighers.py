@@ -95,8 +95,9 @@ def sum_of(profile: Profile, spec: RequestSpec, multipliers: Multipliers, low: R
     *high*.
 
     *own_weighers*: further weighers, whose numbers stand at the end of the rows. The metadata
-    ``<name>_weight_multiplier`` of aggregates overrides the setting; the lowest value counts, ignoring
-    ``malformed_multipliers``."""
+    ``<name>_weight_multiplier`` of aggregates overrides the setting (*multipliers*); the lowest value counts, ignoring
+    ``malformed_multipliers``.
+    """
     policy = spec.group.policy if spec.group else ""
     terms = []
     for weigher in WEIGHERS:
