@@ -20,9 +20,9 @@ INCOMPLETE = ("creating", "downloading", "error")
 
 
 class VolumeAccess(NamedTuple):
-    """Access to a volume. *host*: its host. *hosts*: that host, and the others that reach its shared pool now.
-    *shared*: whether several hosts can reach the pool. *lost*: whether its host has reported that it does not reach the
-    pool now."""
+    """Access to a volume. *host*: the volume's host. *hosts*: that host, and the others that reach the volume's shared
+    pool now. *shared*: whether several hosts can reach the pool. *lost*: whether *host* has reported that it does not
+    reach the pool now."""
 
     host: str
     hosts: frozenset[str]
@@ -62,8 +62,9 @@ def fetch_volume_access(connection: Connection, ids: Collection[str]) -> dict[st
 
 
 def _pool_ids(connection: Connection, rows: Iterable[Mapping[Any, Any]]) -> dict[str, str | None]:
-    """Return the pools of volumes, by their uuids. For complete volumes that were made before their host has reported
-    the pool, take the pool that it has now under the name."""
+    """Return the uuid of each volume's pool, by the volume's uuid; ``None`` if it is not known. A complete volume that
+    was created before its host reported the pool has no stored pool uuid. It gets the pool that the host now reports
+    under the same name."""
     ids: dict[str, str | None] = {row["id"]: row["pool_id"] for row in rows}
     names = {row["id"]: (row["host"], row["pool"] or row["volume_type"]) for row in rows
              if row["pool_id"] is None and row["status"] not in INCOMPLETE}
@@ -90,10 +91,11 @@ def fetch_served_volumes(connection: Connection, host: str) -> frozenset[str]:
 def common_build_hosts(attachments: Iterable[Mapping[str, Any]], access: Mapping[str, VolumeAccess],
                        source: str | None = None,
                        is_up: Callable[[str], bool] = lambda _host: True) -> frozenset[str] | None:
-    """Return the hosts where a server with these volumes can be built again; ``None`` for any host. A host must reach
-    the root volume, the volumes that it opens directly, and the volumes of hosts that are down, as *source*. A volume
-    that only one other host reaches, which is down, limits nothing: that host is waited for. Nor does a volume that is
-    gone, unless it is the root volume."""
+    """Return the hosts where a server with the volumes of *attachments* can be built again; ``None`` for any host.
+    *access*: by volume. A host must reach the root volume, the volumes that the server's host opens directly, the
+    volumes on *source* (the host that the server leaves), and volumes on other hosts that are down, if several hosts
+    reach them. The remaining volumes are served by their own hosts; the build waits if such a host is down. A missing
+    volume is ignored, except the root volume: then no host is returned."""
     hosts: frozenset[str] | None = None
     for attachment in attachments:
         volume = access.get(attachment["volume_id"])
@@ -109,8 +111,8 @@ def common_build_hosts(attachments: Iterable[Mapping[str, Any]], access: Mapping
 
 def common_move_hosts(attachments: Iterable[Mapping[str, Any]],
                       access: Mapping[str, VolumeAccess]) -> frozenset[str] | None:
-    """Return the hosts that a server with these volumes can move to while its own host is up; ``None`` for any host. A
-    host must reach the volumes that it opens directly."""
+    """Return the hosts that a server with the volumes of *attachments* can move to while its own host is up; ``None``
+    for any host. A host must reach the volumes that the server's host opens directly. *access*: by volume."""
     hosts: frozenset[str] | None = None
     for attachment in attachments:
         volume = access.get(attachment["volume_id"])

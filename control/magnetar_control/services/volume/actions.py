@@ -40,8 +40,9 @@ def extend_volume(connection: Connection, context: Context, row: RowMapping, *, 
 def reimage_volume(connection: Connection, context: Context, row: RowMapping, *, image_id: str,
                    image_metadata: Document, reimage_reserved: bool = False, request: str | None = None,
                    **_of_image: object) -> None:
-    """Queue the replacement of the volume's content, which is lost, with an image. *reimage_reserved*: also if the
-    volume is reserved. Does nothing when the same *request* was queued before."""
+    """Queue the replacement of the volume's content, which is lost, with the image *image_id*. *image_metadata*: the
+    volume's new image metadata. *reimage_reserved*: also if the volume is reserved. Does nothing when the same
+    *request* was queued before."""
     if request and (row["reimage"] or {}).get("request") == request:
         return
     # The metadata as text: the worker that takes the task may be of an earlier release.
@@ -108,7 +109,8 @@ def _attachment_ids(connection: Connection, row: RowMapping, *statuses: str) -> 
 
 def attach_volume(connection: Connection, context: Context, row: RowMapping, *, instance_uuid: str, mode: str = "rw",
                   host_name: str | None = None, mountpoint: str | None = None) -> None:
-    """Attach the volume to a server, by its reservation or a new one. For clients that use no attachments (before
+    """Attach the volume to the server *instance_uuid*, with its reservation or a new one. *mode*: rw or ro.
+    *host_name*, *mountpoint*: the server's host and the device there. For clients that use no attachments (before
     Cinder 3.27)."""
     free = _attachment_ids(connection, row, "reserved", "attaching")
     id = free[0] if free else attachments.reserve_attachment(connection, context, row["id"], instance_uuid)["id"]

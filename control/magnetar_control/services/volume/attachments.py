@@ -35,9 +35,9 @@ def id_of_new(server_id: str, volume_id: str) -> str:
 
 def reserve_attachment(connection: Connection, context: Context, volume_id: str, server_id: str | None,
                        id: str | None = None, mode: str = "rw", connector: Document | None = None) -> RowMapping:
-    """Reserve the volume for a server, and return the attachment. *connector*: the host that will attach the volume, if
-    known. With multiattach several servers may have the volume. A server that has the volume already may reserve it
-    again (a live migration). Raises ``InvalidRequest``."""
+    """Reserve the volume for a server, and return the attachment. *mode*: rw or ro. *connector*: the host that will
+    attach the volume, if known. With multiattach several servers may have the volume. A server that has the volume
+    already may reserve it again (a live migration). Raises ``InvalidRequest``."""
     lock_volume(connection, volume_id)
     row = get_visible_row(connection, volumes, context, volume_id)
     existing = connection.execute(select(attachments).where(attachments.c.volume_id == volume_id)).mappings().all()
@@ -145,8 +145,8 @@ def documents(connection: Connection, rows: Sequence[RowMapping]) -> Documents:
 
 
 def check_free(context: Context, used: Used, rows: Iterable[RowMapping]) -> None:
-    """Raise ``Conflict`` when a server uses one of the attachments *rows*: its host would keep the volume open after
-    another server gets it (CVE-2023-2088). Services, such as Nova, are not checked."""
+    """Raise ``Conflict`` when a server uses one of the attachments *rows* (*used* returns whether): its host would keep
+    the volume open after another server gets it (CVE-2023-2088). Services, such as Nova, are not checked."""
     for row in () if context.is_service else rows:
         if row["server_id"] and used(row["server_id"], row["id"]):
             raise Conflict(f"Detach volume from instance {row['server_id']} using the Compute API")
@@ -163,7 +163,8 @@ class AttachmentStore(Reading):
 
     def create(self, context: Context, volume_id: str, server_id: str | None, mode: str,
                connector: Document | None) -> str:
-        """Reserve a volume for a server. Returns the attachment's id."""
+        """Reserve a volume for a server, and return the attachment's id. *mode*, *connector*: as in
+        ``reserve_attachment``."""
         check_volume_writer(context)
         with self.database.write() as connection:
             return str(reserve_attachment(connection, context, volume_id, server_id, None, mode, connector)["id"])

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The worker's tasks of backups: have an agent write, restore, adopt or remove one. The end of a task changes the
-volume in the same transaction."""
+"""The worker's tasks for backups: they have an agent write, restore, adopt or remove a backup. The end of a task
+changes the volume in the same transaction."""
 
 from __future__ import annotations
 
@@ -30,7 +30,8 @@ CATALOGUED = ("name", "description", "volume_id", "snapshot_id", "parent_id", "c
 
 
 def create_backup(worker: Worker, row: Row) -> Document:
-    """Have the volume's host write the backup."""
+    """Have the agent of the volume's host write the backup *row*, and return the backup's new columns. Raises
+    ``Conflict`` for a volume without a host."""
     if row["host"] is None:
         raise Conflict(f"Volume {row['volume_id']} is on no host, so it has no content to back up.")
     return _written(worker.ensure(row, "volume_backup", {
@@ -45,8 +46,8 @@ def _written(resource: Document) -> Document:
 
 
 def import_backup(worker: Worker, row: Row) -> Document:
-    """Have a host adopt a backup that is in its backup directory already. Raises ``Conflict`` if no host has it, and
-    ``Unreachable`` if no host can be asked now."""
+    """Have a host adopt the backup *row*, which is in its backup directory already, and return the backup's new
+    columns. Raises ``Conflict`` if no host has it, and ``Unreachable`` if no host can be asked now."""
     reasons = []
     for host in _hosts_to_ask(worker, row):
         try:
@@ -60,8 +61,8 @@ def import_backup(worker: Worker, row: Row) -> Document:
 
 
 def _hosts_to_ask(worker: Worker, row: Row) -> Iterator[str]:
-    """Yield one host for each backup directory: first of the backup's own. Hosts that have not reported their pools are
-    asked last."""
+    """Yield one host that is up for each backup directory, the host for the backup's own directory first. Last, yield
+    the hosts that are up and have not reported their pools."""
     up = {host["name"] for host in worker.reach.hosts() if host["up"]}
     pools = list(worker.reach.pools())
     targets: dict[str, str] = {}
@@ -89,7 +90,8 @@ def delete_backup(worker: Worker, row: Row) -> None:
 
 
 def restore_backup(worker: Worker, row: Row) -> Document:
-    """Have the volume's host replace the volume's content by the backup; create a new volume with it."""
+    """Have the volume's host replace the volume's content with the backup *row*, and return the backup's new columns. A
+    restore to a new volume creates the volume on its host. Raises ``Conflict`` if the volume was deleted."""
     asked = row["restore"]
     with worker.database.read() as connection:
         volume = connection.execute(select(volumes).where(volumes.c.id == asked["volume_id"])).mappings().first()
@@ -110,7 +112,8 @@ def restore_backup(worker: Worker, row: Row) -> Document:
 
 
 def _place(worker: Worker, backup: Row, volume: Row) -> str:
-    """Return the host for a new volume: one that reaches the backup. Store it before anything is created there."""
+    """Choose the host for a new volume and return it: one that is up, reaches the backup and has the volume's pool. The
+    choice is stored before anything is created on the host. Raises ``Unreachable`` if there is none."""
     pools = list(worker.reach.pools())
     hosts = {pool.host for pool in _targets(pools) if pool.id == backup["target_id"]}
     if backup["host"] not in {pool.host for pool in pools}:

@@ -65,8 +65,9 @@ def backup_documents(connection: Connection, rows: Sequence[RowMapping]) -> Docu
 
 @dataclass(frozen=True)
 class NewVolumes:
-    """What a restore to a new volume needs of the volume service. *columns*: returns the columns of a volume and its
-    type, for (caller, id, size, fields). *quota*: the quotas. *pools*: returns the pools that hosts have reported."""
+    """The parts of the volume service that a restore to a new volume needs. *columns* (caller, id, size, fields)
+    returns the columns of the new volume, and its type. *quota*: the quotas. *pools*: returns the pools that hosts have
+    reported. *zone*: the availability zone."""
 
     columns: Callable[[Context, str, int, Document], tuple[Document, VolumeType | None]]
     quota: Quotas
@@ -85,8 +86,8 @@ class BackupStore(NamedStore):
 
     def create(self, context: Context, volume_id: str, *, snapshot_id: str | None = None, incremental: bool = False,
                force: bool = False, **fields: Any) -> Document:
-        """Queue the backup of a volume, or of one of its snapshots, and return the backup. *incremental*: store only
-        the changes since the volume's latest backup. *force*: also if the volume is in use. *fields*: name,
+        """Queue the backup of a volume, or of its snapshot *snapshot_id*, and return the backup. *incremental*: store
+        only the changes since the volume's latest backup. *force*: also if the volume is in use. *fields*: name,
         description, container, metadata. Raises ``NotFound``, ``InvalidRequest``, ``TooLarge``."""
         check_volume_writer(context)
         id, pools = str(uuid.uuid4()), self.new.pools()
@@ -179,8 +180,9 @@ class BackupStore(NamedStore):
         return {"backup_service": SERVICE, "backup_url": base64.b64encode(orjson.dumps(record)).decode()}
 
     def import_record(self, context: Context, service: str, url: str) -> Document:
-        """Queue the import of a backup by its record into the caller's project, and return the backup. Raises
-        ``InvalidRequest`` for a record that is not of this service, and for a backup that exists."""
+        """Queue the import of a backup by its record (*service*, *url*: see ``export_record``) into the caller's
+        project, and return the backup. Raises ``InvalidRequest`` for a record that is not of this service, and for a
+        backup that exists."""
         check_admin(context)
         if service != SERVICE:
             raise InvalidRequest(f"Invalid backup: backup_service must be {SERVICE}, which wrote the record, and is "
@@ -207,8 +209,8 @@ class BackupStore(NamedStore):
 
 def _checked_source(connection: Connection, context: Context, volume: RowMapping, snapshot_id: str | None,
                     force: bool) -> RowMapping | None:
-    """Return the row of the snapshot; ``None`` for a backup of the volume as it is. Raises ``InvalidRequest`` unless
-    the source can be backed up."""
+    """Return the row of the snapshot *snapshot_id*; ``None`` if the volume itself is backed up. *force*: also if the
+    volume is in use. Raises ``InvalidRequest`` unless volume and snapshot can be backed up."""
     snapshot = get_visible_row(connection, snapshots, context, snapshot_id) if snapshot_id else None
     if snapshot is not None and snapshot["volume_id"] != volume["id"]:
         raise InvalidRequest(f"Invalid volume: Volume {volume['id']} does not match with snapshot.volume_id "
@@ -305,7 +307,8 @@ def catalogue_record(catalogue: Any) -> Document:
 
 
 def insert_imported_backup(connection: Connection, record: Document) -> bool:
-    """Insert a backup that a host adopts later. Return ``False`` if the database has it already."""
+    """Insert the row of a backup that a host will adopt. *record*: its columns, from ``parse_backup_record``. Return
+    ``False`` if the database has the backup already."""
     if connection.execute(select(func.count()).select_from(backups).where(backups.c.id == record["id"])).scalar():
         return False
     connection.execute(insert(backups).values(**{

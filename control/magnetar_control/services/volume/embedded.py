@@ -136,7 +136,8 @@ class EmbeddedVolumes:
         return self.volumes.show(context, id)
 
     def _values(self, context: Context, id: str, size: int, fields: Document) -> tuple[Document, VolumeType | None]:
-        """Return the columns of a new volume, and its type (``None``: the volume gets its source's type)."""
+        """Return the columns of a new volume of *size* GiB with *fields* (as in ``create``), and its type (``None``:
+        the volume gets its source's type)."""
         if fields.get("image_id") and (snapshot_id := self._snapshot_of_image(context, fields["image_id"])):
             fields = {**fields, "image_id": None, "snapshot_id": snapshot_id}
         sources = [name for name in ("image_id", "snapshot_id", "source_volume_id") if fields.get(name)]
@@ -352,8 +353,8 @@ class EmbeddedVolumes:
             return self.quota.set(connection, project_id, limits)
 
     def messages(self, context: Context, listing: VolumeListing = OWN) -> list[tuple[str, Document]]:
-        """Return (kind, row) for each volume, snapshot and backup with a fault, the latest first. Only the projects and
-        filters of *listing* count."""
+        """Return (kind, row) for each volume, snapshot and backup with a fault, the latest first. *listing*: the
+        projects and the filters; its other parameters have no effect."""
         with self.database.read() as connection:
             messages = [(noun, {**row}) for rows, noun in (
             (table, "VOLUME"), (snapshots, "VOLUME_SNAPSHOT"), (backups, "VOLUME_BACKUP"))

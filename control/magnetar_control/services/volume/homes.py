@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The host of a volume. A volume in a pool that several hosts reach can change its host, without a copy: the new host
+"""The host of a volume. A volume in a pool that several hosts reach can change its host without a copy: the new host
 takes over the content, then the database names the new host, and the old host forgets the volume when it is up.
 
-The intent is written first, as a removal from the new host that is not due: if the move fails, it becomes due. The
-removal from the old host becomes due with the move. A host with a due removal is no target, so both never meet.
+Before a move, a removal of the volume from the new host is stored, which is not due yet. If the move fails, this
+removal becomes due. If it succeeds, a removal from the old host becomes due instead. A host with a due removal cannot
+become the volume's host, so no removal hits a volume that has come back.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ LIMIT = 120.0
 
 
 class VolumeHomes:
-    """The hosts of volumes."""
+    """The hosts of volumes: the hosts that can have a volume, and moves of volumes to other hosts."""
 
     def __init__(self, database: Database, reach: Reach) -> None:
         self.database, self.reach = database, reach
@@ -57,9 +58,10 @@ class VolumeHomes:
         return access
 
     def next_hosts(self, id: str, *, is_up: bool) -> tuple[str | None, frozenset[str]]:
-        """Return the server that has the volume, if any, and the hosts that may become the volume's host since its own
-        is down, or does not reach the pool: while a server has it, only the server's host, if that opens the volume
-        itself. No host if the present one is good. *is_up*: whether the volume's host is."""
+        """Return (server, hosts) if the volume's host is down, or has lost the volume's pool: the server that has the
+        volume (``None`` if none), and the hosts that may become the volume's host. While a server has the volume, only
+        the server's host may, and only if it opens the volume directly. Return (``None``, no hosts) if the present host
+        is good. *is_up*: whether the volume's host is up."""
         volume = self.access_of_all([id])[id]
         if is_up and not volume.lost:
             return None, frozenset()
@@ -73,15 +75,17 @@ class VolumeHomes:
 
     def hosts_for_build(self, volumes: Iterable[Mapping[str, Any]], source: str | None = None,
                         is_up: Callable[[str], bool] = lambda _host: True) -> frozenset[str] | None:
-        """Return the hosts where a server with these *volumes* can be built again (see ``access.common_build_hosts``).
-        Raises ``NotFound`` for an unknown volume, and ``Conflict`` for one without a host."""
+        """Return the hosts where a server with these *volumes* can be built again (see ``access.common_build_hosts``,
+        also for *source* and *is_up*). Raises ``NotFound`` for an unknown volume, and ``Conflict`` for one without a
+        host."""
         attachments = list(volumes)
         access = self.access_of_all([attachment["volume_id"] for attachment in attachments])
         return common_build_hosts(attachments, access, source, is_up)
 
     def hosts_for_moves(self, volumes_by_server: Mapping[str, Sequence[Mapping[str, Any]]]
                         ) -> dict[str, frozenset[str] | None]:
-        """Return, by server, the hosts that each server can move to (see ``access.common_move_hosts``)."""
+        """Return, by server, the hosts that each server can move to with its volumes (see
+        ``access.common_move_hosts``)."""
         access = self._access_of_servers(volumes_by_server)
         return {server: common_move_hosts(volumes, access) for server, volumes in volumes_by_server.items()}
 
@@ -135,8 +139,9 @@ class VolumeHomes:
                 host_removals.insert_removal_row(connection, host, RECORD, id, due=True)
 
     def move_back(self, id: str, host: str, sure: Sure = always_allowed) -> bool:
-        """Make *host* the volume's host again if it has not forgotten the volume yet; return whether it is now. The
-        caller guarantees that *host* still has the server with the volume, so it cannot forget it meanwhile."""
+        """Make *host* the volume's host again, if the removal of the volume from *host* is not done yet. Return whether
+        *host* is the volume's host now. The caller guarantees that the server with the volume is still on *host*: this
+        prevents the removal meanwhile."""
         with self.database.write() as connection:
             row = _volume(connection, id, lock=True)
             if row["host"] == host:
@@ -182,7 +187,7 @@ def _shared_pool(connection: Connection, row: RowMapping) -> list[PoolOnHost]:
 
 
 def _target(connection: Connection, row: RowMapping, host: str) -> PoolOnHost:
-    """Return the volume's pool as *host* reaches it. Raises ``Conflict`` if it cannot take over the volume."""
+    """Return the volume's pool as *host* reaches it. Raises ``Conflict`` if *host* cannot take over the volume."""
     id = row["id"]
     pool = next((pool for pool in _shared_pool(connection, row) if pool.host == host and pool.state == UP), None)
     if pool is None:
@@ -195,7 +200,8 @@ def _target(connection: Connection, row: RowMapping, host: str) -> PoolOnHost:
 
 
 def _check_free(connection: Connection, row: RowMapping, server_id: str | None, holder: str | None) -> None:
-    """Raise ``Conflict`` while another server has the volume, or something is done with it."""
+    """Raise ``Conflict`` while a server other than *server_id* has the volume, another worker than *holder* has a task
+    of the volume, or a snapshot of it is being created."""
     id = row["id"]
     servers = set(connection.execute(select(attachments.c.server_id).where(attachments.c.volume_id == id)).scalars())
     if others := sorted(str(server) for server in servers - ({server_id} if server_id else set())):
@@ -210,7 +216,8 @@ def _check_free(connection: Connection, row: RowMapping, server_id: str | None, 
 
 
 def _set_host(connection: Connection, row: RowMapping, pool: PoolOnHost) -> None:
-    """Save the volume's new host. All other hosts that have, or may have, the volume must forget it."""
+    """Save the volume's new host, the host of *pool*. Make the removals from all other hosts that have, or may have,
+    the volume due."""
     id = row["id"]
     connection.execute(update(volumes).where(volumes.c.id == id).values(
         host=pool.host, pool=pool.name, pool_id=pool.id, updated_at=utc_now()))

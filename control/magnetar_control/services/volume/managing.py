@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Content that lies in the pools of hosts: lists of it, volumes that take it over (manage), and volumes that leave it
-there (unmanage). All of it is for administrators."""
+"""Existing content in the pools of hosts, for administrators: lists of the content, its conversion to volumes (manage),
+and the removal of volumes whose content stays in the pool (unmanage)."""
 
 from __future__ import annotations
 
@@ -57,9 +57,9 @@ class ManageStore:
                 if found["name"].partition(".")[0] in owned else found for found in content]
 
     def manage(self, context: Context, host: str, reference: Document, **fields: Any) -> str:
-        """Queue that content becomes a volume of the caller's project; return its id. *reference*: {source-name} or
-        {source-id}. Further *fields*: name, description, metadata, volume_type, bootable. Raises ``InvalidRequest``,
-        ``NotFound``, ``TooLarge`` beyond the quota."""
+        """Queue the conversion of content in a pool to a volume of the caller's project, and return the volume's id.
+        *host*: HOST@BACKEND#POOL. *reference*: {source-name} or {source-id}. Further *fields*: name, description,
+        metadata, volume_type, bootable. Raises ``InvalidRequest``, ``NotFound``, ``TooLarge`` beyond the quota."""
         check_admin(context, "volume_extension:volume_manage")
         target = self.targets.find_target(host, self.targets.types.pools[0])
         content = self._referenced(target, reference)
@@ -83,8 +83,8 @@ class ManageStore:
         return str(id)
 
     def _referenced(self, target: PoolTarget, reference: Document) -> Document:
-        """Return the content that *reference* names. Raises ``InvalidRequest`` if it is missing or cannot be
-        managed."""
+        """Return the content in the pool *target* that *reference* names. Raises ``InvalidRequest`` if it is missing or
+        cannot be managed."""
         name = reference.get(NAME) or reference.get(ID)
         content = next((content for content in self._content(target) if content["name"] == name), None)
         if content is None:
@@ -97,8 +97,8 @@ class ManageStore:
         return content
 
     def _type(self, context: Context, target: PoolTarget, name: str | None, content: Document) -> VolumeType:
-        """Return the type of the new volume, by default the type of its pool. Raises ``InvalidRequest`` for a type that
-        the content does not fulfil, ``NotFound``."""
+        """Return the type *name* for the new volume from *content*; by default the type of its pool *target*. Raises
+        ``InvalidRequest`` for a type that the content does not fulfil, ``NotFound``."""
         types = self.targets.types
         chosen = types.find(context, name) if name else types.of(target.pool)
         if chosen.pool != target.pool or chosen.encryption or (chosen.multiattach and content["format"] != "raw"):
@@ -109,7 +109,7 @@ class ManageStore:
         return chosen
 
     def unmanage(self, context: Context, id: str) -> None:
-        """Queue that a volume is forgotten, and its content stays in its pool. Raises ``NotFound``,
+        """Queue the removal of a volume from the service; its content stays in its pool. Raises ``NotFound``,
         ``InvalidRequest``."""
         check_admin(context, "volume_extension:volume_unmanage")
         with self.database.write() as connection:

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The worker's part of bringing content of pools in as volumes (manage), and of leaving it there (unmanage)."""
+"""The worker's tasks manage (turn existing content of a pool into a volume) and unmanage (forget a volume and leave its
+content in the pool)."""
 
 from __future__ import annotations
 
@@ -16,7 +17,7 @@ LIMIT = 600.0
 
 
 def take_content_over(reach: Reach, row: Row) -> Document:
-    """Have the host's agent take content over as the volume *row*; return its columns."""
+    """Have the host's agent turn existing content of a pool into the volume *row*; return the volume's new columns."""
     content = row["existing"]
     with reach.client(row["host"]) as client:
         client.ensure(VOLUME, row["id"], {

@@ -2,9 +2,9 @@
 """The column ``migration`` of a volume that moves to another pool or host, and the removals that belong to it.
 
 {source: {host, pool}, host, pool, pool_id, volume_type (after a retype), cancelled}. The column is the intent: it is
-written first. If the hosts differ, two removals that are not due are written with it: of the copy on the new host, and
-of the export that the new host reads. If the migration ends without success they become due. With success, the volume
-on the old host must be removed instead.
+written first. If the hosts differ, two removals are written with it, which are not due yet: of the copy on the new
+host, and of the export from which the new host reads the volume. If the migration fails, they become due. If it
+succeeds, the volume on the old host must be removed instead.
 """
 
 from __future__ import annotations
@@ -37,18 +37,20 @@ def migration_export_key(volume_id: str) -> str:
 
 
 def is_between_hosts(migration: Document) -> bool:
-    """Return whether the volume gets another host, and not only another pool."""
+    """Return whether *migration* moves the volume to another host, and not only to another pool."""
     return bool(migration["host"] != migration["source"]["host"])
 
 
 def note_copy(connection: Connection, volume_id: str, migration: Document) -> None:
-    """Record, before a copy to another host begins, what must be removed if it fails."""
+    """Record, before a copy to another host begins, what hosts must remove if it fails. *migration*: the column of the
+    volume."""
     insert_removal_row(connection, migration["host"], VOLUME, volume_id)
     insert_removal_row(connection, migration["source"]["host"], EXPORT, migration_export_key(volume_id))
 
 
 def note_arrival(connection: Connection, volume_id: str, migration: Document) -> None:
-    """Record that the volume is on its new host, and that the old one must remove its content."""
+    """Record that the volume is on its new host, and that the old host must remove its content. *migration*: the column
+    of the volume."""
     remove_removal_row(connection, migration["host"], VOLUME, volume_id)
     mark_removals_due(connection, EXPORT, migration_export_key(volume_id))
     insert_removal_row(connection, migration["source"]["host"], VOLUME, volume_id, due=True)
@@ -70,8 +72,8 @@ def cancelled_values(row: Row) -> dict[str, Any]:
 
 
 def ended_values(row: Row, migration_status: str) -> dict[str, Any]:
-    """Return the columns of a volume whose migration has ended. Its status is the one before, or, if a server got or
-    lost the volume meanwhile, follows from that."""
+    """Return the column values that end the migration of the volume *row*. Its earlier status returns; if a server got
+    or lost the volume meanwhile, the status that its attachments demand."""
     status: ColumnElement[Any] = volumes.c.previous_status if row["status"] in LOCKED else volumes.c.status
     return {"status": status, "previous_status": None, "migration": None, "migration_status": migration_status}
 

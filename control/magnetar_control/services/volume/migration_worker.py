@@ -46,8 +46,8 @@ class StillMoving(Exception):
 
 
 def migrate_volume(database: Database, reach: Reach, row: Row) -> Document:
-    """Migrate the volume *row*, or undo that; return its columns afterwards. Raises ``StillMoving``, and the errors of
-    the agents."""
+    """Migrate the volume *row*, or undo its migration if that was cancelled; return the volume's new columns. Raises
+    ``StillMoving``, and the errors of the agents."""
     migration = row["migration"]
     if migration is None:
         return {}
@@ -69,7 +69,8 @@ def migrate_volume(database: Database, reach: Reach, row: Row) -> Document:
 
 
 def drop_migration(database: Database, reach: Reach, row: Row) -> None:
-    """Give up the migration of a volume that is being deleted. Its host removes what it has of it with the volume."""
+    """Give up the migration of a volume that is being deleted: have the new host remove its copy later, and remove the
+    export from the old host. The deletion removes the volume itself."""
     if row["migration"] is None:
         return
     with database.write() as connection:
@@ -83,14 +84,15 @@ def _is_current(row: Row) -> ColumnElement[bool]:
 
 
 def _move(reach: Reach, row: Row, pool: str) -> str:
-    """Have the host's agent move the content to *pool*; return the pool that has it now."""
+    """Have the agent of the volume's host move the content to *pool*; return the name of the pool that has the content
+    now."""
     with reach.client(row["host"]) as client:
         resource = client.ensure(VOLUME, row["id"], {"move_to": pool}, timeout=LIMIT)["resource"]
     return str(resource["pool"])
 
 
 def _copy(reach: Reach, row: Row) -> None:
-    """Have the agent of the new host copy the volume from that of the old host. Raises ``Unavailable`` if the copy
+    """Have the agent of the new host copy the volume from the agent of the old host. Raises ``Unavailable`` if the copy
     broke off, so that it is tried again."""
     migration, id = row["migration"], row["id"]
     with reach.client(row["host"]) as source_client, reach.client(migration["host"]) as target_client:
@@ -139,7 +141,7 @@ def _remove_export(database: Database, reach: Reach, row: Row) -> bool:
 
 
 def _remove(database: Database, reach: Reach, host: str, noun: str, key: str) -> bool:
-    """Remove an object from a host, and its row of ``host_removals``; return whether it is gone."""
+    """Remove the object *noun*, *key* from a host, and then its row of ``host_removals``; return whether it is gone."""
     try:
         with suppress(NotFound), reach.client(host) as client:
             client.delete(noun, key, timeout=LIMIT)
@@ -152,7 +154,8 @@ def _remove(database: Database, reach: Reach, host: str, noun: str, key: str) ->
 
 
 def _undo(database: Database, reach: Reach, row: Row) -> Document:
-    """Leave the volume where it was, unless it has arrived; return its columns."""
+    """Undo the migration of the volume *row*, unless the volume has arrived at its target; return the volume's new
+    columns."""
     migration: Any = row["migration"]
     if is_between_hosts(migration):
         if row["host"] == migration["host"]:
@@ -167,7 +170,8 @@ def _undo(database: Database, reach: Reach, row: Row) -> Document:
 
 
 def _moved_back(reach: Reach, row: Row) -> bool:
-    """End the move within the host; return whether the content has arrived in the new pool all the same."""
+    """Have the host's agent move the content back to its old pool. Return whether this was too late, because the
+    content is in the new pool already. If the agent refuses, only log that."""
     migration = row["migration"]
     try:
         with reach.client(row["host"]) as client:

@@ -62,8 +62,8 @@ class MigrationStore:
             self._begin(connection, row, target, status)
 
     def retype(self, context: Context, id: str, name_or_id: str, policy: str = NEVER) -> None:
-        """Give the volume another type. If that has another pool, the volume migrates, unless *policy* is ``never``.
-        Raises ``NotFound``, ``InvalidRequest``, ``Conflict``."""
+        """Give the volume the type *name_or_id*. If this type has another pool, the volume migrates; then the *policy*
+        ``never`` raises ``InvalidRequest``. Raises also ``NotFound``, ``Conflict``."""
         check_volume_writer(context)
         chosen = self.types.find(context, name_or_id)
         with self.database.write() as connection:
@@ -105,8 +105,8 @@ class MigrationStore:
         return None if found is None else PoolTarget(host, pool, found.id, found.kind, found.free_gb)
 
     def _target_of_type(self, row: RowMapping, chosen: VolumeType) -> PoolTarget:
-        """Return the type's pool on the volume's host if it has room; otherwise, for a volume that no server has, on
-        the host with the most room."""
+        """Return the pool of the type *chosen* on the volume's host if it has room; otherwise, for a volume that no
+        server has, the pool on the host with the most room. Raises ``InvalidRequest`` if none has room."""
         hosts = [row["host"], *([self.reach.roomiest(chosen.pool)] if row["status"] == "available" else [])]
         targets = [target for host in hosts if host and (target := self._target(host, chosen.pool))]
         roomy = [target for target in targets if target.free_gb is None or target.free_gb >= row["size"]]
@@ -116,7 +116,7 @@ class MigrationStore:
         return roomy[0]
 
     def _check_type(self, row: RowMapping, target: PoolTarget) -> None:
-        """Raise ``InvalidRequest`` unless the volume's type allows the pool."""
+        """Raise ``InvalidRequest`` unless the volume's type allows the pool *target*."""
         kind = self.types.of(row["volume_type"])
         spec = kind.pool if kind.is_fixed else kind.extra_specs.get(POOL)
         if spec is not None and not (target.pool == spec or matches_extra_spec(target.pool, spec)):
@@ -142,7 +142,8 @@ class MigrationStore:
 
     def _begin(self, connection: Connection, row: RowMapping, target: PoolTarget, status: str,
                volume_type: str | None = None) -> None:
-        """Check and queue the migration of the volume *row*."""
+        """Check and queue the migration of the volume *row* to *target*. *status*: of the volume meanwhile.
+        *volume_type*: its new type; ``None``: it keeps its type."""
         _check_movable(connection, row)
         target = _reachable_target(connection, row, target)
         _check_pools(connection, row, target)
@@ -160,8 +161,9 @@ def _pool_name(row: RowMapping) -> str:
 
 
 def _reachable_target(connection: Connection, row: RowMapping, target: PoolTarget) -> PoolTarget:
-    """Return *target*; for a volume that a server has, the same pool as the server's host reaches it. Raises
-    ``InvalidRequest`` if it does not."""
+    """Return *target* for a volume that no server has. If a server has the volume, return the same pool as the volume's
+    own host reaches it. Raises ``InvalidRequest`` if this host does not reach the pool, or the server is on another
+    host."""
     users = connection.execute(select(attachments).where(attachments.c.volume_id == row["id"])).mappings().all()
     if not users:
         return target

@@ -48,7 +48,7 @@ def _count(connection: Connection, project_id: str, names: Collection[str]) -> d
 
 
 def _refusal(over: Sequence[Excess]) -> MagnetarError:
-    """Return the error for the first resource that exceeds the quota, with Cinder's status."""
+    """Return the error for the first resource in *over*, which exceed the quota, with Cinder's status."""
     excess = over[0]
     if excess.resource == "per_volume_gigabytes":
         return TooLarge(f"Requested volume size {excess.more}G is larger than maximum allowed limit {excess.limit}G.")

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What hosts must remove of volumes, in the table ``host_removals``, by the agent's names for the kinds of objects."""
+"""Rows of the table ``host_removals`` for volumes: what hosts must still remove, by the agents' names for the kinds of
+objects."""
 
 from __future__ import annotations
 
@@ -16,8 +17,8 @@ VOLUME, EXPORT, RECORD = "volume", "volume_export", "volume_record"
 
 def has_due_removal(connection: Connection, host: str, volume_id: str,
                     nouns: Collection[str] = (VOLUME, RECORD)) -> bool:
-    """Return whether *host* must still remove the volume, or its record of it (one of *nouns*). It would do so even if
-    the volume came to it again."""
+    """Return whether *host* must still remove the volume, or its record of the volume (*nouns*: these kinds of
+    objects). The host would remove it even if the volume had been given back to the host meanwhile."""
     return connection.execute(select(removals.c.key).where(
         removals.c.host == host, removals.c.noun.in_(nouns), removals.c.key == volume_id, removals.c.due)
         .limit(1)).first() is not None

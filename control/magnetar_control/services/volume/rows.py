@@ -31,7 +31,7 @@ def check_volume_writer(context: Context) -> None:
 
 
 def check_admin(context: Context, operation: str = "this") -> None:
-    """Raise ``Forbidden`` unless the caller is an admin."""
+    """Raise ``Forbidden`` unless the caller is an admin. *operation*: what only admins may do, for the error."""
     if not context.is_admin:
         raise Forbidden(f"Policy doesn't allow {operation} to be performed: it needs the role admin.")
 

@@ -58,7 +58,8 @@ def check_snapshots_available(rows: Sequence[RowMapping]) -> None:
 
 
 def _check_transferable(connection: Connection, volume: RowMapping, no_snapshots: bool, encrypted: bool) -> None:
-    """Raise ``InvalidRequest`` unless the volume can be offered. *encrypted*: whether an encrypted volume can."""
+    """Raise ``InvalidRequest`` unless the volume can be offered, with its snapshots unless *no_snapshots*. *encrypted*:
+    whether an encrypted volume can be offered."""
     used = connection.execute(select(attachments.c.id).where(attachments.c.volume_id == volume["id"]).limit(1)).first()
     if volume["status"] != "available" or used:
         raise wrong_status(volumes, volume, ("available",))
@@ -107,7 +108,8 @@ class TransferStore(Reading):
             return {**transfer_documents(connection, [transfer])[0], "auth_key": auth_key}
 
     def check(self, context: Context, volume_id: str, *, no_snapshots: bool = False) -> None:
-        """Raise the errors that ``create`` would raise for a volume, encrypted or not. Changes nothing."""
+        """Raise the errors that ``create`` would raise for a volume; an encrypted volume raises none. Changes nothing.
+        *no_snapshots*: as in ``create``."""
         check_volume_writer(context)
         with self.database.read() as connection:
             volume = get_visible_row(connection, volumes, context, volume_id)

@@ -37,7 +37,8 @@ def check_volume(type_name: str, specs: Mapping[str, str], pool: str, size: int,
 
 
 def _lacking(specs: Mapping[str, str], pool: Mapping[str, Any], size: int, zone: str) -> Iterator[str]:
-    """Yield each of the *specs* that the pool does not fulfil, with the reason."""
+    """Yield each of the extra *specs* that a volume of *size* GiB in *pool*, in the availability zone *zone*, would not
+    fulfil, with the reason."""
     for name, text in sorted(specs.items()):
         key = name.removeprefix(SCOPE)
         if (name == LEAST and _number(text) > size) or (name == MOST and _number(text) < size):

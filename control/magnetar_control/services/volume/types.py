@@ -45,7 +45,8 @@ class VolumeType:
     encryption: Mapping[str, Any] | None = None
 
     def check_volume(self, size: int, zone: str) -> None:
-        """Raise ``InvalidRequest`` when a volume of *size* GiB would not fulfil the type's extra specs."""
+        """Raise ``InvalidRequest`` when a volume of *size* GiB in the availability zone *zone* would not fulfil the
+        type's extra specs."""
         check_volume(self.name, self.extra_specs, self.pool, size, zone)
 
     @property
@@ -70,12 +71,12 @@ class TypeStore:
                 or not context.is_admin]
 
     def find(self, context: Context, name_or_id: str | None) -> VolumeType:
-        """Return the type with a name or uuid; the default type for ``None``. Raises ``NotFound``."""
+        """Return the type with the name or uuid *name_or_id*; the default type for ``None``. Raises ``NotFound``."""
         with self.database.read() as connection:
             return self._seen(connection, context, name_or_id)
 
     def has(self, context: Context, name_or_id: str) -> bool:
-        """Return whether a type exists that *context* may use."""
+        """Return whether there is a type of this name or uuid that *context* may use."""
         try:
             return bool(self.find(context, name_or_id))
         except NotFound:
@@ -144,7 +145,7 @@ class TypeStore:
             connection.execute(delete(types).where(types.c.id == volume_type.id))
 
     def change_specs(self, context: Context, name_or_id: str, change: Callable[[Document], Document]) -> Document:
-        """Set the extra specs to what *change* returns for the present ones, and return the new ones."""
+        """Set the type's extra specs to what *change* returns for the present specs, and return the new specs."""
         with self.database.write() as connection:
             volume_type = self._unused(connection, context, name_or_id)
             specs = change({**volume_type.extra_specs})
@@ -153,7 +154,7 @@ class TypeStore:
             return specs
 
     def encrypt(self, context: Context, name_or_id: str, values: Mapping[str, Any] | None) -> VolumeType:
-        """Encrypt new volumes of the type as *values* say (``None``: not any more); return the type. Raises
+        """Encrypt new volumes of the type as *values* say, or no longer (``None``), and return the type. Raises
         ``NotFound`` when there is no encryption to remove, ``InvalidRequest`` while volumes have the type."""
         with self.database.write() as connection:
             volume_type = self._unused(connection, context, name_or_id)

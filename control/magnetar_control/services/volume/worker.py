@@ -92,8 +92,8 @@ class Worker:
         self._threads: list[threading.Thread] = []
 
     def start(self, threads: int = 4, backup_threads: int = 2) -> None:
-        """Start *threads* threads that do tasks, also those of processes that died, and *backup_threads* threads for
-        the tasks of backups, which may take hours."""
+        """Start *threads* threads for the tasks of volumes and snapshots, and *backup_threads* threads for the tasks of
+        backups, which may take hours. They also continue the tasks of processes that died."""
         self._threads = [threading.Thread(target=self._run, args=(SELDOM if number else LOOK, tables), daemon=True,
                                           name=f"{name} {number}")
                          for name, count, tables in (("volumes", threads, (volumes, snapshots)),
@@ -215,9 +215,10 @@ class Worker:
 
     def _note(self, table: Table, row: Row, statement: Update | Delete,
               complete: Callable[[Connection], None] = lambda _connection: None) -> bool:
-        """Execute *statement* if the row still has the task that was taken; return whether it has. If not, a deletion
-        was requested meanwhile, and may begin now (see ``rows.queue_volume_task``). If the deletion runs already, it is
-        started again: it may have come before there was anything to delete. *complete*: further changes, if it has."""
+        """Execute *statement*, then *complete*, if the row still has the task and holder of *row*; return whether it
+        has. If not, a deletion was requested meanwhile (see ``rows.queue_volume_task``): end its lease, so that it can
+        begin now. A deletion that runs already is begun again, because it may have come before there was anything to
+        delete."""
         with self.database.write() as connection:
             done = connection.execute(statement.where(_mine(table, row))).rowcount > 0
             if done:
@@ -256,8 +257,8 @@ class Worker:
             {row["task"]: None} if row["task"] in ("reimage", "upload", "restore") else {})}, error)
 
     def _give_up_image(self, row: Row, error: MagnetarError) -> None:
-        """Mark the image that should get a volume's content as failed. Delete the host's copy; if that fails,
-        conductors do it later."""
+        """Mark the image of a failed upload as failed, because of *error*. *row*: the volume. Also delete the local
+        copy of the image on the volume's host; if that fails, conductors delete the copy later."""
         id = row["upload"]["image_id"]
         try:
             if self.reach.images:
@@ -276,9 +277,9 @@ class Worker:
         return resource
 
     def _on_living_host(self, table: Table, row: Row) -> Row:
-        """Return the row of a task, with a host that is up and reaches the volume's pool. If the volume's host does
-        not, and the volume is in a pool that others reach, one of these becomes its host: the host of the server that
-        has the volume, if any. Without such a host, the task waits for the volume's host."""
+        """Return the task *row* with a host that is up and reaches the volume's pool. If the volume's host is down, or
+        has lost the pool, move the volume to another host that reaches the pool: to the server's host, if a server has
+        the volume. If there is no such host, return *row* unchanged: the task waits for the volume's host."""
         if table is not volumes or not row["host"] or row["task"] in ("create", MIGRATE, MANAGE):
             return row
         up = {host["name"] for host in self.reach.hosts() if host["up"]}
@@ -306,7 +307,7 @@ class Worker:
         return {**want, "format": "luks", "key": _key(self, row)} if row["encryption_key_id"] else want
 
     def place(self, row: Row) -> str:
-        """Return the host of the volume. If it has none, choose one, and store that before anything is created
+        """Return the host of the volume. If the volume has no host, choose one and store it before anything is created
         there."""
         if row["host"]:
             return str(row["host"])
