@@ -89,9 +89,10 @@ def _check_mtu(values: Document, most: int) -> None:
 
 
 def _check_other_mtu(physical_mtu: int | None, connection: Connection, row: RowMapping, values: Document) -> None:
-    """Raise an error when the network *row*, which the caller has locked, cannot get the MTU in *values*. While servers
-    have ports on it, it cannot: their NICs keep the old MTU, but DHCP and router advertisements would announce the new
-    one."""
+    """Raise an error when the network *row*, which the caller has locked, cannot get the MTU in *values*. The MTU
+    cannot change while servers have ports on the network: their NICs keep the old MTU, but DHCP and router
+    advertisements would announce the new one. *physical_mtu*: the MTU of the hosts' networks; ``None`` without an
+    engine."""
     if physical_mtu is None or not row["by_engine"]:
         raise InvalidField("mtu", f"cannot change, but of a network of OVN: hosts may have this one of type "
                                   f"{row['type']} already. Create another network", values["mtu"])
@@ -155,9 +156,9 @@ def _check_internal(values: Document, made: Document | RowMapping) -> None:
 
 
 def _check_default(connection: Connection, values: Document) -> None:
-    """Check ``is_default`` in *values*, all values of a network. Raises ``InvalidField`` if the network is not
-    external, and ``Conflict`` if another network is the default. The routers of the projects' first networks have their
-    gateway in the default network."""
+    """Check ``is_default`` in *values* (the complete values of a network). Raises ``InvalidField`` if the network is
+    not external, and ``Conflict`` if another network is the default. The routers of the projects' first networks have
+    their gateway in the default network."""
     if not values["is_default"]:
         return
     if not values["external"]:
@@ -182,7 +183,8 @@ def check_admin_state(network: Document | RowMapping, up: bool) -> None:
 def prepare_network_update(physical_mtu: int | None, connection: Connection, context: Context, row: RowMapping,
                            values: Document) -> None:
     """Check the new *values* of the network *row*; a network that becomes internal is also no longer the default.
-    Raises ``Conflict`` if the network would no longer be shared while other projects have ports on it."""
+    *physical_mtu*: as in ``create_network_row``. Raises ``Conflict`` if the network would no longer be shared while
+    other projects have ports on it."""
     if values.get("mtu", row["mtu"]) != row["mtu"]:
         _check_other_mtu(physical_mtu, connection, find_resource_row(connection, context, NETWORK, row["id"],
                                                                      lock=True), values)
@@ -232,7 +234,8 @@ def prepare_network_delete(connection: Connection, context: Context, row: RowMap
 
 def changed_network_units(connection: Connection, row: RowMapping, changed: Document | None) -> list[str]:
     """Return the keys of the changed units: ``network/ID``; ``port/ID`` of its ports, if ``admin_state_up``, QoS policy
-    or domain change; ``router/ID`` of the routers that advertise its MTU, if that changes."""
+    or domain change; ``router/ID`` of the routers that advertise its MTU, if the MTU changes. *changed*: the new
+    values; ``None`` for a created or deleted network."""
     unit_keys = [f"network/{row['id']}"]
     if changed and changed.get("mtu", row["mtu"]) != row["mtu"]:
         unit_keys += [f"router/{id}" for id in connection.execute(select(ports.c.device_id).distinct().where(

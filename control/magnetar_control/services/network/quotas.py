@@ -64,7 +64,7 @@ def _count(connection: Connection, project: str, names: Collection[str]) -> dict
 
 
 def _refusal(over: Sequence[Excess]) -> MagnetarError:
-    """Return the error for a request that exceeds the quota, in Neutron's words, with the figures."""
+    """Return the error for a request that exceeds the quota by *over*, in Neutron's words, with the figures."""
     have = ", ".join(f"{excess.resource}: {excess.used} of {excess.limit} are there, {excess.more} more were asked for"
                      for excess in over)
     return Conflict(

@@ -118,8 +118,8 @@ def rows_of_caller(table: Table, column: ColumnElement[Any] | None = None) -> Ca
 
 def find_resource_row(connection: Connection, context: Context, resource: NetworkResource, id: str,
                       lock: bool = False) -> RowMapping:
-    """Return the row *id*, if *context* may see it. *lock*: lock the row until the transaction ends. Raises
-    ``NotFound``."""
+    """Return the row *id* of the kind *resource*, if *context* may see it. *lock*: lock the row until the transaction
+    ends. Raises ``NotFound``."""
     query = select(resource.table).where(resource.table.c.id == id, resource.visible(context))
     row = connection.execute(query.with_for_update() if lock else query).mappings().first()
     if row is None:

@@ -183,8 +183,8 @@ def share_new_row(connection: Connection, kind: str, row: Mapping[Any, Any]) -> 
 
 
 def apply_sharing_change(connection: Connection, kind: str, row: Mapping[Any, Any], values: Mapping[str, Any]) -> None:
-    """Share an object with all projects, or stop sharing it, as the columns in *values* say. Raises ``Conflict`` while
-    other projects use it."""
+    """Share the object *row* with all projects, or stop sharing it, as the columns in *values* say. *kind*: a key of
+    ``KINDS``. Raises ``Conflict`` while other projects use it."""
     for action, column in KINDS[kind].columns.items():
         if values.get(column):
             _share(connection, kind, row, action)
@@ -211,8 +211,9 @@ def _unshare(connection: Connection, kind: str, row: Mapping[Any, Any], action: 
 
 def uncovered_projects(connection: Connection, kind: str, row: Mapping[Any, Any], action: str,
                        without: ColumnElement[bool], plus: Collection[str] = ()) -> set[str]:
-    """Return the projects that use the object by *action*, but could not if its policies *without* (an SQL condition)
-    were deleted and it had new policies for the projects *plus*. Locks the object."""
+    """Return the projects that use the object *row* by *action*, but could not if its policies *without* (an SQL
+    condition) were deleted, and it got new policies for the projects *plus*. Locks the object. *kind*: a key of
+    ``KINDS``."""
     table, policy = KINDS[kind].table, rbac_policies.c
     connection.execute(select(table.c.id).where(table.c.id == row["id"]).with_for_update()).all()
     targets = {*plus, *connection.execute(select(policy.target_project).where(
@@ -231,7 +232,8 @@ def delete_sharing_policies(connection: Connection, id: str) -> None:
 
 
 def refresh_sharing_columns(connection: Connection, kind: str, id: str) -> None:
-    """Set the columns that say whether an object has RBAC policies, such as ``shared``, from its policies."""
+    """Set the columns that say whether an object has RBAC policies, such as ``shared``, from its policies. *kind*: a
+    key of ``KINDS``. *id*: the object's id."""
     policy, table = rbac_policies.c, KINDS[kind].table
     for action, column in KINDS[kind].columns.items():
         some = and_(policy.object_id == id, policy.action == action,

@@ -61,7 +61,8 @@ class ChangeLog:
         host_groups.note_changed_units(connection, units)
 
     def minds(self, resource: str) -> bool:
-        """Return whether ``changed`` must be called for resources of the kind *resource* (engine or hosts)."""
+        """Return whether the engine, or hosts that filter packets, need changes of the resource kind *resource*, so
+        that ``changed`` must be called for them."""
         return self.enabled or resource in ON_HOSTS
 
 

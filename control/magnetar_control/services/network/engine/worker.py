@@ -232,6 +232,6 @@ class EngineWorker:
 
 
 def _without(noted: Mapping[str, str], later: Collection[str]) -> dict[str, str]:
-    """Return those notes in *noted* {id: unit key} whose units are not in *later*, which a later round must write
+    """Return *noted* {id of the note: unit key} without the notes of the units *later*, which a later round must write
     again."""
     return {id: unit for id, unit in noted.items() if unit not in later}

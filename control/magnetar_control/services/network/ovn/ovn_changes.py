@@ -240,7 +240,8 @@ def write_northbound_changes(north: Northbound, changes: NorthboundChanges, tran
 
 
 def _take(north: Northbound, changes: NorthboundChanges) -> None:
-    """Remove references to rows (*changes.take*), and delete rows with all references to them (*changes.drop*)."""
+    """Remove the references to rows in *changes.take*, and delete the rows in *changes.drop* with all references to
+    them. *north*: the cloud's rows."""
     dropped = {row.uuid for row in changes.drop}
     taken = [*changes.take, *((holder, row) for row in changes.drop for holder in north.holders.get(row.uuid, ()))]
     for (table, key, column), member_row in taken:

@@ -26,7 +26,8 @@ _DOMAINS = select(networks.c.id, networks.c.dns_domain).where(
 
 
 def normalize_domain(value: Any) -> str:
-    """Return a domain in its normal form, which ends with a dot; empty for none. Raises ``ValueError``."""
+    """Return the domain *value* in its normal form, which ends with a dot; empty for none. Raises ``ValueError`` if it
+    is not valid."""
     text = str("" if value is None else value).lower().removesuffix(".")
     if text and (len(text) > MOST or not all(map(LABEL.fullmatch, text.split(".")))):
         raise ValueError
@@ -34,7 +35,8 @@ def normalize_domain(value: Any) -> str:
 
 
 def normalize_label(value: Any) -> str:
-    """Return a port's name in its normal form; empty for none. Raises ``ValueError``."""
+    """Return *value*, a port's name, in its normal form: in lower case; empty for none. Raises ``ValueError`` if it is
+    no valid DNS label."""
     text = str("" if value is None else value).lower()
     if text and not LABEL.fullmatch(text):
         raise ValueError
@@ -59,7 +61,8 @@ def domains_of_networks(connection: Connection, rows: Sequence[RowMapping], usua
 
 
 def dns_assignment(name: str, fixed_ips: Sequence[Document], domain: str) -> list[Document]:
-    """Return ``dns_assignment`` of a port called *name*: the DNS name of each of its addresses."""
+    """Return ``dns_assignment`` of a port called *name*: the DNS name of each of its addresses *fixed_ips*. *domain*:
+    the DNS domain. Without *name*, the DNS names are made from the addresses."""
     assignments = []
     for fixed_ip in fixed_ips:
         host = name or f"host-{fixed_ip['ip_address'].replace('.', '-').replace(':', '-')}"
@@ -87,8 +90,8 @@ def check_dns_name(network: Mapping[Any, Any], dns_name: str) -> None:
 
 
 def check_server(port_id: str, name: str, hostname: str) -> None:
-    """Raise ``InvalidRequest``, as Nova does, when the ``dns_name`` *name* of the port *port_id* is not that of a
-    server called *hostname*."""
+    """Raise ``InvalidRequest``, as Nova does, when *name*, the ``dns_name`` of the port *port_id*, differs from the
+    ``dns_name`` that a server called *hostname* gets."""
     if name and name != server_dns_name(hostname):
         raise InvalidRequest(f"Port {port_id} not usable for instance. Value {name} assigned to dns_name attribute "
                              f"does not match instance's hostname {hostname}. Clear it, or make the server with this "

@@ -71,8 +71,8 @@ def host_name(network_id: str) -> str:
 def allocate_network_ports(connection: Connection, context: Context, server: tuple[str, str, str],
                            requested: Sequence[PortRequest], groups: Sequence[str],
                            check: Callable[[int], None]) -> list[ServerNic]:
-    """Return the NICs for *requested*; create or attach the ports that the server lacks. *server*: its uuid, host name,
-    and future host, to which the engine's ports are bound. *check*: called with the number of ports to create."""
+    """Return the NICs for *requested*; create or attach missing ports. *server*: (uuid, host name, future host of the
+    ports). *groups*: security groups of new ports. *check*: called with the number of new ports."""
     server_id, hostname, host = server
     networks_by_id, taken = _networks(connection, server_id, {request["network_id"] for request in requested})
     rows = connection.execute(_PLACES, {"server": server_id}).all() if taken else ()

@@ -63,8 +63,8 @@ def port_documents(usual: str, connection: Connection, rows: Sequence[RowMapping
 
 
 def _with_request(port: Document, asking: Document | None) -> Document:
-    """Return the port with ``resource_request``, and in ``profile`` the resource provider that its bandwidth is
-    allocated from. *asking*: the port's entry of ``reservations.port_resource_requests``."""
+    """Return *port* with ``resource_request``, and in ``profile`` the resource provider that its bandwidth is allocated
+    from. *asking*: the port's entry of ``reservations.port_resource_requests``; ``None`` if it needs no bandwidth."""
     if asking is None:
         return {**port, "resource_request": None}
     allocation = {"allocation": asking["allocation"]} if asking["allocation"] else {}
@@ -117,7 +117,8 @@ def _check_free(row: RowMapping, operation: str, names: Collection[str]) -> None
 
 def changed_port_units(connection: Connection, row: RowMapping, changed: Document | None) -> list[str]:
     """Return the keys of the changed units: ``port/ID``; ``group/ID`` of its old and new security groups, if they
-    change; ``router/ID`` of its floating IPs' routers, if it may lose floating IPs."""
+    change; ``router/ID`` of its floating IPs' routers, if it may lose floating IPs. *changed*: the new values; ``None``
+    for a created or deleted port."""
     unit_keys = [f"port/{row['id']}"]
     if changed and "security_groups" in changed:  # addresses of ports on bridges are told with groups
         unit_keys += [f"group/{id}" for id in {*row["security_groups"], *(changed["security_groups"] or ())}]
@@ -164,14 +165,14 @@ def _may_choose(context: Context, network: RowMapping, values: Document) -> None
 
 
 def _may_address(context: Context, network: RowMapping, verb: str) -> None:
-    """Raise ``Forbidden`` unless the caller may choose addresses on the network: another server may just have released
-    the chosen one. *verb*: create or update, for the error."""
+    """Raise ``Forbidden`` unless the caller may choose addresses on the network, because another server may just have
+    released the chosen address. *verb*: create or update, for the error."""
     check_network_owner(context, network["project_id"], f"{verb}_port:fixed_ips:ip_address", "addresses")
 
 
 def _may_secure(context: Context, network: RowMapping, verb: str, values: Document, usual: bool) -> None:
     """Raise ``Forbidden`` if *values* set port security to another value than *usual*, and the caller may not do that:
-    without port security, a port can use any other address of the network."""
+    without port security, a port can use any other address of the network. *verb*: create or update, for the error."""
     port_security = values.get("port_security_enabled", usual)
     if port_security != usual:
         check_network_owner(context, network["project_id"], f"{verb}_port:port_security_enabled", "port security")
@@ -179,7 +180,7 @@ def _may_secure(context: Context, network: RowMapping, verb: str, values: Docume
 
 def _may_pair(context: Context, network: RowMapping, verb: str, port: Document, have: Sequence[Document] = ()) -> None:
     """Raise ``Forbidden`` unless the caller may set address pairs, because a port with pairs can use other addresses of
-    the network. Pairs that the *port* already has (*have*) may stay."""
+    the network. Pairs that the *port* already has (*have*) may stay. *verb*: create or update, for the error."""
     requested_pairs, current_pairs = _pairs(port, port["pairs"]), _pairs(port, have)
     if any(pair not in current_pairs for pair in requested_pairs):
         check_network_owner(context, network["project_id"], f"{verb}_port:allowed_address_pairs", "address pairs")
@@ -292,9 +293,10 @@ def _check_with_network(connection: Connection, context: Context, row: RowMappin
 
 
 def _check_function(connection: Connection, context: Context, row: RowMapping, values: Document, cards: bool) -> None:
-    """Check a change of the port's ``vnic_type`` or trust or, if it is a device of a host, QoS policy. Raises
+    """Check a change of the port's ``vnic_type``, of its trust and, for a device of a host, of its QoS policy. Raises
     ``Conflict`` while a server has the port, because the server has claimed the device on its host. Another
-    ``vnic_type`` is also refused while the port has a floating IP or trunk, because these need OVN."""
+    ``vnic_type`` is also refused while the port has a floating IP or trunk, because these need OVN. *cards*: whether
+    the engine finds chassis of SmartNICs."""
     virtual_functions.check_trust({**row, **values})
     other = values.get("qos_policy_id",
                        row["qos_policy_id"]) != row["qos_policy_id"] and virtual_functions.is_host_device(row)

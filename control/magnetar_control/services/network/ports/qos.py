@@ -156,7 +156,8 @@ def _check_rule(connection: Connection, policy_id: str, rule: Document) -> None:
 
 
 def _check_alone(connection: Connection, policy_id: str, values: Mapping[Any, Any]) -> None:
-    """Raise ``Conflict`` when the policy has another rule of this kind in this direction."""
+    """Raise ``Conflict`` when the policy has another rule of the kind and the direction in *values*, the values of a
+    rule."""
     rule = qos_rules.c
     existing_id = connection.execute(select(rule.id).where(
         rule.policy_id == policy_id, rule.kind == values["kind"], rule.direction == values["direction"],

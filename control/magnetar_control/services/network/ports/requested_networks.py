@@ -121,9 +121,9 @@ def _plain(request: Mapping[str, Any]) -> Document:
 def _default(connection: Connection, context: Context, automatic: bool) -> tuple[dict[str, Row[Any]], list[Document]]:
     """Return the only network that the project owns or that is shared with all projects, and a request for it.
 
-    If there is none, the server gets no NIC, as in Nova. "auto" (*automatic*) requires a NIC: then none raises
-    ``InvalidRequest``. Raises ``Conflict`` if there are several, or if there is none but other projects share networks
-    with this project: the request must name one of these.
+    If there is none, the server gets no NIC, as in Nova. With *automatic* ("auto" was requested) the server must get a
+    NIC: then no network raises ``InvalidRequest``. Raises ``Conflict`` if there are several, or if there is none but
+    other projects share networks with this project: the request must name one of these.
     """
     network_rows = connection.execute(_UP if automatic else _ANY, {"project": context.project_id or ""}).all()
     if len(network_rows) > 1:
@@ -145,8 +145,9 @@ def _default(connection: Connection, context: Context, automatic: bool) -> tuple
 
 
 def _marked(nic: Document, network: Row[Any]) -> PortRequest:
-    """Return *nic*, a requested NIC on *network*, with ``by_engine`` if the engine plugs it in on the host, which not
-    every host supports; and with ``network_affinity``, if any (``reservations.network_affinity``)."""
+    """Return *nic*, a requested NIC on *network*, with further keys that apply: ``by_engine``, if the engine plugs the
+    NIC in on the host, which not every host supports; ``network_affinity``, if the server should be close to the
+    network (see ``reservations.network_affinity``)."""
     near = reservations.network_affinity(network._mapping)  # noqa: SLF001 - SQLAlchemy's name
     plugged = network.by_engine and virtual_functions.is_plugged_in(nic)
     return cast("PortRequest", {**nic, **({"by_engine": True} if plugged else {}),

@@ -36,14 +36,15 @@ _MINIMA = select(qos_rules.c.policy_id, qos_rules.c.direction, qos_rules.c.min_k
 
 
 def bandwidth_network(type: str, physical: str | None) -> str:
-    """Return the name by which hosts count a network's bandwidth: its physical network, or ``TUNNELS`` for a network in
-    tunnels between hosts."""
+    """Return the name by which hosts count the bandwidth of a network of this *type*: its *physical* network, or
+    ``TUNNELS`` for a network in tunnels between hosts."""
     return bandwidth.TUNNELS if type == "ovn" or physical is None else physical
 
 
 def network_affinity(row: Any) -> str:
-    """Return the name (see ``bandwidth_network``) of a NIC's network: its server should be on NUMA cells of the host
-    that are close to this network. Empty for a network of one host. *row*: the NIC's network."""
+    """Return the name of a NIC's network, as ``bandwidth_network`` does. The server should be on NUMA cells of its host
+    that are close to the network of this name. Empty for a network that exists only within one host. *row*: the
+    network."""
     return bandwidth_network(row["type"], row["bridge"]) if row["by_engine"] or row["bridge"] else ""
 
 
@@ -61,7 +62,8 @@ def minima_of_policies(connection: Connection, ids: Collection[str], *, lock: bo
 
 
 def requested_bandwidth(minima: Mapping[str, int], type: str, physical: str | None) -> dict[str, int]:
-    """Return {resource of the host (``bandwidth.bandwidth_resource``): kbit/s} for a port with these *minima*."""
+    """Return {resource of the host (``bandwidth.bandwidth_resource``): kbit/s} for a port with the minimum bandwidths
+    *minima* (kbit/s by direction). *type*, *physical*: of its network, as in ``bandwidth_network``."""
     return {bandwidth.bandwidth_resource(way, bandwidth_network(type, physical)): n for way,
             n in sorted(minima.items())}
 

@@ -257,7 +257,8 @@ def prepare_trunk_delete(connection: Connection, context: Context, row: RowMappi
 
 
 def changed_trunk_units(connection: Connection, row: RowMapping, changed: Document | None) -> list[str]:
-    """Return ``port/ID`` of the subports of a new or deleted trunk (*changed* is ``None``); otherwise an empty list."""
+    """Return ``port/ID`` of the subports of a created or deleted trunk (*changed* is ``None``); otherwise (*changed*:
+    new values) an empty list."""
     if changed is not None:
         return []
     return changes.port_unit_keys(subport["port_id"] for subport in _inside(connection, row["id"]))
@@ -306,7 +307,7 @@ class TrunkStore(NetworkStore):
         self.log.note(connection, *changes.port_unit_keys(ids))
 
     def move(self, context: Context, id: str, changed_subports: Sequence[Document], *, put: bool) -> Document:
-        """Add subports to the trunk (*put*) or remove them, all or none, and return the trunk."""
+        """Add *changed_subports* to the trunk (*put*) or remove them, all or none, and return the trunk."""
         self._check_writer(context, "add_subports_to" if put else "remove_subports_from")
 
         def act(connection: Connection) -> Document:

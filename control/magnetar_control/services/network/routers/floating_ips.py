@@ -83,9 +83,9 @@ def prepare_floating_ip_update(connection: Connection, context: Context, row: Ro
 
 
 def _reaches(connection: Connection, context: Context, row: Document | RowMapping, wish: Document) -> Document:
-    """Return the columns of a floating IP's target, as ``leads_to`` does. Raises ``InvalidRequest``, as Neutron does,
-    if port forwardings lead to the same port and fixed address: answers to forwarded packets would leave with the
-    associated floating IP as their source address."""
+    """Return the columns of a floating IP's target. *row*, *wish*: as in ``leads_to``. Raises ``InvalidRequest``, as
+    Neutron does, if port forwardings lead to the same port and fixed address: answers to forwarded packets would leave
+    with the associated floating IP as their source address."""
     target = leads_to(connection, context, row, wish)
     if connection.execute(select(forwardings.c.id).where(
             forwardings.c.internal_port_id == target["port_id"],
@@ -98,7 +98,7 @@ def _reaches(connection: Connection, context: Context, row: Document | RowMappin
 
 def leads_to(connection: Connection, context: Context, row: Document | RowMapping, wish: Document) -> Document:
     """Return the columns of a floating IP's target: the port, its fixed address, and the router between them; all
-    ``None`` to disassociate it. *wish*: the requested port_id and fixed_ip_address."""
+    ``None`` to disassociate it. *row*: the floating IP. *wish*: the requested port_id and fixed_ip_address."""
     if wish["port_id"] is None:
         if wish["fixed_ip_address"] is not None:
             raise InvalidRequest("Bad floatingip request: fixed_ip_address cannot be specified without a port_id.",
@@ -163,8 +163,8 @@ def prepare_floating_ip_delete(connection: Connection, context: Context, row: Ro
 
 
 def release_floating_ips(connection: Connection, port_ids: Collection[str], stay: Sequence[str] = ()) -> list[str]:
-    """Disassociate the floating IPs of ports and delete their port forwardings. Those of the fixed addresses *stay*,
-    which the ports keep, are not changed. Return ``router/ID`` for each changed router."""
+    """Disassociate the floating IPs of the ports *port_ids*, and delete the port forwardings to these ports. The ports
+    keep the fixed addresses *stay*: nothing changes for these. Return ``router/ID`` for each changed router."""
     which = floating_ips.c.port_id.in_(port_ids) & floating_ips.c.fixed_ip_address.not_in(stay)
     router_ids = set(connection.execute(select(floating_ips.c.router_id).where(which)).scalars())
     if router_ids:
@@ -183,7 +183,8 @@ def release_floating_ips(connection: Connection, port_ids: Collection[str], stay
 
 def changed_floating_ip_units(connection: Connection, row: RowMapping, changed: Document | None) -> list[str]:
     """Return ``router/ID`` of the router between the floating IP and its port before the change, and of the router
-    afterwards; an empty list if there is neither."""
+    afterwards; an empty list if there is neither. *changed*: the new values; ``None`` for a created or deleted floating
+    IP."""
     reached = {row["router_id"], (changed or {}).get("router_id")} - {None}
     return [f"router/{id}" for id in sorted(reached)]
 

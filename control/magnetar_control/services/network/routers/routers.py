@@ -256,7 +256,7 @@ def remove_interface(connection: Connection, context: Context, id: str, wish: Do
 
 
 def changed_router_units(connection: Connection, row: RowMapping, changed: Document | None) -> list[str]:
-    """Return ``router/ID`` of the router, and ``port/ID`` of each of its ports."""
+    """Return ``router/ID`` of the router, and ``port/ID`` of each of its ports, whatever has *changed*."""
     return [f"router/{row['id']}", *(f"port/{port_row['id']}" for port_row in router_ports.ports_of_routers(
         connection, [row["id"]]))]
 

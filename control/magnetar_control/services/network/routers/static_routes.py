@@ -120,8 +120,8 @@ def check_loops(connection: Connection, context: Context, router: Mapping[Any, A
                 port_rows: Sequence[RowMapping], routes: Sequence[Document], *, lost_subnet: str = "",
                 new_address: str = "") -> None:
     """Raise ``Conflict`` when packets that *router* sends by *routes* would circle between routers, or pass too many
-    routers. *port_rows*: the ports of the router after the change. The caller has locked *router*; this locks the
-    routers that the packets can reach, so of two changes which form a loop together, the second sees the first.
+    routers. *port_rows*: the ports of the router after the change. The caller has locked *router*; this function locks
+    the routers that the packets can reach. So if two changes form a loop together, the later one sees the earlier one.
 
     After a change of interfaces this looks only for new loops: of packets to the removed *lost_subnet* (CIDR), or
     through the next hop *new_address*, the address of the new interface.
@@ -197,8 +197,8 @@ def _next(connection: Connection, context: Context, stations: dict[str, RouteSta
 def _loop(stations: Mapping[str, RouteStation], at: RouteStation, prefix: AddressRange, new_address: str,
           path: list[tuple[RouteStation, RouteHop]], ended: set[str]) -> list[tuple[RouteStation, RouteHop]]:
     """Return the loop that packets to *prefix* get into when they come by *path* to the router *at*: the loop's routers
-    and routes. Empty if there is none. *new_address*: only loops with this next hop. *ended*: ids of routers that lead
-    into no such loop."""
+    and routes. Empty if there is none. *stations*: the known routers, by id. *new_address*: only loops with this next
+    hop. *ended*: ids of routers that lead into no such loop."""
     for hop in at.leads(prefix):
         way = [*path, (at, hop)]
         visited = [station.id for station, _hop in way]
@@ -222,10 +222,11 @@ def _is_covered(prefix: AddressRange, known_ranges: Iterable[AddressRange]) -> b
 
 def _is_summary(stations: Mapping[str, RouteStation], start: RouteStation, prefix: AddressRange,
                 loop: Sequence[tuple[RouteStation, RouteHop]], known_ranges: Iterable[AddressRange]) -> bool:
-    """Return whether *loop*, a loop of packets from *start* to *prefix*, is allowed. A loop whose routes are all wider
-    than *prefix* is allowed: a hub routes a whole range to a spoke, from which the subnet *prefix* was removed, and the
-    spoke routes everything else back. A loop of routes with different ranges is also allowed if one of these is the
-    default route, or if packets to a smaller part of *prefix* (in *known_ranges*) get into no loop."""
+    """Return whether *loop*, which packets from *start* to *prefix* get into, is allowed. It is allowed if all of its
+    routes are wider than *prefix*: a hub routes a whole range to a spoke, the spoke routes everything else back, and
+    the subnet *prefix* was removed from the spoke. It is also allowed if its routes have different destinations, and
+    one of these is the default route, or packets to a smaller part of *prefix* (one of *known_ranges*) get into no
+    loop."""
     to = {hop.to for _station, hop in loop}
     if len(to) > 1 and any(address_range.text in DEFAULT for address_range in to):
         return True

@@ -62,7 +62,8 @@ def prepare_address_group_delete(connection: Connection, context: Context, row: 
 
 
 def changed_address_group_units(connection: Connection, row: RowMapping, changed: Document | None) -> list[str]:
-    """Return ``addresses/ID`` of a new or deleted address group (*changed* is ``None``); otherwise an empty list."""
+    """Return ``addresses/ID`` of a created or deleted address group (*changed* is ``None``); otherwise (*changed*: new
+    values) an empty list."""
     return [f"addresses/{row['id']}"] if changed is None else []
 
 

@@ -66,8 +66,8 @@ def bootstrap_default_rules(connection: Connection) -> None:
 
 def create_default_rule_row(engine: bool, connection: Connection, context: Context, values: Document) -> None:
     """Check *values* and insert a default rule. Raises ``Conflict`` if the same rule exists for the same groups.
-    *engine*: whether there is an engine, which must support the rule. A group that the rule refers to must be shared
-    with all projects, because the groups of each project will refer to it."""
+    *engine*: whether networks have an engine; then the engine must support the rule. A group that the rule refers to
+    must be shared with all projects, because the groups of each project will refer to it."""
     check_rule_values(engine, values)
     advisory_lock(connection, "default security group rules")
     _check_named(connection, "security_group", values)
@@ -116,7 +116,8 @@ def check_unnamed(connection: Connection, group_id: str) -> None:
 
 
 def default_rule_resource(engine: bool) -> NetworkResource:
-    """Return the kind of resource "default rule". *engine*: whether there is one, which must support the rules."""
+    """Return the kind of resource "default rule". *engine*: whether networks have an engine; then the engine must
+    support the rules."""
     return NetworkResource(
         name="default_security_group_rule", table=default_security_group_rules, visible=lambda _context: true(),
         create=partial(create_default_rule_row, engine), writers_are_admins=True,

@@ -28,8 +28,8 @@ SAME = ("direction", "ethertype", "protocol", "port_range_min", "port_range_max"
 
 
 def check_rule_values(engine: bool, values: Document) -> None:
-    """Check that the *values* of a rule are consistent. *engine*: whether there is an engine, which must support the
-    rule. Raises ``InvalidRequest``, ``InvalidField``."""
+    """Check that the *values* of a rule are consistent. *engine*: whether networks have an engine; then the engine must
+    support the rule. Raises ``InvalidRequest``, ``InvalidField``."""
     _check_remote(values)
     if values["ethertype"] == "IPv4" and values["protocol"] in OF_IPV6:
         raise InvalidRequest(f"Invalid ethertype IPv4 for protocol {values['protocol']}: it is of IPv6. Give the rule "

@@ -160,9 +160,9 @@ class HostGroups:
                     _HELD.group_id == id, _HELD.host == host).values(due=None))
 
     def gone(self, host: str, id: str) -> None:
-        """Record that *host* no longer has the group *id*: delete its row. A row of a project's group ``default``
-        stays, unmarked if the group is deleted: the group may be created again with the same uuid, which is derived
-        from the project's, and the row tells conductors that the host had the group."""
+        """Record that *host* no longer has the group *id*: delete its row. But keep the row of a project's group
+        ``default``, without the mark if the group is deleted. This group may be created again with the same uuid, which
+        is derived from the project's, and the row then tells conductors that the host had the group."""
         this = (_HELD.group_id == id) & (_HELD.host == host)
         with self.database.write() as connection:
             if uuid.UUID(id).version == FOLLOWS:

@@ -125,8 +125,8 @@ def server_security_groups(connection: Connection, server_id: str) -> list[Docum
 
 
 def change_server_groups(connection: Connection, project: str, server_id: str, name: str, *, add: bool) -> list[str]:
-    """Add the security group *name* (or uuid) to all ports of a server, or remove it from them. Returns the keys of the
-    changed units, such as ``port/ID``."""
+    """Add the security group *name* (or uuid) to all ports of a server (*add*), or remove it from them. Return the keys
+    of the changed units, such as ``port/ID``."""
     (id,) = find_group_ids(connection, project, [name], make=True)
     port_rows = connection.execute(_PORTS, {"server": server_id}).all()
     if not port_rows:
@@ -153,7 +153,7 @@ def change_server_groups(connection: Connection, project: str, server_id: str, n
 
 def create_security_group_row(engine: bool, connection: Connection, context: Context, values: Document) -> None:
     """Check *values* and insert a group with the default ``rules``. Users cannot create a group called ``default``.
-    *engine*: whether there is one; without it groups are stateful."""
+    *engine*: whether networks have an engine; without an engine all groups are stateful."""
     _check_stateful(engine, values)
     if values["name"] == "default":
         raise Conflict("Default security group already exists.", type="SecurityGroupDefaultAlreadyExists")
@@ -165,7 +165,7 @@ def create_security_group_row(engine: bool, connection: Connection, context: Con
 def prepare_security_group_update(engine: bool, connection: Connection, context: Context, row: RowMapping,
                                   values: Document) -> None:
     """Check the new *values* of the group *row*. The name ``default`` cannot change, and no other group gets it.
-    *engine*: whether there is one; without it groups are stateful."""
+    *engine*: whether networks have an engine; without an engine all groups are stateful."""
     _check_stateful(engine, values)
     if "name" in values and "default" in (row["name"], values["name"]) and row["name"] != values["name"]:
         raise Conflict("Updating default security group not allowed.", type="SecurityGroupCannotUpdateDefault")
@@ -188,8 +188,9 @@ def prepare_security_group_delete(connection: Connection, context: Context, row:
 
 
 def changed_security_group_units(connection: Connection, row: RowMapping, changed: Document | None) -> list[str]:
-    """Return ``group/ID`` of the group, if it is new or deleted, or gets a value of ``stateful``. If it is new or
-    deleted, add the groups with rules that refer to it, and the project's ``default``, which may be new too."""
+    """Return ``group/ID`` of a group whose new values *changed* contain ``stateful``. If the group was created or is
+    deleted (*changed* is ``None``), return ``group/ID`` of the group, of the groups with rules that refer to it, and of
+    the project's group ``default``, which may be new too."""
     if changed is not None:
         return [f"group/{row['id']}"] if "stateful" in changed else []
     rule = security_group_rules.c
@@ -264,8 +265,8 @@ def _check_addresses(connection: Connection, context: Context, id: str) -> None:
 
 
 def rule_resource(engine: bool) -> NetworkResource:
-    """Return the kind of resource "security group rule". *engine*: whether there is an engine, which must support the
-    rules."""
+    """Return the kind of resource "security group rule". *engine*: whether networks have an engine; then the engine
+    must support the rules."""
     return NetworkResource(
         name="security_group_rule", table=security_group_rules, visible=rows_of_caller(security_group_rules),
         create=partial(create_group_rule_row, engine), owner=_owner,

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Addresses of ports. Concurrent callers never get the same address: not an earlier check, but the primary key of
-``port_addresses`` ensures that."""
+"""Addresses of ports. The primary key of ``port_addresses`` ensures that concurrent callers never get the same address,
+which no check before the insertion could."""
 
 from __future__ import annotations
 
@@ -72,8 +72,9 @@ def is_given(connection: Connection, subnet_id: str, address: str) -> bool:
 
 def give_address(connection: Connection, port_id: str, network_id: str, choices: Sequence[RowMapping],
                  address: str | None = None, where: str = "") -> None:
-    """Give the port *address*, in the first fitting subnet of *choices*. ``None``: any address from the pools of the
-    first subnet with a free one. *where*: words for the subnets in errors. Raises ``Conflict``, ``InvalidRequest``."""
+    """Give the port *address* from the first fitting subnet of *choices*. Without *address*, give it any address from
+    the pools of the first subnet with a free one. *network_id*, *where*: the network, and words for the subnets, for
+    errors. Raises ``Conflict``, ``InvalidRequest``."""
     if address is None:
         if not any(_give_any_address(connection, port_id, subnet) for subnet in choices):
             raise Conflict(f"No more IP addresses available on network {network_id}.",
@@ -93,7 +94,7 @@ def give_address(connection: Connection, port_id: str, network_id: str, choices:
 def give_all(connection: Connection, port_id: str, mac: str, choices: Sequence[RowMapping],
              network_id: str) -> None:
     """Give the port the addresses that a port gets by default, as in Neutron: an IPv4 address, an address by DHCPv6,
-    and the addresses derived from its MAC. *choices*: the subnets."""
+    and the addresses derived from its MAC (*mac*). *choices*: the subnets. *network_id*: for errors."""
     for six in (False, True):
         fitting = [subnet for subnet in choices if is_six(subnet["cidr"]) is six and not by_itself(subnet)]
         if fitting:
@@ -128,7 +129,8 @@ def _give_any_address(connection: Connection, port_id: str, subnet: RowMapping) 
 
 
 def draw_offset(size: int) -> int:
-    """Draw the place of an address in an allocation pool of *size* addresses: 0 to *size* - 1, each as likely."""
+    """Return a random index of an address in an allocation pool of *size* addresses: 0 to *size* - 1, with equal
+    probability."""
     return secrets.randbelow(size)
 
 

@@ -157,8 +157,9 @@ def prepare_subnet_pool_delete(connection: Connection, context: Context, row: Ro
 
 
 def changed_subnet_pool_units(connection: Connection, row: RowMapping, changed: Document | None) -> list[str]:
-    """Return ``router/ID`` for each router of the pool's subnets, if the pool's address scope changes, because they
-    then translate other addresses; otherwise an empty list."""
+    """Return ``router/ID`` for each router of the pool's subnets if the pool's address scope changes, because these
+    routers then translate other addresses; otherwise an empty list. *changed*: the new values; ``None`` for a created
+    or deleted pool."""
     if not changed or changed.get("address_scope_id", row["address_scope_id"]) == row["address_scope_id"]:
         return []
     return [f"router/{id}" for id in connection.execute(select(ports.c.device_id).distinct().join(

@@ -169,7 +169,7 @@ def _check_mtu(connection: Connection, network_id: str) -> None:
 
 def _check_free(connection: Connection, network: RowMapping, net: AnyNetwork) -> None:
     """Raise an error if *net* overlaps with another subnet of *network*; if the agents make *network*, also with one of
-    their other networks. Locks all networks, so that of two simultaneous callers the second sees the first."""
+    their other networks. Locks all networks, so that a simultaneous caller waits, and then sees the new subnet."""
     connection.execute(select(networks.c.id).order_by(networks.c.id).with_for_update()).all()
     rows = connection.execute(select(subnets.c.cidr, subnets.c.network_id, networks.c.type).join(
         networks, networks.c.id == subnets.c.network_id)).all()
@@ -199,12 +199,13 @@ def _check_gateway(network: RowMapping, net: AnyNetwork, gateway: str | None) ->
 
 
 def _span(net: AnyNetwork) -> tuple[int, int]:
-    """Return the first and the last address that ports may have, as numbers. IPv6 has no broadcast address."""
+    """Return the first and the last address of *net* that ports may have, as numbers. IPv6 has no broadcast address."""
     return int(net[0]) + 1, int(net[-1]) - (net.version == 4)
 
 
 def default_allocation_pools(net: AnyNetwork, gateway: str | None) -> list[Document]:
-    """Return the allocation pools of a subnet without ``allocation_pools``: all addresses except the gateway's."""
+    """Return the allocation pools of a new subnet *net* without ``allocation_pools``: all addresses except the
+    gateway's."""
     first, last = _span(net)
     pools = [(first, last)]
     if gateway is not None and first <= (middle := int(ip_address(gateway))) <= last:
@@ -267,7 +268,8 @@ def prepare_subnet_delete(connection: Connection, context: Context, row: RowMapp
 
 def changed_subnet_units(connection: Connection, row: RowMapping, changed: Document | None) -> list[str]:
     """Return the keys of the changed units: ``network/ID``; ``port/ID`` of ports that gain or lose addresses, or for
-    which DHCP is switched on or off; ``router/ID`` of the subnet's routers, if the gateway address changes."""
+    which DHCP is switched on or off; ``router/ID`` of the subnet's routers, if the gateway address changes. *changed*:
+    the new values; ``None`` for a created or deleted subnet."""
     unit_keys = [f"network/{row['network_id']}"]
     if changed is None and ipam.by_itself(row):
         unit_keys += changes.port_unit_keys(connection.execute(select(addresses.c.port_id).where(
