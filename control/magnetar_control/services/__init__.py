@@ -123,13 +123,13 @@ class Images(Protocol):
 
     def check_room(self, context: Context, more: int, size: int, image: str = "") -> None:
         """Raise the service's quota error unless the project of *context* may have *more* additional images and *size*
-        additional bytes of content. The upload to *image* does not count. Disk space, and quotas of a remote service,
-        cannot be checked in advance."""
+        additional bytes of content. The claim of a running upload to *image* is left out of the usage. Disk space, and
+        quotas of a remote service, cannot be checked in advance."""
 
     def upload(self, id: str, chunks: Iterable[bytes], *, size: int | None = None) -> Document:
-        """Store the content of an image, and return the image, which is then active. *size*: in bytes, if known. After
-        an error the image stays queued. Only an image with the property block_device_mapping may be empty: it refers to
-        snapshots of volumes."""
+        """Store *chunks* as the content of an image, and return the image, which is then active. *size*: in bytes, if
+        known. After an error the image stays queued. Only an image with the property block_device_mapping may be empty:
+        it refers to snapshots of volumes."""
 
     def fail(self, id: str, why: str) -> None:
         """Mark the image *id* as failed, because its content will not arrive: set its status to killed, or delete it.
@@ -151,12 +151,13 @@ class NetworkResources(Protocol):
 
 
 class Networks(Protocol):
-    """The network service: Neutron, as Nova uses it. *sure* is called before each change, and raises if the caller may
-    not make it any longer.
+    """The network service: Neutron, as Nova uses it. *sure*: a function that is called before each change. It raises an
+    error if the caller is no longer allowed to make the change.
 
-    A NIC is {port_id, network_id, network (name), mac, fixed_ips: [{ip_address, subnet_id}], tag, created (whether the
-    port is deleted with the server), on_host: the NIC in the form of the agent's server, with {network}, {bridge} or
-    {port}; told: the data that the guest gets, such as gateway and name servers, if there are any}.
+    A NIC has the keys port_id, network_id, network (name), mac, fixed_ips ([{ip_address, subnet_id}]), tag, and created
+    (whether the port is deleted with the server). on_host: the NIC in the form of the agent's server, with the key
+    network, bridge or port. told: the data that the guest gets, such as gateway and name servers; missing if there are
+    none.
     """
 
     @property
@@ -167,12 +168,12 @@ class Networks(Protocol):
     def check_requested(self, context: Context, requested: Any, external: bool = False) -> list[PortRequest]:
         """Check the networks that a server requests, and return one request for each NIC, in normal form.
 
-        ``dns_name``: the name of the port, if it has one. ``resources``: the bandwidth that the port needs from its
-        host; the keys are from ``bandwidth.bandwidth_resource``. ``devices``: the number of host devices that it needs;
-        keys from ``pci.network_devices_name``. *requested*: "auto", "none", or Nova's list; an empty list is the
-        default network. *external*: allow external networks that are not shared with the caller. Raises
-        ``InvalidRequest`` that names a missing resource, 409 for a port in use, ``Forbidden``
-        (``ExternalNetworkAttachForbidden``).
+        *requested*: "auto", "none", or Nova's list; an empty list is the default network. *external*: allow external
+        networks that are not shared with the caller. Keys of a returned request are, if they apply: ``dns_name``: the
+        name of the port. ``resources``: the bandwidth that the port needs from its host, by
+        ``bandwidth.bandwidth_resource``. ``devices``: the number of host devices that it needs, by
+        ``pci.network_devices_name``. Raises ``InvalidRequest`` that names a missing resource, 409 for a port in use,
+        ``Forbidden`` (``ExternalNetworkAttachForbidden``).
         """
 
     def check_range(self, context: Context, cidr: str) -> None:
@@ -279,10 +280,10 @@ class Networks(Protocol):
 
 
 class Volumes(Protocol):
-    """The volume service: Cinder, as Nova uses it. *sure* is called before each change, and raises if the caller may
-    not make it any longer. A volume is {id, name, status, size (GiB), multiattach, bootable, host, attachments: [{id,
-    server_id, device, attached_at}], volume_type, availability_zone, metadata, volume_image_metadata, project_id, …}.
-    """
+    """The volume service: Cinder, as Nova uses it. *sure*: a function that is called before each change. It raises an
+    error if the caller is no longer allowed to make the change. A volume is {id, name, status, size (GiB), multiattach,
+    bootable, host, attachments: [{id, server_id, device, attached_at}], volume_type, availability_zone, metadata,
+    volume_image_metadata, project_id, …}."""
 
     #: The availability zone of all volumes.
     zone: str
@@ -338,16 +339,16 @@ class Volumes(Protocol):
         disk_format, container_format, visibility, protected."""
 
     def is_uploading(self, image_id: str) -> bool:
-        """Return whether the content of an image will be uploaded from a volume."""
+        """Return whether a queued or running task will upload the content of the image *image_id* from a volume."""
 
     def wait(self, id: str, limit: float) -> Document:
         """Wait until the volume is created or reimaged, and return the volume. Raises ``InvalidRequest`` when that
         failed or took longer than *limit* seconds."""
 
     def reimage(self, context: Context, id: str, image_id: str, request: str) -> None:
-        """Replace the content of a reserved or available volume with an image's. The work is done when ``wait``
-        returns. Repeated calls with the same *request* replace the content once. Raises ``InvalidRequest`` when the
-        image does not fit."""
+        """Queue the replacement of the content of a reserved or available volume with the content of the image
+        *image_id*. The work is done when ``wait`` returns. Repeated calls with the same *request* replace the content
+        once. Raises ``InvalidRequest`` when the image does not fit."""
 
     def reimaged(self, id: str, request: str) -> bool:
         """Return whether the ``reimage`` of this *request* is done."""
@@ -393,11 +394,12 @@ class Volumes(Protocol):
 
     def stored_on(self, host: str) -> frozenset[str]:
         """Return the uuids of the volumes that other hosts can use only through this compute host: all volumes that it
-        has, except those in shared pools, which other hosts open themselves."""
+        has, except volumes that other hosts open directly (unencrypted volumes in shared pools)."""
 
     def serving_hosts(self, ids: Collection[str]) -> Mapping[str, str]:
-        """Return, by uuid, the host through which alone other hosts can use a volume. Volumes in shared pools, those
-        without a host, and unknown ones are absent."""
+        """Return {uuid of the volume: name of its host} for volumes that other hosts can use only through the volume's
+        host. Absent are volumes that other hosts open directly (unencrypted, in shared pools), volumes without a host,
+        and unknown ones."""
 
     def delete(self, context: Context, id: str) -> None:
         """Remove a volume without attachments; do nothing when there is no such volume."""

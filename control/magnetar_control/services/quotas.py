@@ -49,7 +49,8 @@ class Quotas:
         return {**dict.fromkeys(self.defaults, 0), **self.count(connection, project, self.defaults)}
 
     def set(self, connection: Connection, project: str, requested: Mapping[str, int | None]) -> Limits:
-        """Set limits of a project (-1: unlimited, ``None``: the default again), and return all of its limits."""
+        """Set the limits *requested* of a project (-1: unlimited; ``None``: the default applies again), and return all
+        of the project's limits."""
         quotas.remove_quota_rows(connection, [*requested], project)
         quotas.upsert_quota_rows(connection, project, {name: limit for name,
                                                        limit in requested.items() if limit is not None})

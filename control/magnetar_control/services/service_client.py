@@ -54,8 +54,9 @@ class ServiceClient:
         self._open = request_opener(context)
 
     def json(self, method: str, path: str, body: Any = None, token: str = "", accept: tuple[int, ...] = ()) -> Any:
-        """Return the JSON document of the service's answer; ``None`` if the answer is empty or its status is in
-        *accept*."""
+        """Send a request with the JSON document *body*, and return the JSON document of the answer; ``None`` if the
+        answer is empty or its status is in *accept*. *path*: follows the service's URL. *token*: the caller's; without
+        it, the service user's is used. Raises the errors of ``asked``."""
         content = None if body is None else orjson.dumps(body)
         headers = {"Content-Type": "application/json", "Accept": "application/json"}
         try:
@@ -85,9 +86,10 @@ class ServiceClient:
         return errors.Unavailable(f"The {self.what} does not answer ({type(error).__name__}). Try again in a moment.")
 
     def asked(self, method: str, path: str, headers: dict[str, str], content: Any = None, token: str = "") -> Any:
-        """Send a request, and return the answer, which the caller must read and close. If the service refuses the
-        service user's token, try once with a new one. Raises the error that corresponds to the service's answer, and
-        ``Unavailable``."""
+        """Send a request with *content* (bytes or an iterator), and return the answer, which the caller must read and
+        close. *path*: follows the service's URL. *token*: the caller's; without it, the service user's is used, and the
+        request is repeated once with a new one if the service refuses that. Raises the error that corresponds to the
+        service's answer, and ``Unavailable``."""
         for fresh in (False, True):
             request_headers = {**headers, "X-Auth-Token": token or self.token(fresh)}
             request = urllib.request.Request(  # noqa: S310 - the scheme was checked when the URL was given

@@ -113,7 +113,7 @@ def _with_roles(document: Document, roles: Iterable[dict[str, str]]) -> Document
 
 
 def _roles(requested: list[dict[str, str]] | None, token_roles: tuple[dict[str, str], ...]) -> list[dict[str, str]]:
-    """Return the token's roles that are requested by id or name; all of them when none is requested. Raises
+    """Return those of *token_roles* that are *requested* by id or name; all of them if *requested* is ``None``. Raises
     ``InvalidField`` for a role that the token does not have."""
     granted = []
     for role in requested or ():

@@ -48,8 +48,9 @@ def _of_user(user_id: str) -> Any:
 
 
 def effective_roles(connection: Connection, user_id: str, target: str, target_id: str) -> list[dict[str, str]]:
-    """Return the roles {id, name} that a user has on the target, sorted by name: roles assigned to the user or the
-    user's groups, and the roles that these imply."""
+    """Return the roles {id, name} that a user has on a target, sorted by name. *target*: its kind (project, domain or
+    system). *target_id*: its id. Returned are roles assigned to the user or the user's groups, and the roles that these
+    imply."""
     columns = tables.assignments.c
     direct = connection.execute(select(columns.role_id).filter_by(target=target, target_id=target_id).where(
         _of_user(user_id))).scalars().all()

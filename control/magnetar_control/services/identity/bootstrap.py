@@ -87,8 +87,9 @@ def ensure_named_row(connection: Connection, table: Table, name: str, **values: 
 
 
 def clouds_yaml(path: Path, url: str, password: str, ca: Path | None = None, name: str = "magnetar") -> None:
-    """Write the cloud *name* into a ``clouds.yaml`` that only its owner may read; keep the other clouds in it. *ca*:
-    the CA certificate of the cloud. Raises ``ValueError`` for a file that is not a clouds.yaml."""
+    """Write the cloud *name* into the ``clouds.yaml`` at *path*, which only its owner may read; keep the other clouds
+    in it. *url*: the root of the cloud's services. *password*: of the user admin. *ca*: the CA certificate of the
+    cloud. Raises ``ValueError`` for a file that is not a clouds.yaml."""
     try:
         document = yaml.safe_load(path.read_text(encoding="utf-8")) or {} if path.exists() else {}
     except yaml.YAMLError:

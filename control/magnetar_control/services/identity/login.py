@@ -53,7 +53,8 @@ class Authentication:
         self.secrets: list[tuple[str, str | None]] = []
 
     def claims(self, body: Any) -> Claims:
-        """Return the claims of the new token. Raises ``InvalidRequest``, 401, or 429 after too many failures."""
+        """Check the login request *body*, and return the claims of the new token. Raises ``InvalidRequest``, 401, or
+        429 after too many failures."""
         auth = _part(body, "auth", "the body")
         identity = _part(auth, "identity", "auth")
         methods = identity.get("methods")
@@ -148,8 +149,8 @@ class Authentication:
         return find_user(self.connection, row["user_id"])
 
     def _scope(self, auth: Any, user: Row) -> tuple[str, str, int]:
-        """Return (kind, id, epoch) of the target that the new token is for; ("", "", 0) for an unscoped token. Raises
-        ``Unauthenticated``, ``Forbidden``, ``InvalidRequest``."""
+        """Return (kind, id, epoch) of the target in *auth*, the ``auth`` of the request, that *user*'s new token is
+        for; ("", "", 0) for an unscoped token. Raises ``Unauthenticated``, ``Forbidden``, ``InvalidRequest``."""
         scope = auth.get("scope")
         if self.credential:
             if scope is not None:

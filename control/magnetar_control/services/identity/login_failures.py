@@ -103,13 +103,14 @@ def check_waits(rows: Mapping[str, Row[Any]], counted: Sequence[str], moment: fl
 
 
 def _wait(failures: int, limit: Backoff) -> float:
-    """Return how many seconds after the last of *failures* failures the next login may begin; 0.0 if they are few."""
+    """Return how many seconds after the last of *failures* failed logins the next login may begin, by the rule *limit*;
+    0.0 if the failures are few."""
     over = failures - limit.free
     return 0.0 if over < 0 else min(2.0**min(over, 30), limit.longest)
 
 
 def count_login_failure(connection: Connection, counted: Sequence[str], moment: float) -> None:
-    """Count one more failure for each of the keys *counted*; remove old failures."""
+    """Count one more failure, at *moment* (seconds), for each of the keys *counted*; remove old failures."""
     at, failures = login_failures.c.last_at, login_failures.c.failures
     connection.execute(delete(login_failures).where(
         ((at < moment - FORGOTTEN) & (failures > 0)) | (at < moment - REMEMBERED)))

@@ -35,7 +35,8 @@ class NotBlank(Text):
     """A value type: text that does not consist of blanks only."""
 
     def check(self, value: Any, path: str, version: Version | None = None) -> Any:
-        """Return the text *value*. Raises ``InvalidField`` for one of blanks only."""
+        """Return the text *value*. Raises ``InvalidField`` for a text of blanks only. *path*: the field, for the error.
+        """
         if not (text := super().check(value, path, version)).strip():
             raise InvalidField(path, "must not be empty")
         return text
@@ -63,7 +64,8 @@ class ResourceOptions(Value):
         self.known = options
 
     def check(self, value: Any, path: str, version: Version | None = None) -> Any:
-        """Return the options in *value*. Raises ``InvalidField`` for an option that this service does not support."""
+        """Return the options in *value*. Raises ``InvalidField`` for an option that this service does not support.
+        *path*: the field, for the error."""
         if not isinstance(value, dict):
             raise InvalidField(path, "must be an object", value)
         for name in value:
@@ -108,10 +110,10 @@ REGION_ID = Text(1, 64, r"[^/]*", "must have 1 to 64 characters, without slash")
 class IdentityResource:
     """One kind of resource.
 
-    *filters*: columns that a list can be filtered by. *unasked*: default values of filters. *unset*: fields that
-    documents omit when they are null. *constant*: fields with the same value in every document. *aliases*: further
-    names of fields. *references*: tables that fields refer to. *only*: fields that accept only one value or null. A
-    field without a column is stored in ``extra``.
+    *filters*: columns that a list can be filtered by. *unasked*: values of filters that a request does not set.
+    *unset*: fields that documents omit when they are null. *constant*: fields with the same value in every document.
+    *aliases*: further names of fields. *references*: tables that fields refer to. *only*: fields that accept only one
+    value or null. A field without a column is stored in ``extra``.
     """
 
     name: str

@@ -88,21 +88,21 @@ class RoleAssignments:
                 implied in sorted(implied_by_prior.items())]
 
     def implied(self, prior_id: str) -> Inference:
-        """Return a role, and the roles that it implies directly."""
+        """Return the role *prior_id*, and the roles that it implies directly."""
         with self.tokens.database.read() as connection:
             prior = ROLES.row(connection, prior_id)
             ids = select(tables.implications.c.implied_id).filter_by(prior_id=prior_id)
             return prior, ROLES.documents(connection, tables.roles.c.id.in_(ids))
 
     def imply(self, prior_id: str, implied_id: str) -> tuple[Row, Row]:
-        """Make a role imply another one; return both roles."""
+        """Make the role *prior_id* imply the role *implied_id*; return both roles."""
         with self.tokens.change() as connection:
             prior, implied = ROLES.row(connection, prior_id), ROLES.row(connection, implied_id)
             insert_if_absent(connection, tables.implications, prior_id=prior_id, implied_id=implied_id)
         return prior, implied
 
     def remove_implied(self, prior_id: str, implied_id: str) -> None:
-        """Stop a role from implying another one. Raises ``NotFound`` when it does not."""
+        """Stop the role *prior_id* from implying the role *implied_id*. Raises ``NotFound`` when it does not."""
         query = delete(tables.implications).filter_by(prior_id=prior_id, implied_id=implied_id)
         with self.tokens.change() as connection:
             if not connection.execute(query).rowcount:

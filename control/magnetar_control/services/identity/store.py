@@ -154,8 +154,8 @@ class IdentityStore:
                            f"{values.get('name')} already.") from error
 
     def _values(self, body: Mapping[str, Any], making: bool) -> Document:
-        """Return the columns for *body*, including the hash of a user's password. Call this outside any transaction,
-        because hashing takes long."""
+        """Return the columns for the request *body*, with defaults for a new resource (*making*), and with the hash of
+        a user's password. Call this outside any transaction, because hashing takes long."""
         values = self.resource.values(body, making)
         if self.resource.name == "user" and body.get("password") is not None:
             values["password"] = passwords.hash_password(PASSWORD.check(body["password"], "password"))
@@ -176,8 +176,8 @@ class IdentityStore:
 
 
 def _make_region(connection: Connection, resource: IdentityResource, body: Mapping[str, Any]) -> None:
-    """Create the ``region`` that an old client names in a new endpoint, if the region does not exist, as Keystone
-    does."""
+    """Create the ``region`` that the *body* of an old client's request for a new endpoint names, if the region does not
+    exist, as Keystone does. Do nothing for another kind of *resource*."""
     if resource.name == "endpoint" and body.get("region") and body.get("region_id") is None:
         insert_if_absent(connection, tables.regions, **new_row({"description": ""},
                                                                REGION_ID.check(body["region"], "region")))

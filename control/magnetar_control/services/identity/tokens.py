@@ -265,9 +265,9 @@ def find_target(connection: Connection, scope: str, id: str) -> Row | None:
 
 def _limited(connection: Connection, claims: Claims, roles: list[dict[str, str]],
              moment: float) -> tuple[list[dict[str, str]], dict[str, Any] | None]:
-    """Return those of *roles* that the token's application credential allows, and {id, name, restricted} of the
-    credential. The roles are empty if the credential is deleted or expired, or if the user has lost a role of the
-    credential."""
+    """Return (roles, credential) of a token with *claims* that was issued to an application credential: those of the
+    user's *roles* that the credential allows, and its {id, name, restricted}. The roles are empty if the credential is
+    deleted or has expired at *moment*, or if the user has lost a role of the credential."""
     columns = tables.credentials.c
     query = select(columns.name, columns.roles, columns.expires_at,
                    columns.unrestricted).where(columns.id == claims.credential_id)
@@ -282,10 +282,11 @@ def _limited(connection: Connection, claims: Claims, roles: list[dict[str, str]]
 
 def _trusted(connection: Connection, claims: Claims, trustee: Row,
              moment: float) -> tuple[Row, list[dict[str, str]], dict[str, Any] | None]:
-    """Return the user that a token for a trust acts as, the roles, and the trust as Keystone shows it.
+    """Return (user, roles, trust) of a token with *claims* for a trust: the user that the token acts as, the delegated
+    roles, and the trust as Keystone shows it. *trustee*: the user who has the token.
 
-    The roles are empty when the trust is deleted or expired, the trustor has lost a role of the trust, or one of the
-    users is disabled.
+    The roles are empty when the trust is deleted or has expired at *moment*, the trustor has lost a role of the trust,
+    or one of the users is disabled.
     """
     chain = trust_chain(connection, claims.trust_id, moment)
     if not chain or chain[0]["trustee_user_id"] != trustee["id"] or chain[0]["project_id"] != claims.scope_id:
@@ -308,7 +309,7 @@ def draw_token_id() -> str:
 
 
 def sign_claims(claims: Claims, key_id: str, secret: bytes) -> str:
-    """Return the text of the token with *claims*, signed with *secret*."""
+    """Return the text of the token with *claims*, signed with *secret*, the key with the id *key_id*."""
     head = f"{PREFIX}.{key_id}.{_text(orjson.dumps(tuple(claims)))}"
     return f"{head}.{_text(_mac(head, secret))}"
 

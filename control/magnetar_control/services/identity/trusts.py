@@ -69,9 +69,10 @@ def create_trust(tokens: Tokens, token: Token, body: Mapping[str, Any]) -> Docum
 
 
 def list_trusts(tokens: Tokens, token: Token, filters: Mapping[str, str]) -> Documents:
-    """Return trusts without their roles. Administrators may list all trusts, users their own.
+    """Return the trusts that match *filters* (column to value), without their roles.
 
-    Raises ``Forbidden``.
+    Administrators may list all trusts; users must name themselves as trustor or trustee in *filters*. Raises
+    ``Forbidden``.
     """
     context = token.context
     if not context.is_admin and context.user_id not in filters.values():
@@ -123,8 +124,8 @@ def _checked(body: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _check_room(connection: Connection, trustor_id: str, moment: float) -> None:
-    """Raise ``Forbidden`` if a user has ``MOST`` trusts and none of them has expired. If some have, delete these
-    instead."""
+    """Raise ``Forbidden`` if the user *trustor_id* has ``MOST`` trusts and none of them has expired at *moment*. If
+    some have expired, delete these instead."""
     columns = tables.trusts.c
     trusts = connection.execute(select(columns.id, columns.expires_at).where(columns.trustor_user_id
                                                                              == trustor_id)).all()
@@ -136,8 +137,8 @@ def _check_room(connection: Connection, trustor_id: str, moment: float) -> None:
 
 
 def _count(request: Mapping[str, Any]) -> int:
-    """Return how often the new trust can be redelegated, 0 if never. Raises ``Forbidden`` above the maximum, and
-    ``InvalidField`` when a redelegable trust has ``remaining_uses``."""
+    """Return how often the trust in the *request* can be redelegated, 0 if never. Raises ``Forbidden`` above the
+    maximum, and ``InvalidField`` when a redelegable trust has ``remaining_uses``."""
     count: int | None = request["redelegation_count"]
     if not request["allow_redelegation"] or count == 0:
         return 0
@@ -149,7 +150,7 @@ def _count(request: Mapping[str, Any]) -> int:
 
 
 def _roles(connection: Connection, request: Mapping[str, Any], trustor_id: str) -> list[str]:
-    """Return the ids of the requested roles. Raises ``NotFound`` for a role that the trustor does not have."""
+    """Return the ids of the roles in the *request*. Raises ``NotFound`` for a role that the trustor does not have."""
     if not request["project_id"]:
         return []
     PROJECTS.row(connection, request["project_id"])

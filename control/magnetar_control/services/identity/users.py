@@ -41,7 +41,7 @@ def change_user_password(tokens: Tokens, user_id: str, original: str, password: 
 
 
 def list_user_groups(tokens: Tokens, user_id: str, filters: Mapping[str, Any]) -> Documents:
-    """Return the groups of a user."""
+    """Return the groups of a user that match *filters* (column to value)."""
     with tokens.database.read() as connection:
         USERS.row(connection, user_id)
         return GROUPS.documents(connection, tables.groups.c.id.in_(assignments.group_ids_query(user_id)), **filters)
@@ -49,8 +49,8 @@ def list_user_groups(tokens: Tokens, user_id: str, filters: Mapping[str, Any]) -
 
 def list_user_targets(tokens: Tokens, user_id: str, resource: IdentityResource, filters: Mapping[str, Any],
                       check: bool = False) -> Documents:
-    """Return the enabled projects or domains where a user has a role. *check*: raise ``NotFound`` for an unknown
-    user."""
+    """Return the enabled projects or domains (*resource*: which of these kinds) where a user has a role, if they match
+    *filters* (column to value). *check*: raise ``NotFound`` for an unknown user."""
     table = resource.table.c
     with tokens.database.read() as connection:
         if check:
@@ -66,7 +66,7 @@ def has_system_role(tokens: Tokens, user_id: str) -> bool:
 
 
 def list_members(tokens: Tokens, group_id: str, filters: Mapping[str, Any]) -> Documents:
-    """Return the users of a group."""
+    """Return the users in the group *group_id* that match *filters* (column to value)."""
     with tokens.database.read() as connection:
         GROUPS.row(connection, group_id)
         ids = select(tables.members.c.user_id).filter_by(group_id=group_id)

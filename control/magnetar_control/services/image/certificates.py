@@ -32,8 +32,8 @@ def load_certificate(data: bytes, id: str) -> x509.Certificate:
 def check_chain(certificate: x509.Certificate, id: str, trusted: Mapping[str, x509.Certificate],
                 moment: datetime) -> None:
     """Raise ``ImageRefused`` unless one of the *trusted* certificates (by id) has signed *certificate*, and both are
-    valid at *moment*. Check also the trusted certificate that signed that one, and so on, and their limits on the path
-    length."""
+    valid at *moment*. Follow the chain from signer to signer while trusted certificates have signed it, and check the
+    path length that each allows. *id*: the id of *certificate*, for the error."""
     failed = f"Image signature certificate validation failed for certificate: {id}."
     why = validity_problem(certificate, moment) or _no_signer(certificate)
     if why:

@@ -153,7 +153,7 @@ class EmbeddedImages:
 
     def check_room(self, context: Context, more: int, size: int, image: str = "") -> None:
         """Raise ``TooLarge`` unless the project's quota has room for *more* images and *size* bytes of content. The
-        upload to *image* does not count."""
+        claim of a running upload to *image* is left out of the usage."""
         self.files.check_length(size)
         if context.project_id:
             with self.database.read() as connection:
@@ -219,8 +219,8 @@ class EmbeddedImages:
         self.files.remove(id)
 
     def sweep(self) -> None:
-        """Clean up after a crash: set images whose upload has died to ``queued``, and remove the content of deleted
-        images.
+        """Clean up after a crash: set images whose uploading process has died to ``queued``, and remove the content of
+        deleted images.
 
         Content without a row is kept and logged, unless its image was deleted: the database may be an older or a
         different one. Any number of processes may sweep at any time.
@@ -253,7 +253,7 @@ class EmbeddedImages:
         return over
 
     def usage(self, project: str) -> dict[str, tuple[int, int]]:
-        """Return the limit and use of each resource in a project's quota."""
+        """Return {resource: (limit, usage)} for the resources in a project's quota."""
         with self.database.read() as connection:
             limits, used = self.quota.limits(connection, project), self.quota.used(connection, project)
         return {name: (limit, used[name]) for name, limit in limits.items()}

@@ -100,8 +100,8 @@ def set_tags(connection: Connection, id: str, names: Iterable[str]) -> None:
 
 
 def fetch_image_page(connection: Connection, context: Context, listing: ImageListing) -> Page:
-    """Return the images of a list, and whether more follow. Raises ``InvalidRequest`` for an unknown marker, and
-    ``Forbidden`` for a caller without permission to read images."""
+    """Return a page of the images that *listing* describes, and whether more images follow. Raises ``InvalidRequest``
+    for an unknown marker, and ``Forbidden`` for a caller without permission to read images."""
     if not context.is_reader:
         raise Forbidden("You are not authorized to complete this action: it needs the role reader of a project.")
     keys, limit = [*listing.sort, ("id", listing.sort[-1][1])], listing.limit

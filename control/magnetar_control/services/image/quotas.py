@@ -50,14 +50,14 @@ def _count(connection: Connection, project: str, _names: Collection[str]) -> dic
 
 
 def _used(connection: Connection, project: str, besides: str = "") -> tuple[int, int]:
-    """Return the number of images of a project, and the bytes that they use. The upload to the image *besides* does not
-    count."""
+    """Return the number of images of a project, and the bytes that they use. The claim of a running upload to the image
+    *besides* is left out."""
     count, size = connection.execute(_USED, {"project": project, "besides": besides}).one()
     return int(count), int(size)
 
 
 def _refusal(over: Sequence[Excess]) -> MagnetarError:
-    """Return the error for a request that exceeds the quota, in the words of oslo.limit, as in Glance."""
+    """Return the error for a request that exceeds the quota by *over*, in the words of oslo.limit, as in Glance."""
     words = ", ".join(
         f"Resource {excess.resource} is over limit of {excess.limit} due to current usage {excess.used} and delta "
                       f"{excess.more}" for excess in over)
@@ -67,7 +67,7 @@ def _refusal(over: Sequence[Excess]) -> MagnetarError:
 
 def check_image_quota(connection: Connection, quota: Quotas, project: str, more: int, size: int, image: str) -> None:
     """Raise the quota's error if the project may not have *more* additional images with *size* bytes of content. The
-    upload to *image* does not count."""
+    claim of a running upload to *image* is left out of the usage."""
     limits, (count, used) = quota.limits(connection, project), _used(connection, project, image)
     over = [Excess(COUNT, count, more, limits[COUNT])] if more > 0 and 0 <= limits[COUNT] < count + more else []
     if size > 0 and 0 <= limits[SIZE] * MIB < used + size:

@@ -57,7 +57,7 @@ class Signature(NamedTuple):
 
 
 def signature_refusal(image: str, why: str) -> ImageRefused:
-    """Return the error for a signature that is not valid."""
+    """Return the error for a signature of *image* (uuid) that is not valid. *why*: the reason, for users."""
     return ImageRefused(f"Image signature verification failed for image {image}: {why}.")
 
 
@@ -170,9 +170,9 @@ class Signatures:
         certificates.check_chain(certificate, signature.certificate, trusted_certificates, datetime.now(UTC))
 
     def _digest(self, image: Document, method: str, proceed: Callable[[], None]) -> tuple[bytes, str]:
-        """Return the digest of the content by *method*, and its checksum. The content is read once for each image and
-        method. It is not read when the image service has reported that digest: the agent compares it with the content
-        that it downloads."""
+        """Return the digest of the content by *method*, and its checksum (``sha512:HEX``). *proceed* is called while
+        the content is read. The content is read once for each image and method. It is not read when the image service
+        has reported that digest: the agent compares it with the content that it downloads."""
         algorithm, value = str(image.get("os_hash_algo")), str(image.get("os_hash_value"))
         has_service_digest = algorithm in ("sha256", "sha512") and re.fullmatch("[0-9a-f]{64}|[0-9a-f]{128}", value)
         if has_service_digest and algorithm == _name(method):
