@@ -93,8 +93,8 @@ def read_host_inventories(api: Database, states: HostStates) -> Inventories:
 
 def read_placed_servers(api: Database, database: Database, volumes: Any, states: HostStates,
                         names: Collection[str]) -> dict[str, list[PlacedServer]]:
-    """Return the servers on the hosts *names* of a cell, by host, each with a request for any other host of the cell
-    that reaches its volumes, as for an evacuation."""
+    """Return the servers on the hosts *names* of a cell, by host. Each has a request for another host, as for an
+    evacuation: any other host of the cell that reaches its volumes."""
     with database.read() as connection:
         rows = room_rows.fetch_servers_of_hosts(connection, names)
     groups = {str(row.hints["group"]) for row in rows if row.hints.get("group")}

@@ -100,8 +100,8 @@ class Trial:
         self._refused.clear()
 
     def current_spec(self, spec: RequestSpec, group: GroupOfHosts | None) -> RequestSpec:
-        """Return *spec* with the hosts of its group's other members, and the unclaimed amounts of its resource classes
-        on each host, both after the claims of the trial."""
+        """Return *spec* with two current values, both after the claims of the trial: the hosts of the other members of
+        *group*, and the unclaimed amounts of the requested resource classes on each host."""
         if group is not None:
             members = Counter(host for server, hosts in group.hosts.items() if server != spec.server_id
                               for host in hosts) + self._joined.get(group.group.id, Counter())

@@ -162,8 +162,8 @@ class IdentityStore:
         return values
 
     def _id(self, body: Mapping[str, Any]) -> str | None:
-        """Return the ``id`` in *body*; ``None`` without one. Raises ``InvalidField`` for an id of anything but a
-        region, and ``Conflict`` when the region exists."""
+        """Return the ``id`` in *body*; ``None`` without one. Only a region may have one: others raise ``InvalidField``.
+        Raises ``Conflict`` when the region exists."""
         if body.get("id") is None:
             return None
         if self.resource.name != "region":
@@ -176,8 +176,8 @@ class IdentityStore:
 
 
 def _make_region(connection: Connection, resource: IdentityResource, body: Mapping[str, Any]) -> None:
-    """Create the ``region`` that the *body* of an old client's request for a new endpoint names, if the region does not
-    exist, as Keystone does. Do nothing for another kind of *resource*."""
+    """Create the ``region`` that *body*, a request for a new endpoint, names in the form of old clients, if the region
+    does not exist. Keystone does the same. Do nothing for another kind of *resource*."""
     if resource.name == "endpoint" and body.get("region") and body.get("region_id") is None:
         insert_if_absent(connection, tables.regions, **new_row({"description": ""},
                                                                REGION_ID.check(body["region"], "region")))

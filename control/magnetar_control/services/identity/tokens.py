@@ -265,9 +265,12 @@ def find_target(connection: Connection, scope: str, id: str) -> Row | None:
 
 def _limited(connection: Connection, claims: Claims, roles: list[dict[str, str]],
              moment: float) -> tuple[list[dict[str, str]], dict[str, Any] | None]:
-    """Return (roles, credential) of a token with *claims* that was issued to an application credential: those of the
-    user's *roles* that the credential allows, and its {id, name, restricted}. The roles are empty if the credential is
-    deleted or has expired at *moment*, or if the user has lost a role of the credential."""
+    """Return (roles, credential) for a token with *claims* that was issued to an application credential.
+
+    The roles are those of *roles*, the user's, that the credential allows. They are empty if the credential is deleted
+    or has expired at *moment*, or if the user has lost a role of the credential. The credential is {id, name,
+    restricted}; ``None`` if it is deleted or has expired.
+    """
     columns = tables.credentials.c
     query = select(columns.name, columns.roles, columns.expires_at,
                    columns.unrestricted).where(columns.id == claims.credential_id)

@@ -79,8 +79,9 @@ from .tables import engine as engines
 
 
 def _moves(port: FromClause) -> ColumnElement[bool]:
-    """Return the SQL condition for ports that must be written to the engine again when their server is bound to the
-    host in the SQL parameter ``there``. *port*: the table of ports, or an alias."""
+    """Return the SQL condition for ports whose server changes its host, so that they must be written to the engine
+    again. The SQL parameter ``there``: the host that the server is bound to. *port*: the table of ports, or an alias.
+    """
     return (port.c.host != bindparam("there")) | (port.c.next_host != "") | port.c.arriving | (
         port.c.vnic_type == REMOTE)
 

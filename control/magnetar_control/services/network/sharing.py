@@ -211,8 +211,8 @@ def _unshare(connection: Connection, kind: str, row: Mapping[Any, Any], action: 
 
 def uncovered_projects(connection: Connection, kind: str, row: Mapping[Any, Any], action: str,
                        without: ColumnElement[bool], plus: Collection[str] = ()) -> set[str]:
-    """Return the projects that use the object *row* by *action*, but could not if its policies *without* (an SQL
-    condition) were deleted, and it got new policies for the projects *plus*. Locks the object. *kind*: a key of
+    """Return the projects that would lose the use of the object *row* by *action*, if its policies *without* (an SQL
+    condition) were deleted and policies for the projects *plus* were added. Locks the object. *kind*: a key of
     ``KINDS``."""
     table, policy = KINDS[kind].table, rbac_policies.c
     connection.execute(select(table.c.id).where(table.c.id == row["id"]).with_for_update()).all()

@@ -2,7 +2,7 @@
 """The hosts that can open volumes, and the hosts that a server's volumes allow.
 
 QEMU opens an unencrypted volume of a shared pool directly on each host that reaches the pool. All other volumes are
-served by their own host, so any host can attach them while that one answers.
+served by their own host, so any host can attach them while the volume's host answers.
 """
 
 from __future__ import annotations

@@ -134,9 +134,9 @@ def create_trunk_row(connection: Connection, context: Context, values: Document)
 
 
 def _locked(connection: Connection, context: Context, ids: Collection[str]) -> dict[str, RowMapping]:
-    """Return the caller's ports *ids*, by id, each with data of its network, ``trunk`` (the trunk whose parent it is)
-    and ``inside`` (the trunk whose subport it is). Locks the ports, and the MTU of their networks, until the
-    transaction ends. Raises ``NotFound``."""
+    """Return the caller's ports *ids*, by id, each with data of its network. ``trunk``: the trunk of which the port is
+    the parent. ``inside``: the trunk of which the port is a subport. Locks the ports, and the MTU of their networks,
+    until the transaction ends. Raises ``NotFound``."""
     own_ids = connection.execute(select(ports.c.id).where(
         ports.c.id.in_(list(ids)), rows_of_caller(ports)(context)).order_by(
         ports.c.id).with_for_update()).scalars().all()
@@ -198,8 +198,8 @@ def _insert_subports(connection: Connection, locked_ports: Mapping[str, RowMappi
 
 
 def check_mtu(connection: Connection, network_id: str, mtu: int) -> None:
-    """Raise ``Conflict`` if, when the network *network_id* has the MTU *mtu*, the network of a subport would have a
-    larger MTU than the network of the subport's parent port."""
+    """Raise ``Conflict`` if the network *network_id* cannot get the MTU *mtu*, because the network of a subport would
+    then have a larger MTU than the network of the subport's parent port."""
     parent, above, below = ports.alias(), networks.alias(), networks.alias()
     of_this = case((above.c.id == network_id, below.c.mtu > mtu), else_=above.c.mtu < mtu)
     exceeding_subport = connection.execute(select(subports.c.port_id).join(

@@ -227,8 +227,8 @@ def check_others(connection: Connection, network: RowMapping, values: Document) 
 
 
 def _check_scope(connection: Connection, context: Context, pool: RowMapping) -> None:
-    """Raise ``InvalidRequest`` when *pool* would change its address scope, and a network has subnets of this pool and
-    of others, which must be in one scope. The error names the network if the caller may see it."""
+    """Raise ``InvalidRequest`` when *pool* would change its address scope while a network has subnets of this pool and
+    of other pools: all these pools must be in one scope. The error names the network if the caller may see it."""
     advisory_lock(connection, *SCOPES)
     mine, other = subnets.alias(), subnets.alias()
     shared = select(mine.c.network_id).join(other, other.c.network_id == mine.c.network_id).join(
@@ -276,8 +276,8 @@ def _inside(net: Any, nets: Iterable[Any]) -> bool:
 
 
 def _check_quota(pool: RowMapping, have: Sequence[AnyNetwork], bits: int) -> None:
-    """Raise ``Conflict`` when a project with the subnets *have* in the pool, and a new one of prefix length *bits*,
-    would exceed the pool's ``default_quota``."""
+    """Raise ``Conflict`` when one more subnet of prefix length *bits* would exceed the pool's ``default_quota``.
+    *have*: the subnets that the project has in the pool."""
     limit, counted = pool["default_quota"], COUNTED[pool["ip_version"]]
     if limit is None:
         return
