@@ -48,7 +48,8 @@ log = logging.getLogger(__name__)
 
 
 class ManagedHost:
-    """The host with the drivers of all kinds of resources, which requests need. It has no threads; see ``Agent``."""
+    """The host with the driver of each kind of resource, as API requests need them. It starts no threads; the subclass
+    ``Agent`` does."""
 
     def __init__(self, host: LocalHost) -> None:
         self.host = host
@@ -81,8 +82,8 @@ class Agent(ManagedHost):
         self.host.port_security_status = self.port_security.status
 
     def start(self) -> None:
-        """Start all threads: follow hypervisor events from now on, and update the documents to changes made while no
-        agent ran."""
+        """Start all threads. From now on the agent follows hypervisor events. It also updates the documents for changes
+        that were made while no agent ran."""
         if count := close_state(self.host.settings.state_dir):
             log.info("took from other users of the host the right to read %s files and folders", count)
         own_disks.flush_noted(self.host)

@@ -35,7 +35,8 @@ complete -F _{name} {name}
 
 
 def completion_script(parser: argparse.ArgumentParser, shell: str) -> str:
-    """Return the completion script for *shell*; zsh runs bash's through bashcompinit."""
+    """Return the completion script for *shell* (bash or zsh), for all commands of *parser*. zsh uses the script of bash
+    through bashcompinit."""
     words, values = [], []
     for path, command in _commands(parser):
         words.append(f'        "{path}") echo "{" ".join(_words(command))}" ;;')

@@ -42,7 +42,7 @@ def _doc(text: str, **more: Any) -> Any:
 
 
 def _check_address(text: str) -> str:
-    """Return the error in the IP address *text*; empty if there is none."""
+    """Return what is wrong with *text* as an IP address; "" if nothing is."""
     try:
         ipaddress.ip_address(text)
     except ValueError as error:
@@ -51,7 +51,7 @@ def _check_address(text: str) -> str:
 
 
 def _check_ceph_name(text: str) -> str:
-    """Return the error in the name of a user or pool of Ceph; empty if there is none."""
+    """Return what is wrong with *text* as the name of a user or pool of Ceph; "" if nothing is."""
     return "" if re.fullmatch(CEPH_NAME, text) else "must be a name of letters, digits, _, . and -"
 
 

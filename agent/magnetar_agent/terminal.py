@@ -102,7 +102,7 @@ def _trusting(url: str, ca_cert: str | None, validate: bool) -> dict[str, Any]:
 
 
 def _refusal(response: Response) -> MagnetarError:
-    """Return the error of an agent or an API that refuses a console."""
+    """Return the error in *response*, by which an agent or the Compute API has refused to open a console."""
     if message := response.headers.get(CONSOLE_ERROR):
         return MagnetarError(message)
     with contextlib.suppress(ValueError, LookupError, TypeError):

@@ -104,8 +104,8 @@ def group_id(name: str) -> int | None:
 
 # TLS ------------------------------------------------------------------------------------------------------------
 def server_tls_context(settings: AgentSettings, tokens: BearerTokens) -> ssl.SSLContext | None:
-    """Return the TLS context of the TCP listener; ``None`` if *settings* have no address or no certificate, or if
-    callers could not identify themselves, as there is neither a client CA nor a token."""
+    """Return the TLS context of the TCP listener. Return ``None`` if *settings* have no address or no certificate, or
+    if no caller could identify itself: there is neither a client CA in *settings* nor a bearer token in *tokens*."""
     if not settings.listen or not settings.tls_cert or not settings.tls_key:
         return None
     if not settings.tls_client_ca and not tokens.list():
@@ -153,9 +153,9 @@ def of_connection(transport: asyncio.BaseTransport, settings: AgentSettings) -> 
 
 # Requests -------------------------------------------------------------------------------------------------------
 def admit_caller(caller: Peer, method: str, headers: dict[bytes, bytes], tokens: BearerTokens) -> Peer:
-    """Return the caller of a request, who may use its *method*: the one named by a bearer token in *headers*, otherwise
-    *caller*, who opened the connection. Raises ``Unauthenticated`` or ``Forbidden``, whose message says how to get
-    access."""
+    """Return the caller of a request: the owner of the bearer token in *headers* (one of *tokens*; over TLS only),
+    otherwise *caller*, who opened the connection. Raises ``Unauthenticated``, or ``Forbidden`` if the caller's scope
+    does not allow the HTTP *method*; the message says how to get access."""
     if caller.via == "tls" and b"authorization" in headers:
         caller = tokens.caller(headers[b"authorization"])
     if caller.refusal:

@@ -59,8 +59,8 @@ REQUEST_ID = re.compile(r"req-[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
 
 def failure_response(error: MagnetarError, request_id: str) -> Json:
-    """Return *error* as a JSON response with its HTTP status, and with the headers that the statuses 401 and 405
-    require."""
+    """Return *error* as a JSON response that contains *request_id*. It has the HTTP status of the error, and the header
+    that status 401 or 405 requires."""
     headers = {"www-authenticate": 'Bearer realm="magnetar"'} if error.status == 401 else {}
     headers.update({"allow": error.details["allow"]} if "allow" in error.details else {})
     return Json({"error": {**error.as_dict(), "request_id": request_id}}, error.status, headers)
@@ -223,13 +223,13 @@ class Pages:
         return Json(await run_in_threadpool(inventory.host_load, self.agent.host))
 
     async def content(self, request: Request) -> Json:
-        """Show the content of a pool, for a cloud that takes content over as volumes."""
+        """Show the content of a storage pool, for a cloud that imports existing content as volumes."""
         pool = read_query(request, pool=lambda name, value: POOL.check(value, name)).get("pool", DEFAULT)
         return Json({"content": await run_in_threadpool(list_content, self.agent.host, pool)})
 
     async def reach(self, request: Request) -> Json:
-        """Show whether another host accepts or refuses a TCP connection from this one. Needs the scope operate, since
-        it connects to any address."""
+        """Show whether another host is alive: whether it accepts or refuses a TCP connection from this host, and does
+        not ignore it. Needs the scope operate, since the agent connects to any address that the caller names."""
         access.require_operate(request.state.caller, request.state.scope, "this connects to another host")
         query = read_query(request, address=read_text, port=read_number)
         if missing := [name for name in ("address", "port") if name not in query]:
@@ -274,8 +274,8 @@ class AgentApplication(Front):
         self.api = api
 
     def admit_connection(self, transport: asyncio.BaseTransport) -> bool:
-        """Return true: every new connection is served. A simulator of hosts overrides this. Called in the server's
-        loop."""
+        """Return whether to serve the new connection *transport*: always true, except in the simulator of hosts, which
+        overrides this method. Called in the server's event loop."""
         return True
 
     def accept_link(self, transport: asyncio.BaseTransport, admitted: Callable[[], None]) -> None:

@@ -55,7 +55,8 @@ def configure_agent_logging(level: str) -> None:
 
 def write_audit_line(action: str, kind: str | None, key: str | None, caller: str | None, request: str | None,
                      result: str, changed: bool | None = None, seconds: float | None = None, **more: Any) -> None:
-    """Write one audit line. *result*: ``succeeded``, ``failed``, ``cancelled`` or ``refused``. *more*: further fields,
+    """Write one audit line about the *action* of a *caller* on the resource *key* of *kind*. *changed*: whether the
+    action changed the host. *result*: ``succeeded``, ``failed``, ``cancelled`` or ``refused``. *more*: further fields,
     such as names of steps, or an error's code and message; no content of documents."""
     audit.info("%s %s %s: %s", action, kind, key or "(several)", result, extra={
         "audit": True, "what": action, "kind": kind, "key": key, "caller": caller, "request_id": request,

@@ -39,8 +39,8 @@ class AgentMetrics:
         host.operations.listen(self.count_operation)
 
     def request(self, method: str, route: str, status: int, seconds: float) -> None:
-        """Count one request. *route* is the pattern of the route, not the request's path, so that there are few label
-        values; an unknown *method* counts as ``other``."""
+        """Count one request, its HTTP *status* and its duration. *route* is the pattern of the route, not the request's
+        path, so that there are few label values; an unknown *method* counts as ``other``."""
         method = method if method in METHODS else "other"
         self.requests.labels(method, route, str(status)).inc()
         self.seconds.labels(method).observe(seconds)

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Additions to FastAPI's OpenAPI document: the kinds declare bodies and answers, which FastAPI cannot see."""
+"""Additions to FastAPI's OpenAPI document: the bodies of requests and responses. They are declared by the kinds of
+resources, not by types of the route functions, so FastAPI cannot generate them."""
 
 from __future__ import annotations
 
@@ -238,7 +239,8 @@ def describe_operations_route() -> Extra:
 
 
 def describe_operation_route(*parameters: str) -> Extra:
-    """Return OpenAPI's description of the GET or DELETE of one operation."""
+    """Return OpenAPI's description of the GET or DELETE of one operation. *parameters*: the names of its query
+    parameters."""
     return {"tags": ["operation"], **_route(_ref("Operation"), "The operation", _parameters(*parameters, key=True))}
 
 

@@ -122,7 +122,8 @@ def tcp_socket(address: tuple[str, int]) -> socket.socket:
 
 
 def websocket_protocol(**protocol_arguments: Any) -> Any:
-    """Return uvicorn's class for WebSockets. It takes some MiB of memory, so it is imported with the first console."""
+    """Return a WebSocket protocol of uvicorn, made with *protocol_arguments*. Its module takes some MiB of memory, so
+    it is imported only for the first console."""
     from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
     from websockets.exceptions import InvalidState
 
@@ -143,8 +144,8 @@ class HttpServer(uvicorn.Server):
 
 
 class TimelyHttp(H11Protocol):
-    """An HTTP protocol that closes a connection whose request does not arrive within ``PATIENCE``. uvicorn limits how
-    long a connection is idle after a response, and not how long a request may take to arrive."""
+    """An HTTP protocol that closes a connection whose request does not arrive within ``PATIENCE``. uvicorn itself
+    limits only how long a connection is idle after a response."""
 
     late: Deadline
     #: Bytes of a body that arrived after its response, since the wait began.
@@ -178,8 +179,8 @@ class TimelyHttp(H11Protocol):
 
 def make_http_server(application: AgentApplication, settings: AgentSettings, tls: ssl.SSLContext | None,
                      connections: Connections | None = None) -> HttpServer:
-    """Return a server for *application*. *connections* limits the connections of each client address (``None``: no
-    limit). Each connection identifies its caller once, for all its requests."""
+    """Return a server for *application*, with TLS if *tls* is given. *connections* limits the connections of each
+    client address (``None``: no limit). Each connection identifies its caller once, for all its requests."""
 
     class Known(TimelyHttp):
         place: ConnectionPlace
@@ -216,7 +217,7 @@ def make_http_server(application: AgentApplication, settings: AgentSettings, tls
 
 
 async def _serve(agent: Agent, application: AgentApplication, servers: list[tuple[HttpServer, socket.socket]]) -> None:
-    """Serve requests until a signal arrives.
+    """Serve requests of *application* on all *servers* until a signal arrives.
 
     After the first signal, running operations get time to end. Until they have ended, the agent answers all requests,
     so clients do not take the host for dead: reads as usual, changes with the 503 of ``Operations.start``. A second

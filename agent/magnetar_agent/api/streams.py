@@ -167,14 +167,15 @@ def _format(name: str, text: str) -> str:
 
 
 def console_path(state_dir: Path, id: str) -> Path:
-    """Return the path of the console log of server *id*; built from its uuid alone, never from a caller's input."""
+    """Return the path of the console log of server *id* below *state_dir*. The path is built from the server's uuid
+    alone, never from a caller's input."""
     return state_dir / "servers" / id / "console.log"
 
 
 def tail_console_log(path: Path, size: int, lines: int | None) -> bytes:
-    """Return the last *size* bytes of the log at *path*, or of those the last *lines* lines (``None``: all). If the log
-    is shorter, begin with the end of the log before it, ``.0``. Lines end with a line feed: a carriage return alone, as
-    in a progress bar, ends none.
+    """Return the last *size* bytes of the console log at *path*, limited to its last *lines* lines (``None``: no
+    limit). If the log has fewer bytes, the rest comes from the end of the previous, rotated log, ``<path>.0``. Only a
+    line feed ends a line, not a carriage return as in a progress bar.
 
     Only plain files are read, and no symbolic links: only virtlogd's own files are shown.
     """

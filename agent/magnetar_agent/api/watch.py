@@ -295,8 +295,8 @@ class Feed:
 
 
 def _shown(host: LocalHost, document: Document, domain: Domain | None) -> Told:
-    """Return the values of a server that are compared to detect a change: its public document; its state fields, which
-    are sent to watchers; and whether it is being deleted."""
+    """Return the values by which a change of a server is detected: its public document, its state fields (which
+    watchers get), and whether it is being deleted."""
     password = document.state.get(PASSWORD)
     shown_fields = {**server_condition(host, document, domain), **({"password": password} if password else {})}
     return _public(document), shown_fields, document.deleting

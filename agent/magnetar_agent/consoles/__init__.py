@@ -55,7 +55,8 @@ NORMAL, FAILED = 1000, 1011
 
 
 class OpenConsoles:
-    """The open consoles: an ASGI application for WebSockets whose callers are admitted."""
+    """The open consoles: an ASGI application for WebSockets. It serves only callers that the agent has admitted before.
+    """
 
     def __init__(self, agent: ManagedHost) -> None:
         self.agent = agent
@@ -193,8 +194,8 @@ class OpenConsoles:
 
 
 async def _sent(websocket: WebSocket, sending: Awaitable[None]) -> None:
-    """Wait until *sending* is done. If the client does not read, abort its connection and raise
-    ``WebSocketDisconnect``."""
+    """Wait until *sending*, which sends to *websocket*, is done. If the client does not read, abort its connection and
+    raise ``WebSocketDisconnect``."""
     try:
         async with asyncio.timeout(HUNG):
             await sending

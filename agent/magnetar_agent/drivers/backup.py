@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """The driver of volume_backup: backups of volumes in the host's backup directory.
 
-``document.state`` holds ``made`` and the facts of the catalogue once the backup is complete. ``begun`` is set before
-anything is written: without it, a folder of that name belongs to another owner.
+Once the backup is complete, ``document.state`` holds ``made`` and facts of the backup's catalogue (its file
+``backup.json``). ``begun`` is set before anything is written: without it, a folder of that name belongs to another
+owner.
 """
 
 from __future__ import annotations
@@ -99,7 +100,8 @@ class BackupDriver(DocumentDriver):
 
 
 def _check_adoptable(target: BackupTarget, id: str) -> None:
-    """Raise ``InvalidField`` unless the backup directory has the backup *id*, with its whole chain."""
+    """Raise ``InvalidField`` unless the backup directory *target* has the backup *id*, and all backups that it is based
+    on."""
     try:
         backup_files.read_chain(target.folder, id)
     except Conflict as error:
@@ -125,14 +127,15 @@ def _source_id(host: LocalHost, field: str, key: str, document: Document | None)
 
 
 def _check_volume_of_snapshot(host: LocalHost, completed: Fields) -> None:
-    """Raise ``InvalidField`` unless the snapshot is one of the volume, if both are named."""
+    """If *completed* names both a volume and a snapshot, raise ``InvalidField`` unless the snapshot is a snapshot of
+    that volume."""
     snapshot = host.documents.get("volume_snapshot", completed["snapshot"]) if completed["snapshot"] else None
     if snapshot and completed["volume"] and snapshot.want["volume"] != completed["volume"]:
         raise InvalidField("snapshot", "must be a snapshot of the volume", completed["snapshot"])
 
 
 def _make(task: Task) -> None:
-    """Write the backup, or adopt one that is in the backup directory already."""
+    """Write the backup, or take over a backup that the backup directory contains already."""
     host, document = task.host, task.document
     target, want, state = backups.usable_target(host), document.want, document.state
     field = next((name for name in SOURCES if want[name] is not None), None)
@@ -156,8 +159,9 @@ def _make(task: Task) -> None:
 
 
 def _drop(task: Task) -> None:
-    """Remove the backup's files, unless none were begun. Raises ``NotRemovable`` while incremental backups need it. The
-    directory is searched for them here and not in ``release``, because a network file system may hang."""
+    """Remove the backup's files. Do nothing if the agent never began to write them. Raises ``NotRemovable`` while
+    incremental backups need this backup. These are searched for here and not in ``release``, because the backup
+    directory may be on a network file system that hangs."""
     document = task.document
     if not {"made", "begun"} & document.state.keys():
         return

@@ -80,7 +80,7 @@ class ExportDriver(DocumentDriver):
 
 def plan_export(want: Fields | None, have: Fields | None) -> Iterator[Step]:
     """Yield the steps from *have* to *want*. *have*: ``open`` (whether the volume is served) and ``peers`` (the agents
-    that may use it)."""
+    that may connect to the export)."""
     if want is None:
         yield Step("close", "let nobody use the volume")
     elif not have or not have.get("open") or have["peers"] != want["peers"]:

@@ -72,6 +72,6 @@ def _checked(rule: Fields, field: str) -> Fields:
 
 
 def parse_group_rule(rule_fields: Fields) -> GroupRule:
-    """Return the rule of a security group from its fields in an agent's document."""
+    """Return the ``GroupRule`` for *rule_fields*, a rule of a security group as the agent's document has it."""
     return GroupRule(rule_fields["direction"], VERSIONS[rule_fields["ethertype"]], *(rule_fields.get(name) for name in (
         "protocol", "port_range_min", "port_range_max", "remote_ip_prefix", "remote_group")))

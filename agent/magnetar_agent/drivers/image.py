@@ -85,8 +85,8 @@ class ImageDriver(DocumentDriver):
                        for name in [want["checksum"].partition(":")[0]]}, want["checksum"])
 
     def release(self, host: LocalHost, document: Document) -> None:
-        """Raise ``InUse`` while another image uses this one as kernel or ramdisk. Servers keep links to the content
-        they need."""
+        """Raise ``InUse`` while another image uses this one as kernel or ramdisk. Servers do not prevent the removal:
+        they have hard links to the content."""
         users = [other.name for other in host.documents.list("image")
                  if document.id in (other.want.get("kernel"), other.want.get("ramdisk")) and other.id != document.id]
         if users:
@@ -200,8 +200,8 @@ def _fetch(task: Task, source: dict[str, Any]) -> None:
 
 @contextmanager
 def _filled(task: Task, source: dict[str, Any]) -> Iterator[tuple[ContentPart, dict[str, Any] | None]]:
-    """Yield a ``ContentPart`` with the content of *source*, and the identity of the file that was read; ``None`` for a
-    URL."""
+    """Yield a ``ContentPart``, an unfinished file, with the whole content of *source*; and the attributes that identify
+    the local file that was read (``None`` for a URL)."""
     settings = task.host.settings
     # pylint: disable-next=contextmanager-generator-missing-cleanup  # contextlib throws what happens in the block here
     with sources.open_source(source, settings.image_paths, settings.image_max_bytes) as opened, \
@@ -243,8 +243,8 @@ def _make_ready(task: Task, want: Fields) -> None:
 
 
 def _new(host: LocalHost, want: Fields, document: Document | None) -> None:
-    """Set in *want* the checked source of content that is not stored yet: the source of *want*, otherwise the
-    document's. Raises ``InvalidField``."""
+    """Check the source of an image whose content is not stored yet, and set it in *want*. It is the requested source,
+    or without one the source in the *document*. Raises ``InvalidField``."""
     source = want.get("source") or (document.state.get("source") if document else None)
     if source is None:
         raise InvalidField("source", "is required to make an image: {path: …}, {url: …}, {volume: …} or "
@@ -271,9 +271,9 @@ def _look(host: LocalHost, file: BufferedReader, want: Fields) -> Facts:
 
 
 def _match_stored_content(host: LocalHost, want: Fields, document: Document) -> None:
-    """Remove the source from *want*, since the content is stored already. A requested checksum that matches the content
-    is replaced by the document's checksum; if the requested local file has other content now, by the checksum of that
-    file."""
+    """Compare *want* with the content that is stored already, and remove the source from *want*. If the requested
+    checksum matches, replace it by the checksum of the document. If the source is a local file that has other content
+    now, set the checksum of this file instead."""
     state = document.state
     source = want.pop("source", None)
     name, _colon, digest = want["checksum"].partition(":")

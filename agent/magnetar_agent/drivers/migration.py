@@ -66,8 +66,9 @@ class MigrationDriver:
         return key
 
     def complete(self, host: LocalHost, want: Fields, document: Document | None) -> Fields:
-        """Return *want*. Before the migration begins, check that it can succeed, and add the server's manifest on the
-        source. Later, replace a phase that is earlier than the document's by the document's."""
+        """Return *want*. Before the migration begins, check that it can succeed; on the source also add the server's
+        manifest, which the target checks. After the begin, a requested phase that is earlier than the document's phase
+        is replaced by the document's."""
         if document is None or (want["side"] == "source" and not document.state.get("claimed")
                                 and not document.state.get("moved")):
             host.links.required()

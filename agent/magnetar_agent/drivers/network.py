@@ -125,8 +125,8 @@ def _remove(task: Task) -> None:
 
 
 def _renewed(want: Fields, old: Fields) -> Fields:
-    """Return *want* without the values that it has in common with *old*, the fields before the change, and that were
-    computed from the former mode, addresses or DHCP settings, if these change."""
+    """Return a copy of *want* without values that must be computed again, because the mode, the addresses or the DHCP
+    setting changed from the *old* fields. Only values that are still the old ones are removed."""
     want = dict(want)
     follow: tuple[str, ...] = ("cidr", "bridge", "dhcp") if want["mode"] != old["mode"] else ()
     if follow or want.get("cidr") != old.get("cidr") or want.get("dhcp") != old.get("dhcp"):
@@ -145,8 +145,8 @@ def _check_name(name: str, networks: Mapping[str, NetworkSeen]) -> None:
 
 
 def _existing(host: LocalHost, want: Fields) -> Fields:
-    """Return *want*, a network of mode bridge, completed: the bridge must exist, and the agent does not change its
-    addresses."""
+    """Return *want*, a network of mode bridge, with its default values. Raises ``InvalidField`` if the bridge does not
+    exist, or if *want* has addresses or DHCP settings: the agent does not change an existing bridge."""
     if not want.get("bridge"):
         raise InvalidField("bridge", "is required with mode bridge")
     for name in ("cidr", "dhcp", "dhcp_start", "dhcp_end", "domain", "mtu"):

@@ -56,8 +56,9 @@ class ServerDriver:
         return completed
 
     def check_replacement(self, host: LocalHost, want: Fields, requested: Fields, document: Document) -> None:
-        """Raise an error if this host lacks the image or block devices of the new server. The old server's own links to
-        the image's content do not count: they are removed with the old server."""
+        """Raise an error if the new server in *want* could not be created once *document*, the old server, is removed:
+        this host lacks the image, or volumes of the block device mapping. Image content that only the old server's hard
+        links keep counts as missing."""
         for field, image, old in (("image", want["image"], document.want["image"]),
                                   ("rescue", _rescue_image(want), _rescue_image(document.want))):
             # A dry run may assume an image that is not here yet.

@@ -112,9 +112,9 @@ class VolumeDriver(DocumentDriver):
         return holders_by_volume
 
     def observe(self, host: LocalHost, document: Document, snapshot: Any = None) -> Fields | None:
-        """Return the document's fields; whether the content is complete (``made``), whether it exists (``there``) and
-        its size (``bytes``); and of the document's state, ``reimaged``: the last finished ``reimage``, and ``moving``:
-        the other pool of a move."""
+        """Return the document's fields, and: whether the content is complete (``made``) and whether it exists
+        (``there``), its size (``bytes``), the last finished ``reimage`` (``reimaged``), and the other pool while the
+        content moves to another pool (``moving``)."""
         return {**document.want, **_content(host, document, document.want["pool"]),
                 **({content.MOVING: document.state[content.MOVING]} if content.MOVING in document.state else {}),
                 "reimaged": document.state.get("reimaged")}
@@ -240,8 +240,9 @@ def _origin_is_encrypted(host: LocalHost, completed: Fields) -> bool:
 
 
 def _encryption(host: LocalHost, completed: Fields, document: Document | None, hidden: bool) -> None:
-    """Set ``key`` of *completed*: the caller's key, sealed. *hidden*: the volume is a copy of an encrypted source; its
-    ``key`` is ``None``, since the source's key opens it. An existing volume keeps its key."""
+    """Replace the caller's ``key`` in *completed* by the key sealed with the host's own key. *hidden*: the volume is a
+    copy of an encrypted source; then its ``key`` is ``None``, since the key of the source opens the copy. An existing
+    volume (*document*) keeps its key."""
     if document is not None:
         completed["key"] = document.want.get("key")
         return
@@ -337,9 +338,9 @@ def _take(task: Task) -> None:
 
 
 def _begin(task: Task, pool: Pool, size: int, notes: Fields) -> None:
-    """Record in the document, before the content is made, that the content named by its uuid, of *size* bytes, belongs
-    to it: after a crash the content is made again or removed. *notes*: further fields to record. Raises ``Conflict`` if
-    content of that name exists already."""
+    """Record in the document, before the content is created, that the content with the document's uuid as its name
+    belongs to the document. After a crash the agent then creates the content again or removes it. *size*: bytes.
+    *notes*: further fields of the state to record. Raises ``Conflict`` if content of that name exists already."""
     state, id = task.document.state, task.document.id
     if not content.is_content_begun(state) and pool.has(id):
         raise pool.taken(id)

@@ -114,9 +114,9 @@ def copy_paths(host: LocalHost, image: str) -> list[Path]:
 
 def commit_content(host: LocalHost, document: Document, part: ContentPart, source: dict[str, Any],
                    origin: dict[str, Any] | None, operation: Operation) -> None:
-    """Check the written *part* and make it the content of the image *document*: a VMDK becomes a qcow2, under the
-    digests of the original. Changes nothing before all checks have passed. The document's state records *source* and
-    *origin*."""
+    """Check the content in *part* and make it the content of the image *document*. A VMDK is converted to qcow2, and
+    keeps the digests of the VMDK. Nothing is changed before all checks have passed. *source* and *origin* (identity of
+    a local file) are recorded in the document's state."""
     want, claimed = document.want, document.want.get("checksum")
     facts, format = checked_content(host, want, part), None
     if facts.format == VMDK:

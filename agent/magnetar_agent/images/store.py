@@ -114,7 +114,7 @@ class ContentPart:
 
 
 def check_length(length: int, limit: int) -> None:
-    """Raise ``TooLarge`` for content that is longer than *limit*."""
+    """Raise ``TooLarge`` if content of *length* bytes is longer than *limit* bytes."""
     if length > limit:
         raise TooLarge(f"The content is longer than {limit} bytes, which is all that this host takes in. Raise "
                        "image_max_bytes in the agent's settings if that is too little.")
@@ -139,7 +139,7 @@ class ImageStore:
         self.root, self.locks = root, locks
 
     def path(self, image: str, digest: str) -> Path:
-        """Return the path of the content of image *image* with this sha256, whether it exists or not."""
+        """Return the path for content of *image* with the SHA-256 *digest*. The file need not exist."""
         return self.root / image / digest
 
     def check_room(self, length: int, freed: int = 0) -> None:
@@ -174,8 +174,9 @@ class ImageStore:
 
     @contextmanager
     def adopt(self, image: str, file: Path, limit: int, advance: Callable[[int], None]) -> Iterator[ContentPart]:
-        """Yield a ``ContentPart`` of *image* with the content of *file*, which has no other writer, and its digests.
-        The file is moved, or copied from another file system. *advance* is called with the bytes done."""
+        """Yield a ``ContentPart`` of *image* with the content of *file* and its digests. No other process may write to
+        *file*. The file is moved, or if it is on another file system, copied (at most *limit* bytes). *advance* is
+        called with the bytes done."""
         size = file.stat().st_size
         with self.part(image, None) as part:
             try:

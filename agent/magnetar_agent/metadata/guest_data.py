@@ -87,9 +87,9 @@ class NicAddress6:
 @dataclass(frozen=True)
 class GuestNic:
     """A NIC. *network* is the network's uuid or name for the user, *port* the uuid of the port if there is one, *type*
-    Nova's word for its plug (bridge, ovs, hw_veb, phy). *routes* are (network, gateway) without the default route.
-    *dns* are the name servers if they differ from the address's. *vlans* are the VLANs that it carries, each with the
-    tag that the guest gives its packets."""
+    the type of its link in Nova's network_data.json (bridge, ovs, hw_veb, phy). *routes* are (network, gateway) without
+    the default route. *dns* are the name servers if they differ from the address's. *vlans* are the VLANs that it
+    carries, each with the tag that the guest gives its packets."""
 
     mac: str
     network: str
@@ -235,7 +235,8 @@ def meta_data(guest: Guest, version: str = "latest") -> dict[str, Any]:
 
 
 def network_data(guest: Guest) -> dict[str, Any]:
-    """Return the content of network_data.json: links, networks on them, and services."""
+    """Return the content of network_data.json for *guest*: its links, the networks on these links, and the DNS
+    services."""
     links, networks, services = [], [], list[str]()
     for link, link_fields, nic in _links(guest):
         links.append({"id": link, "vif_id": nic.port or nic.mac, "mtu": nic.mtu or None, **link_fields})
@@ -292,7 +293,8 @@ def _dns(servers: Sequence[str]) -> list[dict[str, str]]:
 
 
 def ec2_meta_data(guest: Guest, version: str = "latest") -> dict[str, Any]:
-    """Return the guest's metadata in a *version* of the EC2 format; the keys of an object in it are further paths."""
+    """Return the guest's metadata in a *version* of the EC2 format; a nested dict stands for a folder of the EC2
+    metadata service."""
     host = guest.hostname
     document: dict[str, Any] = {
         "ami-id": _short("ami", guest.image) if guest.image else "None",

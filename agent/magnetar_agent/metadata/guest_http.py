@@ -91,7 +91,7 @@ class GuestHttp:
         self._open: Counter[str] = Counter()
 
     async def connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Serve one connection; close it in the end, also after an error."""
+        """Serve the requests of one connection, and close it at the end, also after an error."""
         guest = str(writer.get_extra_info("sockname")[0])
         if self._open[guest] >= OF_GUEST or self._open.total() >= OF_ALL:
             writer.transport.abort()
@@ -112,7 +112,8 @@ class GuestHttp:
             writer.close()
 
     async def _answered(self, guest: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
-        """Answer the next request of *guest*. Return whether the connection stays open for another request."""
+        """Read the next request of *guest* (its tap address) from *reader*, and write the answer to *writer*. Return
+        whether the connection stays open for another request."""
         try:
             request = await self._request(reader)
             if request is None:

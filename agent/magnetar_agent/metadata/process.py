@@ -220,7 +220,8 @@ class Namespaces:
 
 
 async def serve_guests(commands: socket.socket, question_socket: socket.socket) -> None:
-    """Serve the requests of guests until the agent ends."""
+    """Serve the requests of guests until the agent ends. *commands*: the connection for the agent's commands;
+    *question_socket*: the connection for questions to the agent."""
     questions = Questions(question_socket)
     spaces = Namespaces(commands, asyncio.get_running_loop(), GuestHttp(questions.find, questions.leave), questions)
     asyncio.get_running_loop().set_exception_handler(lambda _loop, _context: None)  # guests choose what goes wrong

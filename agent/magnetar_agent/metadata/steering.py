@@ -59,9 +59,9 @@ class Steering:
         return cls(f"magnetar_metadata_{mark}", f"mg{mark}")
 
     def load(self, taps: Sequence[SteeredTap], seal: str) -> bool:
-        """Replace the tables by rules for *taps*, each table in one transaction. Return whether the taps of Open
-        vSwitch are steered: False if one of them has disappeared meanwhile; then the table of family netdev steers
-        none."""
+        """Replace the tables by rules for *taps*, each table in one transaction. *seal*: the source MAC address that
+        requests get. Return False if a tap of Open vSwitch has disappeared meanwhile: then no requests from Open
+        vSwitch taps reach the service until the next call."""
         bridged = bridge_rules(self, [tap for tap in taps if not tap.switched], seal)
         switched = [tap for tap in taps if tap.switched]
         if not switched:  # one process is enough
@@ -181,7 +181,8 @@ def switched_rules(names: Steering, taps: Sequence[SteeredTap], seal: str) -> st
 
 
 def _without(family: str, table: str) -> str:
-    """Return the ``nft`` commands that remove a table, even if it does not exist."""
+    """Return the ``nft`` commands that remove *table* of the nftables *family*; they do not fail if there is no such
+    table."""
     return f"add table {family} {table}\ndelete table {family} {table}\n"
 
 
