@@ -34,8 +34,8 @@ LONGEST = 107
 class Migrations(State):
     """The methods of ``LocalHypervisor`` for migration.
 
-    *lose*: the next migration raises an error at the source after the domain has arrived at the target. With ``answer``
-    the guest at the source goes on, too; with ``end`` it has stopped.
+    *lose*: the next migration raises an error at the source, although the domain has arrived at the target. If *lose*
+    is ``answer``, the guest at the source keeps running too; if it is ``end``, the guest at the source has stopped.
     """
 
     lose: str | None = None

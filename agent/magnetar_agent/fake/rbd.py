@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Ceph pools of the fake: a storage pool's folder, with a file for each image. ``NAME@base`` next to an image marks it
-as a base, ``NAME@of`` names the base of a clone."""
+"""Ceph pools of the fake: the folder of a storage pool, with a file for each image. An image NAME is a base if a file
+``NAME@base`` is next to it. A file ``NAME@of`` contains the name of the base that NAME is a clone of."""
 
 from __future__ import annotations
 

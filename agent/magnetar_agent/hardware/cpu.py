@@ -80,11 +80,11 @@ def with_features(model_features: frozenset[str], requested_features: Features) 
 
 
 def guest_cpu(hardware: Mapping[str, Any], virt_type: str, requested_mode: CpuMode | None = None) -> Cpu:
-    """Return the CPU of the domain of a server with this *hardware*.
+    """Return the CPU of the domain of a server with this *hardware*. *virt_type*: kvm or qemu.
 
-    *requested_mode*: from the settings; without it ``HOST_MODEL`` with KVM, and QEMU's default CPU under emulation. The
-    meaning of shares depends on the kind of cgroups: libvirt's shares are cgroup v1's ``cpu.shares`` or v2's
-    ``cpu.weight``.
+    *requested_mode*: the CPU mode of the agent's settings. Without it the mode is ``HOST_MODEL`` with KVM, and QEMU's
+    default CPU under emulation. The CPU shares of the hardware are passed to libvirt unchanged: they become
+    ``cpu.shares`` with cgroup v1, and ``cpu.weight`` with v2.
     """
     hidden = hardware.get("hide_hypervisor_id", False)
     counts = [hardware.get(f"cpu_{name}") for name in Topology._fields]

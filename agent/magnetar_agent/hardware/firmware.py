@@ -17,8 +17,8 @@ class Firmware(NamedTuple):
 
 
 def guest_firmware(hardware: Mapping[str, Any], machine: str, host: Mapping[str, Any], place: Path) -> Firmware | None:
-    """Return the UEFI firmware of a server with this *hardware*, whose folder is *place*; ``None`` for BIOS. *host*:
-    fields of ``kinds.Host``.
+    """Return the UEFI firmware of a server with this *hardware*, whose folder is *place*; ``None`` for BIOS. *machine*:
+    its machine type. *host*: fields of ``kinds.Host``.
 
     With secure boot the file of variables is ``uefi.secure``: it contains keys, without which secure boot is off.
     """

@@ -50,11 +50,13 @@ class Numa(NamedTuple):
 
 def guest_numa(hardware: Mapping[str, Any], vcpus: int, ram: int, placement: Mapping[str, Any] | None,
                cells: Sequence[HostCell], shared: str, priority: int = 1) -> Numa:
-    """Return the CPUs, cells and pages of a server by its *placement*. *cells*: the host's; *shared*: the host's shared
-    CPUs, "" if all are. *priority*: of virtual CPUs that run in real time.
+    """Return the CPUs, NUMA cells and pages of the domain of a server, from its *placement*. *ram*: MiB. *cells*: the
+    host's NUMA cells; *shared*: the host's shared CPUs, "" if all CPUs are shared. *priority*: the priority of virtual
+    CPUs that run in real time.
 
-    QEMU's own threads run on the CPU reserved for them, if there is one; with ``share``, or without dedicated CPUs, on
-    the shared CPUs; otherwise on the server's CPUs except the real-time ones.
+    QEMU's own threads run on the CPU that the placement reserves for them. Without such a CPU they run on the shared
+    CPUs if the hardware has ``emulator_threads: share`` or the server has no dedicated CPUs, otherwise on the server's
+    CPUs except those of real-time virtual CPUs.
     """
     requirements = numa_needs(hardware, vcpus, ram)
     if requirements is None or not placement or not placement["cells"]:

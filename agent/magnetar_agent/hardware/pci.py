@@ -168,7 +168,8 @@ def is_remote(spec: Mapping[str, str]) -> bool:
 def _remote(sysfs: Path, device: PciDevice, serials: Mapping[str, str],
             physical_functions: dict[str, tuple[str, dict[str, int]]]) -> RemoteFunction | None:
     """Return the identity of a device as the virtual function of a SmartNIC; ``None`` if a part of it is unknown.
-    *physical_functions*: a cache of the physical functions."""
+    *serials*: serial number of the card, by PCI address. *physical_functions*: a cache that this function fills: MAC
+    and virtual functions of each physical function."""
     if device.parent not in physical_functions:
         physical_functions[device.parent] = mac_address(sysfs, device.parent), _functions_of(sysfs, device.parent)
     mac, numbers = physical_functions[device.parent]
@@ -248,7 +249,8 @@ def card_of_function(sysfs: Path, address: str) -> FunctionOf | None:
 
 
 def _functions_of(sysfs: Path, parent: str) -> dict[str, int]:
-    """Map the address of each virtual function of *parent*, the address of a physical function, to its number."""
+    """Map the PCI address of each virtual function of the physical function at the address *parent* to the number of
+    the virtual function."""
     links = {link: link.name.removeprefix("virtfn") for link in sysfs_entries(sysfs / "bus/pci/devices" / parent)
              if link.name.startswith("virtfn") and link.is_symlink()}
     return {link.readlink().name: int(number) for link, number in links.items() if number.isdecimal()}
@@ -326,7 +328,7 @@ def _suits(device: PciDevice, spec: Mapping[str, str]) -> bool:
 
 
 def setting_traits(spec: Mapping[str, str]) -> tuple[str, ...]:
-    """Return the traits of an entry of ``pci_device_spec``, which separates them by commas."""
+    """Return the traits in *spec*, an entry of the setting ``pci_device_spec``, where they are separated by commas."""
     return tuple(filter(None, spec.get("traits", "").split(",")))
 
 

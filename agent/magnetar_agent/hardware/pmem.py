@@ -65,8 +65,9 @@ _NOTHING = (Path(), 0, 0)
 
 
 def _file(path: Path, known_files: set[tuple[int, int]]) -> tuple[Path, int, int]:
-    """Return path, KiB and alignment (0) of the file at *path*, and add its device and inode to *known_files*. Return
-    ``_NOTHING`` if the file is missing or known already: a file with two names would belong to two servers."""
+    """Return path, size in KiB and alignment (0) of the file at *path*, which stands for a namespace. Return
+    ``_NOTHING`` if the file is missing, or if *known_files*, pairs of device and inode, contains the file already: a
+    file with two names would belong to two servers. Otherwise add the file to *known_files*."""
     try:
         status = path.stat()
     except OSError:

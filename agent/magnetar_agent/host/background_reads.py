@@ -34,8 +34,9 @@ class BackgroundReads(Generic[T]):
         self._lock = threading.Lock()
 
     def latest(self, reads: Mapping[str, Callable[[], T]]) -> dict[str, tuple[T | None, float]]:
-        """Return, by name, the newest value (``None``: there was none yet) and for how many seconds the present read
-        has been running (0.0: it has ended). A read must not raise."""
+        """Begin the *reads* that are due, functions by name, and wait at most *patience* seconds for them. Return by
+        name the newest value (``None``: no read has ended yet), and for how many seconds a read that has not ended has
+        been running (0.0: none is running). A read must not raise."""
         threads = [thread for name, read in reads.items() if (thread := self._begin(name, read))]
         deadline = time.monotonic() + self.patience
         for thread in threads:

@@ -194,8 +194,8 @@ class LocalHypervisor(HypervisorNetworks, HypervisorDisks, HypervisorStorage, Pr
         """Return what the host lacks to limit the traffic of NICs; "" if nothing."""
 
     def numa_cells(self) -> list[HostCell]:
-        """Return the NUMA cells of the host by id, at least one. All CPUs of a cell are returned as shared ones, and
-        only large pages are included."""
+        """Return the NUMA cells of the host by id, at least one. All CPUs of a cell are returned as shared CPUs (the
+        settings that dedicate CPUs are applied elsewhere), and of its pages only the large ones."""
 
     def cpu_choices(self, virt_type: str) -> CpuChoices:
         """Return the CPU modes and models that guests of this type (kvm, qemu) can have."""
@@ -224,8 +224,8 @@ class LocalHypervisor(HypervisorNetworks, HypervisorDisks, HypervisorStorage, Pr
         """Return the domain XML of *spec*; no side effects."""
 
     def define(self, spec: DomainSpec) -> None:
-        """Define or redefine a domain. Raises ``Conflict`` when the uuid or name belongs to a domain that is not
-        Magnetar's."""
+        """Define the domain of *spec*, or redefine it if it exists. Raises ``Conflict`` when the uuid or name belongs
+        to a domain that is not Magnetar's."""
 
     def undefine(self, uuid: str) -> None:
         """Remove the definition of a stopped domain, its managed save, UEFI variables and the state of its TPM. Raises
@@ -285,8 +285,8 @@ class LocalHypervisor(HypervisorNetworks, HypervisorDisks, HypervisorStorage, Pr
         """Return the mediated devices of PCI devices, sorted. They do not survive a boot of the host."""
 
     def make_mdev(self, mdev: Mdev) -> None:
-        """Create a mediated device. Raises ``HypervisorError`` when its parent has none left, or the host lacks the
-        tools."""
+        """Create the mediated device *mdev*. Raises ``HypervisorError`` when its parent has none left, or the host
+        lacks the tools."""
 
     def remove_mdev(self, uuid: str) -> None:
         """Remove a mediated device; a missing one is no error."""
@@ -353,9 +353,9 @@ class LocalHypervisor(HypervisorNetworks, HypervisorDisks, HypervisorStorage, Pr
 
     # Disks for other hosts --------------------------------------------------------------------------------------
     def serve(self, export: Export) -> None:
-        """Serve a disk over NBD (qemu-nbd) at a unix socket until ``unserve``; return when clients can connect. A
-        server that dies is started again. A disk that is already served in the same way is no error; if it is served
-        differently, its clients are disconnected and the server is replaced."""
+        """Serve the disk of *export* over NBD (qemu-nbd) at a unix socket until ``unserve``; return when clients can
+        connect. A server that dies is started again. A disk that is already served in the same way is no error; if it
+        is served differently, its clients are disconnected and the server is replaced."""
 
     def serving(self, id: str) -> Export | None:
         """Return the running export with this id; ``None`` when there is none."""
@@ -381,9 +381,10 @@ class LocalHypervisor(HypervisorNetworks, HypervisorDisks, HypervisorStorage, Pr
 
     def migrate(self, uuid: str, params: MigrationParams, on_progress: ProgressCallback,
                 on_cut_over: CutOverCallback) -> None:
-        """Move a running domain to another host. *on_progress* is called repeatedly with the progress. *on_cut_over* is
-        called once, as early as the result is certain: the domain is then off here and paused at the target; after
-        post-copy it runs at the target. After an exception, ``domain`` tells whether the domain still runs here."""
+        """Migrate a running domain live to another host, as *params* say. *on_progress* is called repeatedly with the
+        progress. *on_cut_over* is called once, as early as the result is certain: the domain is then off here and
+        paused at the target; after post-copy it runs at the target. After an exception, ``domain`` tells whether the
+        domain still runs here."""
 
     def post_copy(self, uuid: str) -> bool:
         """Switch a migrating domain to post-copy, if its parameters allow that: the domain then runs at the target, and
@@ -402,8 +403,9 @@ class LocalHypervisor(HypervisorNetworks, HypervisorDisks, HypervisorStorage, Pr
 
         ``virt_type``; ``uptime`` in s; ``cpus`` ``{id, time}`` in ns; ``memory`` in KiB, with the names of
         virDomainMemoryStats and ``maximum``; ``disks`` ``{device}`` with ``DISK_COUNTERS``; ``nics`` ``{device, mac}``
-        with ``NIC_COUNTERS``. Values that only QEMU has are ``None`` or missing while other calls wait for its
-        answer."""
+        with ``NIC_COUNTERS``. Values that only QEMU knows are ``None`` or missing while other calls wait for an answer
+        of QEMU.
+        """
 
     def guest_usages(self) -> dict[str, GuestUsage]:
         """Return the usage of each active domain of Magnetar, by uuid, from its process: no QEMU is asked. A domain

@@ -30,7 +30,8 @@ class _Average(NamedTuple):
     cpus: float | None = None
 
     def after(self, moment: float, cpu_seconds: float) -> _Average:
-        """Return the average after a new measurement. A counter that was reset, as by a new start, begins anew."""
+        """Return the average after a new measurement: *cpu_seconds* is the counter at the time *moment*. If the counter
+        was reset, as by a new start of the guest, a new average begins."""
         elapsed = moment - self.moment
         if cpu_seconds < self.cpu_seconds or elapsed <= 0:
             return _Average(moment, cpu_seconds)
@@ -40,7 +41,7 @@ class _Average(NamedTuple):
 
 
 class LoadMeter:
-    """The averages of a host. They take memory for each guest that runs, and nothing for guests that have gone."""
+    """The averages of the load of a host and of its running guests. Averages of guests that stopped are dropped."""
 
     def __init__(self, proc: Path = Path("/proc"), clock: Callable[[], float] = time.monotonic) -> None:
         self._proc, self._clock, self._lock = proc, clock, threading.Lock()

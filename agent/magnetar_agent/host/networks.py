@@ -204,10 +204,10 @@ class PortGroup:
 class PortFilter:
     """The complete filter that an agent loads into its host's kernel.
 
-    *ports*: the only ones that may send, of all taps with names that begin with *prefix*. *bridges*: bridges of
-    networks that the agent created. *open_ports*: services of the host that guests reach, in addition to DHCP, DNS and
-    the metadata service, such as ``tcp/3142``. *groups*: the security groups of the ports, and groups that their rules
-    name. *metadata*: the prefix of the names of the metadata service's devices.
+    Of all taps whose names begin with *prefix*, only those of *ports* may send. *bridges*: bridges of networks that the
+    agent created. *open_ports*: services of the host that guests reach, in addition to DHCP, DNS and the metadata
+    service, such as ``tcp/3142``. *groups*: the security groups of the ports, and groups that their rules name.
+    *metadata*: the prefix of the names of the metadata service's devices.
     """
 
     prefix: str
@@ -225,8 +225,8 @@ def tap_prefix(state_dir: Path) -> str:
 
 
 def tap_name(state_dir: Path, server: str, mac: str) -> str:
-    """Return the name of the tap of a server's NIC, which can be computed before the tap exists and never changes. It
-    has 15 characters, the limit of Linux."""
+    """Return the name of the tap of the NIC *mac* of a *server* (uuid). It is computed from its arguments, so it is
+    known before the tap exists and never changes. It has 15 characters, the limit of Linux."""
     return tap_prefix(state_dir) + _letters(f"{server} {mac}", 9)
 
 
@@ -269,8 +269,8 @@ class HypervisorNetworks(Protocol):
         """Return all libvirt networks by name."""
 
     def make_network(self, spec: NetworkSpec) -> None:
-        """Define, autostart and start a network. Raises ``Conflict`` when its name belongs to a network that is not
-        Magnetar's."""
+        """Define and start the network of *spec*, and enable its autostart. Raises ``Conflict`` when its name belongs
+        to a network that is not Magnetar's."""
 
     def remove_network(self, name: str) -> None:
         """Stop and undefine a network. Raises ``Conflict`` when it is not Magnetar's. A missing network is no error."""
@@ -279,7 +279,8 @@ class HypervisorNetworks(Protocol):
         """Reserve *address* in the DHCP of a network of Magnetar for *mac*. A missing network is no error."""
 
     def release(self, network: str, mac: str) -> None:
-        """Remove the reservation of ``reserve``, and end the lease of *mac*; no error when there is none."""
+        """Remove the reservation that ``reserve`` made for *mac* in *network*, and end the DHCP lease of *mac*; no
+        error when there is none."""
 
     def leases(self, network: str) -> list[Lease]:
         """Return the DHCP leases of a libvirt network, newest last."""

@@ -89,7 +89,8 @@ class PowerSync:
                 self.host.documents.write(document)
 
     def start(self) -> None:
-        """Start the thread, which first calls ``settle``."""
+        """Start the thread. First it calls ``settle``, which finishes interrupted operations and updates power states.
+        """
         self.host.hypervisor.on_event(self._event)
         self.host.hypervisor.on_connect(lambda: self._todo.put("connected"))
         self._thread.start()

@@ -55,7 +55,8 @@ class _Wrong(Exception):
 
 @dataclass
 class _Provider:
-    """One provider in a file. *explicit*: it names the host, and so takes precedence over ``$COMPUTE_NODE``."""
+    """One provider in a file. *explicit*: it names this host, so it has precedence over a provider with the name
+    ``$COMPUTE_NODE`` (any host)."""
 
     path: Path
     explicit: bool
@@ -132,8 +133,8 @@ def _provider(description: Any, where: str, path: Path, name: str) -> _Provider 
 
 
 def _check_alone(providers: list[_Provider]) -> None:
-    """Raise ``_Wrong`` when two providers name ``$COMPUTE_NODE``, or two name the host: they would contradict each
-    other."""
+    """Raise ``_Wrong`` when two of *providers* have the name ``$COMPUTE_NODE``, or two have the host's name: they could
+    contradict each other."""
     for explicit in (True, False):
         same = [provider.path.name for provider in providers if provider.explicit is explicit]
         if len(same) > 1:

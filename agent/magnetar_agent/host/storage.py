@@ -262,8 +262,9 @@ class HypervisorDisks(Protocol):
 
     def copy_disk(self, source: Path | NetworkSource, source_format: str, path: Path, format: str,
                   progress: Progress, key: DiskKey | None = None) -> None:
-        """Copy a disk to *path*, converted to *format*, atomically. The copy is sparse, and flushed to disk. *key*:
-        opens the source, if that is encrypted, and encrypts the copy, which is a qcow2 or of the format luks."""
+        """Copy the disk *source*, which has the *source_format*, to *path*, converted to *format*, atomically. The copy
+        is sparse, and flushed to disk. *key*: opens the source, if that is encrypted, and encrypts the copy, which is a
+        qcow2 or of the format luks."""
 
     def lend_keys(self, uuid: str, keys: Sequence[DiskKey], secret: str | None) -> None:
         """Define the keys of encrypted disks and the *secret* of the TPM of an incoming running domain in libvirt,
@@ -275,8 +276,9 @@ class HypervisorDisks(Protocol):
 
     def copy_into(self, source: Path | NetworkSource, source_format: str, target: Disk, progress: Progress,
                   blank: bool = False) -> None:
-        """Copy a disk into an existing raw disk in a storage pool; flushed. After an exception the copy is incomplete.
-        *blank*: the target reads as zeros where the source has zeros, so zeros are not written."""
+        """Copy the disk *source*, which has the *source_format*, into the existing raw disk *target* in a storage pool,
+        and flush it. After an exception the copy is incomplete. *blank*: the target reads as zeros where the source has
+        zeros, so zeros are not written."""
 
     def label_disk(self, path: Path, label: str) -> None:
         """Create a swap area or ext4 file system (*label* as in ``make_disk``) on an existing raw disk; flushed."""
@@ -285,10 +287,10 @@ class HypervisorDisks(Protocol):
         """Grow the disk *path* of a stopped domain to *size* bytes. *key*: opens an encrypted disk."""
 
     def inject(self, disk: Disk, injection: Injection, kvm: bool) -> Mapping[str, str]:
-        """Write into the file system of a disk that is not in use. The call may be repeated. Return the parts (names of
-        ``Injection.named``) that could not be written, each with the reason, for the server's user; all parts when no
-        Linux is found. *kvm*: whether guests run under KVM. Raises ``HypervisorError`` when the host cannot inject, or
-        the time limit is exceeded."""
+        """Write *injection* into the file system of a disk that is not in use. The call may be repeated. Return the
+        parts (names of ``Injection.named``) that could not be written, each with the reason, for the server's user; all
+        parts when no Linux is found. *kvm*: whether guests run under KVM. Raises ``HypervisorError`` when the host
+        cannot inject, or the time limit is exceeded."""
 
     def lacks_injection(self) -> str:
         """Return what the host lacks for ``inject``; "" if nothing."""

@@ -22,12 +22,13 @@ def is_zero(data: bytes) -> bool:
 
 
 def open_file_size(descriptor: int) -> int:
-    """Return the size in bytes of an open file or block device."""
+    """Return the size in bytes of the open file or block device *descriptor*."""
     return os.lseek(descriptor, 0, os.SEEK_END)
 
 
 def write_zeros(descriptor: int, start: int, end: int) -> None:
-    """Make the bytes from *start* up to *end* read as zeros. Raises ``OSError``."""
+    """Write zeros to the open file or block device *descriptor*, from offset *start* up to *end*; a device that can do
+    so fills the range with zeros itself. Raises ``OSError``."""
     block = stat.S_ISBLK(os.fstat(descriptor).st_mode)
     while start < end:
         length = min(end - start, REQUEST)

@@ -290,8 +290,8 @@ class Links:
     # Both sides --------------------------------------------------------------------------------------------------
     def _local(self, id: str, loop: asyncio.AbstractEventLoop, peer: str, door: str,
                accepted: bool = False) -> LocalEnd:
-        """Return a new local end of a connection to or from *peer*, registered under link *id*, so that it can be
-        closed with the link."""
+        """Return a new local end of a connection to or from *peer* for the endpoint *door*, and register it under link
+        *id*, so that it is closed with the link. *accepted*: *peer* opened the connection."""
         end = LocalEnd(loop, lambda closed_end: self._gone(id, closed_end), peer, door, accepted)
         with self._lock:
             self._pipes.setdefault(id, set()).add(end)

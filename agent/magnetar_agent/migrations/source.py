@@ -132,7 +132,8 @@ def build_manifest(host: LocalHost, server: Document) -> Fields:
 
 
 def claim_server(task: Task) -> None:
-    """Mark the server as claimed by this migration: nothing else may change the server."""
+    """Mark the server in its document as being moved by this migration: no other operation may change it from now on.
+    """
     _mark(task)
     task.document.state["claimed"] = True
     task.keep()
@@ -177,10 +178,10 @@ def move_server(task: Task) -> None:
 def file_state(path: Path, migration: str, run: str) -> str:
     """Return a text that changes whenever the content of the server's file at *path* may have changed.
 
-    For files that a guest writes to, the text also changes with each *run* of the guest and each boot of the host:
-    after a crash a file may have new data with its old time. It also changes with the file's owner, which libvirt
-    changes when a guest starts. For read-only files the time of the inode is ignored, since new and removed hard links
-    change it.
+    The text differs for each *migration* (its id). For files that a guest writes to, it also changes with each *run* of
+    the guest (an id) and each boot of the host: after a crash a file may have new data with its old time. It also
+    changes with the file's owner, which libvirt changes when a guest starts. For read-only files the time of the inode
+    is ignored, since new and removed hard links change it.
     """
     file_stat = path.stat()
     parts = [migration, file_stat.st_ino, file_stat.st_size, file_stat.st_mtime_ns]
@@ -236,7 +237,8 @@ class _Move:
                 self._hand_over(talk)
 
     def _hand_over(self, talk: Rpc) -> None:
-        """Make the target the owner of the server. The guest must be off here for good."""
+        """Make the target the owner of the server, by the call ``arrive`` over *talk*. The guest must be off here for
+        good."""
         if not self.live:  # in a live migration it was done before
             nics.release_source_nics(server_task(self.task, self.server))
         self.document.state["decided"] = True

@@ -242,15 +242,15 @@ def _document(host: LocalHost, id: str) -> Document:
 
 
 def _look(host: LocalHost, document: Document, _talk: Rpc, _line: Fields) -> Fields:
-    """Answer the call ``look``: return whether all of the server is on this host, in the field ``arrived``."""
+    """Answer the call ``look``: return in the field ``arrived`` whether this host has the whole server."""
     return {"arrived": bool(document.state.get("arrived")) or (
         document.want["type"] == "live" and host.hypervisor.arrived(document.want["server"]))}
 
 
 def _begin(host: LocalHost, document: Document, _talk: Rpc, line: Fields) -> Fields:
-    """Answer the call ``begin``: remove the domain that an earlier attempt left, store the server's document in the
-    migration's, and prepare the server's disks. Return what the source needs to send the server: how many bytes of each
-    file are here already, and folders, NICs and domain XML on this host."""
+    """Answer the call ``begin`` with the arguments *line*: remove the domain that an earlier attempt left, store the
+    server's document in the migration's, and prepare the server's disks. Return what the source needs to send the
+    server: how many bytes of each file are here already, and folders, NICs and domain XML on this host."""
     sent_server, id = line["document"], document.want["server"]
     _not_arrived(document)
     if sent_server["id"] != id:
@@ -282,7 +282,8 @@ def _begin(host: LocalHost, document: Document, _talk: Rpc, line: Fields) -> Fie
 
 
 def _file(host: LocalHost, document: Document, talk: Rpc, line: Fields) -> Fields:
-    """Answer the call ``file``: receive one file of the server."""
+    """Answer the call ``file``: receive the content of one file of the server from *talk*. *line*: the file's name,
+    mode, state, and the offset from which it is sent."""
     _not_arrived(document)
     path = server_folder(host, document.want["server"]) / coming_disks.check_file_name(line["name"])
     linked = coming_disks.is_linked(document.state["server"]["want"], path.name)

@@ -65,9 +65,9 @@ def check_target_resources(host: LocalHost, manifest: Fields, live: bool) -> Non
 
 
 def claim_target_resources(host: LocalHost, manifest: Mapping[str, Any], server: Fields, live: bool) -> None:
-    """Set the new flavor and hardware in ``want`` of *server*, the parts of a document, and choose its resources on
-    this host. Raises ``Conflict`` if this host lacks them. The caller holds the lock ``CHOICES`` until the document is
-    written."""
+    """Set the flavor and hardware that *manifest* requests in ``want`` of *server* (a server's document as a dict), and
+    choose the server's resources on this host. *live*: the guest runs, and keeps the size of its pages. Raises
+    ``Conflict`` if this host lacks them. The caller holds the lock ``CHOICES`` until the document is written."""
     becomes, want = manifest.get("becomes") or {}, server["want"]
     if "flavor" in becomes:
         # An earlier agent may not have noted the sizes, and the flavor with them is replaced.

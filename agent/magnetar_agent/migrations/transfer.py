@@ -36,8 +36,8 @@ PART, NOTE = ".part", ".part.at"
 
 # Sending --------------------------------------------------------------------------------------------------------
 def send_file_frames(talk: Rpc, path: Path, offset: int, sent: Callable[[int], None], rate: int | None = None) -> int:
-    """Send the file *path* from *offset* on; return the size of the file. *sent(bytes)* is called after each frame;
-    *rate* is in bytes/s."""
+    """Send the file *path* from *offset* on over *talk*, and return the size of the file. *sent* is called with the
+    number of bytes of each frame. *rate*: the limit in bytes/s."""
     began, total = time.monotonic(), 0
     with path.open("rb") as file:
         device = stat.S_ISBLK(os.fstat(file.fileno()).st_mode)
@@ -119,10 +119,11 @@ def _noted(note: Path) -> tuple[str | None, int]:
 
 def receive_file_frames(talk: Rpc, path: Path, offset: int, append: bool = False, state: str | None = None,
                         linked: bool = False) -> int:
-    """Receive a file from ``send_file_frames``; it gets its name *path* when all of it is on disk. Return its size.
-    *append*: append the frames to the file at *path*; another process writes to the same file. *state*: the state of
-    the content, written to a note before the first byte, and kept with the complete file; without it no transfer can be
-    continued. *linked*: write to the logical volume that ``.part`` links to, and zeros where nothing is sent."""
+    """Receive from *talk* a file that ``send_file_frames`` sends from *offset* on; rename it to *path* when all of it
+    is on disk. Return its size. *append*: append the frames to the existing file at *path*. *state*: a text that
+    identifies the content (``file_state``), noted in a file, so that an interrupted transfer can be continued;
+    ``None``: it cannot. *linked*: the ``.part`` is a link to a logical volume; write to this volume, and zeros where
+    nothing is sent."""
     part = path if append else path.with_name(path.name + PART)
     how = 0 if linked else os.O_CREAT | os.O_NOFOLLOW | (os.O_APPEND if append else 0)
     if not append:
@@ -228,7 +229,8 @@ def _clear(path: Path, offset: int, linked: bool) -> None:
 
 
 def _is_same_file(path: Path, descriptor: int) -> bool:
-    """Return whether the file at *path* is still the open one; a later attempt may have replaced it."""
+    """Return whether *path* still is the name of the open file *descriptor*: a later attempt may have replaced the
+    file."""
     try:
         return os.path.samestat(path.lstat(), os.fstat(descriptor))
     except FileNotFoundError:

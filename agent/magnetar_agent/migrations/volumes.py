@@ -144,7 +144,8 @@ def check_origins(host: LocalHost, manifest: Fields) -> None:
 
 
 def prepare_attachments(host: LocalHost, migration: Document, sent_attachments: list[Fields]) -> None:
-    """Write the attachments that the source sent for *migration*, and open the sockets to their volumes."""
+    """Write *sent_attachments*, documents that the source sent for *migration*, and open the sockets to their volumes.
+    """
     drop_attachments(host, migration)
     for sent_attachment in sent_attachments:
         document = _checked(migration, sent_attachment)

@@ -277,10 +277,12 @@ class Documents:
 
 
 def write_atomically(path: Path | str, content: bytes, mode: int = 0o600, durable: bool = True) -> None:
-    """Replace the content of a file. A crash leaves the old content or the new, never a part of it.
+    """Replace the content of the file *path*, which gets the permission bits *mode*. A crash leaves the old content or
+    the new, never a part of it.
 
     The new content survives a loss of power once the function returns. Without *durable* there is no fsync: a loss of
-    power may then leave a part of the content, but a killed process does not."""
+    power may then leave a part of the content, but a killed process does not.
+    """
     name = os.fspath(path)  # text: each step of a server is written, and a Path takes ten times as long to make
     part = f"{name}.part"
     descriptor = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode)
@@ -301,8 +303,8 @@ def write_atomically(path: Path | str, content: bytes, mode: int = 0o600, durabl
 
 
 def _version(path: Path | str) -> list[int]:
-    """Return the identity of the file at *path* among files of that name: its inode and its time of writing. An editor
-    may keep the inode, and a file system may reuse it."""
+    """Return inode and modification time of the file at *path*, to detect whether another file has got this name. Both
+    are needed: an editor may keep the inode, and a file system may reuse an inode."""
     file_stat = os.stat(path)  # noqa: PTH116
     return [file_stat.st_ino, file_stat.st_mtime_ns]
 

@@ -99,8 +99,8 @@ class _Journal:
 
     def ended(self, request_id: str, entry: dict[str, Any], again: bool) -> dict[str, Any] | None:
         """Return the recorded answer of the request; ``None`` if its event must be done. *entry*: event, arguments and
-        server. Raises ``Conflict`` if the event was begun, its outcome is unknown and it may not be done *again*, or if
-        the id belongs to another event."""
+        server. *again*: whether an event with an unknown outcome may be repeated; if it may not, raises ``Conflict``
+        for such an event. Raises ``Conflict`` too if the id belongs to another event."""
         try:
             recorded: dict[str, Any] = json.loads((self.folder / request_id).read_text())
         except OSError:

@@ -204,8 +204,8 @@ class _Change(Change):
         return self.result(steps, changes, self._shown(predicted))
 
     def _policy(self, document: Document, want: Fields, have: Fields | None) -> str:
-        """Return what to do if fixed fields differ: fail, ignore or recreate (``Change.on_immutable``). Raises an error
-        if a recreation would fail."""
+        """Return what to do if fixed fields of *document* and *want* differ: fail, ignore or recreate
+        (``Change.on_immutable``). Raises an error if recreating the resource would fail."""
         if REPLACEMENT in document.state:  # a crash cut it short after the decision
             return "recreate"
         status = self.driver.show(self.host, document, have).get("status") if self.kind.unfilled else None
@@ -220,8 +220,8 @@ class _Change(Change):
         return list(self.driver.plan(None, have)) or [forget_step(self.kind, document.name)]
 
     def _noted(self, document: Document, rebuild: bool) -> Fields:
-        """Store in *document* the permissions that the driver's plan needs, and whether it is a *rebuild*; return
-        these. If a crash interrupts the change, it is finished with the same permissions."""
+        """Store the caller's permissions that the driver's plan needs in the state of *document*, and whether the
+        change is a *rebuild*. Return these fields. After a crash the change is finished with the same permissions."""
         state = document.state
         state.update(self.allowed(rebuild))
         return {name: state[name] for name in NOTES if name in state}
@@ -282,9 +282,9 @@ class _Change(Change):
             raise
 
     def _clear(self, task: Task, new: Document, old: list[Step], begun: list[str]) -> list[Step]:
-        """Perform the steps *old*, which remove the resource that *new* replaces; return the steps that create *new*.
-        The removal may take long and takes other locks, so the lock ``CHOICES`` is released first, and *new* is
-        completed again after the removal."""
+        """Perform the steps *old*, which remove the resource that *new* replaces; add their verbs to *begun*. Return
+        the steps that create *new*. The removal may take long and takes other locks, so the lock ``CHOICES`` is
+        released first, and *new* is completed again after the removal."""
         task.document.state.update({REPLACEMENT: new.want, "unfinished": True})
         task.keep()
         self.choosing.close()

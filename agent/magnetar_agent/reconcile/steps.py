@@ -37,9 +37,9 @@ TIDY = frozenset({"fetch", "plug"})
 
 
 def pass_with_power(former: Document | None, steps: Sequence[Step]) -> bool:
-    """Return whether a loss of power undoes *steps*: they only start, pause or resume the guest. After the loss
-    *former*, the document before the steps, is right again, so the new document needs no flush. False for a new server,
-    and for a restore from saved memory, which removes that memory."""
+    """Return whether a loss of power undoes *steps*: they only start, pause or resume the guest. After a loss of power
+    *former*, the document before the steps, describes the server correctly again. So the new document need not be
+    flushed to disk. False for a new server, and for a restore from saved memory, which removes that memory."""
     return former is not None and former.want.get("power") in (OFF, RUNNING, PAUSED) and PASSING.issuperset(
         step.verb for step in steps)
 

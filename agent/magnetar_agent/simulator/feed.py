@@ -87,8 +87,8 @@ class SimulatedFeed(Feed):
 
     async def _events(self, watcher: Watcher, interval: float,
                       transport: asyncio.Transport | None) -> AsyncIterator[bytes]:
-        """Yield the events except heartbeats, which are written directly to *transport*: there are thousands each
-        second."""
+        """Yield the events for *watcher* except heartbeats. Since all hosts together send thousands of heartbeats each
+        second, these are written directly to *transport*, one every *interval* seconds."""
         self._present.add(watcher)
         self._lane.start()
         self._lane.put(lambda: self._enter(watcher))

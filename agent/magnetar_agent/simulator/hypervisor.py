@@ -52,7 +52,7 @@ class SimulatedHypervisor(FakeHypervisor):
         return super().host() | {"vcpus": self.size.vcpus, "memory_mb": self.size.memory}
 
     def start(self, uuid: str, paused: bool = False, secret: str | None = None, keys: Sequence[DiskKey] = ()) -> None:
-        """Start the guest, after the time that guests need to boot."""
+        """Wait as long as a guest needs to boot, then start the guest as the fake does."""
         if self.size.boot_seconds:
             time.sleep(self.size.boot_seconds)
         super().start(uuid, paused, secret, keys)

@@ -154,8 +154,9 @@ def _stop(application: SimulatedApplication, servers: list[tuple[Any, list[socke
 
 def _listen(options: SimulationOptions, state: Path, addresses: dict[str, str], settings: AgentSettings,
             ending: contextlib.ExitStack) -> tuple[dict[str, tuple[str, str]], list[socket.socket]]:
-    """Open the listening sockets of all hosts. Return the place (address or socket path) and endpoint URL of each host
-    by name, and the sockets. *ending* removes the socket files."""
+    """Open the listening sockets of all hosts. *addresses*: the loopback address of each host. Return a mapping from
+    each host's name to where it listens (address or socket path) and its endpoint URL, and the open sockets. *ending*
+    removes the socket files when it is closed."""
     if options.port:
         return ({name: (address, f"https://{address}:{options.port}") for name, address in addresses.items()},
                 [tcp_socket((address, options.port)) for address in addresses.values()])

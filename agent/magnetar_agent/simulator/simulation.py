@@ -141,7 +141,7 @@ class SimulatedApplication(AgentApplication):
         host.host.operations.listen(self.metrics.count_operation)
 
     def admit_connection(self, transport: asyncio.BaseTransport) -> bool:
-        """Return whether the connection is served: its host is not ``dead``."""
+        """Return whether the new connection *transport* is served: its host is not in the condition ``dead``."""
         place = transport.get_extra_info("sockname")
         host = self.simulation.host_at(place if isinstance(place, str) else place[0])
         if host is not None:
@@ -149,7 +149,7 @@ class SimulatedApplication(AgentApplication):
         return host is None or host.condition != DEAD
 
     def accept_link(self, transport: asyncio.BaseTransport, admitted: Callable[[], None]) -> None:
-        """Refuse the connection: simulated hosts link to each other without TLS connections."""
+        """Refuse *transport*, a TLS connection for a link: links between simulated hosts use no TLS connections."""
         transport.abort()  # type: ignore[attr-defined]
 
 
