@@ -280,9 +280,9 @@ def _always(_args: Fields) -> bool:
 @dataclass(frozen=True)
 class EventAction:
     """An action of a server. *rule* declares its arguments; *act* runs it and returns further fields of the answer.
-    *again* returns whether a call with these arguments may be repeated: it recognises a finished request, or has the
-    same result twice. *lock*: which lock of the server the caller holds throughout; if it is not the usual one
-    (``server``), the action takes that where it needs it."""
+    *again* returns whether a call with given arguments may be repeated: the action recognises a request that it has
+    finished, or doing it twice has the same result. *lock*: the server's lock that the caller holds during the action.
+    If this is not the usual lock (``server``), the action itself takes the usual lock where it needs it."""
 
     rule: type[Kind]
     act: Callable[[EventCall], Fields]

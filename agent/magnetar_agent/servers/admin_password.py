@@ -145,7 +145,8 @@ class _Pending:
     looked: float = 0.0
 
     def turn(self, now: float) -> tuple[bool, int, float]:
-        """Return the sort key of the server: among the due ones, guests that failed before come last."""
+        """Return the sort key of the server at the time *now*: servers that are due come first, among them servers with
+        the fewest failed attempts."""
         return (True, 0, self.due) if self.due > now else (False, self.tries, self.due)
 
 
@@ -306,7 +307,8 @@ class AdminPasswords:
                 self._in_vain(document, why)
 
     def _in_vain(self, document: Document, why: str) -> None:
-        """Count a failed attempt of a connected guest agent to set the password; after ``TRIES`` drop the password."""
+        """Count a failed attempt of a connected guest agent to set the password, and plan the next one. After ``TRIES``
+        attempts drop the password. *why*: the reason of the failure, for the log."""
         with self._changed:
             pending = self._pending.get(document.id)
             tries = TRIES if pending is None else pending.tries + 1

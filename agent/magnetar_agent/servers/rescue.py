@@ -183,12 +183,14 @@ def rescue_disks(state: Fields, place: Path, root: Disk, key: DiskKey | None = N
 
 
 def rescue_drive_name(state: Fields, usual: str) -> str:
-    """Return the name of the rescue's config drive: its own, or the *usual* one."""
+    """Return the file name of a rescued server's config drive: the rescue's own drive if it has one, otherwise the
+    *usual* drive. *state*: of the server's document."""
     return DRIVE if state["rescue"].get("drive") else usual
 
 
 def stable_rescue_disk(state: Fields, place: Path, key: DiskKey | None) -> Disk:
-    """Return the rescue disk that is added to all others and booted first, encrypted with the *key*."""
+    """Return the rescue disk, in the folder *place*, of a rescue with stable devices: it is added to all other disks
+    and boots first. *state*: of the server's document. *key*: the key of an encrypted disk."""
     made = state["rescue"]
     if made["iso"]:
         return Disk(place / (PREFIX + "base"), made["target"], _format(made), "cdrom", made["bus"], True, boot=1)
@@ -239,5 +241,6 @@ def _backing(made: Fields, place: Path) -> Backing:
 
 
 def rescue_boot(state: Fields) -> tuple[str, dict[str, Any]]:
-    """Return the prefix of the rescue's kernel and ramdisk files, and its boot parameters, empty without a kernel."""
+    """Return the prefix in the names of the rescue's kernel and ramdisk files, and the boot parameters ``{ramdisk,
+    cmdline}``, empty if the rescue image boots without a kernel. *state*: of the server's document."""
     return PREFIX, state["rescue"]["boot"] or {}

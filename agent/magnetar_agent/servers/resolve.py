@@ -204,8 +204,8 @@ def _plain(nic: Fields) -> Fields:
 
 def _matched(host: LocalHost, requested: list[Fields], old: list[Fields]) -> Iterator[tuple[str, Fields,
                                                                                             Fields | None]]:
-    """Yield for each requested NIC the name of its field, the NIC itself, and the existing NIC (``None`` for a new
-    one)."""
+    """Yield for each NIC in *requested*: the name of its field (``networks[0]``), the requested NIC, and the NIC of
+    *old* that it describes (``None`` for a new NIC)."""
     keeping = list(old)
     for at, nic in enumerate(requested):
         field = f"networks[{at}]"
@@ -259,9 +259,9 @@ def _check_port(host: LocalHost, nic: Fields, field: str, checked_nics: list[Fie
 
 
 def nic_plug(nic: Fields, field: str) -> Plug:
-    """Return the network, bridge, port and devices that the NIC names, ``None`` for those that it does not. Raises
-    ``InvalidField`` unless it names exactly one of them, or a port and the devices of a NIC that the card forwards for
-    OVN."""
+    """Return the names of the network, bridge, OVN port and host devices that the NIC is plugged into; ``None`` for
+    each that *nic* does not name. Raises ``InvalidField`` unless it names exactly one of the four, or both a port and
+    devices, for a NIC whose card forwards packets for OVN."""
     devices = nic_devices_name(nic) if nic.get("physical_network") else None
     places = (nic.get("network"), nic.get("bridge"), nic.get("port"), devices)
     if sum(place is not None for place in places) != 1 and not virtual_functions.is_forwarded(nic):
@@ -270,15 +270,16 @@ def nic_plug(nic: Fields, field: str) -> Plug:
 
 
 def _is_same_nic(nic: Fields, old: Fields, requested_plug: Plug) -> bool:
-    """Return whether *old* is the NIC that *nic* requests. *requested_plug*: where *nic* is plugged in."""
+    """Return whether *nic*, a requested NIC, describes the existing NIC *old*. *requested_plug*: the ``nic_plug`` of
+    *nic*."""
     if nic.get("mac"):
         return bool(nic["mac"] == old["mac"])
     return requested_plug == nic_plug(old, "networks")
 
 
 def check_plug(host: LocalHost, requested_plug: Plug, field: str) -> None:
-    """Raise ``InvalidField`` or ``Conflict`` if this host lacks the network, bridge, port or device that a NIC is
-    plugged into."""
+    """Raise ``InvalidField`` or ``Conflict`` if this host lacks the network, bridge, OVN port or device in
+    *requested_plug* (from ``nic_plug``)."""
     network, bridge, port, devices = requested_plug
     if devices is not None:
         virtual_functions.check_device_network(host, devices, field)

@@ -113,7 +113,8 @@ def domain_nics(host: LocalHost, document: Document) -> tuple[Nic, ...]:
 
 
 def switch_datapath(host: LocalHost, networks: list[Fields]) -> str | None:
-    """Return how Open vSwitch forwards packets on this host; ``None`` if none of the NICs is a port of OVN."""
+    """Return the datapath type of Open vSwitch on this host (``IntegrationBridge.datapath``); ``None`` if none of the
+    NICs *networks* is a port of OVN."""
     switch = _switch(host, networks)
     return None if switch is None else switch.datapath
 
@@ -124,8 +125,8 @@ def _switch(host: LocalHost, networks: list[Fields]) -> IntegrationBridge | None
 
 
 def root_backing(want: Fields, state: Fields, place: Path) -> Backing | None:
-    """Return the backing of the root disk in the server's folder: the image's content; ``None`` for a disk without
-    backing."""
+    """Return the backing file of the root disk: the link to the image's content in *place*, the server's folder;
+    ``None`` for a disk without backing file. *want*, *state*: of the server's document."""
     base = state.get("base")
     if base is None or base["format"] in ("iso", "aki") or want["root_format"] != "qcow2" or base.get("encrypted"):
         return None
@@ -250,7 +251,8 @@ def _spice(host: LocalHost) -> bool:
 
 
 def _own_disk(host: LocalHost, document: Document, place: Path, file: str, target: str) -> Disk:
-    """Return a root, ephemeral or swap disk. Its path is the *file* in the server's folder, even for an RBD image."""
+    """Return the root, ephemeral or swap disk with the device name *target*. Its path is the *file* in *place*, the
+    server's folder, even for an RBD image."""
     if rbd_images.uses_rbd_images(document.want):
         return Disk(place / file, target, "raw", remote=rbd_images.rbd_disk_source(host, document, file))
     block = logical_volumes.uses_logical_volumes(document.want) and logical_volumes.is_block(document)
@@ -282,8 +284,8 @@ def fields_of_domain(host: LocalHost, document: Document, domain: Domain) -> Fie
 
 
 def _in_order(nics: Sequence[Nic], macs: Sequence[str]) -> Iterator[Nic]:
-    """Yield the domain's NICs in the order of *macs*: whole cards by their MAC, the other NICs as the domain lists
-    them."""
+    """Yield *nics*, the NICs of a domain, in the order of the server's *macs*. Only whole cards are found by their MAC;
+    the other NICs have the right order already and fill the remaining places."""
     cards = {nic.mac: nic for nic in nics if nic.vnic_type == WHOLE}
     other_nics = iter([nic for nic in nics if nic.vnic_type != WHOLE])
     for mac in macs:

@@ -55,8 +55,8 @@ def disks(task: Task) -> None:
 
 
 def _hold(task: Task, place: Path) -> None:
-    """Link the image's content into the server's folder: the server needs it even after the image is removed. A link
-    that exists is not renewed: the image may have other content now."""
+    """Make hard links to the image's content in *place*, the server's folder, since the server needs the content even
+    after the image is removed. An existing link stays: the image may have other content now."""
     document, id = task.document, task.document.want["image"]
     base = document.state.get("base")
     if base and (_holds(document, base, place) or task.host.documents.get("image", id) is None):
@@ -75,8 +75,8 @@ def _hold(task: Task, place: Path) -> None:
 
 
 def _holds(document: Document, base: Fields, place: Path) -> bool:
-    """Return whether the server's folder has the content of its image: as the file ``base`` or ``kernel``, or copied
-    into the root disk. *base*: the document's note about the content."""
+    """Return whether *place*, the server's folder, has the content of the server's image: as the file ``base`` or
+    ``kernel``, or copied into the root disk. *base*: the document's note about the content (``state["base"]``)."""
     if base.get("image", document.want["image"]) != document.want["image"]:
         return False
     copied = document.want["root_format"] != "qcow2" or base.get("encrypted")
@@ -85,7 +85,7 @@ def _holds(document: Document, base: Fields, place: Path) -> bool:
 
 
 def _root(task: Task, place: Path, key: DiskKey | None) -> int:
-    """Make the root disk and return its size in bytes."""
+    """Make the root disk in *place*, the server's folder, encrypted with the *key*; return the disk's size in bytes."""
     want = task.document.want
     size = want["flavor"]["disk"] * GIB
     base_note = task.document.state.get("base")
@@ -152,7 +152,7 @@ def grow(task: Task) -> None:
 
 
 def start(task: Task, paused: bool = False) -> None:
-    """Start the guest, or restore a suspended one."""
+    """Start the guest, or restore a suspended one; with *paused* its CPUs stay stopped."""
     _check_free(task)
     own_disks.check_disk_ownership(task.host, task.document)
     _clear_reason(task)

@@ -26,8 +26,8 @@ def is_volume_name(name: str) -> bool:
 
 
 def by_device(attachment: Document) -> tuple[tuple[int, str], str, str]:
-    """Return the key that sorts a server's attachments by device. Two attachments have the same device while one
-    replaces the other."""
+    """Return the key that sorts *attachment* among the attachments of a server, by device name. While one attachment
+    replaces another, both have the same device, so the name is not the whole key."""
     return device_order(str(attachment.want["device"])), attachment.name, attachment.id
 
 
@@ -38,8 +38,8 @@ def attachments_of_volume(host: LocalHost, volume: str) -> list[Document]:
 
 
 def holders_of_volume(host: LocalHost, volume: str) -> list[Document]:
-    """Return a document for each server that has this volume of this host: the attachment if there is one, otherwise
-    the export to the server's host."""
+    """Return a document for each server that has the *volume* (uuid) of this host: its attachment for a server on this
+    host, otherwise the export to the server's host."""
     by_server = {export.want["server"]: export for export in host.documents.list("volume_export")
                  if export.want["volume"] == volume}
     by_server.update((attachment.want["server"], attachment) for attachment in attachments_of_volume(host, volume))

@@ -22,8 +22,8 @@ RELEASE = "release"
 
 
 def check_adoptable(want: Fields, pool: Pool) -> None:
-    """Raise ``InvalidField`` unless the new volume *want* may take over content: other hosts reach its pool, and it has
-    a size and no source."""
+    """Raise ``InvalidField`` unless the new volume *want* may take over content of another host: its *pool* is shared
+    by several hosts, and *want* has a size and no source."""
     if not pool.shared:
         raise InvalidField("adopt", f"is for pools that other hosts reach, and {pool.name!r} is not one")
     if want.get("size") is None or content.source_of(want)[0]:
@@ -31,8 +31,8 @@ def check_adoptable(want: Fields, pool: Pool) -> None:
 
 
 def adopt_content(task: Task, pool: Pool, size: int) -> None:
-    """Note in the task's document that it owns the content that another host has made. *size*: bytes. Raises
-    ``Conflict`` if the pool does not have it."""
+    """Record in the task's document that the content with its uuid, which another host has created, belongs to it.
+    *size*: bytes. Raises ``Conflict`` if *pool* has no such content."""
     document = task.document
     if not pool.has(document.id):
         raise Conflict(f"Pool {pool.name!r} has no content called {document.id} that could be taken over. Look whether "
@@ -61,8 +61,8 @@ def release_volume(host: LocalHost, key: str) -> None:
 
 
 def check_unused(host: LocalHost, volume: Document) -> None:
-    """Raise ``InUse`` while a server has the volume. The attachment of a deleted server, which waits until the host
-    that had the volume before can be told, does not count."""
+    """Raise ``InUse`` while a server has the volume. The attachment of a deleted server is ignored if it is only kept
+    until the volume's former host has been told that it has ended."""
     users = sorted(attaching.server_name(host, holder) for holder in holders_of_volume(host, volume.id)
                    if not (holder.deleting and remote.is_taken_over(host, holder)
                            and host.documents.get("server", holder.want["server"]) is None))

@@ -80,7 +80,8 @@ def has_backup(directory: Path, id: str) -> bool:
 
 
 def read_catalogue(directory: Path, id: str) -> BackupCatalogue:
-    """Return the catalogue of the backup *id*. Raises ``Conflict`` if it is missing or not valid."""
+    """Return the catalogue of the backup *id* in *directory*, the backup directory. Raises ``Conflict`` if it is
+    missing or not valid."""
     path = directory / id / CATALOGUE
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
@@ -178,7 +179,8 @@ def write_backup(directory: Path, catalogue: BackupCatalogue, source: Path, prog
 
 
 def _write_error(directory: Path, error: OSError) -> MagnetarError:
-    """Return the error for a backup that cannot be written."""
+    """Return the error for a backup that cannot be written to *directory* because of *error*: ``NoSpace`` or
+    ``Conflict``."""
     if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
         return NoSpace(f"No room is left for the backup in {directory} ({error.strerror}); nothing of it was kept. "
                        "Delete backups, or enlarge the file system, then repeat the call.")
@@ -188,7 +190,8 @@ def _write_error(directory: Path, error: OSError) -> MagnetarError:
 
 def _write_chunks(part: Path, catalogue: BackupCatalogue, source: Path, known: bytes,
                   progress: Progress) -> BackupCatalogue:
-    """Write the files ``map`` and ``chunks``. *known*: the map of the parent."""
+    """Write the files ``map`` and ``chunks`` of the raw disk *source* into the folder *part*. *known*: the map of the
+    parent backup, empty without a parent. Return *catalogue* with the numbers and checksums of what was written."""
     stored, stored_bytes, checksum, map_checksum = 0, 0, hashlib.sha256(), hashlib.sha256()
     with source.open("rb") as content, (part / MAP).open("xb") as map, (part / CHUNKS).open("xb") as chunks:
         for number, chunk in enumerate(_chunks(content, catalogue)):
@@ -211,7 +214,7 @@ def _write_chunks(part: Path, catalogue: BackupCatalogue, source: Path, known: b
 
 
 def _chunks(content: BinaryIO, catalogue: BackupCatalogue) -> Iterator[bytes]:
-    """Yield each chunk of the raw disk; an empty text for a chunk of zeros. Holes of the file are not read."""
+    """Yield each chunk of *content*, a raw disk; ``b""`` for a chunk of zeros. Holes of the file are not read."""
     descriptor, data = content.fileno(), 0
     for start in range(0, catalogue.size, catalogue.chunk_size):
         length = min(catalogue.chunk_size, catalogue.size - start)
@@ -226,7 +229,8 @@ def _chunks(content: BinaryIO, catalogue: BackupCatalogue) -> Iterator[bytes]:
 
 
 def _next_data(descriptor: int, start: int, end: int) -> int:
-    """Return where the data of the file goes on at or after *start*; *end* if only a hole follows."""
+    """Return the first offset from *start* on where the file *descriptor* has data and no hole; *end* if only a hole
+    follows."""
     try:
         return os.lseek(descriptor, start, os.SEEK_DATA)
     except OSError as error:
@@ -236,7 +240,8 @@ def _next_data(descriptor: int, start: int, end: int) -> int:
 
 
 def read_map(directory: Path, catalogue: BackupCatalogue) -> bytes:
-    """Return the map of a backup. Raises ``Conflict`` if it is damaged."""
+    """Return the content of the file ``map`` of the backup with this *catalogue*. Raises ``Conflict`` if it is damaged.
+    """
     path = directory / catalogue.id / MAP
     try:
         entries = path.read_bytes()
@@ -291,7 +296,9 @@ def _opened(directory: Path, catalogue: BackupCatalogue) -> BinaryIO:
 
 def _stored_chunk(directory: Path, chain: Sequence[BackupCatalogue], maps: Sequence[bytes], stores: Sequence[BinaryIO],
                   number: int) -> bytes:
-    """Return a chunk from the newest backup of the chain that stores it; an empty text for a chunk of zeros."""
+    """Return chunk *number* of a backup, read from the newest backup of its *chain* that stores the chunk; ``b""`` for
+    a chunk of zeros. *maps*, *stores*: the content of the file ``map`` and the open file ``chunks`` of each backup in
+    *chain*."""
     wanted, _position = ENTRY.unpack_from(maps[0], number * ENTRY.size)
     if wanted == ZERO:
         return b""

@@ -20,7 +20,7 @@ KIND = "backup"
 
 
 class BackupTarget(FolderPool):
-    """The backup directory, whose room and identity are reported as those of a pool."""
+    """The backup directory. It is a ``FolderPool`` because its space and identity are reported like those of a pool."""
 
     def __init__(self, host: LocalHost, folder: Path) -> None:
         super().__init__(TARGET, folder, host.hypervisor, host.settings.backup_mounted)
@@ -49,5 +49,6 @@ def find_backup_target(host: LocalHost) -> BackupTarget | None:
 
 
 def target_identity(host: LocalHost, target: BackupTarget) -> str:
-    """Return the identity of the backup directory, as the reports of pools have it."""
+    """Return the identity of the backup directory *target*, in the form in which the host reports it
+    (``pool_reports``)."""
     return f"{target.kind}:{target.identity(host.name)}"

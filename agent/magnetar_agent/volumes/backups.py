@@ -45,7 +45,8 @@ def usable_target(host: LocalHost) -> BackupTarget:
 
 
 def backup_catalogue(host: LocalHost, id: str) -> BackupCatalogue:
-    """Return the catalogue of a backup of which the whole chain exists. Raises ``Conflict``."""
+    """Return the catalogue of the backup *id*. Raises ``Conflict`` if one of the backups that it is based on is
+    missing."""
     return backup_files.read_chain(usable_target(host).folder, id)[0]
 
 
@@ -77,13 +78,14 @@ def make_backup(task: Task, source: Document) -> BackupCatalogue:
 
 
 def _temporary_disk(task: Task, backup: str) -> Path:
-    """Return the path of the assembled backup for the volume of the task. The file is complete if it exists."""
+    """Return the path of the temporary raw file into which the *backup* (uuid) is assembled for the task's volume. If
+    the file exists, it is complete."""
     return _scratch(task.host).folder / f"{task.document.id}.{backup}"
 
 
 def prepare_restore(task: Task) -> None:
-    """Assemble the backup that the volume of the task will be restored from, if it must be restored from one, as a
-    temporary file. So a backup that is incomplete or damaged is refused before the volume's content is touched."""
+    """If the task's volume must be restored from a backup, assemble the backup as a temporary raw file. So an
+    incomplete or damaged backup is refused before the volume's content is changed."""
     backup = (task.document.want.get("reimage") or {}).get("backup")
     if backup:
         _assemble(task, backup)

@@ -25,9 +25,9 @@ MOVING = "moving"
 
 
 def source_bytes(source: str, standing: Document | None, name: str, field: str) -> int:
-    """Return the size in bytes of *standing*, the document of the source of a new volume. *source*: its type, a field
-    of ``SOURCES``; *name*: as requested. Raises ``InvalidField`` for *field* if there is no such document or its
-    content is incomplete."""
+    """Return the size in bytes of the source of a new volume, whose document is *standing* (``None``: not found).
+    *source*: the kind of source, a key of ``SOURCES``; *name*: the requested name or uuid. Raises ``InvalidField`` for
+    *field* if there is no such document or its content is incomplete."""
     kind = SOURCES[source]
     if standing is None:
         refuse_missing(InvalidField(field, f"must name a {kind.replace('_', ' ')} of this host", name), kind, name)
@@ -43,8 +43,8 @@ def source_bytes(source: str, standing: Document | None, name: str, field: str) 
 
 
 def source_of(want: Fields) -> tuple[str | None, str]:
-    """Return the source of a volume's content as (field of ``SOURCES``, value); for a reimage the image, or ("backup",
-    uuid of the backup); and (``None``, "") for an empty volume."""
+    """Return the source of a volume with the fields *want*, as (key of ``SOURCES``, uuid or value); (``None``, "") for
+    an empty volume. For a volume that is reimaged, return its new source: ("image", uuid) or ("backup", uuid)."""
     if reimage := want.get("reimage"):
         return ("backup", reimage["backup"]) if reimage.get("backup") else ("image", reimage["image"])
     return next(((name, want[name]) for name in SOURCES if want.get(name)), (None, ""))
@@ -60,8 +60,8 @@ def content_disk(host: LocalHost, document: Document) -> Disk:
 
 
 def is_pivoted(host: LocalHost, document: Document) -> bool:
-    """Return whether the guest uses the volume in the pool that it moves to, although the document does not say so yet:
-    a crash came between. libvirt's definition of the domain tells."""
+    """Return whether the guest already uses the volume in its new pool, although the document still names the old one
+    because of a crash. libvirt's definition of the domain shows which pool the guest uses."""
     note = document.state.get(MOVING) or {}
     domain = host.hypervisor.domain(note["pivoting"]) if "pivoting" in note else None
     if domain is None:

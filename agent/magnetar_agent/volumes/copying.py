@@ -66,7 +66,7 @@ def from_export(task: Task, pool: Pool, size: int, format: str) -> None:
 
 
 def close_source(host: LocalHost, export: str) -> None:
-    """Close the socket of a copy from another host."""
+    """Cut the link *export*, over which a volume was copied from another host, and remove its folder of sockets."""
     host.links.cut(export)
     shutil.rmtree(exports.export_folder(host, export), ignore_errors=True)
 
@@ -102,8 +102,9 @@ def from_volume(task: Task, pool: Pool, size: int, format: str, volume: str) -> 
 
 
 def _capture(task: Task, pool: Pool, size: int, format: str, attachment: Document, target: str) -> None:
-    """Copy the disk *target* of a running server by QEMU. If the guest can, its file systems are frozen when the copy
-    begins. Raises ``Conflict`` if the server was stopped or rescued since the caller checked it."""
+    """Let QEMU copy the disk *target* of a running server into *pool*, as the content of the task's volume or snapshot.
+    *attachment*: the attachment of the copied volume. If the guest has a guest agent, its file systems are frozen until
+    the copy has begun. Raises ``Conflict`` if the server was stopped or rescued since the caller checked it."""
     def begun() -> None:
         frozen.close()
         if attaching.attached_device(task.host, attachment) != target:

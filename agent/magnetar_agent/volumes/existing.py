@@ -72,13 +72,14 @@ def _describe(host: LocalHost, pool: Pool, name: str, used: dict[Path, str]) -> 
 
 
 def name_format(pool: Pool, name: str) -> str:
-    """Return the format of content by its name: ``qcow2`` for a file that ends in .qcow2, otherwise ``raw``."""
+    """Return the format of the content *name* in *pool*, which only its name decides: ``qcow2`` for a file that ends in
+    .qcow2, otherwise ``raw``."""
     return "qcow2" if isinstance(pool, FolderPool) and name.endswith(".qcow2") else "raw"
 
 
 def content_size(host: LocalHost, pool: Pool, name: str) -> int:
-    """Return the size in bytes of content that can be taken over. Raises ``InvalidField`` for *name* if it cannot be,
-    with the reason."""
+    """Return the size in bytes of the content *name* in *pool*. Raises ``InvalidField`` with the reason if a volume
+    cannot take it over."""
     if not isinstance(pool, FolderPool):
         assert isinstance(pool, StoragePool)
         content = host.hypervisor.content(pool.pool, name) if is_volume_name(name) else None
@@ -106,8 +107,9 @@ def content_size(host: LocalHost, pool: Pool, name: str) -> int:
 
 
 def existing_bytes(host: LocalHost, completed: Fields, document: Document | None) -> int:
-    """Return the size in bytes that a volume with the fields *completed* needs for the content that it takes over; set
-    its format. An existing volume keeps its content."""
+    """Return the size in bytes of the content that a new volume with the fields *completed* takes over. For a volume
+    that exists already (*document*), return the size of its own content. Raises ``InvalidField`` or ``Conflict`` if the
+    content cannot be taken over."""
     if document is not None:
         completed["existing"] = document.want.get("existing")
         return int(document.state.get("bytes", document.state.get("taken", 0)))
@@ -151,8 +153,10 @@ def take_content(task: Task, pool: Pool, size: int) -> None:
 
 
 def return_content(task: Task) -> bool:
-    """Give the content of a volume that is being removed back to its pool: content that it could not take over, and
-    content that stays (``keep_content``). Return whether it was given back, so that nothing is to be removed."""
+    """Leave the content of a volume that is being removed in its pool if the volume has not completely taken the
+    content over yet, or if it has ``keep_content``. A file gets its former name in the first case, the name
+    ``volume-UUID.FORMAT`` in the second. Return False, with nothing changed, if the content must be removed with the
+    volume."""
     document, want = task.document, task.document.want
     taking = bool(want.get("existing")) and not document.state.get("made")
     if not taking and not want.get("keep_content"):
@@ -165,7 +169,8 @@ def return_content(task: Task) -> bool:
 
 
 def _rename(pool: FolderPool, name: str, new: str) -> None:
-    """Rename a file of the pool, unless that is done. Raises ``Conflict`` if both files exist."""
+    """Rename the file *name* in the folder of *pool* to *new*. Do nothing if there is no file *name*: it was renamed
+    before. Raises ``Conflict`` if both files exist."""
     old_path, new_path = pool.folder / name, pool.folder / new
     if name == new or not old_path.exists():
         return

@@ -139,8 +139,8 @@ def _try(host: LocalHost, document: Document) -> None:
 
 # The volume's host ------------------------------------------------------------------------------------------------
 def running_exports(host: LocalHost, volume: str) -> list[Export]:
-    """Return the exports of the volume by which qemu-nbd has the volume's file open, so that no other process can open
-    it. Stand-ins, which serve a temporary overlay (``storage.Export``), are left out."""
+    """Return the exports of the *volume* whose qemu-nbd has the volume's own file open, which prevents other processes
+    from opening it. Exports of a temporary overlay (``stand_in`` of ``storage.Export``) are not included."""
     exports = [host.hypervisor.serving(document.id) for document in host.documents.list("volume_export")
                if document.want["volume"] == volume]
     return [export for export in exports if export and not export.stand_in]

@@ -83,7 +83,8 @@ def _check_holders(host: LocalHost, document: Document) -> None:
 
 
 def move_content(task: Task) -> None:
-    """Bring the move of the task's volume one step further; see the module."""
+    """Perform the next step of the move of the task's volume to another pool; the module's docstring describes the
+    steps."""
     host, document = task.host, task.document
     settle_pivot(host, document)
     target, note = document.want.get("move_to"), document.state.get(MOVING)
@@ -177,7 +178,7 @@ def _mirror(task: Task, pool: Pool, running: list[Document]) -> bool:
 
 
 def _new_disk(host: LocalHost, pool: Pool, document: Document, attachment: Document) -> Disk:
-    """Return the disk of the guest as it is in *pool*."""
+    """Return the disk of *attachment* for QEMU, with the volume's content in *pool* in place of its present content."""
     old = attaching.attached_disk(host, attachment)
     if old is None:
         raise Conflict("The volume was removed meanwhile.")
@@ -200,7 +201,8 @@ def _record_switch(host: LocalHost, document: Document, pool: str) -> None:
 
 
 def settle_pivot(host: LocalHost, document: Document) -> None:
-    """Finish a switch to the new pool that a crash cut short, or forget it if QEMU had not made it."""
+    """After a crash while QEMU switched the guest to the new pool: record the switch if QEMU has made it, otherwise
+    forget it."""
     note = document.state.get(MOVING)
     if not note or "pivoting" not in note:
         return
@@ -228,7 +230,8 @@ def _define_servers(host: LocalHost, document: Document) -> None:
 
 
 def _remove_other(task: Task) -> None:
-    """Remove the volume's content from the pool that does not have it any more, or not yet."""
+    """Remove the volume's content from the pool in the note ``MOVING``: the old pool after a completed move, the new
+    pool after an aborted move. Remove the note."""
     host, document = task.host, task.document
     end_copies(host, document)
     _define_servers(host, document)
@@ -238,7 +241,7 @@ def _remove_other(task: Task) -> None:
 
 
 def end_copies(host: LocalHost, document: Document) -> None:
-    """End QEMU's copy of the volume into the pool of the note."""
+    """Abort QEMU's copies of the volume into the pool that the note ``MOVING`` names."""
     note = document.state[MOVING]
     pool = pools.find_pool(host, note["pool"])
     if not pool.has(document.id):

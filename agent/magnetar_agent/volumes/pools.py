@@ -60,7 +60,8 @@ class Pool(Protocol):
         """Return the total and free bytes. Raises ``OSError`` or ``MagnetarError`` if they cannot be read."""
 
     def identity(self, host_name: str) -> str:
-        """Return which storage the pool is: the same text on each host that reaches it, and on no other."""
+        """Return a text that identifies the storage of the pool: equal on all hosts that reach this storage, and
+        different for any other storage. *host_name*: the name of this host."""
 
     def check_usable(self) -> None:
         """Raise ``Conflict`` if the pool cannot be used now."""

@@ -53,8 +53,8 @@ def is_asked(want: Fields, have: Fields) -> bool:
 
 def begin_reimage(task: Task) -> None:
     """Record in the document that the volume's former content is no longer valid. Raises ``Conflict`` if a server with
-    the volume was started since the last check, and the error of a backup that cannot be read; then the content stays
-    valid and the request is dropped."""
+    the volume was started since the last check, and another error if the backup cannot be read. After an error the
+    content stays valid, and the request is dropped from the document."""
     document, state = task.document, task.document.state
     try:
         backups.prepare_restore(task)

@@ -85,7 +85,8 @@ def close_volume_socket(host: LocalHost, attachment: Document) -> None:
 
 
 def request_export(host: LocalHost, attachment: Document, op: str, **more: Any) -> Fields:
-    """Send the request *op* (``exports.OPS``) for the attachment's export to the volume's agent. Return its answer."""
+    """Send the request *op* (``exports.OPS``) for the attachment's export to the volume's agent. *more*: further
+    arguments. Return the agent's answer."""
     if _is_local(host, attachment):
         return exports.OPS[op](host, attachment.id, more) or {}
     if is_taken_over(host, attachment):
@@ -142,8 +143,8 @@ def release_remote_volume(host: LocalHost, attachment: Document) -> None:
 
 
 def end_sharing(host: LocalHost, attachment: Document) -> None:
-    """If the server's migration has ended, make the volume's host admit only this host, and not the other host of the
-    migration. Otherwise do nothing."""
+    """If the server's migration has ended, make the volume's host refuse the other host of the migration and admit only
+    this one. While the migration is under way, do nothing."""
     server = host.documents.get("server", attachment.want["server"])
     if attachment.state.get(LENT) and server and not migration_of_server(host, server):
         request_export(host, attachment, "keep", peer=host.links.required())
@@ -162,22 +163,22 @@ def reopen_sockets(host: LocalHost) -> None:
 
 
 def _is_local(host: LocalHost, attachment: Document) -> bool:
-    """Return whether the attachment's volume is on this host. This is so when the server had the volume on another
-    host, by an export, and has then migrated to this one."""
+    """Return whether the attachment's volume is on this host, although its document names another host's export: the
+    server was on another host, used this volume through an export, and has migrated to this host."""
     return host.documents.get("volume_export", attachment.id) is not None
 
 
 def is_taken_over(host: LocalHost, attachment: Document) -> bool:
-    """Return whether the attachment's volume, of a shared pool, has become one of this host since it was attached as
-    one of another host; see ``adoption``."""
+    """Return whether this host now has the attachment's volume, which belonged to another host when it was attached.
+    This happens to volumes in shared pools; see ``adoption``."""
     origin = attachment.want.get("origin") or {}
     return bool(origin.get("pool") and origin["host"] != host.name
                 and host.documents.get("volume", attachment.want["volume"]))
 
 
 def link_address(id: str, origin: Fields, field: str = "origin.address") -> LinkAddress:
-    """Return where link *id* of the agent in *origin* (``peer``, ``address``) is reached. Raises ``InvalidField`` for
-    *field* if that is no address."""
+    """Return the address of link *id* to the agent that *origin* describes (``peer``: its name, ``address``:
+    HOST:PORT). Raises ``InvalidField`` for *field* if ``address`` is not HOST:PORT."""
     host, _colon, port = (origin.get("address") or "").rpartition(":")
     if not host or not port.isdigit():
         raise InvalidField(field, "must be host:port", origin.get("address"))

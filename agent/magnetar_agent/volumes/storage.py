@@ -94,7 +94,8 @@ class StoragePool:
             raise
 
     def settle(self, id: str) -> None:
-        """Do nothing: complete and incomplete content have the same name."""
+        """Implement ``Pool.settle``: do nothing. ``claim`` creates the content itself under its final name, so there is
+        no separate reservation to remove."""
 
     def make(self, id: str, format: str, size: int, key: DiskKey | None = None) -> None:
         self._whole(id, lambda: self._blank(id, size))

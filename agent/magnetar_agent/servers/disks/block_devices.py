@@ -211,8 +211,8 @@ def _check_volume_free(host: LocalHost, volume: Document, server: str | None) ->
 
 
 def _check_whole(desired: Fields, made: list[Fields]) -> None:
-    """Raise ``InvalidField`` if *made*, all items of the mapping, break a rule together, such as two items with one
-    volume."""
+    """Raise ``InvalidField`` if *made*, all items of the mapping of the server *desired*, are invalid in combination,
+    such as two items with the same volume."""
     turns = sorted(block_device["boot_index"] for block_device in made if block_device.get("boot_index") is not None)
     has_own_image = desired.get("image") is not None and not any(
         block_device["source_type"] == "image" and block_device["destination_type"] == "local" for block_device in made)

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The layout of a server's own disks: the guest's device names are known, and the config drive takes none of them.
+"""The layout of a server's own disks: where the config drive is attached. The guest's device names of the other disks
+can be predicted, because the config drive takes no name from them.
 
 ``document.state["disk_layout"]`` has it: ``{"drive": {device, bus, target, format}}``. It is drawn once, before the
 first disk is made, and goes with the server. Servers of earlier agents have none and keep their layout: a config drive

@@ -66,8 +66,8 @@ def complete_encryption(host: LocalHost, desired: Fields, old: Fields, root_form
 
 
 def _check_image(desired: Fields, image: Document) -> None:
-    """Raise ``InvalidField`` for an *image* with encrypted content, unless a cloud sends its key, which becomes the
-    server's key."""
+    """Raise ``InvalidField`` for an *image* with encrypted content, unless *desired* has a disk key from a cloud. This
+    key opens the image and becomes the server's key."""
     if is_encrypted(image.want) and not (is_wanted(desired) and desired.get(GIVEN)):
         raise InvalidField("image", f"must be one that can be read: the content of {image.name!r} is encrypted, as it "
                                     "is the root disk of a shelved server. Unshelve that server")

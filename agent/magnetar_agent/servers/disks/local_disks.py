@@ -27,8 +27,8 @@ def local_disk_files(mapping: Iterable[Mapping[str, Any]]) -> list[tuple[Mapping
 
 
 def check_item(host: LocalHost, desired: Fields, made: Fields, field: str) -> None:
-    """Resolve the image of *made*, an item of the mapping that is a local disk. Raises ``InvalidField`` naming *field*
-    if the item is invalid whatever the other items are."""
+    """Resolve the image of *made*, an item of the mapping that is a local disk. *desired*: the requested server. Raises
+    ``InvalidField`` naming *field* if the item is invalid by itself, whatever the other items are."""
     for name, allowed, why in REFUSED:
         if name in made and made[name] not in allowed:
             raise InvalidField(f"{field}.{name}", why, made[name])
@@ -49,9 +49,9 @@ def check_item(host: LocalHost, desired: Fields, made: Fields, field: str) -> No
 
 
 def complete_local_disks(desired: Fields, made: list[Fields], field: str, bus: str) -> set[str]:
-    """Name the devices of the ephemeral and swap disks among *made*, the items of a new server's mapping, and return
-    the device names. *bus*: the bus of the server's own disks. Raises ``InvalidField`` for disks that the server cannot
-    have together."""
+    """Set the device names of the ephemeral and swap disks in *made*, the items of the mapping of the new server
+    *desired*, and return these device names. *bus*: the bus of the server's own disks. Raises ``InvalidField`` for
+    disks that the server cannot have together."""
     blank, flavor = [block_device for block_device in made if is_blank(block_device)], desired["flavor"]
     if sum(map(is_swap, blank)) > 1:
         raise InvalidField(field, "has more than one swap disk")

@@ -80,7 +80,8 @@ def fill(task: Task, file: str, size: int, source: Disk, progress: Progress) -> 
 
 
 def allot_logical_volume(host: LocalHost, document: Document, file: str, size: int) -> Disk:
-    """Return a logical volume of this *size* with undefined content. One that a failed attempt left is used again."""
+    """Create a logical volume of *size* bytes for the disk *file*, with undefined content, and return it. A volume that
+    a failed attempt left is used again."""
     lvm_pool_of_server(host, document).make(_content(document, file), "raw", size)
     return _noted_disk(host, document, file)
 

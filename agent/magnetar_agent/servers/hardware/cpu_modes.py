@@ -24,8 +24,9 @@ log = logging.getLogger(__name__)
 
 
 def guest_cpu_mode(host: LocalHost, hardware: Mapping[str, Any], virt_type: str) -> CpuMode | None:
-    """Return the CPU mode of a guest with this *hardware*; ``None`` if the settings name none. The settings apply to
-    guests of the host's architecture. Raises ``Conflict`` if no model of the settings suits."""
+    """Return the CPU mode of a guest with this *hardware* and *virt_type* (kvm, qemu); ``None`` if the settings name
+    none. Guests of another architecture than the host's do not follow the settings. Raises ``Conflict`` if no model of
+    the settings suits."""
     if virt_type == "qemu" and (architecture := hardware.get(architectures.FIELD)):
         model = architectures.CPU_MODELS[architecture]
         return CpuMode(CUSTOM, model) if model else CpuMode(NONE)
@@ -39,14 +40,14 @@ def guest_cpu_mode(host: LocalHost, hardware: Mapping[str, Any], virt_type: str)
 
 
 def _mode(settings: AgentSettings, virt_type: str) -> str | None:
-    """Return the setting ``cpu_mode``, or ``None`` if it is not set. Under emulation, return ``NONE`` for
-    host-passthrough, which needs KVM."""
+    """Return the setting ``cpu_mode``, or ``None`` if it is not set. Return ``NONE`` in place of host-passthrough,
+    which needs KVM, if *virt_type* is not kvm."""
     return NONE if settings.cpu_mode == PASSTHROUGH and virt_type != "kvm" else settings.cpu_mode
 
 
 def _model(host: LocalHost, required_traits: Collection[str], virt_type: str) -> str:
-    """Return the first model of the settings that this host can provide and that has the *required_traits*. Raises
-    ``Conflict`` if there is none."""
+    """Return the first model of the settings that this host can provide and that has the *required_traits*.
+    *virt_type*: kvm or qemu. Raises ``Conflict`` if there is none."""
     settings = host.settings
     models = _usable(settings, host.hypervisor, virt_type)
     if not models:

@@ -108,8 +108,8 @@ def _check_host(host: LocalHost, desired: Fields) -> None:
 
 
 def check_cpu(host: LocalHost, hardware: Fields, virt_type: str) -> None:
-    """Raise ``InvalidField`` if the CPU of guests of this type lacks features that *hardware* requires, and
-    ``Conflict`` if none of the agent's CPU models has all of them."""
+    """Raise ``InvalidField`` if the CPU of guests of this *virt_type* (kvm, qemu) lacks features that *hardware*
+    requires, and ``Conflict`` if none of the agent's CPU models has all of them."""
     required_traits = hardware.get(CPU_TRAITS)
     if required_traits and (lost := traits.Asked(frozenset(required_traits)).lacking(
             traits_of(host, host.hypervisor.host(), virt_type == "kvm"))):

@@ -49,7 +49,8 @@ def _machine_versions(facts: Fields, architecture: str) -> Mapping[str, str]:
 
 
 def _default(settings: AgentSettings, architecture: str, hardware: Fields) -> str:
-    """Return the default machine type: the setting's if that type can have the *hardware*, otherwise the usual one."""
+    """Return the default machine type for guests of this *architecture*: the type that the settings name, if it can
+    have the *hardware*, otherwise the agent's own default."""
     machine = _settings(settings).get(architecture)
     if machine is not None:
         with suppress(InvalidField):

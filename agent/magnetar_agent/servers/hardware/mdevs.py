@@ -62,7 +62,8 @@ def mdev_facts(host: LocalHost, mdev_devices: Sequence[MdevParent]) -> dict[str,
 
 
 def _provider(address: str) -> str:
-    """Return the name of a divisible device among ``providers``: libvirt's name, as in Nova."""
+    """Return the name of the resource provider of the divisible device at the PCI *address*: libvirt's name of the
+    device, as in Nova."""
     return f"pci_{re.sub('[:.]', '_', address)}"
 
 

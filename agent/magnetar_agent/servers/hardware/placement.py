@@ -96,7 +96,8 @@ def held_placements(host: LocalHost, without: str = "") -> Iterator[Placement]:
 
 
 def fields_of_holders(host: LocalHost, without: str = "") -> Iterator[Mapping[str, Any]]:
-    """Yield the fields of the servers that hold resources of this host: those on it, and those that move to it."""
+    """Yield the fields of the servers that hold resources of this host: those on it, and those that move to it, except
+    the server *without*."""
     for id, want in fields_by_server(host):
         if id != without:
             yield want

@@ -88,9 +88,9 @@ def open_tpm_secret(host: LocalHost, document: Document, cloud_secret: str | Non
 
 
 def start_guest(host: LocalHost, document: Document, paused: bool = False, cloud_secret: str | None = None) -> None:
-    """Start the guest, with the secret of its TPM, if it has one, and the keys of its encrypted disks and volumes. A
-    copy of the TPM that came with a migration is loaded first. *cloud_secret*: the TPM's secret, if the cloud keeps it.
-    """
+    """Start the guest, or with *paused* only its QEMU. libvirt gets the secret of its TPM, if it has one, and the keys
+    of its encrypted disks and volumes. A copy of the TPM that came with a migration is loaded first. *cloud_secret*:
+    the TPM's secret, if the cloud keeps it."""
     opened = open_tpm_secret(host, document, cloud_secret)
     path = server_folder(host, document.id) / COPY
     if document.state.get(CAME):

@@ -61,8 +61,8 @@ def check_address(host: LocalHost, nic: Fields, field: str) -> None:
 
 
 def _check_unused(host: LocalHost, nics: list[Fields], at: int, document: Document | None) -> None:
-    """Raise ``InvalidField`` or ``Conflict`` if another NIC has the address of the NIC with the index *at*, or DHCP has
-    leased it to another server."""
+    """Raise ``InvalidField`` or ``Conflict`` if another NIC has the address of ``nics[at]``, or DHCP has leased the
+    address to another server. *document*: the server of *nics*, ``None`` for a new server."""
     nic, field = nics[at], f"networks[{at}].address"
     plug, address = _plug(host, nic), bare_address(nic)
     if any(bare_address(other_nic) == address and _plug(host, other_nic) == plug for other_nic in nics[:at]):
