@@ -86,9 +86,9 @@ class Lanes:
         return place
 
     def mark_hanging(self, place: CallPlace) -> None:
-        """Free the slot of this hanging call in its lane, for another call. If calls to guests have used up their
-        limit, or all but one of it, do this only for lanes in ``KEPT``: not for calls that end a guest, or only read.
-        """
+        """Free the slot *place* of a hanging call in its lane, for another call. If at most one slot of the calls to
+        guests is left, do this only for lanes in ``KEPT`` (calls that a guest or a storage pool can delay), and not for
+        calls that end a guest or only read."""
         with self._changed:
             group = [other for other in self._taken if other.of_guests]
             if place.lane not in KEPT and len(group) >= self.limits.guests - 1:
@@ -139,9 +139,9 @@ class Lanes:
                 del self._answered[next(iter(self._answered))]
 
     def _kept(self, owner: str, group: list[CallPlace]) -> int:
-        """Return how many of the slots of *group* (the calls to all guests, or to all storage pools) a call to *owner*
-        must leave free: 0 while no call of the group hangs, otherwise 1, except for guests that have answered since the
-        first call hung, and for storage pools that have answered."""
+        """Return how many free slots of *group* (the calls to all guests, or to all storage pools) a call to *owner*, a
+        guest or pool, must leave to others. This is 0 while no call of the group hangs, otherwise 1. It is also 0 for a
+        guest that has answered since the first call hung, and for a pool that has answered."""
         began = min((place.began for place in group if place.hangs), default=None)
         if began is None:
             return 0

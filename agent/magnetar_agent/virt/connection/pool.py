@@ -132,8 +132,9 @@ class ConnectionPool:
 
     def call(self, purpose: str, function: Callable[[Any], T], lane: Lane = Lane.LOOK, guest: str = "") -> T:
         """Return the result of *function*, called with a ``virConnect``. *function* must not need an answer of a
-        guest's QEMU, unless it is part of a long call to *guest*. *purpose* completes "libvirt could not …" in errors.
-        If the connection breaks, a call that only reads is repeated."""
+        guest's QEMU, unless the call belongs to a long operation of *guest* such as its migration. *lane*: the class of
+        calls whose limit applies. *purpose* completes "libvirt could not …" in errors. If the connection breaks, a call
+        that only reads is repeated."""
         for last in (lane is not Lane.LOOK, True):
             self._wait_until_up()
             try:

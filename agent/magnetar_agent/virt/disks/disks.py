@@ -208,7 +208,8 @@ def _direct_io(device: int, folder: Path) -> bool:
 
 
 def _labelled(part: Path, format: str, size: int, label: str, key: DiskKey | None = None) -> None:
-    """Run mkswap or mke2fs on a raw file, then convert the file to *format*, encrypted with the *key*."""
+    """Create the disk *part* of *size* bytes: run mkswap or mke2fs (*label* as in ``HypervisorDisks.make_disk``) on a
+    raw file, then convert the file to *format*, encrypted with the *key*."""
     raw = part if format == "raw" else part.with_name(part.name + ".raw")
     raw.unlink(missing_ok=True)
     try:
@@ -246,7 +247,7 @@ def _escaped(path: Path) -> str:
 
 
 def _empty(part: Path, format: str, size: int, backing: Backing | None = None) -> None:
-    """Write a disk without content, or an overlay on *backing*, to the file *part*."""
+    """Write the disk *part* of *size* bytes: empty, or a qcow2 overlay on *backing*."""
     path = backing.path if backing else part
     if not path.is_absolute():
         raise HypervisorError(f"The path {path} of a disk is not absolute.")
@@ -259,11 +260,12 @@ def _empty(part: Path, format: str, size: int, backing: Backing | None = None) -
 
 
 def make_encrypted(part: Path, size: int, key: DiskKey, format: str = "luks", backing: Backing | None = None) -> None:
-    """Create a LUKS 1 disk (AES-256 in XTS mode), or a qcow2 with content encrypted in this way, which may have a
-    *backing*.
+    """Create the file *part*: a LUKS 1 disk (AES-256 in XTS mode), or a qcow2 whose content is encrypted in this way
+    and which may have a *backing* file.
 
     Key derivation is fast: slow derivation protects passphrases chosen by people, but a key of 256 random bits does not
-    need it, and each opening of the disk would take seconds."""
+    need it, and each opening of the disk would take seconds.
+    """
     options = {"key-secret": disk_keys.key_object_name(0), "cipher-alg": "aes-256", "cipher-mode": "xts",
                "ivgen-alg": "plain64", "hash-alg": "sha256", "iter-time": "10"}
     if format == "qcow2":

@@ -109,8 +109,9 @@ def _with_appliance(job: dict[str, Any], folder: Path, socket: Path) -> dict[str
 
 
 def mount_file_systems(guest: Any, partition: int) -> None:
-    """Mount the guest's file systems: *partition* -1: all of the operating system on the disk, 0: the whole disk, from
-    1: that partition. Raises ``NotWritable`` for -1 unless the disk has exactly one operating system, a Linux."""
+    """Mount the file systems of a disk in the *guest* (a guestfs handle). *partition*: 0 mounts the whole disk, which
+    has no partitions; 1 or more this partition; -1 all file systems of the operating system on the disk. Raises
+    ``NotWritable`` for -1 unless the disk has exactly one operating system, and this is a Linux."""
     if partition >= 0:
         guest.mount(f"/dev/sda{partition or ''}", "/")
         return

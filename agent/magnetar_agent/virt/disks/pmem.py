@@ -19,7 +19,8 @@ class Pmem:
     """The methods of ``LocalHypervisor`` for persistent memory."""
 
     def empty_pmem(self, path: Path) -> None:
-        """Overwrite all of a device with zeros (daxio), or a file that is used in place of one."""
+        """Overwrite a whole namespace of persistent memory at *path* with zeros (daxio); *path* may also be a file that
+        is used in place of a namespace."""
         try:
             if stat.S_ISREG(path.stat().st_mode):
                 _empty_file(path)

@@ -52,7 +52,8 @@ def create_qcow2(path: Path, size: int, backing: Backing | None = None) -> None:
 
 
 def _header(size: int, entries: int, backing: Backing | None) -> bytes:
-    """Return the bytes of the header, its extensions and the name of the backing file."""
+    """Return the bytes of the header, its extensions and the name of the backing file. *size*: the disk's bytes;
+    *entries*: of the L1 table."""
     name, extensions = b"", b""
     if backing is not None:
         name, format_name = os.fsencode(backing.path), backing.format.encode()

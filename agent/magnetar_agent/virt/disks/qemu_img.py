@@ -81,8 +81,9 @@ class Nodes:
         self._undo.close()
 
     def source(self, source: Path | NetworkSource, format: str, write: bool = False) -> str:
-        """Return qemu-img's argument for a source disk and its backing files. Raises ``HypervisorError`` if the header
-        of a qcow2 names a backing file that the agent did not create the disk on."""
+        """Return qemu-img's argument for the disk *source* and its backing files; *write*: open the disk for writing
+        too. Raises ``HypervisorError`` if the header of a qcow2 names a backing file that the agent did not create the
+        disk on."""
         if isinstance(source, NetworkSource):
             return "json:" + json.dumps(_remote(source))
         descriptor = self._open(source, write)
@@ -146,7 +147,7 @@ class Nodes:
 def check_backing_files(disks: Iterable[Disk], user: tuple[int, int]) -> None:
     """Raise ``HypervisorError`` if the header of a qcow2 among *disks* names a backing file that the agent did not
     create the disk on. QEMU and libvirt ignore the header, since domain definitions state the backing files; other
-    tools may use the header."""
+    tools may use the header. *user*: the ids of QEMU's user and group."""
     with Nodes(user) as nodes:
         for disk in disks:
             if disk.format == "qcow2" and disk.remote is None:
@@ -208,7 +209,7 @@ def _readable(descriptor: int, status: os.stat_result, group: int) -> None:
 
 
 def _remote(remote: NetworkSource) -> dict[str, Any]:
-    """Return the block node of a disk that is reached over the network; its format is raw."""
+    """Return QEMU's block node, as JSON, for the raw disk *remote*, which is reached over the network."""
     words: dict[str, object] = {"driver": remote.protocol}
     if remote.protocol == "rbd":
         pool, _slash, image = remote.name.partition("/")

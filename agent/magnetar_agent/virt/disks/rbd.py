@@ -31,8 +31,8 @@ _ABSENT, _THERE, _DONE, _OPEN = ("(2) No such file or directory", "(17) File exi
 
 
 class RbdTools:
-    """``RbdPool`` through the tools ``rbd`` and ``ceph``. *place* is the source of the pool's images without their
-    names."""
+    """The implementation of ``RbdPool`` with Ceph's tools ``rbd`` and ``ceph``. *place*: the ``NetworkSource`` that all
+    images of the pool have in common; only the image's name is missing in it."""
 
     def __init__(self, place: NetworkSource) -> None:
         self.place, self.pool = place, place.name.partition("/")[0]

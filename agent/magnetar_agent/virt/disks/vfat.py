@@ -100,8 +100,8 @@ def _folder(volume: _Volume, inside: Mapping[str, object], own_cluster: int) -> 
 
 
 def _named(name: str, number: int, kind: int, at: int, size: int) -> bytes:
-    """Return the directory entries of a file or folder: some for its long name, and one for the short name, which is
-    made of *number*. *kind*: its attributes; *at*: its first cluster."""
+    """Return the directory entries of the file or folder *name*: one or more for its long name, and one for a short
+    name that is made from *number*. *kind*: its FAT attributes; *at*: its first cluster; *size*: bytes."""
     short = f"F{number:07}".encode().ljust(11)
     return b"".join(_long(name, short)) + _entry(short, kind, at, size)
 
@@ -111,7 +111,8 @@ def _entry(name: bytes, kind: int, at: int, size: int) -> bytes:
 
 
 def _long(name: str, short: bytes) -> Iterator[bytes]:
-    """Yield the directory entries of a long name, the last part first."""
+    """Yield the directory entries of the long *name*, the last part first. They contain a checksum of the short name
+    *short*."""
     check = 0
     for byte in short:
         check = (((check & 1) << 7) + (check >> 1) + byte) & 0xFF

@@ -100,7 +100,8 @@ def _devices(spec: DomainSpec) -> GuestDevices:
 
 
 def render_device(device: Disk | Nic, cache: str = "none", folder: Path = FOLDER) -> str:
-    """Return the XML of one device, as in the domain's XML."""
+    """Return the XML of one device, as in the domain's XML. *cache*: the cache mode of a disk. *folder*: of the
+    templates."""
     return fill_template("device.xml.j2", {"device": device, "cache": cache}, folder)
 
 

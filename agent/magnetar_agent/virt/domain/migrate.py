@@ -273,11 +273,12 @@ class _Watch:
                 del self._downtimes[:len(due)]
 
     def _too_long(self, facts: dict[str, Any]) -> bool:
-        """Take the action for an exceeded time limit: pause the guest, switch to post-copy, or abort. Return whether
-        the action took effect.
+        """Do what ``on_time_limit`` of the parameters requests for a migration that exceeds its time limit: pause the
+        guest, switch to post-copy, or abort. Return whether that has succeeded. *facts*: statistics of libvirt's job.
 
         QEMU cannot begin post-copy while disks are copied, before the copy of the memory: it refuses (an error of
-        libvirt), or, after an earlier failed migration of this guest, accepts the request and forgets it."""
+        libvirt), or, after an earlier failed migration of this guest, accepts the request and forgets it.
+        """
         action = self.params.on_time_limit
         if action == "pause":
             self.domain.suspend()
@@ -291,8 +292,8 @@ class _Watch:
 
 
 def downtime_schedule(params: MigrationParams) -> list[tuple[float, int]]:
-    """Return pairs (s, ms): after that many seconds of the migration, a downtime of that many milliseconds is
-    allowed."""
+    """Return pairs (s, ms) from *params*: after s seconds of the migration, QEMU may pause the guest for at most ms
+    milliseconds."""
     most, steps, delay = params.max_downtime, params.downtime_steps, params.downtime_delay
     if most is None:
         return []

@@ -62,7 +62,8 @@ def target_domain_xml(xml: str, params: MigrationParams) -> str:
 
 
 def _placement(root: ET.Element, target_root: ET.Element) -> None:
-    """Replace the CPUs, NUMA cells, pages and memory files of the source by those in the target's XML."""
+    """Replace the CPUs, NUMA cells, pages and memory files in *root*, the XML of the domain on the source, by those in
+    *target_root*, the XML for the target."""
     vcpu, target_vcpu = root.find("vcpu"), target_root.find("vcpu")
     if vcpu is not None:
         vcpu.attrib.pop("cpuset", None)
@@ -83,10 +84,12 @@ def _placement(root: ET.Element, target_root: ET.Element) -> None:
 
 
 def _devices(root: ET.Element, target_root: ET.Element, aliases: Mapping[str, str]) -> None:
-    """Replace the PCI devices of the source by those in the target's XML, in the order of their aliases.
+    """Replace the PCI devices in *root*, the XML of the domain on the source, by those in *target_root*, the XML for
+    the target, in the order of their aliases. *aliases*: alias by address of the source's devices.
 
     NICs are skipped: a migrating guest has released them. Devices without an alias, of a guest started by an earlier
-    agent, are in the order of their addresses."""
+    agent, are in the order of their addresses.
+    """
     mine, new = ([device for device in each.iterfind("devices/hostdev") if device.get("type") == "pci"
                   and not is_nic_device(device)]
                  for each in (root, target_root))

@@ -98,7 +98,7 @@ class Statistics:
 
 def read_statistics(stats: Mapping[str, Any], xml: str, uptime: int | None) -> dict[str, Any]:
     """Return the statistics in the form of ``LocalHypervisor.statistics``, from libvirt's *stats* and the domain's live
-    *xml*. No side effects."""
+    *xml*. *uptime*: seconds. No side effects."""
     root = ET.fromstring(xml)  # noqa: S314 (libvirt wrote it)
     return {"virt_type": root.get("type", ""), "uptime": uptime, "cpus": _cpus(stats), "memory": _memory(stats),
             "disks": [{"device": device, **_counters(stats, f"block.{at}.", DISK_COUNTERS, _DISK)}

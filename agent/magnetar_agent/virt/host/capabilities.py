@@ -258,7 +258,7 @@ def _disk_encryption() -> list[str]:
 
 
 def _enum(domains: ET.Element, path: str) -> set[str | None]:
-    """Return the values of the element at *path* in libvirt's domain capabilities."""
+    """Return the texts of the elements ``value`` below *path* in *domains*, libvirt's domain capabilities."""
     return {value_element.text for value_element in domains.iterfind(f"{path}/value")}
 
 

@@ -193,12 +193,13 @@ def restricted_taps(loaded: PortFilter | None, desired: PortFilter) -> frozenset
 
 
 def forbidden_flows(desired: PortFilter, taps: Collection[str], flows: Iterable[Flow]) -> Iterator[Flow]:
-    """Yield the *flows* that must end: one of their ends has ports, among them one with a tap in *taps*, and none of
-    these ports has a rule that permits the flow.
+    """Yield those of *flows* that must end because *desired* does not permit them. A flow is examined if a port at one
+    of its ends has a tap in *taps*; it must end if no port at this end has a rule that permits it.
 
-    The ports of an end are those with its address. If neither end has the address of a port, all ports that may send
-    from a network with one of the two addresses are considered together. Flows of ports with unknown addresses are
-    never found."""
+    The ports at an end are the ports that have its address. If no port has the address of either end, all ports that
+    may send from a network which contains one of the two addresses are examined together. Flows of ports with unknown
+    addresses are never found.
+    """
     groups_by_id, rules = {group.id: group for group in desired.groups}, dict[tuple[str, ...], _Parsed]()
     owners, wide = _owners(desired.ports)
 
@@ -260,8 +261,8 @@ def _parsed(rules: Iterable[GroupRule]) -> _Parsed:
 
 
 def _is_usual(port: Port, flow: Flow, side: FlowEnd, direction: str) -> bool:
-    """Return whether the connection needs no rule, because every port may have it: DHCP, and DNS at the host. *side*:
-    the connection as *port* sees it, in this *direction*."""
+    """Return whether the connection *flow* needs no rule: DHCP, and DNS requests to the host's resolver, are permitted
+    for every port. *side*: the connection as *port* sees it, in this *direction*."""
     ports = {"egress": (67, 547), "ingress": (68, 546)}[direction]
     return flow.protocol == 17 and (side.port in ports or (side.port == 53 and side.there == port.resolver))
 
@@ -269,7 +270,8 @@ def _is_usual(port: Port, flow: Flow, side: FlowEnd, direction: str) -> bool:
 def _fits(rule: GroupRule, prefix: _Network | None, flow: Flow, side: FlowEnd, remote: _Address,
           groups_by_id: Mapping[str, PortGroup]) -> bool:
     """Return whether *rule* permits the connection. *side*: the connection as the port sees it; *remote*: the other
-    end's address; *prefix*: the rule's. The caller has compared direction and IP version."""
+    end's address; *prefix*: the rule's network, parsed. *groups_by_id*: the security groups. The caller has compared
+    direction and IP version."""
     protocol = rule.protocol
     if protocol in ICMP:
         protocol = 1 if rule.version == 4 else 58

@@ -14,7 +14,8 @@ _HEADER, _ATTRIBUTE = struct.Struct("=IHHII"), struct.Struct("=HH")
 
 
 def pack_message(kind: int, flags: int, content: bytes) -> bytes:
-    """Return the bytes of one message to the kernel."""
+    """Return the bytes of one message to the kernel: the header with the message type *kind* and *flags*, then
+    *content*."""
     return _HEADER.pack(_HEADER.size + len(content), kind, flags, 1, 0) + content
 
 

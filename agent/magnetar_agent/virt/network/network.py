@@ -112,10 +112,11 @@ class LibvirtNetworks:
         self.connection.call(f"make the network {spec.name}", make, Lane.HOST)
 
     def _hosts_file(self, spec: NetworkSpec) -> Path | None:
-        """Write the file with the DHCP reservations of the network, and return its path.
+        """Write the file with the DHCP reservations of the network *spec*, and return its path.
 
         Return ``None`` for a network without DHCP, or if the agent may not write the file, because its systemd unit is
-        of an earlier release."""
+        of an earlier release.
+        """
         if not spec.dhcp_start:
             return None
         try:
@@ -143,8 +144,8 @@ class LibvirtNetworks:
         self.connection.call(f"remove the network {name}", remove, Lane.HOST)
 
     def reserve(self, network: str, mac: str, address: str) -> None:
-        """Write the reservation to the file for the network's dnsmasq. For a network without this file, call
-        virNetworkUpdate."""
+        """Write the reservation of *address* for *mac* to the file that the network's dnsmasq reads. For a network
+        without this file, call virNetworkUpdate."""
         def change(hosts: dict[str, str]) -> dict[str, str]:
             return {other: had for other, had in hosts.items() if other != mac and had != address} | {mac: address}
 

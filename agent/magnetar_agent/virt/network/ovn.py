@@ -66,7 +66,8 @@ def _lacking(bridge: str, reason: str) -> IntegrationBridge:
 
 
 def _rows(database: Path, bridge: str) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """Return the rows of the bridge (one or none), and the rows of the table Open_vSwitch."""
+    """Return from Open vSwitch's *database* (its socket) the rows of the table Bridge for *bridge* (one or none), and
+    the rows of the table Open_vSwitch."""
     results = _asked(database, "transact", [
         "Open_vSwitch", {"op": "select", "table": "Bridge", "where": [["name", "==", bridge]],
                          "columns": ["datapath_type"]},

@@ -152,8 +152,8 @@ def _elements(verb: str, prefix: str, elements: Iterable[Element]) -> str:
 
 def replacement_script(desired: PortFilter, leased: Iterable[tuple[str, str]], bridges_follow: bool = True) -> str:
     """Return a script that replaces both tables by *desired*, with addresses from DHCP (*leased*: pairs of tap and
-    address), in one transaction, so each packet meets either the old or the new ones. *bridges_follow*: see
-    ``group_filter.fixed_chains``."""
+    address), in one transaction, so each packet is filtered either by the old tables or by the new ones.
+    *bridges_follow*: see ``group_filter.fixed_chains``."""
     elements_by_set: dict[str, list[str]] = {}
     for set_, element in sorted(port_elements(desired)):
         elements_by_set.setdefault(set_, []).append(element)
@@ -320,7 +320,7 @@ def _gone(message: bytes) -> bool:
 
 
 def _learned(prefix: str) -> list[tuple[str, str]]:
-    """Return pairs of tap and address that the loaded table has learned from answers of DHCP."""
+    """Return pairs of tap and address that the loaded table for *prefix* has learned from DHCP answers."""
     done = _ran("-j", "list", "set", "bridge", table_name(prefix), "learned")
     if done.returncode:
         return []

@@ -90,8 +90,8 @@ def _pieces(process: subprocess.Popen[bytes], program: str, purpose: str, silenc
 
 
 def _code(process: subprocess.Popen[bytes], program: str, purpose: str) -> int:
-    """Return the exit status of a program that has closed its outputs. Raises ``HypervisorError`` if it does not end
-    soon."""
+    """Wait for the end of a *program* that has closed its outputs, and return its exit status. Raises
+    ``HypervisorError`` if it does not end within a few seconds. *purpose*: as in ``run_program``."""
     try:
         return process.wait(5)
     except subprocess.TimeoutExpired:
@@ -100,7 +100,8 @@ def _code(process: subprocess.Popen[bytes], program: str, purpose: str) -> int:
 
 def bound_to_us(user: User, groups: Sequence[int] = ()) -> list[str]:
     """Return a command prefix that kills the program when the thread that started it ends, so that a killed agent
-    leaves no program that writes. As another *user* the program has no capability."""
+    leaves no program that writes. With *user* (ids of user and group) the program runs as this user, in the additional
+    *groups*, without any capability."""
     besides = f"--groups={','.join(map(str, groups))}" if groups else "--clear-groups"
     other = [f"--reuid={user[0]}", f"--regid={user[1]}", besides, "--no-new-privs", "--inh-caps=-all",
              "--bounding-set=-all"] if user else []
