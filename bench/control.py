@@ -84,7 +84,8 @@ def main() -> int:
 
 
 def _of_subject(engine: str, name: str, given: argparse.Namespace) -> list[Figure]:
-    """Start the cloud of the subject *name* on the database *engine*, and return the figures of the subject."""
+    """Start the cloud of the subject *name* on the database *engine*, and return the figures of the subject. *given*:
+    the options of the command line."""
     with contextlib.ExitStack() as stack:
         cloud = stack.enter_context(
             guests.cloud(engine, stack) if name == "guests" else ovn.OvnCloud(engine) if name == "ovn"

@@ -21,7 +21,8 @@ PIECE = 1 << 18
 
 
 def request(method: str, path: str, token: str = "", body: Any = None, version: str = "2.96") -> str:
-    """Return the text of an HTTP request."""
+    """Return the text of an HTTP request to the Compute API: *path* with the *token*, the JSON *body* if it is not
+    ``None``, and the microversion *version*."""
     content = "" if body is None else json.dumps(body)
     lines = [f"{method} {path} HTTP/1.1", "Host: bench", f"OpenStack-API-Version: compute {version}"]
     lines += [f"X-Auth-Token: {token}"] if token else []
@@ -73,7 +74,8 @@ class Wire:
         return json.loads(content) if content else None
 
     def ask(self, *words: Any, **more: Any) -> Wire:
-        """Send a request, wait for its answer, and return this connection."""
+        """Send the request that ``request`` makes from the arguments, wait for its answer, and return this connection.
+        """
         self.send(request(*words, **more).encode())
         while not self.read():
             pass
@@ -81,9 +83,9 @@ class Wire:
 
 
 def load(port: int, requests: list[str], clients: int, count: int) -> dict[str, Any]:
-    """Send *count* requests, taken in turn from *requests*, with *clients* connections that each wait for an answer
-    before the next request; return the measurements. ``began``: the time of the first request (``time.perf_counter``).
-    """
+    """Send *count* requests to the local *port*, taken in turn from *requests*, with *clients* connections that each
+    wait for an answer before the next request; return the measurements. ``began``: the time of the first request
+    (``time.perf_counter``)."""
     texts = [text.encode() for text in requests]
     statuses: Counter[int] = Counter()
     taken: list[float] = []

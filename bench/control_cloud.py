@@ -76,7 +76,7 @@ class Cloud:
         self._stack.close()
 
     def _agents(self, stack: contextlib.ExitStack) -> dict[str, Path]:
-        """Start the agents of the hosts; return their sockets by host name."""
+        """Start the agents of the hosts, which *stack* ends; return their sockets by host name."""
         agents = {f"kvm{at + 1}": self.folder / f"kvm{at + 1}" / "agent.sock" for at in range(self.count)}
         for name, path in agents.items():
             stack.enter_context(self._process(name, [sys.executable, "-c", AGENT, name, "agent", "--fake",
@@ -223,7 +223,8 @@ class Cloud:
             return any(True for _image in client.list("image"))
 
     def host_with_image(self) -> Path:
-        """Return the socket of an agent whose host has the image and everything else that a server needs."""
+        """Return the socket of an agent whose host has the image already, and so everything else that a server needs.
+        """
         return next(path for path in self.agents.values() if self.has_image(path))
 
     def _cell_id(self, server: str) -> str:
@@ -247,8 +248,8 @@ class Cloud:
         return sum(int(re.findall(r"VmRSS:\s+(\d+) kB", text)[0]) for text in texts) / 1024
 
     def load(self, requests: Sequence[str], clients: int, count: int) -> dict[str, Any]:
-        """Return the measurements of ``control_client.load``, and as ``cpu`` the server's CPU milliseconds for each
-        request."""
+        """Call ``control_client.load`` with these arguments, and return its measurements. Add ``cpu``, the server's CPU
+        milliseconds for each request."""
         given = json.dumps({"port": self.port, "requests": list(requests), "clients": clients, "count": count})
         before = self.cpu()
         found: dict[str, Any] = json.loads(subprocess.run([sys.executable, "-S", CLIENT], input=given, check=True,

@@ -40,7 +40,8 @@ def plain(database: Database, question: Any, rounds: int) -> float:
 
 
 def alone(cloud: Cloud, name: str, text: str, count: int, floor: float, limit: float) -> Figure:
-    """Measure the time of a request when no other runs."""
+    """Measure the time of the request *text* when no other request runs: the median of *count*. *floor*: milliseconds
+    without Magnetar; *limit*: the target in milliseconds."""
     cloud.load([text], 1, max(5, count // 10))
     found = cloud.load([text], 1, count)
     return Figure(name, statistics.median(found["taken"]), floor=floor, floor_name=FETCHED, limit=limit,
@@ -49,7 +50,8 @@ def alone(cloud: Cloud, name: str, text: str, count: int, floor: float, limit: f
 
 def together(cloud: Cloud, name: str, path: str, tokens: Sequence[str], count: int, floor: float,
              least: float | None = None) -> Figure:
-    """Measure the answers per second when eight clients send the request at once, with these *tokens* in turn."""
+    """Measure the answers per second when eight clients send GET *path* at once, with these *tokens* in turn. *floor*:
+    the milliseconds of one answer without Magnetar; *least*: the target in answers per second."""
     texts = [request("GET", path, token) for token in tokens]
     cloud.load(texts, 8, max(16, count // 10))
     found = cloud.load(texts, 8, count)
@@ -58,8 +60,8 @@ def together(cloud: Cloud, name: str, path: str, tokens: Sequence[str], count: i
 
 
 def clients(cloud: Cloud, name: str, path: str, token: str, count: int, floor: float, least: float) -> list[Figure]:
-    """Measure eight clients that share a token, so that one answer may serve several waiting requests, and eight
-    clients with a token each."""
+    """Measure eight clients that share the *token*, so that one answer may serve several waiting requests, and eight
+    clients with a token each. The other parameters are those of ``together``."""
     each = [cloud.login(cloud.named[token]) for _client in range(8)]
     return [together(cloud, f"{name} of 8 clients", path, [token], count, floor, least),
             together(cloud, f"{name} of 8 clients, a token each", path, each, count, floor)]

@@ -90,7 +90,7 @@ def measured(name: str, subject: Callable[[], list[Figure]], failures: list[str]
 
 
 def failed(failures: list[str]) -> str:
-    """Return the text about the subjects that failed; empty when there are none."""
+    """Return a text with *failures*, the reasons why subjects failed; empty when there are none."""
     return "".join(f"\nNot measured: {one}" for one in failures)
 
 

@@ -30,7 +30,7 @@ COUNT, PIECE = 256, 32 * 1024
 
 
 def sink(sock: socket.socket, *_peer: object) -> None:
-    """Receive all bytes of a measurement, then send an acknowledgement."""
+    """Receive all bytes of a measurement from *sock*, then send an acknowledgement."""
     space, left = bytearray(MIB), COUNT * MIB
     while left:
         got = sock.recv_into(space)

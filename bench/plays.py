@@ -37,7 +37,8 @@ class Plays:
         }  # fmt: skip
 
     def run(self, name: str, tasks: list[dict[str, Any]], direct: str = "always") -> float:
-        """Return the milliseconds of a run of a playbook with *tasks*, none of which may change anything but facts."""
+        """Run a playbook with *tasks*, and return the milliseconds that it takes. *direct*: the variable
+        ``magnetar_direct``. End the program if the playbook fails or a task reports a change."""
         play = {"hosts": "localhost", "connection": "local", "gather_facts": False, "tasks": tasks,
                 "vars": {"magnetar_direct": direct}}  # fmt: skip
         path = FOLDER / "plays" / f"{name}.yml"

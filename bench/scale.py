@@ -73,7 +73,7 @@ def filled_store(engine: str, live: int, deleted: int, projects: int) -> Iterato
 
 
 def _list_of_case(store: Store, case: Mapping[str, Any]) -> List:
-    """Return a function that fetches the page of servers that *case* describes."""
+    """Return a function that fetches from *store* the page of servers that *case* describes."""
     fields = dict(case.get("request", {}))
     sort = fields["sort"] = [tuple(pair) for pair in fields.get("sort", NEWEST_FIRST)]
     fields["project"] = None if fields.get("all_projects") else PROJECT

@@ -147,7 +147,8 @@ def _measure_page(cloud: Cloud, name: str, path: str, token: str, rounds: int, f
 
 
 def _fastest(taken: Sequence[float]) -> str:
-    """Return a text with the limit of the fastest tenth, which depends least on other load of the machine."""
+    """Return a text with the time in which the fastest tenth of the requests is done. This time depends least on other
+    load of the machine. *taken*: the milliseconds of each request."""
     return f"{statistics.quantiles(taken, n=10)[0]:.3g} ms for the fastest tenth"
 
 

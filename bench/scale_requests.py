@@ -67,7 +67,7 @@ def measure_requests(store: Store, rounds: int) -> list[Figure]:
 
 
 def _requests(store: Store) -> Mapping[str, tuple[str, str]]:
-    """Return the token and the path of each request, by the request's name."""
+    """Return the token and the path of each request to measure, by the request's name. *store*: the data to request."""
     with store.api.read() as connection:
         port = connection.execute(select(ports, addresses.c.ip_address).join(
             addresses, addresses.c.port_id == ports.c.id).where(ports.c.project_id == PROJECT).order_by(
@@ -115,7 +115,8 @@ def _measure_request(store: Store, applications: Mapping[str, Application], name
 
 
 def _timed(ask: Callable[[], Any], rounds: int) -> tuple[list[float], list[float]]:
-    """Return the milliseconds of each request, and the CPU milliseconds of this process for each."""
+    """Call *ask*, which makes a request, *rounds* times. Return the milliseconds of each call, and the CPU milliseconds
+    of this process for each."""
     taken, cpu = [], []
     for _round in range(rounds):
         began, began_cpu = time.perf_counter(), time.process_time()

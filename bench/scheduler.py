@@ -78,9 +78,8 @@ TRAITS = [*TRAITS[:59], "HW_CPU_X86_AVX512F"]
 
 
 def fleet(chance: Random, size: int, used: float) -> list[Row]:
-    """Return rows of *size* hosts of four models in two cells, each with about the share *used* in use; 2 in 100 are
-    disabled.
-    """
+    """Return database rows of *size* hosts, with values drawn by *chance*: four models in two cells, each with about
+    the share *used* in use; 2 in 100 are disabled."""
     rows = []
     for number in range(size):
         vcpus, memory, disk, model = ((32, 131072, 2000, "a"), (64, 262144, 4000, "a"), (64, 524288, 4000, "b"),
@@ -129,7 +128,7 @@ def give_cells(chance: Random, rows: list[Row]) -> list[Row]:
 
 
 def mixed(chance: Random) -> Iterator[RequestSpec]:
-    """Yield requests for servers of mixed flavors, without end."""
+    """Yield requests for servers of mixed flavors, drawn by *chance*, without end."""
     for number in count():
         vcpus, ram = chance.choice(MIXED)
         specs = chance.choice(SPECS) | (GPU if chance.random() < 0.1 else {})
@@ -150,7 +149,8 @@ def states_of(rows: list[Row]) -> HostStates:
 
 
 def requests(chance: Random, **more: Any) -> Iterator[RequestSpec]:
-    """Yield requests for servers, without end; *more*: further fields of each."""
+    """Yield requests for servers with flavors drawn by *chance*, without end. *more*: further fields of each request.
+    """
     for number in count():
         yield RequestSpec(f"{chance.getrandbits(64):x}-{number}", "project", chance.choice(FLAVORS), **more)
 
@@ -209,9 +209,9 @@ def cpu_of_servers(folder: Path) -> float:
 
 
 def conductor(url: str, seed: int, rows: list[Row], ready: Any, answers: Any) -> None:
-    """Choose hosts and claim resources in a process until the time is over. Its host states do not include the claims
-    of other processes.
-    """
+    """Choose hosts and claim resources in a separate process, from when *ready* (a barrier) lets it begin until the
+    time is over; put a ``Told`` into the queue *answers*. *rows*: the hosts; *seed*: of the random choices. Its host
+    states do not include the claims of other processes."""
     with_cells = "numa_cells" in orjson.loads(rows[0]["info"])
     database, states, chance = Database(url, pool=1), states_of(rows), Random(seed)  # noqa: S311 - a simulation
     wishes, placed, waits, misses = (mixed if with_cells else requests)(chance), [], [], 0

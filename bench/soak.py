@@ -96,7 +96,8 @@ def size(database: Database) -> float:
 
 
 def look(cloud: Cloud, clients: list[Client], began: float) -> dict[str, float]:
-    """Return the figures of one line, by column."""
+    """Measure the cloud, and return the figures of one line of the table, by column. *began*: the time when the load
+    began."""
     serve, agent = taken(cloud.process.pid), taken(cloud.processes["kvm1"].pid)
     databases = (cloud.api, cloud.cell0, cloud.cell)
     with cloud.cell.read() as connection:
@@ -107,8 +108,8 @@ def look(cloud: Cloud, clients: list[Client], began: float) -> dict[str, float]:
 
 
 def soak(cloud: Cloud, minutes: float, every: float, count: int, kept: float) -> list[dict[str, float]]:
-    """Load the cloud for *minutes*, and print a line of figures every *every* seconds. Return the figures of all lines.
-    """
+    """Load the cloud with *count* clients for *minutes*, and print a line of figures every *every* seconds. *kept*: the
+    seconds after which deleted servers are purged (0: never). Return the figures of all lines."""
     over, found = threading.Event(), []
     clients = [Client(cloud, over) for _at in range(count)]
     began, store = time.monotonic(), Store(cloud.api)

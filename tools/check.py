@@ -58,8 +58,7 @@ def run_command(*arguments: object, folder: Path = ROOT, **more: str) -> bool:
 
 def run_tests(stage: str, at_once: int, marks: str, *words: str) -> bool:
     """Run the tests with these *marks*, *at_once* at a time, and return whether they pass. A file named after the stage
-    stores their durations. Tests that fail beside others are run once more, alone.
-    """
+    stores their durations. Tests that fail while others run are run once more, alone."""
     file, cache = DURATIONS / f"{stage}.txt", machine.CACHE / f"pytest-{stage}"
     folders = WITH_GUESTS if stage == "lab" else ("tests",)
     shutil.rmtree(cache, ignore_errors=True)
@@ -70,9 +69,10 @@ def run_tests(stage: str, at_once: int, marks: str, *words: str) -> bool:
 
 
 def run_failed_alone(cache: Path, *first: str, **more: str) -> bool:
-    """Run the tests that failed once more, one at a time, and return whether they pass now. Name them: such a test
-    depends on how fast its machine is. Return False at once where many have failed, or pytest itself.
-    """
+    """Run the tests that failed once more, one at a time, print their names, and return whether they pass now. Such
+    tests depend on the speed of their machine. *cache*: pytest's cache folder, which has their names. *first*: words
+    before the command; *more*: environment variables. Return False immediately if many tests failed, or if pytest
+    itself failed."""
     try:
         failed = sorted(json.loads((cache / "v/cache/lastfailed").read_text(encoding="utf-8")))
     except FileNotFoundError:
@@ -88,10 +88,9 @@ def run_failed_alone(cache: Path, *first: str, **more: str) -> bool:
 
 @contextlib.contextmanager
 def temporary_files() -> Iterator[tuple[tuple[str, ...], dict[str, str]]]:
-    """Yield the words to put before a command, and the environment variables, so that its temporary files are in
-    memory; both empty where memory does not suffice. Agents wait for the disk at each document that they write, which
-    takes more than half of the time of tests, and a third of the CPU.
-    """
+    """Yield words to put before a command, and environment variables, that put its temporary files into memory; both
+    are empty if the machine has too little memory. Agents wait for the disk whenever they write a document, which takes
+    more than half of the time of tests, and a third of their CPU time."""
     with tempfile.TemporaryDirectory(prefix="m") as folder:
         more = {"TMPDIR": folder}
         possible = has_memory() and not subprocess.run(
@@ -157,7 +156,8 @@ def build_docs() -> bool:
 
 
 def _documented(plugins: Path, folder: str, kind: str, **more: str) -> bool:
-    """Return whether ansible-doc shows every plugin of a kind."""
+    """Return whether ansible-doc shows every plugin of this *kind*, such as module or lookup, in *folder* of *plugins*.
+    *more*: environment variables."""
     names = [f"magnetar.compute.{path.stem}" for path in sorted((plugins / folder).glob("[a-z]*.py"))]
     return subprocess.run([BIN / "ansible-doc", "--json", "-t", kind, *names], check=False, stdout=subprocess.DEVNULL,
                           env={**os.environ, **more}).returncode == 0

@@ -75,7 +75,7 @@ def _subcommands(parser: argparse.ArgumentParser) -> Iterator[tuple[str, argpars
 
 
 def _section(name: str, parser: argparse.ArgumentParser) -> str:
-    """Return the section of a subcommand, with its own subcommands."""
+    """Return the section about the subcommand *name*, with its own subcommands. *parser*: of this subcommand."""
     actions = list(_subcommands(parser))
     described = [(f"`{name} {action}`", *(of_action.description or "").partition(". "))
                  for action, of_action in actions]

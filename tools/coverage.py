@@ -81,7 +81,8 @@ def removed_table() -> str:
 
 
 def missing_table(table: Iterable[dict[str, Any]], operations: Sequence[ApiOperation] = OPERATIONS) -> str:
-    """Return Nova's operations that are not served, by area."""
+    """Return a Markdown table of the operations of Nova's API that are not served, by area. *table*: all operations of
+    Nova; *operations*: the served ones."""
     have = {operation.name for operation in operations}
     unserved_operations = [unserved for unserved in table if unserved["id"] not in have
                            and not unserved["class"].startswith("removed")
@@ -107,9 +108,8 @@ def coverage_page(table: Path) -> str:
 
 
 def with_newest(text: str) -> str:
-    """Return the *text* of a page with the newest microversion in place of an older one, where it names the served
-    range.
-    """
+    """Return the *text* of a page with the newest microversion as the end of each range of served microversions that
+    the page names."""
     return RANGE.sub(rf"\g<1>{NEWEST}", text)
 
 

@@ -88,8 +88,8 @@ def _rectangle(place: Place, kind: str, radius: int = 8) -> str:
 
 def _lines(text: str, x: float, y: float, *, kind: str = "text", size: int = SIZE, bold: bool = False,
            anchor: str = "middle") -> Iterator[str]:
-    """Yield an SVG element for each line of *text*, centred vertically at *y*. *bold*: whether the first line is bold.
-    """
+    """Yield an SVG element for each line of *text*, centred vertically at *y*. *kind*: of the text, for its colours.
+    *bold*: whether the first line is bold. *anchor*: SVG's ``text-anchor``, which says where *x* is on the line."""
     lines = text.splitlines()
     top = y - (len(lines) - 1) * LINE / 2 + size * 0.35
     for number, line in enumerate(lines):
@@ -100,7 +100,8 @@ def _lines(text: str, x: float, y: float, *, kind: str = "text", size: int = SIZ
 
 
 def _path(points: Sequence[tuple[float, float]], *, dashed: bool = False, both: bool = False) -> Iterator[str]:
-    """Return SVG for an arrow along *points*. *both*: with heads at both ends."""
+    """Yield SVG elements for an arrow along *points*: its line, *dashed* or not, and its head; with *both* a head at
+    each end."""
     line = " ".join(f"{'M' if number == 0 else 'L'}{x:g} {y:g}" for number, (x, y) in enumerate(points))
     dashes = ' stroke-dasharray="6 4"' if dashed else ""
     yield f'<path d="{line}" stroke-width="1.5" {_colours("line")}{dashes}/>'
@@ -134,9 +135,8 @@ def _box(box: Fields) -> Iterator[str]:
 
 
 def _way(start: Place, end: Place) -> list[tuple[float, float]]:
-    """Return the points of an arrow between two boxes: straight if their ranges of rows or columns overlap, otherwise
-    with one corner.
-    """
+    """Return the points of an arrow from the box *start* to the box *end*: straight if their ranges of rows or columns
+    overlap, otherwise with one corner."""
     left, right = max(start.left, end.left), min(start.right, end.right)
     top, bottom = max(start.top, end.top), min(start.bottom, end.bottom)
     if left < right:
@@ -241,7 +241,7 @@ def _style() -> str:
 
 
 def draw(drawing: Fields) -> str:
-    """Return the SVG of a description."""
+    """Return the SVG of *drawing*, the content of a description file."""
     if "box" in drawing:
         page, shapes = _draw_boxes(drawing)
     else:

@@ -54,7 +54,8 @@ def insert_rows(database: Database, table: Table, rows: Iterable[Mapping[str, An
 
 
 def _insert_chunk(kind: str, cursor: Any, table: str, names: Sequence[str], rows: Sequence[tuple[Any, ...]]) -> None:
-    """Insert *rows* with the columns *names* into *table*; on PostgreSQL with COPY."""
+    """Insert *rows*, which have values for the columns *names*, into *table*, with a *cursor* of the database driver.
+    *kind*: postgresql (uses COPY) or sqlite."""
     columns = ", ".join(f'"{name}"' for name in names)
     if kind == "postgresql":
         with cursor.copy(f'COPY "{table}" ({columns}) FROM STDIN') as copy:
@@ -111,8 +112,8 @@ def _server_row(at: int, project: str, vm_state: str, task_state: str | None, cr
 
 def fill_servers(database: Database, live: int, deleted: int, projects: int | Sequence[str] = 20,
                  first: int = 0) -> int:
-    """Insert the servers of ``server_rows`` into a cell's database, with their tags and addresses; return their
-    number."""
+    """Insert the servers that ``server_rows`` yields for these arguments into a cell's *database*, with their tags and
+    addresses; return the number of servers."""
     tags: list[dict[str, str]] = []
     addresses: list[dict[str, Any]] = []
 
@@ -130,8 +131,8 @@ def fill_servers(database: Database, live: int, deleted: int, projects: int | Se
 
 
 def fill_mappings(database: Database, cell_id: str, rows: Iterable[Mapping[str, Any]]) -> int:
-    """Insert the mappings of servers to their cell into the API database; return their number. *rows* have the servers'
-    ``id``, ``project_id`` and ``created_at``."""
+    """Insert the mappings of servers to the cell *cell_id* into the API *database*; return their number. *rows* have
+    the servers' ``id``, ``project_id`` and ``created_at``."""
     return insert_rows(database, server_mappings, (
         {"server_id": row["id"], "cell_id": cell_id, "project_id": row["project_id"], "created_at": row["created_at"]}
         for row in rows))

@@ -35,9 +35,8 @@ REPORT = {
 
 
 def fill_cloud(database: Database, cell_id: str, host_count: int) -> None:
-    """Add mappings and ports for the servers in *database*, and hosts with claims of them. The database is that of the
-    API and of a cell at once.
-    """
+    """Add cell mappings and ports for the servers in *database*, and *host_count* hosts with claims for these servers.
+    *database* has the tables of the API and of the cell *cell_id*."""
     with database.read() as connection:
         rows = connection.execute(select(*servers.c["id", "project_id", "host", "created_at"]).where(
             servers.c.deleted_at.is_(None)).order_by(servers.c.created_at)).mappings().all()

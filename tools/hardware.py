@@ -117,7 +117,8 @@ def _acts(row: Row) -> str:
 
 
 def _values(row: Row) -> str:
-    """Return the values of the field for the table, each with Nova's word where that differs."""
+    """Return the table cell with the values that the field of *row* may have, the default in bold, each with Nova's
+    name if it differs."""
     usual = str(row.usual).lower() if isinstance(row.usual, bool) else str(row.usual)
     words = []
     if isinstance(row.value, Boolean):

@@ -70,7 +70,8 @@ def all_command_texts() -> dict[str, list[str]]:
 
 
 def _plugin_texts(source: str) -> Iterator[str]:
-    """Yield the texts of a plugin's literals, at module level or in a class."""
+    """Yield the documentation texts in the source code of a plugin: those of its constants, such as ``DOCUMENTATION``,
+    and the comments in ``EXAMPLES``."""
     for node in ast.walk(ast.parse(source)):
         if not isinstance(node, ast.Assign | ast.AnnAssign) or node.value is None:
             continue

@@ -72,7 +72,8 @@ def run_concurrently(*steps: Callable[[], Any]) -> list[Any]:
 
 
 def run_checked(*words: object, **more: object) -> str:
-    """Return the output of the command. Raises `Failed` with its last lines."""
+    """Run the command *words* and return its output. *more*: arguments of ``subprocess.run``. Raises `Failed` with its
+    last lines if it fails."""
     arguments = [str(part) for part in words]
     done = subprocess.run(arguments, check=False, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, **more)  # type: ignore[call-overload]
     if done.returncode:
@@ -120,7 +121,8 @@ def _hash(files: Iterable[Path]) -> str:
 
 
 def _venv(folder: Path, stamp: str, install: Callable[[Path], None]) -> None:
-    """Create the virtual environment *folder* and call *install*, unless the *stamp* of the existing one is equal."""
+    """Create the virtual environment *folder* if it is missing, and call *install* with it. Do nothing if the
+    environment exists and was made with the same *stamp*, a text about everything that is installed."""
     mark = folder / "magnetar.stamp"
     if mark.exists() and mark.read_text(encoding="utf-8") == stamp:
         return
@@ -277,7 +279,8 @@ def _runs(name: str) -> bool:
 
 
 def _ended(pid: int) -> bool:
-    """Return whether the process is a zombie: it has ended, and its parent has not fetched its exit status yet."""
+    """Return whether the process *pid* is a zombie: it has ended, and its parent has not fetched its exit status yet.
+    """
     return Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()[0] == "Z"
 
 

@@ -44,9 +44,8 @@ MICROVERSION = {
 
 
 def version_ranges(since: int, until: int, value_at: Callable[[int], T]) -> Iterator[tuple[int, int, T]]:
-    """Yield the longest ranges of microversions in which *value_at* gives the same value, as (first version, last
-    version, value).
-    """
+    """Divide the microversions from *since* to *until* into ranges in which *value_at* returns the same value; yield
+    each range as (first version, last version, value)."""
     first, value = since, value_at(since)
     for version in range(since + 1, until + 1):
         following = value_at(version)
@@ -57,7 +56,7 @@ def version_ranges(since: int, until: int, value_at: Callable[[int], T]) -> Iter
 
 
 def range_text(since: int, until: int) -> str:
-    """Return a range of microversions in words."""
+    """Return the range of microversions from *since* to *until* in words, such as "2.10 to 2.36"."""
     if since == until:
         return f"2.{since} only"
     return f"2.{since} to 2.{until}" if until < NEWEST else f"2.{since} and later"

@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Sets up this machine as a host, with a control plane next to the agent, and boots real servers with a playbook and
-with OpenStack's client. With `--site` it also makes a host next to it with a cloud on OVN, and servers of two projects
-there that cannot reach each other, one with a floating IP; with `--hosts 2` also two hosts, and moves a running server
-from the first to the second. `--down` removes everything it made.
-"""
+with OpenStack's client. With `--site` it also starts a second host with a whole cloud on OVN, and creates servers of
+two projects there, which cannot reach each other; one has a floating IP. With `--hosts 2` it also starts two more
+hosts, and migrates a running server from the first to the second. `--down` removes everything that it made."""
 
 from __future__ import annotations
 

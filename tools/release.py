@@ -71,8 +71,8 @@ def release_problems(version: str, rehearse: bool) -> Iterator[str]:
 
 def build_release(folder: Path, rehearse: bool = False) -> dict[str, Any]:
     """Build all files of the release in *folder*, which must not exist or be empty. Return the content of release.yml.
-    Raises ``NotReady``, or ``CalledProcessError`` after the message of the program that failed.
-    """
+    *rehearse*: accept uncommitted files. Raises ``NotReady``, or ``CalledProcessError`` after the message of the
+    program that failed."""
     version = release_version()
     problems = list(release_problems(version, rehearse))
     if folder.is_dir() and any(folder.iterdir()):

@@ -88,7 +88,8 @@ def label(noun: str) -> str:
 
 
 def _sample_changes(module: Any) -> dict[str, Any]:
-    """Return the kind's sample for ``changes``; by default one in which the first field with a sample was set."""
+    """Return the sample for ``changes`` in the documentation of *module*: the sample that its kind declares, otherwise
+    the change of the first field that has a sample."""
     changes = module.kind.sample_changes
     if not changes:
         field = next(field for field in module.kind.own if field in module.fields and field.sample is not None
@@ -120,7 +121,8 @@ def _kinds() -> Any:
 
 
 def entry_text(name: str, entry: dict[str, Any]) -> str:
-    """Return an entry as YAML, on as few lines as fit; of one with ``contains`` each key and each field on its own."""
+    """Return the entry *name* as YAML, on as few lines as fit. In an entry with ``contains``, each key and each field
+    of ``contains`` begins a new line."""
     if "contains" not in entry:
         return _flow(name, entry)
     lines = [_flow(key, value, "  ") for key, value in entry.items() if key != "contains"]
@@ -129,9 +131,9 @@ def entry_text(name: str, entry: dict[str, Any]) -> str:
 
 
 def _flow(key: str, value: Any, indent: str = "") -> str:
-    """Return a key with its value in YAML's flow style, in block style if a word is too long for that. PyYAML may
-    exceed its width by a word, so the width is reduced until all lines have at most *WIDTH* characters.
-    """
+    """Return a key with its value in YAML's flow style; in block style if a word is too long for flow style. Each line
+    begins with *indent*. PyYAML may exceed its width by a word, so the width is reduced until all lines have at most
+    *WIDTH* characters."""
     for width in range(WIDTH - len(indent), WIDTH // 2, -5):
         lines = _yaml({key: value}, width, flow=True)[1:-1].split("\n")
         if all(len(indent + line) <= WIDTH for line in lines):

@@ -49,7 +49,7 @@ def declared_licences(name: str, version: str) -> list[License]:
 
 
 def sbom_component(pin: lock.Pin) -> Component:
-    """Return the CycloneDX component of a package of the locks."""
+    """Return the CycloneDX component for *pin*, a package of the locks."""
     return Component(
         type=ComponentType.LIBRARY, name=pin.name, version=pin.version, bom_ref=pin.name,
         purl=PackageURL("pypi", name=pin.name, version=pin.version), licenses=declared_licences(pin.name, pin.version),

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Writes what the databases of a release are like, for the test that upgrades them: the statements that make the tables
-on both engines, and rows of every table. A release writes it once.
+"""Writes a snapshot of a release's databases, for the test that upgrades them: the statements that create the
+tables on SQLite and PostgreSQL, and a row of every table. A release writes it once.
 
     python -m tools.schema_snapshot
 """
@@ -36,7 +36,8 @@ VALUES: dict[tuple[str, str], Any] = {
 
 
 def recorded_statements(url: str, metadata: MetaData) -> list[str]:
-    """Create the tables of *metadata* in the empty database at *url*, and return the statements that did."""
+    """Create the tables of *metadata* in the empty database at *url*, and return the SQL statements that created them.
+    """
     statements: list[str] = []
     with closing(Database(url)) as database:
         @event.listens_for(database.engine, "before_cursor_execute")
@@ -64,7 +65,8 @@ def sample_rows(metadata: MetaData) -> dict[str, dict[str, Any]]:
 
 
 def _sample_value(table: Table, column: Column[Any], rows: dict[str, dict[str, Any]]) -> Any:
-    """Return a value of a column: of the row that it refers to, or one that its type allows."""
+    """Return a value for *column* of *table*. A foreign key gets the value from the row of the other table in *rows*
+    (by table), any other column a value that its type allows."""
     if (table.name, column.name) in VALUES:
         return VALUES[table.name, column.name]
     for key in column.foreign_keys:

@@ -41,8 +41,8 @@ def without_markers(text: str) -> str:
 
 
 def fetch_wheels(folder: Path, pythons: list[str], machines: list[str]) -> None:
-    """Download the wheels of all locks to *folder*. Raises CalledProcessError when pip fails, after pip's own message.
-    """
+    """Download the wheels of all locks to *folder*, for each Python version in *pythons* and each processor type in
+    *machines*. Raises CalledProcessError when pip fails, after pip's own message."""
     with tempfile.TemporaryDirectory() as name:
         requirements: list[str | Path] = []
         for lock in NAMES:

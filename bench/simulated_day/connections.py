@@ -42,7 +42,7 @@ class Connections:
         self._idle: list[tuple[float, asyncio.StreamReader, asyncio.StreamWriter]] = []
 
     async def ask(self, method: str, path: str, token: str, body: Any = None) -> Reply:
-        """Send a request, and return its answer. Raises ``NoReply``."""
+        """Send a request with this *token* and JSON *body*, and return its answer. Raises ``NoReply``."""
         try:
             async with asyncio.timeout(LONGEST):
                 return await self._exchange(request(method, path, token, body).encode())

@@ -25,7 +25,8 @@ class FaultPlan:
 
 async def cause_faults(cloud: DayCloud, record: DayRecord, plan: FaultPlan, seconds: float,
                        tell: Callable[[str], None]) -> None:
-    """Cause the faults of a day that lasts *seconds*, spread evenly over it. All hosts are up at the end."""
+    """Cause the faults of *plan* during a day that lasts *seconds*; the deaths are spread evenly over the day. *tell*
+    prints a text about each fault. All hosts are up at the end."""
     moments = [(seconds * (at + 0.5) / (plan.deaths + 1), False) for at in range(plan.deaths)]
     if plan.upgrade:
         moments.append((seconds * plan.upgrade, True))

@@ -51,8 +51,8 @@ class DayRecord:
         self.seconds[kind].append(seconds)
 
     def note_error(self, kind: str, message: str, *, problem: bool = False) -> None:
-        """Record that an operation has failed. *problem*: whether this failure is an error of the control plane, unless
-        it is being replaced."""
+        """Record that an operation has failed with this *message*. *problem*: whether this failure is an error of the
+        control plane, unless it is being replaced."""
         text = VARIABLE.sub("…", message)[:160]
         if self.upgrading:
             text = f"{text} (during the upgrade)"
@@ -61,7 +61,8 @@ class DayRecord:
         self.errors[kind, text] += 1
 
     def end_minute(self, minute: float, state: dict[str, Any]) -> list[str]:
-        """Return the table's lines about the time since the last call. *state*: values of further columns."""
+        """Record the operations since the last call as a row of the table, and return its lines. *minute*: minutes
+        since the begin of the day. *state*: values of further columns, by name."""
         row: dict[str, Any] = {"minute": round(minute, 2)}
         for kind in KINDS:
             values = self.seconds[kind][self._shown[kind]:]

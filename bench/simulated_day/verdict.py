@@ -68,8 +68,8 @@ def count_states(cloud: DayCloud) -> dict[str, int]:
 
 def judge_day(cloud: DayCloud, record: DayRecord, bound: float, patience: float,
               tell: Callable[[str], None]) -> list[str]:
-    """Return all problems after the end of the load. The cloud gets *patience* seconds to finish its work, and as many
-    for repairs by its own audit."""
+    """Return all problems after the end of the load; *tell* prints the progress. *bound*: as for ``find_stuck``. The
+    cloud gets *patience* seconds to finish its work, and as many for repairs by its own audit."""
     problems = [f"{missing} hosts are not up"] if (missing := cloud.wait_for_hosts(patience)) else []
     began = time.monotonic()
     while cloud.busy() and time.monotonic() - began < patience:

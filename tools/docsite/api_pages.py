@@ -105,9 +105,8 @@ def query_rows(operation: ApiOperation) -> Iterator[tuple[str, str, str]]:
 
 
 def body_rows(bodies: Iterable[tuple[int, int, openapi.Schema]]) -> Iterator[tuple[str, str, str, str]]:
-    """Yield the rows of the table of a body's fields. A field has a row for each range of microversions in which it
-    differs.
-    """
+    """Yield the rows of the table of a body's fields. *bodies*: (first microversion, last microversion, schema). A
+    field has a row for each range of microversions in which it differs."""
     ranges: dict[tuple[str, str, bool], Ranges] = {}
     for since, until, schema in bodies:
         for field in dict.fromkeys(schema_fields(schema)):
@@ -124,7 +123,8 @@ def body_rows(bodies: Iterable[tuple[int, int, openapi.Schema]]) -> Iterator[tup
 
 def schema_fields(schema: Mapping[str, Any], prefix: str = "",
                   required: bool = True) -> Iterator[tuple[str, str, bool]]:
-    """Yield all fields of a schema, also nested ones, as (path, text of the value, whether it is required)."""
+    """Yield all fields of a schema, also nested ones, as (path, text about its values, whether it is required).
+    *prefix*: the path of the schema itself, for nested ones."""
     if prefix:
         yield prefix, value_text(schema), required
     for choice in (schema, *schema.get("anyOf", ())):
@@ -154,7 +154,7 @@ def value_text(schema: Mapping[str, Any]) -> str:
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """Return a table in Markdown, without repeated rows."""
+    """Return a table in Markdown with the header cells *head*; of equal rows in sequence, only the first is kept."""
     lines = [f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in row)} |" for row in rows]
     return "\n".join([f"| {' | '.join(head)} |", "|---" * len(head) + "|", *(line for line, _same in groupby(lines)),
                       ""])

@@ -62,7 +62,8 @@ def targets_above(builder: StandaloneHTMLBuilder, page: str) -> frozenset[str]:
 
 
 def setup(app: Sphinx) -> dict[str, Any]:
-    """Connect the menu to the build, around Furo, whose handler has the priority 500."""
+    """Connect the menu to the events of the Sphinx build: one handler runs before Furo's handler, which has the
+    priority 500, and one after it."""
     menus: list[str] = []
 
     def create(_app: Sphinx, builder: StandaloneHTMLBuilder) -> None:

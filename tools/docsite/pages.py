@@ -61,9 +61,8 @@ def shorten_menu(index: str) -> str:
 
 
 def section_page(folder: Path, title: str, about: str, first: Iterable[str] = ()) -> str:
-    """Return the page of a section: a list of its pages by title, of decisions by number. The pages *first* come before
-    all others.
-    """
+    """Return the page of a section: *title*, the text *about* it, and a list of the pages in *folder* by title. The
+    pages *first* come before all others."""
     pages = {str(path.relative_to(folder).with_suffix("")): page_title(path).replace("`", "")
              for path in folder.rglob("*.md")}
     return f"# {title}\n\n{about}\n\n{contents([*first, *sorted(pages, key=lambda name: pages[name].casefold())])}"
