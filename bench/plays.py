@@ -90,7 +90,8 @@ def batch(host: Host, rounds: int) -> list[Figure]:
 
 
 def fallback(host: Host, rounds: int) -> list[Figure]:
-    """Measure the same task in a module process, which runs where direct execution is not possible."""
+    """Measure a task on an unchanged server in a module process, which Ansible starts where direct execution is not
+    possible. The floor is a task of ping."""
     plays, server = Plays(host), host.off(1)[0]
     pings = many("ping", FEW, "ansible.builtin.ping")
     servers = many("server", FEW, "magnetar.compute.server", name=server, **SERVER)

@@ -285,9 +285,8 @@ def _beside(names: list[str], output: int, sender: multiprocessing.connection.Co
 
 
 def split_tracks(chosen: list[str]) -> Iterator[tuple[list[str], list[str]]]:
-    """Yield the *chosen* stages in order, each group that runs one after the other with the stages that run in parallel
-    to it.
-    """
+    """Divide the *chosen* stages into groups, in order. Yield for each group the stages that run one after the other,
+    and the stages that run in parallel to these."""
     for both in TRACKS:
         first, second = ([name for name in names if name in chosen] for names in both)
         if first or second:

@@ -1,2 +1,3 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The host agent of Magnetar: it makes one libvirt host match the documents of the agent."""
+"""The host agent of Magnetar: it makes one libvirt host match the agent's documents, which describe the desired
+servers, volumes and other resources."""

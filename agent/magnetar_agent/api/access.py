@@ -235,7 +235,8 @@ class BearerTokens:
         return Peer(f"token:{matched.name}", matched.scope, None, "tls")
 
     def create(self, name: str, scope: str) -> str:
-        """Make and store a token, and return it. Only its hash is stored, so it cannot be read again later."""
+        """Create a token for the caller *name* with this *scope* (read or operate), store its hash, and return the
+        token. It cannot be read again later."""
         if not _NAME.fullmatch(name):
             raise InvalidField("name", "must be 1 to 63 letters, digits and . _ @ -", name)
         if scope not in SCOPES:
@@ -248,7 +249,7 @@ class BearerTokens:
         return secret
 
     def revoke(self, name: str) -> None:
-        """Remove a token. Raises ``NotFound``."""
+        """Remove the token *name*. Raises ``NotFound``."""
         tokens = self.list()
         remaining = [token for token in tokens if token.name != name]
         if len(remaining) == len(tokens):

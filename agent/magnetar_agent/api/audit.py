@@ -103,7 +103,8 @@ def _items(operation: Operation, results: list[dict[str, Any]]) -> None:
 
 
 def bind_request_id(request: str | None, function: Callable[[Operation], Any]) -> Callable[[Operation], Any]:
-    """Return *function* wrapped: all lines that its thread logs while it runs carry the id *request*."""
+    """Return *function* wrapped so that all lines which its thread logs while *function* runs carry the request id
+    *request*."""
 
     def labelled(operation: Operation) -> Any:
         token = request_id.set(request)

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The batch request, which ensures many resources. Items that need no change are found from one snapshot of the host,
-the others run in parallel."""
+"""The batch request, which creates, updates or removes many resources. Items that need no change are found from one
+snapshot of the host, the others run in parallel."""
 
 from __future__ import annotations
 
@@ -27,11 +27,12 @@ log = logging.getLogger(__name__)
 
 def ensure_many(drivers: Drivers, kind: type[Kind], items: list[tuple[str, Fields | None, Mapping[str, Any]]],
                 dry_run: bool, operation: Operation) -> list[dict[str, Any]]:
-    """Ensure each of *items* (key, fields, permissions) independently; return a list of ``{"key", **result}`` or
-    ``{"key", "error"}`` in the order of *items*.
+    """Create, update or remove (fields ``None``) each of *items* (key, fields, permissions) independently; return a
+    list of ``{"key", **result}`` or ``{"key", "error"}`` in the order of *items*.
 
     Items that need no change are found in one pass over one snapshot of the host; the others run in a bounded pool.
-    Raises ``Cancelled`` when not all were done, naming the finished ones."""
+    Raises ``Cancelled`` when not all were done, naming the finished ones.
+    """
     driver = drivers.of(kind)
     looked = _UnchangedItems(drivers.host, driver)
     answers: list[dict[str, Any] | None] = [looked.unchanged(*item) for item in items]

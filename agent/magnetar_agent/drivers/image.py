@@ -178,8 +178,8 @@ def _known(host: LocalHost) -> Iterator[Path]:
 
 
 def _fetch(task: Task, source: dict[str, Any]) -> None:
-    """Store the content of *source*: a volume, a file, an image in Ceph, or a URL. Content that ``_drop`` has loaded
-    already is used."""
+    """Store the content of *source*: a volume, a file, an image in Ceph, or a URL. If ``_drop`` has downloaded the
+    content already, use that download."""
     host, document = task.host, task.document
     if ceph.FIELD in source:
         ceph.take_ceph_image(task, source[ceph.FIELD])

@@ -66,8 +66,8 @@ def md5_fingerprint(blob: bytes) -> str:
 
 
 def normalize_public_key(text: str) -> str:
-    """Return the public key *text* as ``type base64 comment``. Raises ``InvalidField``, never with the text in it: a
-    user may have pasted the wrong file."""
+    """Return the public key *text* as ``type base64 comment``. Raises ``InvalidField``, whose message never contains
+    *text*: a user may have pasted a private key."""
     if _PRIVATE.search(text):
         raise _refused("must be a public key, and this is a private one. It was not kept, but take it as exposed: make "
                        "a new pair, and give the file that ends in .pub")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""CPU: mode, topology, the host's features that it shows, its timers, and its share of the host's CPUs."""
+"""The CPU of a guest: its mode, topology, features of the host's CPU, timers, and its share of the host's CPUs."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ Features = tuple[tuple[str, str], ...]
 
 
 class CpuMode(NamedTuple):
-    """The CPU of guests by the agent's settings: libvirt's *mode*, or ``none`` for QEMU's default CPU; the *model* for
-    the mode ``custom``; and additional *features*."""
+    """The CPU of guests as the agent's settings define it: libvirt's *mode*, or ``none`` for QEMU's default CPU; the
+    *model* for the mode ``custom``; and additional *features*."""
 
     mode: str
     model: str = ""

@@ -53,14 +53,14 @@ class PciDevice(NamedTuple):
 
     *address* is like ``0000:81:00.0``, both ids are four hexadecimal digits, *numa_node* is -1 if the host does not
     report one. *managed*: libvirt takes the device from the host's driver when a guest starts, and gives it back.
-    *type*: one of ``core.hardware.pci.TYPES``. *once*: after its first server no other one may have the device.
-    *parent*: the address of the physical function of a virtual one. *own_class*, *own_traits*: resource class and
-    traits from the settings. *live*: its driver can transfer its state to another host.
+    *type*: one of ``core.hardware.pci.TYPES``. *once*: only one server may ever have the device. *parent*: the address
+    of the physical function of a virtual one. *own_class*, *own_traits*: resource class and traits from the settings.
+    *live*: its driver can transfer its state to another host.
 
-    *physical_network*: the network that its NIC is plugged into. *trusted*: its card may trust it. *vdpa*: the host's
-    name of the character device of its vDPA device, such as ``vhost-vdpa-0``; *remote*: its identity for a SmartNIC. A
-    device with *vdpa* or *remote* is not named by any alias. *card*: for a virtual function that is a NIC without OVN,
-    the network device of its parent.
+    *physical_network*: the network that its NIC is plugged into. *trusted*: servers may request that the card trusts
+    it. *vdpa*: the host's name of the character device of its vDPA device, such as ``vhost-vdpa-0``; *remote*: its
+    identity for a SmartNIC. A device with *vdpa* or *remote* is not named by any alias. *card*: for a virtual function
+    that is a NIC without OVN, the network device of its parent.
     """
 
     address: str
@@ -205,8 +205,8 @@ def mac_address(sysfs: Path, address: str) -> str:
 
 
 def vdpa_devices(sysfs: Path) -> dict[str, str]:
-    """Map the address of each PCI device to the character device of its vDPA device, if that has the driver
-    vhost_vdpa."""
+    """Map the address of each PCI device that has a vDPA device with the driver vhost_vdpa to the name of the vDPA
+    device's character device."""
     devices = {}
     for link in sysfs_entries(sysfs / "bus/vdpa/devices"):
         place = link.resolve()

@@ -45,8 +45,8 @@ class Domain:
     The fields after *reason* come from the inactive XML, the persistent definition, which may contain changes that the
     running domain does not have yet. *hardware*: the hardware in Magnetar's metadata. *cpuset*: the CPUs that the
     domain may run on; "" for any. *cpu*: the CPU mode in Magnetar's metadata. *file_backed*: its memory is in files.
-    *probed*: some disks do not name their backing file, so libvirt reads it from them at the next start. *spice*: it
-    has a SPICE server.
+    *probed*: some disks do not name their backing file, so libvirt will read it from the disks' headers at the next
+    start. *spice*: it has a SPICE server.
     """
 
     uuid: str
@@ -376,8 +376,8 @@ class LocalHypervisor(HypervisorNetworks, HypervisorDisks, HypervisorStorage, Pr
         """Return the CPU of a running domain as XML of libvirt; ``None`` when any host can emulate it."""
 
     def cpu_lacks(self, cpu: str) -> str:
-        """Return which features of *cpu* (from ``cpu`` of a KVM guest) this host lacks, with the CPU's model; "" if
-        none."""
+        """Return a text with the model of *cpu* (from the method ``cpu``, of a KVM guest) and those of its features
+        that this host lacks; "" if it lacks none."""
 
     def migrate(self, uuid: str, params: MigrationParams, on_progress: ProgressCallback,
                 on_cut_over: CutOverCallback) -> None:

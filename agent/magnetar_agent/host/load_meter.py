@@ -23,7 +23,8 @@ class GuestUsage(NamedTuple):
 
 
 class _Average(NamedTuple):
-    """A counter of CPU seconds at a moment, and the average number of CPUs in use (``None``: not known yet)."""
+    """The value of a counter of CPU seconds at the time *moment*, and the average number of CPUs in use until then
+    (``None``: not known yet)."""
 
     moment: float
     cpu_seconds: float
@@ -52,7 +53,7 @@ class LoadMeter:
 
     def measure(self, read_usage: Callable[[], Mapping[str, GuestUsage]]) -> None:
         """Measure host and guests, unless this was done in the last ``LEAST`` seconds. *read_usage*: returns the usage
-        of the running guests by uuid; its errors pass through."""
+        of the running guests by uuid; its exceptions are not caught."""
         with self._lock:
             moment = self._clock()
             if moment - self._measured < LEAST:
@@ -82,7 +83,7 @@ class LoadMeter:
 
 
 def busy_seconds(proc: Path) -> float | None:
-    """Return the seconds that all CPUs have worked since the host was started; ``None`` where /proc does not tell."""
+    """Return the seconds that all CPUs have worked since the host was started; ``None`` if /proc does not report it."""
     try:
         ticks = [int(word) for word in (proc / "stat").read_text().split("\n", 1)[0].split()[1:8]]
         user, nice, system, _idle, _iowait, irq, softirq = ticks
@@ -92,8 +93,8 @@ def busy_seconds(proc: Path) -> float | None:
 
 
 def memory_sizes(proc: Path) -> tuple[int | None, int | None]:
-    """Return the host's total and available memory in MiB; ``None`` where /proc does not tell. Free huge pages count as
-    available."""
+    """Return the host's total and available memory in MiB; ``None`` for a value that /proc does not report. Free huge
+    pages count as available."""
     try:
         lines = (line.split() for line in (proc / "meminfo").read_text().splitlines())
         sizes = {words[0].rstrip(":"): int(words[1]) for words in lines if len(words) > 1}
@@ -104,8 +105,8 @@ def memory_sizes(proc: Path) -> tuple[int | None, int | None]:
 
 
 def process_usage(pid_file: Path, proc: Path = Path("/proc")) -> GuestUsage | None:
-    """Return what all threads of the process in *pid_file* have used, and its memory including huge pages; ``None``
-    when it cannot be read."""
+    """Return the CPU seconds that all threads of the process in *pid_file* (its pid) have used, and its memory
+    including huge pages; ``None`` if they cannot be read."""
     try:
         folder = proc / str(int(pid_file.read_text()))
         words = (folder / "stat").read_text().rpartition(")")[2].split()

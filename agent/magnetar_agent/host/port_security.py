@@ -198,8 +198,8 @@ class PortSecurity:
         return frozenset(groups.values())
 
     def _seed(self, desired: PortFilter) -> None:
-        """Add to the loaded filter the addresses that DHCP gave to ports of *desired* before the filter was loaded: it
-        learns only later ones."""
+        """Add to the loaded filter the addresses that DHCP gave to ports of *desired* before the filter was loaded: the
+        filter itself learns only addresses that are given later."""
         taps = {port.mac: port.tap for port in desired.ports if port.dhcp}
         with contextlib.suppress(MagnetarError):  # libvirt is away: try again once it is back
             networks = [network.name for network in self.host.documents.peek("network")

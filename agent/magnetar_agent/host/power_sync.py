@@ -263,8 +263,8 @@ class PowerSync:
         return later
 
     def _finish_change(self, kind: type[Kind], document: Document) -> list[Document]:
-        """Finish one interrupted change; if that may take hours, return the document instead. Migrations run in the
-        background."""
+        """Finish the interrupted change of *document*. If that may take hours, do not begin it, and return a list with
+        the document; otherwise return an empty list. Migrations are finished in the background."""
         if kind is Migration:
             self._in_background(document, [])
         elif _lasts(document):

@@ -63,7 +63,7 @@ class Backing:
 class Disk:
     """A disk of a domain: *device* is disk or cdrom, *format* raw or qcow2, *target* vda, vdb, sda, …
 
-    *path* is a file; with *block* a block device; with *remote* only a name of the disk. *boot* is the disk's position
+    *path* is a file; with *block* a block device; with *remote* it only names the disk. *boot* is the disk's position
     among the devices to boot from, counted from 1; if no device has one, the domain boots from its first disk. Without
     *backing* the disk has no backing file, regardless of its header. *place*: bus and address, once libvirt has
     assigned them.
@@ -301,8 +301,8 @@ class HypervisorDisks(Protocol):
         *path*."""
 
     def finish_copy(self, uuid: str, path: Path, progress: Progress) -> None:
-        """Wait for the end of the copy that ``begin_copy`` began. Then it is complete and flushed at *path*; after an
-        exception nothing is left."""
+        """Wait for the end of the copy that ``begin_copy`` began. Then the complete copy is at *path*, flushed to disk;
+        after an exception nothing of it is left."""
 
     def abort_copy(self, uuid: str, path: Path) -> None:
         """Abort the copy to *path* that no caller waits for, and remove its file; no error when there is none."""

@@ -30,8 +30,8 @@ def image_store(host: LocalHost) -> ImageStore:
 
 
 def content_is_stored(document: Document) -> bool:
-    """Return whether the content is stored. A file with the final name is complete: it was flushed before it was
-    renamed."""
+    """Return whether this host stores the content of the image *document*. A file with the final name is complete: it
+    was flushed before it was renamed."""
     file = document.state.get("file")
     return file is not None and Path(file).is_file()
 

@@ -3,8 +3,8 @@
 
 One thread adapts devices, nftables table and process to the running domains. It reads the taps of a domain after an
 event of the domain, and all taps after a connection to libvirt. Every ``LOOK`` seconds it checks whether the table was
-flushed or the process has died. Another thread answers the process. While no guest runs there is neither process nor
-device nor table.
+flushed or the process has died. Another thread answers the questions of the process. While no guest runs there is
+neither process nor device nor table.
 """
 
 from __future__ import annotations

@@ -35,14 +35,14 @@ def arriving_servers(host: LocalHost) -> set[str]:
 
 def unsettled_migration(host: LocalHost, server: str) -> str | None:
     """Return the id of the migration that brought *server* to this host and is not cleaned up yet; ``None`` if there is
-    none. Such a migration would create the server again."""
+    none. If the server were deleted, such a migration would create it again."""
     return next((d.id for d in host.documents.peek("migration") if d.want["server"] == server
                  and d.want["side"] == "target" and d.state.get("arrived") and not d.state.get("settled")), None)
 
 
 def migration_of_server(host: LocalHost, server: Document) -> str | None:
-    """Return the id of the migration that has marked the server; ``None`` without a mark. A mark is ignored if this
-    host has no document of the migration: the document was removed and the mark stayed."""
+    """Return the id of the migration that the server's document is marked with; ``None`` without a mark. A mark is
+    ignored if this host has no document of the migration: the document was removed and the mark stayed."""
     mark: str | None = server.state.get(MARK)
     return mark if mark and host.documents.look("migration", mark) else None
 

@@ -296,7 +296,7 @@ class _Move:
 
     def _wake(self) -> None:
         """Resume a live guest that an earlier attempt left paused, because libvirt had not noticed the end of that
-        migration. Called when the target has removed its copy, so that the guest may run here."""
+        attempt. Called when the target has removed its copy, so that the guest may run here."""
         domain = self.host.hypervisor.domain(self.server.id)
         if self.live and domain and domain.state == PAUSED and self.server.want["power"] == RUNNING:
             self.host.hypervisor.resume(self.server.id)

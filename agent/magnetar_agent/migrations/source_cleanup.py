@@ -52,7 +52,7 @@ def is_here(host: LocalHost, document: Document) -> bool:
 
 
 def server_task(task: Task, server: Document) -> Task:
-    """Return a task on the document *server* that has the operation of the migration's *task*."""
+    """Return a task for the document *server* that runs in the operation of the migration's *task*."""
     return type(task)(task.host, server, task.operation)
 
 
@@ -75,7 +75,8 @@ def clean_up_source(task: Task) -> None:
 
 def recover_source(task: Task) -> None:
     """Abort the migration on the source: the server stays on this host. Raises ``NotRemovable`` if the server has
-    moved, or if even the target does not know, and ``Unreachable`` if the target must be asked and does not answer."""
+    moved, or if the target cannot say whether it has, and ``Unreachable`` if the target must be asked and does not
+    answer."""
     document = task.document
     if document.state.get("moved"):
         raise NotRemovable("The server has gone already; it cannot be taken back. Run the migration again to settle "

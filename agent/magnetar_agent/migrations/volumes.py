@@ -9,8 +9,8 @@ whose guest is still paused, connects again. In the end only the target has acce
 the source as before (``revoke_sharing``).
 
 A stand-in (an overlay that is thrown away) is needed because QEMU on the target opens all disks when it starts, while
-QEMU on the source still writes to them and holds their locks. After a post-copy the guest would run before the disks
-are served, so that is refused.
+QEMU on the source still writes to them and holds their locks. After a switch to post-copy the guest would run before
+the disks are served, so post-copy is refused.
 """
 
 from __future__ import annotations

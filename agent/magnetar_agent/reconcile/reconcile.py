@@ -148,8 +148,8 @@ class _Change(Change):
                 return self._plan(document, fresh)
 
     def _new(self, locks: ExitStack) -> Document:
-        """Return a new document, while *locks* holds the lock of its uuid and, if names are unique, the lock of its
-        name."""
+        """Return a new document for the resource. The lock of its uuid and, if names are unique, the lock of its name
+        are taken and are held until *locks* is closed."""
         document = Document(self.kind.noun, self.given.get("id") or str(uuid.uuid4()), self.given.get("name", ""), {})
         self.check_new()
         noun = self.kind.noun

@@ -36,7 +36,8 @@ class Task:
     folders: set[Path] = field(default_factory=set)
 
     def keep(self, durable: bool = True) -> None:
-        """Write the document as it is now. Not *durable*: it survives a killed agent, but not a loss of power."""
+        """Write the document as it is now. Not *durable*: the change survives a killed agent, but not a loss of power.
+        """
         if durable:
             self._flush()
         self.host.documents.write(self.document, durable)

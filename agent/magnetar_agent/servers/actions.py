@@ -192,8 +192,9 @@ class ChangePasswordArgs(Kind):
 
 
 def change_guest_password(call: EventCall) -> Fields:
-    """Have the guest agent set a password (Nova's changePassword). The password is stored nowhere, and replaces a
-    pending one. The server is not locked meanwhile: a guest that does not answer does not block other calls."""
+    """Have the guest agent set a password (Nova's changePassword). The password is not stored. It replaces a password
+    that still waits for the guest agent. The server is not locked meanwhile: a guest that does not answer does not
+    block other calls."""
     user, password = call.args["user"], call.args["password"]
     with admin_password.override_admin_password(call.host, call.document.id, user) as name, call.operation.waiting():
         call.host.hypervisor.set_password(call.document.id, name, password)
@@ -246,7 +247,8 @@ class TellGuestArgs(Kind):
 
 def tell_guest(call: EventCall) -> Fields:
     """Store new metadata from the cloud, such as another name: the metadata service serves it from now on. Nothing else
-    changes; the config drive is written again with the next build. An older revision changes nothing."""
+    changes: the config drive keeps the former data until it is written again. A request with an older revision than the
+    stored one changes nothing."""
     document = call.document
     if document.state.get("told_revision", -1) < call.args["revision"]:
         document.want.update(metadata=call.args["metadata"], guest_data=call.args["guest_data"])

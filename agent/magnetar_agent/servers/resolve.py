@@ -154,8 +154,8 @@ def _key(host: LocalHost, key_name: str | None, old: Fields) -> str | None:
 
 
 def _root_format(host: LocalHost, requested: str, old: str | None) -> str:
-    """Return the root format for *requested*: itself, or for ``auto`` the server's *old* one, and for a new server that
-    of the settings."""
+    """Return the root format *requested*. For ``auto`` return the *old* format of the existing server, or for a new
+    server the format of the settings."""
     root_format = str(old or host.settings.root_format) if requested == "auto" else requested
     if root_format in root_pool.WHAT and old is None:
         root_pool.check_host(host, "root_format", root_format)
@@ -163,8 +163,8 @@ def _root_format(host: LocalHost, requested: str, old: str | None) -> str:
 
 
 def _virt_type(host: LocalHost, requested: str, old: str | None) -> str:
-    """Return kvm or qemu for *requested*: itself, or for ``auto`` the server's *old* type, and for a new server the
-    best that works on this host. Raises ``InvalidField`` for kvm on a host without KVM."""
+    """Return kvm or qemu, as *requested*. For ``auto`` return the *old* type of the existing server, or for a new
+    server the best type that works on this host. Raises ``InvalidField`` for kvm on a host without KVM."""
     if requested == "auto":
         configured = host.settings.virt_type if host.settings.virt_type != "auto" else None
         return old or configured or ("kvm" if host.hypervisor.kvm()["usable"] else "qemu")
@@ -176,7 +176,8 @@ def _virt_type(host: LocalHost, requested: str, old: str | None) -> str:
 
 
 def _networks(host: LocalHost, requested: list[Fields], document: Document | None) -> list[Fields]:
-    """Return the *requested* NICs, each with a MAC: the requested one, the one that the NIC has, or a drawn one."""
+    """Return the *requested* NICs, each with a MAC: the MAC of the request, otherwise that of the NIC in *document*
+    that the request describes, otherwise a drawn one."""
     old = list(document.want["networks"]) if document else []
     nics: list[Fields] = []
     for field, nic, former in _matched(host, requested, old):

@@ -25,7 +25,7 @@ from . import GIB, MIB, admin_password, guest_data, rebuild, rescue, resize, ser
 
 
 def disks(task: Task) -> None:
-    """Create missing root, ephemeral and swap disks, and hold the image's content by hard links."""
+    """Create missing root, ephemeral and swap disks, and make the server's hard links to the image's content."""
     host, document, want = task.host, task.document, task.document.want
     place = server_folder(host, document.id)
     make_state_folder(place)

@@ -55,7 +55,7 @@ class Pulse:
 
 
 class SimulatedFeed(Feed):
-    """The events of a simulated host. Its inventory is computed again only after a change on the host."""
+    """The events of a simulated host. The host's inventory is computed again only after a change on the host."""
 
     def __init__(self, host: LocalHost, lane: EventLane, pulse: Pulse) -> None:
         super().__init__(host, lane)

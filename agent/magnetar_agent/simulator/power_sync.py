@@ -26,7 +26,7 @@ class SimulatedPowerSync(PowerSync):
         self._guard, self._draining, self._new_boot = threading.Lock(), False, False
 
     def start(self) -> None:
-        """Follow events from now on."""
+        """Begin to handle the events of the host's hypervisor."""
         self.host.hypervisor.on_event(self._event)
         self.host.hypervisor.on_connect(lambda: self._put("connected"))
         self.settled.set()

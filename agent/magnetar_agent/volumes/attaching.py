@@ -77,8 +77,8 @@ def is_swapped(host: LocalHost, attachment: Document) -> bool:
 
 
 def disk_serial(attachment: Document) -> str:
-    """Return the serial number of an attachment's disk: the uuid of its volume, or, after a swap, of the replaced
-    one."""
+    """Return the serial number of an attachment's disk: the uuid of its volume, or, if its volume has replaced another
+    one in a swap, the uuid of the replaced volume."""
     return str(attachment.want.get("serial") or attachment.want["volume"])
 
 

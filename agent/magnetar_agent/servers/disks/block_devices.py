@@ -151,7 +151,8 @@ def _complete_block_device(host: LocalHost, desired: Fields, requested: Fields, 
 
 def _volume(host: LocalHost, made: Fields, field: str, id: str | None) -> None:
     """Complete *made*, an item of the mapping whose disk is a volume: resolve the volume or its source, and draw the
-    uuid of a new volume. *id*: the server's uuid, ``None`` for a new server. Raises ``InvalidField`` below *field*."""
+    uuid of a new volume. *id*: the server's uuid, ``None`` for a new server. Raises ``InvalidField``, whose field
+    begins with *field*."""
     source = made["source_type"]
     if made.get("guest_format"):
         raise InvalidField(f"{field}.guest_format", "is for blank local disks only (BDM-13)")
@@ -244,7 +245,8 @@ def _name_device(made: Fields, taken: set[str], field: str) -> None:
 
 
 def check_replacement(host: LocalHost, want: Fields, document: Document) -> None:
-    """Raise an error if the volumes in *want* could not be made or attached once *document* is gone."""
+    """Raise an error if the volumes in *want* could not be made or attached once *document*, the server that is
+    recreated, is removed."""
     for at, item in enumerate(volume_block_devices(want)):
         source, field = item["source_type"], f"{FIELD}[{at}].uuid"
         if source != "volume":

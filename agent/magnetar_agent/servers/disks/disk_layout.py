@@ -79,7 +79,8 @@ def config_drive_disk(document: Document, path: Path, other_disks: Sequence[Disk
 
 
 def config_drive_filesystem(host: LocalHost, document: Document) -> str:
-    """Return the file system of the server's config drive: a CD never becomes a disk, nor a disk a CD."""
+    """Return the file system of the server's config drive: that of its layout, so that an existing drive stays a CD or
+    a disk; without a layout that of new drives."""
     layout = _layout(document).get("drive")
     return str(layout["format"]) if layout else drive_format(host, document.want)
 

@@ -169,8 +169,8 @@ def _boot(document: Document, base: Document | None) -> Fields:
 
 def _copy(host: LocalHost, document: Document, state: str, path: Path, operation: Operation,
           secret: str | None) -> str:
-    """Copy the root disk to *path*, and return how consistent the copy is. *state*: the domain's. *secret*: as for
-    ``_root``."""
+    """Copy the root disk to *path*, and return how consistent the copy is: ``STOPPED``, ``FROZEN`` or ``CRASH``.
+    *state*: the domain's. *secret*: as for ``_root``."""
     hypervisor, id, root = host.hypervisor, document.id, _root(host, document, secret)
     if root.key and state not in (OFF, SUSPENDED):
         raise Conflict(f"Server {document.name!r} runs, and an encrypted image is made of one that is off. Stop it, "

@@ -176,8 +176,8 @@ def choose_placement(host: LocalHost, want: Mapping[str, Any], id: str, worth: M
 
 def complete_placement(host: LocalHost, desired: Fields, old: Fields, id: str, worth: Mapping[int, int]) -> None:
     """Set the placement of *desired*, whose flavor and hardware are known. If *old*, the former ``want``, has the same
-    needs, its placement stays; otherwise that placement is stored under ``before``. *worth*: see ``choose_placement``.
-    Raises ``Conflict``."""
+    needs, the old placement stays; otherwise a new one is chosen, and the old one is stored under ``before``. *worth*:
+    see ``choose_placement``. Raises ``Conflict``."""
     had: Placement | None = old.get(FIELD)
     desired.pop(FIELD, None)
     if old and placement_needs(desired) == placement_needs(old):

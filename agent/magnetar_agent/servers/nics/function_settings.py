@@ -63,7 +63,7 @@ def apply_function_settings(host: LocalHost, document: Document) -> None:
 
 
 def _words(nic: Mapping[str, Any]) -> dict[str, str]:
-    """Return the settings of a NIC's virtual function that differ from the defaults, by the words of ip-link(8), in a
+    """Return the settings of a NIC's virtual function that differ from the defaults, by their names in ip-link(8), in a
     fixed order."""
     settings = {PORT: nic["port"] if nic.get("vnic_type") == VDPA else "",
                 "trust": "on" if nic.get("trusted") else "off",

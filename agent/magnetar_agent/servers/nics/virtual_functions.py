@@ -48,8 +48,8 @@ def check_function_nics(desired: Fields) -> None:
 
 
 def is_forwarded(nic: Fields) -> bool:
-    """Return whether a NIC is both a device of the host and a port of OVN: the card forwards its packets as OVN says.
-    """
+    """Return whether a NIC is both a device of the host and a port of OVN: its packets are forwarded by the card, which
+    OVN configures."""
     return bool(nic.get("port") and nic.get("physical_network") and nic.get("vnic_type") in BY_OVN
                 and not nic.get("network") and not nic.get("bridge"))
 

@@ -71,8 +71,8 @@ class Gates:
 
     def enter(self, owner: str, purpose: str, kind: str = "", long: bool = False) -> Turn:
         """Wait until a call to *owner* may start, register the call, and return its turn. Raises ``GuestSilent`` or
-        ``StorageSilent`` if the call before it hangs, and ``Conflict`` if that call does not end in time or too many
-        calls wait. *purpose*, *kind*, *long*: see ``Turn``."""
+        ``StorageSilent`` if the call that it must wait for hangs, and ``Conflict`` if that call does not end in time or
+        too many calls wait. *purpose*, *kind*, *long*: see ``Turn``."""
         now = time.monotonic()
         deadline, soon = now + self._wait, now + GRACE
         with self._changed:

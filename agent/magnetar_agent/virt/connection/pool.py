@@ -185,8 +185,9 @@ class ConnectionPool:
 
     def _enter(self, gates: Gates, purpose: str, owner: str, function: Callable[[Any], Any], lane: Lane, kind: str,
                long: bool = False) -> _Call:
-        """Wait until *owner* (a guest or pool, by *gates*) and *lane* have room, then begin the call of *function*.
-        Return the call without waiting for its end. *kind*, *long*: see ``Gates.enter``."""
+        """Wait until *gates* (those of guests or of pools) and *lane* let a call to *owner* (a guest or pool) start,
+        then begin the call of *function*. Return the call without waiting for its end. *kind*, *long*: see
+        ``Gates.enter``."""
         self._wait_until_up()
         turn = gates.enter(owner, purpose, kind, long or lane in (Lane.START, Lane.LONG))
         try:

@@ -46,8 +46,8 @@ def inspect_disk(path: Path, format: str) -> DiskSeen:
 
 
 def virtual_disk_size(source: Path | NetworkSource, format: str, user: tuple[int, int]) -> int:
-    """Return the size in bytes that a guest sees of the disk *source*, local or remote. *user*: the one that qemu-img
-    runs as."""
+    """Return the size in bytes that a guest sees of the disk *source*, local or remote. *user*: the ids of QEMU's user
+    and group."""
     if isinstance(source, Path):
         return inspect_disk(source, format).virtual_size
     output = run_program(["qemu-img", "info", "--output=json", "--", "json:" + json.dumps(_remote(source))],

@@ -60,7 +60,7 @@ class RbdTools:
                   "--dest", name)
 
     def grow(self, name: str, size: int) -> None:
-        """Run ``rbd resize``."""
+        """Grow the image *name* to *size* bytes (``rbd resize``); never shrink it."""
         current_size = self.size(name)
         if current_size is None:
             raise HypervisorError(f"The image {name} is gone from the pool {self.pool!r} of Ceph. Restore it there.")
@@ -68,7 +68,7 @@ class RbdTools:
             self._rbd(f"grow {name}", "resize", "--image", name, "--size", f"{size}B", "--no-progress")
 
     def remove(self, name: str) -> None:
-        """Run ``rbd rm``."""
+        """Remove the image *name* (``rbd rm``). If a client has the image open, try again for a while."""
         end = time.monotonic() + OPEN
         while True:
             try:

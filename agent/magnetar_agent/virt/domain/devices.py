@@ -84,7 +84,7 @@ class Devices:
         self._with_seen("detach a device from", uuid, unplug, missing_is_fine=True)
 
     def resize(self, uuid: str, target: str, size: int) -> None:
-        """Call virDomainBlockResize."""
+        """Tell QEMU that the disk *target* has *size* bytes (virDomainBlockResize)."""
         self._with(f"grow the disk {target} of", uuid,
                    lambda domain: domain.blockResize(target, size, libvirt.VIR_DOMAIN_BLOCK_RESIZE_BYTES))
 

@@ -76,7 +76,7 @@ class GuestAgent(Domains):
                            f"qemu-guest-agent there, then repeat the call. ({error})") from None
 
     def inject_nmi(self, uuid: str) -> None:
-        """Call virDomainInjectNMI."""
+        """Send a non-maskable interrupt to the guest (virDomainInjectNMI)."""
         self._with("send an NMI to", uuid, lambda domain: domain.injectNMI())
 
 

@@ -136,7 +136,7 @@ class Domains:
         self._with("stop", uuid, destroy, missing_is_fine=True, lane=Lane.END)
 
     def pause(self, uuid: str) -> None:
-        """Call virDomainSuspend."""
+        """Stop the domain's CPUs (virDomainSuspend)."""
         def pause(domain: Any) -> None:
             if domain.state()[0] != libvirt.VIR_DOMAIN_PAUSED:
                 domain.suspend()
@@ -160,14 +160,14 @@ class Domains:
         self._with("suspend", uuid, save, lane=Lane.LONG)
 
     def discard_save(self, uuid: str) -> None:
-        """Call virDomainManagedSaveRemove."""
+        """Remove the domain's managed save (virDomainManagedSaveRemove)."""
         def discard(domain: Any) -> None:
             if domain.hasManagedSaveImage():
                 domain.managedSaveRemove()
         self._with("drop the saved state of", uuid, discard, missing_is_fine=True)
 
     def reboot(self, uuid: str) -> None:
-        """Call virDomainReboot with ACPI."""
+        """Ask the guest to reboot by ACPI (virDomainReboot)."""
         self._with("reboot", uuid, lambda domain: domain.reboot(libvirt.VIR_DOMAIN_REBOOT_ACPI_POWER_BTN))
 
     def _domains(self, conn: Any) -> dict[str, DomainSeen]:

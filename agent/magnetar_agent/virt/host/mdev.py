@@ -31,13 +31,13 @@ class Mdevs:
         return made
 
     def make_mdev(self, mdev: Mdev) -> None:
-        """Call virNodeDeviceCreateXML."""
+        """Create the mediated device *mdev* (virNodeDeviceCreateXML)."""
         text = fill_template("mdev.xml.j2", {"mdev": mdev, "parent": node_name(mdev.parent)}, FOLDER)
         self.connection.call("make a mediated device (which needs mdevctl)",
                              lambda conn: conn.nodeDeviceCreateXML(text), Lane.HOST)
 
     def remove_mdev(self, uuid: str) -> None:
-        """Call virNodeDeviceDestroy."""
+        """Remove the mediated device with this *uuid* (virNodeDeviceDestroy)."""
         def remove(conn: Any) -> None:
             for device, mdev in _all(conn):
                 if mdev.uuid == uuid:

@@ -2,8 +2,10 @@
 """Connections in the kernel's connection tracking, listed and removed over netlink
 (linux/netfilter/nfnetlink_conntrack.h).
 
-TCP connections are left out: a sender without acknowledgements stops. Connections in zones are left out too: Open
-vSwitch tracks them for OVN, whose networks may use any addresses, also addresses of guests on bridges."""
+TCP connections are left out: when the filter drops one direction, the sender gets no acknowledgements and stops.
+Connections in zones are left out too: Open vSwitch tracks them for OVN, whose networks may use any addresses, also
+addresses of guests on bridges.
+"""
 
 from __future__ import annotations
 

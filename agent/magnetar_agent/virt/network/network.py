@@ -128,7 +128,7 @@ class LibvirtNetworks:
         return reservations.reservations_path(spec.name)
 
     def remove_network(self, name: str) -> None:
-        """Call virNetworkDestroy and virNetworkUndefine."""
+        """Stop and undefine the network *name* (virNetworkDestroy, virNetworkUndefine)."""
         def remove(conn: Any) -> None:
             network = _lookup(conn, name)
             current = None if network is None else _see(network)
