@@ -78,7 +78,7 @@ def end(cloud: Cloud, id: str) -> None:
 
 
 def many(cloud: Cloud, _rounds: int) -> list[Figure]:
-    """Measure the creation of many servers at once by eight clients, until all are active."""
+    """Measure the creation of many servers at the same time by eight clients, until all are active."""
     cloud.made("first")
     found = []
     for count, limit in MANY.items():

@@ -56,7 +56,8 @@ class Linked:
 
 
 class Raw:
-    """By hand: serve a disk with qemu-nbd and attach it to the domain, then detach it and end qemu-nbd."""
+    """The floor, the same work by hand: serve a disk with qemu-nbd and attach it to the domain, then detach it and end
+    qemu-nbd."""
 
     def __init__(self, domain: Any) -> None:
         self.domain, self.folder = domain, FOLDER / "raw"

@@ -139,9 +139,10 @@ class Streams:
         return StreamingResponse(_pieces(file), media_type="application/octet-stream", headers=headers)
 
     async def console(self, request: Request) -> Response:
-        """Return the end of a server's console log as text: the last `bytes` (65536) or the last `lines` of it.
+        """Return the end of a server's console log as text: its last `bytes` (by default 65536), or its last `lines`.
 
-        With `format=json` the response is `{"output": text}`, as Nova's os-getConsoleOutput."""
+        With `format=json` the response is `{"output": text}`, as Nova's os-getConsoleOutput.
+        """
         query_parameters = read_query(request, bytes=read_number, lines=read_number, format=_format)
         most = self.agent.host.settings.console_log_bytes
         shown = await run_in_threadpool(reconcile.show_resource, self.agent.drivers, Server, path_key(request))

@@ -65,7 +65,7 @@ class SerialLine:
         self._clients.append(client)
 
     def leave(self, client: SerialClient) -> None:
-        """Remove a client; the last one closes the line."""
+        """Remove a client. If it was the last one, close the line."""
         self._clients.remove(client)
         if not self._clients:
             self.close()

@@ -84,7 +84,7 @@ class NetworkDriver(DocumentDriver):
 
     def observe(self, host: LocalHost, document: Document, snapshot: Any = None) -> Fields | None:
         """Return the document's fields, and whether the network is ``made`` (in libvirt, by this agent), ``active``,
-        and starts by itself."""
+        and has autostart."""
         host_networks: HostNetworks = snapshot or self.snapshot(host)
         if document.want["mode"] == "bridge":
             return {**document.want, "made": False, "active": document.want["bridge"] in host_networks.bridges}

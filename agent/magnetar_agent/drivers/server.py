@@ -200,8 +200,8 @@ def _has_dropped(domain: hv.Domain, sizes: Fields) -> bool:
 
 
 def _power(document: Document, domain: hv.Domain) -> str:
-    """Return the power state: that of the domain, or crashed for a stopped domain whose QEMU died, until its next
-    start."""
+    """Return the power state of the *domain*; ``crashed`` for a stopped domain whose QEMU died, until the domain is
+    started again."""
     return CRASHED if domain.state == OFF and document.state.get("crashed") else domain.state
 
 

@@ -296,8 +296,8 @@ class PowerSync:
                 begun[document.id] = self._in_background(document, needed)
 
     def _in_background(self, document: Document, needed: list[Operation]) -> Operation:
-        """Finish *document*, after the operations *needed* have ended. Return the operation, which is listed and can be
-        cancelled."""
+        """Finish the interrupted operation of *document* in the background, after the operations *needed* have ended.
+        Return the operation, which is listed and can be cancelled."""
         def finish(operation: Operation) -> None:
             for earlier in needed:  # they began earlier, so they already have threads
                 while not earlier.wait(LOOK):

@@ -30,7 +30,7 @@ class PathContent:
 
 
 def path_parts(path: str) -> list[str]:
-    """Return the parts of *path* in normal form. A path outside the folders ``ec2`` and ``openstack`` is taken as one
+    """Return the parts of *path* in normal form. A path outside the folders ``ec2`` and ``openstack`` counts as a path
     below ``ec2``."""
     parts = posixpath.normpath("/" + path.lstrip("/")).split("/")[1:]
     if parts[0] in ("ec2", "openstack"):

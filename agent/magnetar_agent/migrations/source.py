@@ -237,8 +237,8 @@ class _Move:
                 self._hand_over(talk)
 
     def _hand_over(self, talk: Rpc) -> None:
-        """Make the target the owner of the server, by the call ``arrive`` over *talk*. The guest must be off here for
-        good."""
+        """Make the target the owner of the server, by the call ``arrive`` over *talk*. The guest must be off here, and
+        is not started here again."""
         if not self.live:  # in a live migration it was done before
             nics.release_source_nics(server_task(self.task, self.server))
         self.document.state["decided"] = True

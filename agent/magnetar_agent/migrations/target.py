@@ -307,8 +307,8 @@ def _ready(host: LocalHost, document: Document, talk: Rpc, _line: Fields) -> Fie
 
 
 def _arrive(host: LocalHost, document: Document, _talk: Rpc, _line: Fields) -> Fields:
-    """Answer the call ``arrive``, which the source sends when the guest is off there for good: record the arrival. From
-    now on the server belongs to this host."""
+    """Answer the call ``arrive``, which the source sends when the guest is off there and will not be started there
+    again: record the arrival. From now on the server belongs to this host."""
     if not document.state.get("arrived"):
         if document.want["type"] == "live" and not host.hypervisor.arrived(document.want["server"]):
             raise Conflict("The target has no complete copy of the guest. Repeat the call.")

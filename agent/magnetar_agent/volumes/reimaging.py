@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 
 def complete_reimage(host: LocalHost, desired: Fields, document: Document | None) -> int:
     """Replace the name of the image in *desired* by its uuid, and return the bytes that the image or backup needs.
-    Without a new request, keep the one of *document* and return 0. Raises ``InvalidField`` for an image or backup that
-    cannot be used, and ``Conflict`` if a running guest has the volume."""
+    Without a new request, keep the request in *document* and return 0. Raises ``InvalidField`` for an image or backup
+    that cannot be used, and ``Conflict`` if a running guest has the volume."""
     requested, old = desired.get("reimage"), document.want.get("reimage") if document else None
     if requested is None or (old and old["request"] == requested["request"]):
         desired["reimage"] = old

@@ -64,8 +64,8 @@ def _settings(settings: AgentSettings) -> dict[str, str]:
 
 
 def check_machine_settings(settings: AgentSettings, hypervisor: LocalHypervisor) -> None:
-    """Raise ``InvalidSettings`` for a default machine type that this host's QEMU lacks, for an architecture of its
-    guests. If libvirt does not answer, check nothing: creating a server reports such a machine type later."""
+    """Raise ``InvalidSettings`` if this host's QEMU lacks the default machine type that the settings name for an
+    architecture. If libvirt does not answer, check nothing: creating a server reports such a machine type later."""
     if not settings.hw_machine_type:
         return
     try:

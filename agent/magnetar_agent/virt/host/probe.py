@@ -58,8 +58,8 @@ def qemu_program() -> str | None:
 
 
 def probe_kvm(accel: str = "kvm", limit: float = LIMIT, stop: threading.Event | None = None) -> tuple[bool, str]:
-    """Run the guest under *accel* for at most *limit* seconds. Return whether it ran, and the reason. *stop* ends it
-    early."""
+    """Run the test guest under QEMU's accelerator *accel* for at most *limit* seconds. Return whether it ran, and the
+    reason. *stop* ends it early."""
     program = qemu_program()
     if platform.machine() != "x86_64":
         return False, f"only x86_64 hosts are probed, and this is {platform.machine()}"
