@@ -48,9 +48,10 @@ UNKNOWN = "Its evacuation failed; its server actions tell more."
 
 
 class IncidentView(NamedTuple):
-    """An incident as a look finds it. *rows*: its servers, those that are evacuated first at the front; *here*: the
-    servers on the host; *away*: servers of the incident elsewhere; *actions*: the states of evacuations that the
-    incident has queued. The last three are by the server's uuid."""
+    """An incident and its servers, as read at the start of one periodic pass. *rows*: the servers of the incident,
+    ordered by evacuation priority. The other fields are keyed by server uuid: *here*, the servers that are still on
+    the failed host; *away*, servers of the incident that are on another host now; *actions*, the states of the
+    evacuations that the incident has queued."""
 
     incident: IncidentRow
     rows: Sequence[IncidentServer]
@@ -60,8 +61,8 @@ class IncidentView(NamedTuple):
 
 
 def move_incident_servers(conductor: Conductor, incident: IncidentRow, *, is_fenced: bool) -> None:
-    """Note the results of ended evacuations, begin further ones, and complete the incident when none is left.
-    *is_fenced*: whether the host is still fenced; otherwise no further evacuation begins."""
+    """Save the results of ended evacuations, queue further ones, and complete the incident when no server is left.
+    *is_fenced*: whether the host is still fenced; if false, no further evacuation begins."""
     view = _read_incident(conductor, incident)
     for change in (_add_servers, _note_results):
         if change(conductor, view):
@@ -96,8 +97,8 @@ def _read_incident(conductor: Conductor, incident: IncidentRow) -> IncidentView:
 
 
 def _add_servers(conductor: Conductor, view: IncidentView) -> bool:
-    """Add servers on the host that the incident does not have yet, each with its policy; return whether there were any.
-    Log malformed policies once, when they are read."""
+    """Add servers on the host that the incident does not have yet, each with its evacuation policy; return whether any
+    were added. Log a warning for each malformed policy."""
     known = {row.server_id for row in view.rows}
     new = []
     for server in view.here.values():
@@ -120,8 +121,8 @@ def _add_servers(conductor: Conductor, view: IncidentView) -> bool:
 
 
 def _note_results(conductor: Conductor, view: IncidentView) -> bool:
-    """Update the servers whose evacuations have ended, and those that others moved or deleted; return whether there
-    were any."""
+    """Save the results of evacuations that have ended, and of servers that other requests moved or deleted. Return
+    whether any server was updated."""
     changed = [(row, columns) for row in view.rows if (columns := _new_result(view, row))]
     if changed:
         with conductor.database.write() as connection:
@@ -131,7 +132,8 @@ def _note_results(conductor: Conductor, view: IncidentView) -> bool:
 
 
 def _new_result(view: IncidentView, row: IncidentServer) -> dict[str, Any] | None:
-    """Return the columns of a server whose state has changed; ``None`` if it has not."""
+    """Return the columns to save for a server of the incident whose state has changed; ``None`` if it has not changed.
+    """
     if row.state == MOVED or (row.state == MOVING and view.actions.get(row.server_id) in ("queued", "running")):
         return None
     server = view.here.get(row.server_id)
@@ -147,8 +149,9 @@ def _new_result(view: IncidentView, row: IncidentServer) -> dict[str, Any] | Non
 
 
 def _failed_attempt(row: IncidentServer, reason: str) -> dict[str, Any]:
-    """Return the columns of a server whose last attempt has failed for *reason*: with the policy always, it waits for
-    the next one."""
+    """Return the new columns of a server (a row of ``incident_servers``) whose evacuation has failed for *reason*. A
+    server with the policy ``always`` waits for another attempt after a pause that doubles each time; any other server
+    is given up."""
     if row.policy != ALWAYS:
         return {"state": LOST, "message": reason}
     pause = min(PAUSE * 2 ** max(row.attempts - 1, 0), LONGEST)
@@ -166,7 +169,8 @@ def _give_up_waiting(conductor: Conductor, view: IncidentView) -> None:
 
 
 def _begin_evacuations(conductor: Conductor, view: IncidentView) -> None:
-    """Begin the evacuations of waiting servers whose time has come, while there is a free place."""
+    """Queue evacuations of the waiting servers whose pause is over, up to the setting ``availability_parallel_moves``.
+    Servers that are being built or deleted are skipped."""
     places = conductor.settings.availability_parallel_moves - sum(row.state == MOVING for row in view.rows)
     now = utc_now()
     due = [row for row in view.rows if row.state == WAITING and (row.not_before or "") <= now]
@@ -184,8 +188,11 @@ def _begin_evacuations(conductor: Conductor, view: IncidentView) -> None:
 
 def _begin_evacuation(conductor: Conductor, incident: IncidentRow, row: IncidentServer, server: ServerRow,
                       host_volumes: Collection[str]) -> bool:
-    """Queue the evacuation of a server, and return ``True``. Otherwise return ``False``: it cannot be evacuated, and
-    its row says why; or it has changed since it was read, and the next look tries it again."""
+    """Queue the evacuation of a server; return whether it was queued. *host_volumes*: uuids of the volumes that are
+    stored on the failed host.
+
+    If the server cannot be evacuated, save the reason in *row*. If the server or the incident has changed since it was
+    read, change nothing: the next pass tries again."""
     lost_volume = next((volume["volume_id"] for volume in server.volumes if volume["volume_id"] in host_volumes), None)
     with conductor.database.write() as connection:
         if not incidents.is_server_unchanged(connection, incident, row):

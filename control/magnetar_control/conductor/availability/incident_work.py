@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The work on incidents: hosts that have died are noticed and fenced; then ``incident_moves`` evacuates their servers.
+"""The periodic work on incidents: notice hosts that have died, and fence them; then ``incident_moves`` evacuates their
+servers.
 
-Each look starts from the rows of the incidents, so any conductor of the cell continues an incident, at any point. Each
-step's state is written before the step, and only the conductor that wrote it does the step. The rules are in
-docs/explanation/automatic-evacuation.md."""
+Each pass starts from the rows of the incidents, so any conductor of the cell can continue an incident, at any point.
+The state of each step is written before the step, and only the conductor that wrote the state does the step. The rules
+are in docs/explanation/automatic-evacuation.md."""
 
 from __future__ import annotations
 
@@ -46,16 +47,16 @@ NO_DEVICE = ("Host {host} is silent, and has no power device in the setting fenc
 
 
 class AvailabilityWatch:
-    """The watch over the hosts of a conductor's cell. It begins when this conductor has had the time to hear all hosts,
-    also after a pause in which this process stood still. Before that, a silent host means nothing, and only evacuations
-    from hosts that are fenced continue."""
+    """The watch for dead hosts in a conductor's cell. After its start, and after any pause of this process, a
+    conductor may not have received the heartbeats of all hosts yet. So for the first ``availability_silence`` seconds
+    the watch does not act on silent hosts, and only continues evacuations from hosts that are fenced already."""
 
     def __init__(self, conductor: Conductor) -> None:
         self.conductor = conductor
         self._began_at = self._looked_at = float("-inf")
 
     def look(self) -> None:
-        """Look at the hosts and incidents, if the settings allow automatic evacuation."""
+        """Run one pass over the hosts and incidents of the cell, if the settings enable automatic evacuation."""
         settings, now = self.conductor.settings, time.monotonic()
         if not settings.availability_enabled:
             return
@@ -162,13 +163,15 @@ def _decide_fencing(conductor: Conductor, incident: IncidentRow, silence: CellSi
 
 
 def _advance_stuck(conductor: Conductor, incident: IncidentRow, silence: CellSilence) -> None:
-    """Close an incident that waits for people when its host returns. When its host is fenced by hand, continue."""
+    """Handle an incident that waits for an operator: close it when its host returns, and continue it when its host is
+    fenced by hand."""
     _has_ended(conductor, incident, silence)
 
 
 def _has_ended(conductor: Conductor, incident: IncidentRow, silence: CellSilence) -> bool:
-    """Return whether the incident has left its state: the host was fenced by hand, is heard again, or an operator has
-    disabled it or forced it down. Then change its state accordingly."""
+    """Check whether the reason to wait is over, change the incident's state accordingly, and return whether that was
+    so. The reasons: the host was fenced by hand (evacuations begin), it sends heartbeats again, or an operator has
+    disabled it or forced it down (both end the incident)."""
     host = str(incident.host)
     if _is_held(conductor, host):
         _begin_evacuation(conductor, incident)
@@ -233,7 +236,7 @@ def _fetch_fencing(conductor: Conductor, host: str) -> FencingRow | None:
 
 
 def _is_held(conductor: Conductor, host: str) -> bool:
-    """Return whether a host was fenced with success, and has not been unfenced."""
+    """Return whether a host is fenced: its last fencing succeeded, and it was not unfenced since."""
     fencing = _fetch_fencing(conductor, host)
     return fencing is not None and fencing.state == fencings.FENCED and fencing.holds_host
 

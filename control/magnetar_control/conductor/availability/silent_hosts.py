@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Hosts of a cell that are silent, and whether the conductors still hear enough hosts to judge that."""
+"""The hosts of a cell that send no heartbeats, and the check whether the conductors receive enough heartbeats to judge
+them."""
 
 from __future__ import annotations
 
@@ -14,16 +15,18 @@ REPORTED = timedelta(seconds=30)
 
 
 class CellSilence(NamedTuple):
-    """The silence in a cell. *silent*: hosts without a heartbeat for ``availability_silence`` seconds. *watched*: the
-    number of hosts that count: their compute service is enabled and not forced down, and they were heard since their
-    row was last changed. So a host that was enabled or unfenced has the time to boot."""
+    """The silent hosts of a cell. *silent*: names of the hosts without a heartbeat for ``availability_silence``
+    seconds. *watched*: the number of hosts that are monitored: their compute service is enabled and not forced down,
+    and they sent a heartbeat after the last change of their row. So a host that was just enabled or unfenced has time
+    to boot."""
 
     silent: frozenset[str]
     watched: int
 
     @property
     def has_quorum(self) -> bool:
-        """Whether more than half of the hosts are heard. Otherwise the fault is rather this side of the network."""
+        """Whether more than half of the monitored hosts send heartbeats. If not, the network of the control plane is
+        more likely to have failed than the hosts."""
         return not self.silent or 2 * len(self.silent) < self.watched
 
 
@@ -42,5 +45,7 @@ def read_cell_silence(conductor: Conductor) -> CellSilence:
 
 
 def _precedes(changed_at: str, heard_at: str) -> bool:
-    """Return whether the change of a host's row preceded its last heartbeat, or was caused by it."""
+    """Return whether a host has sent a heartbeat after its row was last changed, so that its silence counts. A change
+    within ``REPORTED`` seconds after the heartbeat also counts as earlier: the heartbeat itself may have caused it.
+    *changed_at*, *heard_at*: the times of the change and of the last heartbeat."""
     return changed_at < (datetime.fromisoformat(heard_at) + REPORTED).isoformat(timespec="microseconds")

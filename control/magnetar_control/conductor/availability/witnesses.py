@@ -21,16 +21,16 @@ SSH = 22
 
 
 class WitnessReport(NamedTuple):
-    """The answers of witnesses. *seen_by*: who reaches the host; ``None`` if nobody does. *peers*: how many other hosts
-    could tell; 0 if not even the conductor could."""
+    """The result of ``ask_witnesses``. *seen_by*: the conductor or host that reaches the silent host; ``None`` if none
+    does. *peers*: the number of other hosts that gave an answer; 0 if none was asked, or none could tell."""
 
     seen_by: str | None
     peers: int
 
 
 def ask_witnesses(conductor: Conductor, host: str) -> WitnessReport:
-    """Return whether anybody reaches *host* at the port of its agent. A host that refuses the connection is alive, too:
-    only its agent does not run."""
+    """Check from this conductor, and then from some other hosts of the cell, whether *host* answers at the port of its
+    agent. A host that refuses the connection is alive too: only its agent does not run."""
     address = parse_endpoint(conductor.endpoint(host))
     address = address._replace(port=address.port or SSH)
     is_reached = not address.host or is_host_reached(address.host, address.port)  # a unix socket is of this machine
@@ -48,8 +48,8 @@ def ask_witnesses(conductor: Conductor, host: str) -> WitnessReport:
 
 
 def _ask_peer(conductor: Conductor, peer: str, address: Endpoint) -> bool | None:
-    """Return whether the host *peer* reaches *address*; ``None`` if it cannot tell, or its agent gives
-    no answer."""
+    """Ask the agent of the host *peer* whether it reaches *address*. Return ``None`` if it cannot tell, or does not
+    answer."""
     try:
         with conductor.client(peer, PATIENCE) as client:
             return client.reaches(address.host, address.port)

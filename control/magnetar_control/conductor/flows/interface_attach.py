@@ -30,7 +30,7 @@ CANCELLED = "The host did not attach it while its caller waited, or the server's
 
 
 def run_nic_attachment(work: Work) -> None:
-    """Attach a NIC for the requested port ``args["wish"]``. When that fails or is cancelled, detach the NIC and free
+    """Attach a NIC for the port that ``args["wish"]`` requests. If that fails or is cancelled, detach the NIC and free
     the port. While the host is down, the action is repeated."""
     network, nic = work.conductor.services.network, None
     try:

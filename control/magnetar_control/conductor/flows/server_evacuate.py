@@ -62,7 +62,7 @@ class Evacuation(MigrationTask):
 
     @property
     def tried(self) -> list[str]:
-        """Names of the hosts where the build failed."""
+        """Names of the hosts where the build of the server failed."""
         tried_hosts: list[str] = self.work.args.get("tried", [])
         return tried_hosts
 
@@ -80,8 +80,8 @@ class Evacuation(MigrationTask):
         return self.target
 
     def _placed(self, tried: frozenset[str], host: str | None, same: bool | None, forced: bool) -> str:
-        """Override ``MigrationTask._placed``: claim a host other than the old host, and return its name. *same* is not
-        used."""
+        """Override ``MigrationTask._placed``: claim a host and return its name. Hosts in *tried* and the old host are
+        excluded. *host*: the only candidate, if given. *forced*: skip the scheduler's filters. *same* is ignored."""
         work, only = self.work, hosts_for_volumes(self.work, self.source)
         spec = spec_of(work, host=host, ignored=tried | {self.source}, cell_id=self.conductor.cell.id,
                        volume_hosts=only)
@@ -184,9 +184,9 @@ def _is_fenced(move: Evacuation) -> bool:
 
 
 def _choose(move: Evacuation) -> None:
-    """Claim a host, and queue the action for it. If the scheduler finds none, the server goes to error on its old host
-    until it is evacuated again (Nova's functional test ``test_evacuate_no_valid_host``). A forced host without room
-    leaves the server as it was (Nova's ``_allocate_for_evacuate_dest_host``)."""
+    """Claim a host, and queue the action for it. If the scheduler finds no host, the server goes to error on its old
+    host, and can be evacuated again (as in Nova's functional test ``test_evacuate_no_valid_host``). If the host was
+    forced and has no room, the server stays as it was (as in Nova's ``_allocate_for_evacuate_dest_host``)."""
     work, began = move.work, utc_now()
     try:
         host = move.choose()
@@ -203,7 +203,8 @@ def _choose(move: Evacuation) -> None:
 
 
 def _note_failed_event(move: Evacuation, began: str, error: MagnetarError) -> None:
-    """Add a failed event to the writes at the end of the action. *began*: when it began. *error*: why it failed."""
+    """Add a failed event of the instance action to the writes at the end of the action. *began*: the time when the
+    event began. *error*: its failure."""
     work, why = move.work, admin_message(error)
     work.end_writes.append(lambda connection: actions.insert_ended_event(
         connection, work.action.id, work.rule.event, work.conductor.name, began, "Error", why))

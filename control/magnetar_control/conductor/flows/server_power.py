@@ -31,7 +31,8 @@ def stop_guest(work: Work, host: str) -> None:
 
 
 def _secret(work: Work) -> dict[str, str]:
-    """Return the agent's field with the secret of the guest's TPM; empty if the action does not start the guest."""
+    """Return ``{field: secret}`` with the secret of the guest's TPM, for the request to the agent; an empty dict if
+    the action does not start the guest."""
     return keys.tpm_secret_field(work) if work.rule.starts else {}
 
 

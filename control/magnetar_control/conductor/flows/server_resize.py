@@ -118,8 +118,9 @@ def _migrate_cold(work: Work, type: str, flavor: Flavor, **where: Any) -> None:
 
 
 def _move_to_target(move: MigrationTask, where: Mapping[str, Any]) -> dict[str, Any] | None:
-    """Move the server to the target host. Return its new vendor data, fetched before the move since fetching may fail;
-    ``None`` if an earlier attempt has fetched it. *where*: arguments of ``MigrationTask.prepare``."""
+    """Move the server to the target host. *where*: arguments of ``MigrationTask.prepare``. Return the field
+    ``vendor_data`` with new data for the guest, fetched before the move since fetching may fail; ``None`` if an
+    earlier attempt has fetched the data."""
     work, new_vendor_data = move.work, None
     if move.row.status == "post-migrating":
         cross_cell.map_to_this_cell(work)

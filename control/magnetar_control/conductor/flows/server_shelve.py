@@ -57,7 +57,8 @@ def run_offload(work: Work) -> None:
 
 
 def _save(work: Work) -> dict[str, Any]:
-    """Stop the guest, and upload its root disk to the image. Return the columns to save for a shelved server."""
+    """Stop the guest, and upload its root disk to the shelved image (nothing is uploaded if the root disk is a
+    volume). Return the columns to save for a shelved server."""
     work.begin("The server was deleted, or its state was reset, before it was shelved.")
     id = work.args["image"]
     image = _shelved_image(work, id) if id else None  # first: if the quota refuses it, the guest keeps running
@@ -111,8 +112,8 @@ def release_host_resources(work: Work) -> None:
 
 
 def _fails(work: Work, error: MagnetarError) -> None:
-    """End the failed action. A server that was already shelved stays shelved on its host. Any other returns to its
-    previous state, except that a paused or suspended server is off."""
+    """End a failed shelve. A server that was already shelved stays shelved on its host. Any other server returns to
+    its previous state, except that a paused or suspended server is off."""
     work.confirm_lease()
     work.load()
     if work.server.vm_state == SHELVED:
@@ -128,7 +129,7 @@ def _fails(work: Work, error: MagnetarError) -> None:
 
 def _stays(work: Work, error: MagnetarError) -> None:
     """Handle a failed offload: the server stays shelved on its host. If the host has lost the server or does not
-    answer, repeat the offload instead: otherwise its row would describe a guest that does not exist."""
+    answer, repeat the offload instead: otherwise the server's row would describe a guest that does not exist."""
     try:
         with work.client(patience=PATIENCE) as client:
             client.get("server", work.id)

@@ -65,7 +65,8 @@ def reclaim_expired(conductor: Conductor) -> int:
 
 
 def _still(connection: Connection, server: ServerRow) -> ServerRow | None:
-    """Return the present row of the soft-deleted *server*, locked; ``None`` if it was restored or deleted meanwhile."""
+    """Lock and return the present row of *server*, if the server is still soft-deleted; ``None`` if it was restored or
+    deleted since *server* was read."""
     row = servers.fetch_server_row(connection, server.id, lock=True)
     if row is None or row.task_state or (row.vm_state, row.soft_deleted_at) != (SOFT_DELETED, server.soft_deleted_at):
         return None

@@ -127,7 +127,7 @@ def _is_swapped(work: Work) -> bool:
 
 
 def _is_given_up(work: Work) -> bool:
-    """Let the host abort the copy, and return ``True``. Return ``False`` if the guest is on the new volume already."""
+    """Have the host abort the copy; return whether that worked. It fails if the guest uses the new volume already."""
     try:
         disconnect_volume(work, work.server.host, work.args["new_volume_id"])
     except NotFound:

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""News for running guests: a new name and new metadata of their servers.
+"""The sending of changed names and metadata of servers to their running guests.
 
-A change of a server marks its row as due (``store.servers.servers.update_server_row``). A server with an action in hand
-gets its news after the action. Two conductors may send the same message at the same time: repeating one does no harm,
-and a host ignores messages older than its own state.
+A change of a server marks its row as due (``store.servers.servers.update_server_row``). While an action of the server
+runs, the message waits for its end. Two conductors may send the same message at the same time: repeating one does no
+harm, and a host ignores messages older than its own state.
 """
 
 from __future__ import annotations

@@ -23,15 +23,17 @@ GAP, RENEWED = 1.0, LEASE / 2
 
 
 class Heartbeat(NamedTuple):
-    """A heartbeat that is not written yet. *report*: the properties that change often, as JSON; ``None`` if the
-    scheduler does not use them. *settled*: the uuids of the evacuations from the host that are handled already."""
+    """A heartbeat that is not written yet. *report*: the frequently changing properties as JSON; ``None`` if the
+    scheduler does not use them. *settled*: uuids of the evacuations from the host whose guests are already stopped or
+    removed there."""
 
     report: str | None
     settled: Collection[str]
 
 
 class Heartbeats:
-    """The heartbeats and leases of the hosts that a conductor watches. *written*: called after each transaction."""
+    """The heartbeats and leases of the hosts that a conductor watches. *written*: a function that is called with the
+    result of each transaction."""
 
     def __init__(self, conductor: Conductor, written: Callable[[Renewal], None]) -> None:
         self.conductor, self._written = conductor, written
@@ -59,8 +61,9 @@ class Heartbeats:
                 of_hosts.pop(host, None)
 
     def hear(self, host: str, report: str | None, settled: Collection[str] = ()) -> None:
-        """Queue a heartbeat of *host*. *report*: the changing properties as JSON, or ``None``; *settled*: uuids of the
-        evacuations that are handled already."""
+        """Queue a heartbeat of *host*. *report*: the frequently changing properties as JSON; ``None`` if the scheduler
+        does not use them. *settled*: uuids of the evacuations from the host whose guests are already stopped or
+        removed there."""
         with self._changed:
             if host in self._renewed:
                 self._heard[host] = Heartbeat(report, settled)

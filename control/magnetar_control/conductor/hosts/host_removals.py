@@ -19,8 +19,8 @@ from magnetar_core.http.client import Client
 
 
 class HostRemovals(HostNews):
-    """The sender of the pending removals to the hosts of a conductor's cell. A removal that the host refuses is
-    repeated: a guest that is being removed may still have a NIC on the network."""
+    """The sender of pending removals to the hosts of a conductor's cell. If the host refuses a removal, it is tried
+    again later: a guest that is being removed may still have a NIC on the network."""
 
     about, away = "deleted things", DOWN
 

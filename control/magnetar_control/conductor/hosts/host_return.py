@@ -88,8 +88,9 @@ def _wait_until_unfenced(conductor: Conductor, host: str) -> bool:
 
 
 def start_held_servers(conductor: Conductor, host: str, resources: Sequence[Mapping[str, Any]]) -> None:
-    """Start the servers of *resources* that wait for the cloud's permission, if they are still on the host. Servers
-    with a running evacuation keep waiting. On a fenced host all wait until it is unfenced."""
+    """Start the servers that the agent holds after the boot of its host, if the database still has them on *host*.
+    *resources*: the host's servers as its agent reports them; it holds those with the field ``held``. Servers with a
+    running evacuation stay held. On a fenced host, first wait until it is unfenced."""
     held_ids = [resource["id"] for resource in resources if resource.get("held")]
     if not held_ids:
         return

@@ -161,7 +161,8 @@ class HostWatch:
             self._on_event(name, client, event, document)
 
     def _is_saved(self, name: str, heartbeat: Mapping[str, Any]) -> bool:
-        """Return whether all properties of the host in *heartbeat* are saved already."""
+        """Return whether the host's properties in *heartbeat* equal the ones that this conductor saved last, so that
+        nothing must be written."""
         saved = self._kept.get(name)
         if saved is None or saved[0] != self.conductor.ratios_of(name):
             return False
@@ -171,15 +172,16 @@ class HostWatch:
                    for key, known in zip(KEPT, saved[1:], strict=True))
 
     def _has_pools(self, name: str, reports: Any) -> bool:
-        """Return whether the reported pools of the host *name* are saved. Their free space changes all the time, so it
-        is saved only every ``POOL_SIZES`` seconds."""
+        """Return whether the storage pools in *reports* are saved already for the host *name*. A pool that differs
+        only in its free space counts as saved for ``POOL_SIZES`` seconds, because the free space changes all the time.
+        """
         moment, saved = self._pools.get(name, (0.0, None))
         if reports is None or reports == saved:
             return True
         return time.monotonic() < moment + POOL_SIZES and without_free_space(reports) == without_free_space(saved)
 
     def _save_pools(self, name: str, reports: Any) -> None:
-        """Save the pools that the host *name* reports, unless they are saved."""
+        """Save the storage pools that the agent of the host *name* reports, unless they are saved already."""
         if not self._has_pools(name, reports):
             with self.conductor.store.api.write() as connection:
                 save_host_pools(connection, name, reports)
@@ -209,8 +211,9 @@ class HostWatch:
         conductor.read_host(name)
 
     def _on_event(self, name: str, client: Client, event: str, document: Mapping[str, Any]) -> None:
-        """Handle one event of an agent. Events of a server with a running action go to that action. An event may be
-        older than the result of the action, so a server that differs from its event is read again from the host."""
+        """Handle one event of the agent of the host *name*. Events of a server with a running action go to that
+        action. An event may be older than the result of the last action, so if a server differs from its event, read
+        it again from the host."""
         if event in ("servers", "server"):
             self._passwords(name, document.get("servers") or [document])
         if event == "servers":
@@ -220,8 +223,8 @@ class HostWatch:
             self._recheck(name, client, document)
 
     def _passwords(self, name: str, resources: Sequence[Mapping[str, Any]]) -> None:
-        """Save the passwords that guests have published for their users. If a user has cleared a password that the host
-        still has, let the host clear it."""
+        """Save the passwords that guests have published for their users. If a user has cleared a password that the
+        host still has, have the host clear it. *resources*: servers of the host *name*, as its agent reports them."""
         passwords = {resource["id"]: str(resource["password"]) for resource in resources if resource.get("password")}
         if not passwords:
             return
@@ -253,8 +256,8 @@ class HostWatch:
                 self.follow(name, [client.get("server", row.id)])
 
     def _on_connect(self, name: str, resources: list[Mapping[str, Any]]) -> None:
-        """Compare everything on the host with the database when its agent connects. Also do what had to wait for the
-        agent: delete servers, start guests."""
+        """Compare all servers on the host *name* with the database when its agent connects. Then do the work that had
+        to wait for the agent: delete servers, and start guests. *resources*: the servers as the agent reports them."""
         self.follow(name, [resource for resource in resources if not resource.get("held")])
         with contextlib.suppress(MagnetarError), self.conductor.client(name) as client:
             host_groups.compare_security_groups(self.conductor, client, name,
@@ -267,7 +270,8 @@ class HostWatch:
         self._remove_deleted_servers(name, resources)
 
     def _remove_deleted_servers(self, name: str, resources: list[Mapping[str, Any]]) -> None:
-        """Remove servers from the host *name* that were deleted while its agent was silent."""
+        """Remove servers from the host *name* that were deleted while its agent was silent. *resources*: the servers
+        as the agent reports them."""
         database = self.conductor.database
         with database.read() as connection:
             deleted_ids = connection.execute(select(servers.c.id).where(
@@ -282,7 +286,8 @@ class HostWatch:
                 log.warning("server %s stays on host %s until its agent connects again: %s", id, name, error.message)
 
     def follow(self, name: str, resources: list[Mapping[str, Any]]) -> None:
-        """Set vm_state and power state of servers without an action to the states of their guests in *resources*."""
+        """Set vm_state and power state of servers on the host *name* to the states of their guests, except for servers
+        with an action. *resources*: the servers as the agent reports them."""
         database = self.conductor.database
         for row, power_state in self._changed_servers(name, resources):
             power = POWERS[power_state]
@@ -298,8 +303,8 @@ class HostWatch:
             log.info("server %s is %s by itself", row.id, power_state, extra={"server": row.id, "host": name})
 
     def _changed_servers(self, name: str, resources: Sequence[Mapping[str, Any]]) -> list[tuple[Any, str]]:
-        """Return the servers without an action that differ from the reported *resources*, each with its reported power
-        state."""
+        """Return the servers without an action whose rows differ from the states of their guests, each with the
+        reported power state. *resources*: servers of the host *name*, as its agent reports them."""
         power = {resource["id"]: str(resource["power_state"]) for resource in resources}
         if not power:
             return []

@@ -31,7 +31,8 @@ class ImageCache:
         self._thread: threading.Thread | None = None
 
     def look(self) -> None:
-        """Start a thread that brings the requested images to hosts of the cell, unless one is running."""
+        """Start a thread that brings the requested images to hosts of the cell, if there are requests and no such
+        thread runs."""
         if self._thread is not None and self._thread.is_alive():
             return
         conductor = self.conductor

@@ -48,9 +48,11 @@ TOLD = ("metrics", "images")
 
 
 class WatchLoop:
-    """The followed hosts of a conductor. Functions that run in threads: *handle* gets the host's name, and an event's
-    name and document; *save* saves a host's properties. *is_saved* returns whether they are saved already, and must not
-    block."""
+    """The connections to the agents of all hosts that a conductor watches.
+
+    *handle* (host, event, document): handle an event of a host; runs in a thread. *save* (host, properties): save the
+    host's properties; runs in a thread. *is_saved* (host, properties): return whether the properties are saved
+    already; runs in the event loop, so it must not block."""
 
     def __init__(self, conductor: Conductor, handle: Callable[[str, str, Mapping[str, Any]], None],
                  save: Callable[[str, Mapping[str, Any]], None],
@@ -83,7 +85,7 @@ class WatchLoop:
         self.soon(self._stop, name)
 
     def wake(self, name: str) -> None:
-        """Connect to a host that is away immediately, without waiting for the end of its pause."""
+        """Connect to a disconnected host immediately, without waiting for the end of its pause."""
         self.soon(self._wake, name)
 
     def close(self) -> None:
@@ -100,8 +102,8 @@ class WatchLoop:
 
     # In the loop.
     def shared(self, host: Mapping[str, Any]) -> dict[str, Any]:
-        """Return a copy of the properties *host* that saves memory: values that other hosts have too are the same
-        objects."""
+        """Return a copy of the properties *host* in which values that other hosts report too are the same objects, to
+        save memory."""
         if len(self._values) > VALUES:
             self._values.clear()
         return {sys.intern(key): value if key in TOLD else self._shared_value(value) for key, value in host.items()}
@@ -248,15 +250,16 @@ class HostFollower:
             log.info("host %s answers again", self.name, extra={"host": self.name})
 
     def _accept(self, heartbeat: Any) -> bool:
-        """Return whether the properties in a heartbeat are saved already. Raises ``HostRefused`` for an invalid
-        heartbeat."""
+        """Check a heartbeat, and return whether the properties in it are saved already. Raises ``HostRefused`` for an
+        invalid heartbeat."""
         is_saved = isinstance(heartbeat, dict) and self.watch.is_saved(self.name, heartbeat)
         if not is_saved or heartbeat.get("name") != self._reported_name or self.conductor.states.rules.looks_at_told:
             self._check(heartbeat)  # what is saved was checked before
         return is_saved
 
     def _check(self, report: Any) -> None:
-        """Raise ``HostRefused`` unless *report* is valid. Remember the name that it reports."""
+        """Raise ``HostRefused`` unless *report*, the host's properties from its agent, is valid. Remember the host
+        name in the report."""
         check_host_report(self.name, report, self._reported_name, self.conductor.states.rows.keys())
         self._reported_name = report.get("name") or self._reported_name
 
@@ -274,15 +277,15 @@ class HostFollower:
             self._up.set_result(None)
 
     def settle(self) -> None:
-        """Start to remove evacuated servers from the host; the host does not count as up until that is done."""
+        """Start to remove evacuated servers from the host. The host does not count as up until they are removed."""
         if self._settling or self._connection is None:
             return
         self._settling = True
         self._put(partial(self._complete_evacuations, self._connection, self._settled))
 
     def on_event(self, event: str, document: Mapping[str, Any]) -> None:
-        """Handle a heartbeat, or give a report on servers to the running action of the server if there is one,
-        otherwise to the host's jobs."""
+        """Handle an event of the agent. A heartbeat is handled here. A report on servers goes to the running action of
+        the server, if there is one, otherwise to the host's jobs."""
         watch = self.watch
         if event == "heartbeat":
             heartbeat = document.get("host") or {}  # without libvirt, a part of it is null

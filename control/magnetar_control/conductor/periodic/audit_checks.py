@@ -33,8 +33,8 @@ def find_stuck_servers(state: AuditState) -> Findings:
 
 
 def find_server_copies(state: AuditState) -> Findings:
-    """Yield findings about servers with rows in two cells: copies that a conductor left when it crashed while it moved
-    them, and twins, which have no known cause."""
+    """Yield findings about servers with rows in two cells. A *copy* is a row that a conductor left behind when it
+    crashed while moving the server; a *twin* is a second row without a known cause."""
     for id, cell in state.copies.items():
         yield Finding("copy", id, cell, f"server {id} is in its cell, and still in "
                       f"{'cell0' if cell == CELL0 else f'cell {cell}'}, which it has left")
@@ -128,9 +128,12 @@ def find_orphan_attachments(state: AuditState) -> Findings:
 
 def _find_unused(kind: str, state: AuditState, servers_by_id: Mapping[str, str], of: str,
                  had: Callable[[Any], list[str]]) -> Findings:
-    """Yield findings about ports or attachments (*kind*) whose server is gone, or does not have them in its row.
-    *servers_by_id*: the uuids of their servers. *had*: returns the ids in a row. If the row also lacks volumes or NICs
-    (*of*) that the guest has, the finding is of kind ``kept``, which is never repaired."""
+    """Yield findings about ports or attachments that are of no use: their server is gone, or its row does not have
+    them.
+
+    *kind*: of the findings, ``port`` or ``attachment``. *servers_by_id*: the server's uuid of each port or attachment.
+    *had*: a function that returns the ids of these objects in a server's row. *of*: ``volumes`` or ``nics``. If the
+    server's row lacks some of these which the guest has, the finding is of kind ``kept`` and is never repaired."""
     for id, server in servers_by_id.items():
         row = state.servers.get(server)
         if row is None and server in state.deleted:
@@ -145,7 +148,8 @@ def _find_unused(kind: str, state: AuditState, servers_by_id: Mapping[str, str],
 
 
 def _attachment_ids(row: AuditedServer) -> list[str]:
-    """Return the ids of a server's attachments, including attachments of volumes that are about to replace another."""
+    """Return the ids of a server's attachments, including those of new volumes that a running ``swap_volume``
+    attaches."""
     return [id for attachment in row.undecoded().volumes for id in attachment_ids(attachment)]
 
 
@@ -176,8 +180,8 @@ def find_leftover_guests(state: AuditState) -> Findings:
 
 
 def find_leftover_migrations(state: AuditState) -> Findings:
-    """Yield findings about parts of migrations on hosts without the server: the server is deleted, or its move has
-    ended."""
+    """Yield findings about hosts that have parts of a migration (such as copied disks) but not the server: the server
+    is deleted, or its move has ended."""
     for host, open_migrations in state.halves.items():
         for id in open_migrations.keys() - state.there[host].keys():
             text, row = f"host {host} has a part of a migration of server {id}, ", state.servers.get(id)
@@ -196,7 +200,8 @@ def _is_failed_build(state: AuditState, row: AuditedServer, host: str) -> bool:
 
 
 def find_absent_guests(state: AuditState) -> Findings:
-    """Yield findings about servers that their host does not have, or has with other volumes, NICs or power state."""
+    """Yield findings about servers whose host does not have their guest, or has it with other volumes, NICs or another
+    power state than the database."""
     for id, row in state.servers.items():
         if row.busy or row.host not in state.there or row.vm_state == ERROR:
             continue

@@ -130,14 +130,15 @@ def _read_mappings(reader: AuditReader, cell: CellMapping, database: Database, a
 
 
 def _absent(reader: AuditReader, cell: CellMapping, database: Database, ids: Iterable[str]) -> frozenset[str]:
-    """Return the server *ids* that have no row in the cell; an empty set when the cell does not answer."""
+    """Return those of the server *ids* that have no row in the cell; an empty set when the cell does not answer."""
     present = {row.id for row in reader.ask_cell_about(cell, database, _PRESENT, ids)}
     return frozenset() if cell.id in reader.silent_cells else frozenset(ids) - present
 
 
 def _read_users(reader: AuditReader, service: Any, after: str) -> Page:
-    """Return the next servers with ports or attachments in *service*, if they are mapped to no cell, or were deleted
-    from an audited cell. Other servers are read with their hosts."""
+    """Return the next servers that own ports or attachments in *service* (a page, after the server id *after*). Only
+    servers that are mapped to no cell, or were deleted from an audited cell: other servers are read with their hosts.
+    """
     ids = service.user_ids(after, PAGE)
     elsewhere: set[str] = set()
     with reader.store.api.read() as connection:
@@ -148,7 +149,8 @@ def _read_users(reader: AuditReader, service: Any, after: str) -> Page:
 
 
 def _read_hosts(reader: AuditReader, after: str) -> Page:
-    """Return the next hosts after the host *after*: at least one, and together at most a page of servers."""
+    """Return the next hosts after the host *after*: at least one host, and at most as many as have a page of servers
+    together."""
     names = sorted(host.name for host in reader.hosts.values() if host.name > after and reader.audits_cell(
         host.cell_id))
     count = 0

@@ -238,8 +238,9 @@ def _guests_among(client: AgentClient, ids: set[str]) -> dict[str, Any]:
 
 
 def _read_again(state: AuditState, row: AuditedServer, cell_id: str) -> None:
-    """Handle the second *row* of a server, in the cell *cell_id*. Keep the row in the cell to which the server has
-    moved, and note the other one as a copy or a twin. Rows in cell0 are read first."""
+    """Add to *state* a second *row* of a server, found in the cell *cell_id*. Keep the row of the cell to which the
+    server has moved in ``servers``, and record the other row as a copy or a twin (see ``AuditState``). Expects that
+    rows in cell0 are read first."""
     had, cell = state.servers[row.id], state.cells[row.id]
     newer = cell == CELL0 or row.cell_moves > had.cell_moves or (had.leaving and not row.leaving)
     older, older_cell = (had, cell) if newer else (row, cell_id)

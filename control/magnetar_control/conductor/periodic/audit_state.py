@@ -72,9 +72,11 @@ class Finding:
 
 @dataclass
 class AuditState:
-    """One page of the audit: all rows about some servers, and the guests on hosts. ``servers``: rows that are not
-    deleted, by id. ``there``: guests by host and id, for hosts that answer: on the page's own hosts all guests, on
-    other hosts only guests of the page's servers."""
+    """One page of the audit: all rows about some servers, and the guests on hosts.
+
+    ``servers``: the rows that are not deleted, by id. ``there``: the guests found on each host that answers, by host
+    name and then server id. On the page's own hosts these are all guests; on other hosts only guests of the page's
+    servers."""
 
     hosts: Mapping[str, AuditedHost] = field(default_factory=dict)  # all of the cloud, by name
     subjects: AuditSubjects = AuditSubjects()
@@ -111,8 +113,8 @@ class AuditState:
         return names
 
     def without(self, row: AuditedServer, kind: str) -> bool | None:
-        """Return whether the row has every volume or NIC (*kind*) that the server's guests have; ``None`` while a host
-        that may have a guest does not answer."""
+        """Return whether the server's *row* has all volumes or NICs (*kind*: ``volumes`` or ``nics``) that its guests
+        have; ``None`` if this is unknown, because a host that may have a guest of the server does not answer."""
         if not self.places(row.id) <= self.there.keys():
             return None
         volumes_or_nics = [volumes_and_nics(row, guests[row.id])[kind] for guests in self.there.values()
@@ -120,7 +122,7 @@ class AuditState:
         return all(present <= noted for noted, present in volumes_or_nics)
 
     def subjects_of(self, finding: Finding) -> AuditSubjects:
-        """Return the subjects to read again, to see whether the finding lasts."""
+        """Return what must be read again (servers, hosts …) to check whether the finding persists."""
         if finding.kind in ("engine", "usage"):
             return AuditSubjects(engine=finding.kind == "engine", usage=finding.kind == "usage")
         server = finding.server or finding.id
@@ -129,7 +131,8 @@ class AuditState:
 
 
 def volumes_and_nics(row: ServerRow, resource: Any) -> dict[str, tuple[set[str], set[str]]]:
-    """Return ``volumes`` (ids) and ``nics`` (MACs): for each, the set in the row and the set of the guest."""
+    """Return ``{"volumes": (ids in the row, ids in the guest), "nics": (MACs in the row, MACs in the guest)}``.
+    *resource*: the server as its agent reports it."""
     row = row.undecoded()
     return {"volumes": ({volume["volume_id"] for volume in row.volumes},
                         {volume["id"] for volume in resource["volumes_attached"]}),

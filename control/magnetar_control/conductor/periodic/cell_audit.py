@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """The audit of a cell by one of its conductors, in small parts: one turn at a time.
 
-A turn reads the subjects of the last turn's findings (its suspects), servers that are stuck, servers with a new action,
-and then some pages of the slow pass over the whole cell. A small cell is read as a whole in each turn. The progress is
-stored when the next turn has read the suspects again: if a conductor dies before, its successor reads the same pages
-once more.
+A turn reads, in this order: the subjects of the last turn's findings (the suspects), stuck servers, servers with a new
+action, and then some pages of a slow pass over the whole cell. A small cell is read as a whole in each turn.
+
+The progress is stored when the next turn has read the suspects again. If a conductor dies before that, its successor
+reads the same pages once more.
 """
 
 from __future__ import annotations
@@ -80,7 +81,8 @@ class CellAudit:
             self._stored = mark
 
     def _read_changed(self, turn: AuditTurn, mark: AuditMark) -> AuditMark:
-        """Read servers that got an action since the last turn, and those that had one then. Return the new progress."""
+        """Read two groups of servers: those with actions that began since the last turn, and those that had an
+        unfinished action in the last turn. Return the new progress."""
         busy: set[str] = set()
         ids = set(self._busy)
         for _page in range(CHANGED_PAGES):
@@ -97,7 +99,8 @@ class CellAudit:
         return mark
 
     def _read_on(self, turn: AuditTurn, mark: AuditMark) -> AuditMark:
-        """Continue the slow pass from *mark*, the progress, until a page of servers is read. Return the new progress.
+        """Continue the pass over the whole cell from *mark*, the progress so far, until one page of servers is read.
+        Return the new progress.
         """
         count = 0
         for subjects, position in itertools.islice(audit_pages(turn.reader, mark.position), SLOW_PAGES):
@@ -111,8 +114,8 @@ class CellAudit:
 
 
 class AuditTurn:
-    """One turn of ``CellAudit``. ``found``: its findings, each with the subjects to read again to see whether it lasts.
-    ``lasting``: the findings that the last turn had too."""
+    """One turn of ``CellAudit``. ``found``: its findings, each with the subjects to read again in the next turn, which
+    confirms or drops the finding. ``lasting``: the findings that the last turn had too."""
 
     def __init__(self, audit: CellAudit, reader: AuditReader, rest: Callable[[float], object]) -> None:
         self.audit, self.reader, self.rest = audit, reader, rest
@@ -121,8 +124,8 @@ class AuditTurn:
 
     def read_page(self, subjects: AuditSubjects, *, fresh: bool = True) -> AuditState:
         """Read a page about *subjects*, repair the findings that the last turn had too, and return the page. *fresh*:
-        ``False`` for suspects of the last turn, which are read again; the next turn then gets only findings that can be
-        repaired."""
+        ``False`` if the subjects are only read again because of the last turn's findings; of their findings, only
+        those with a repair are then checked again in the next turn."""
         if not subjects or self.audit.conductor.over.is_set():
             return AuditState()
         began = time.monotonic()
@@ -139,8 +142,9 @@ class AuditTurn:
         return state
 
     def suspects(self) -> dict[Finding, AuditSubjects]:
-        """Return the findings for the next turn, the new ones first: at most a page of servers and a page of hosts. The
-        slow pass finds the others again."""
+        """Return the findings to check again in the next turn, each with its subjects. New findings come first; the
+        result is limited to a page of servers and a page of hosts. Findings beyond that are found again by the pass
+        over the whole cell."""
         suspects: dict[Finding, AuditSubjects] = {}
         names: set[str] = set()
         for finding, subjects in sorted(self.found.items(), key=lambda item: item[0] in self.lasting):

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """The work on drains: conductors queue an ordinary action for each server that can leave a drained host, a few at a
-time, and note the results.
+time, and save the results.
 
-Each look starts from the rows of the drain, the servers and their actions, so any conductor of the cell continues a
-drain, at any point. A server that arrives later, such as one whose build had begun, is moved too."""
+Each pass starts from the rows of the drain, of the servers and of their actions. So any conductor of the cell can
+continue a drain, at any point. Servers that arrive later, such as one whose build had begun, are moved too."""
 
 from __future__ import annotations
 
@@ -35,8 +35,9 @@ DOWN = ("The agent of the host does not answer, so no server can be moved off it
 
 
 class DrainView(NamedTuple):
-    """A drain as a look finds it. *results*: by server; *here*: the servers on the host; *away*: servers with a result
-    that are elsewhere; *actions*: the states of the actions that the drain has queued, by server."""
+    """A drain and its servers, as read at the start of one periodic pass. The other fields are keyed by server uuid:
+    *results*, the saved results; *here*, the servers on the drained host; *away*, servers with a result that are on
+    another host; *actions*, the states of the actions that the drain has queued."""
 
     drain: DrainRow
     results: Mapping[str, DrainedServer]
@@ -59,7 +60,7 @@ def work_on_drains(conductor: Conductor) -> bool:
 
 
 def _advance_drain(conductor: Conductor, drain: DrainRow) -> None:
-    """Note the results of ended moves, begin further moves, and update the drain's state."""
+    """Do one pass over a drain: save the results of ended moves, begin further moves, and update the drain's state."""
     _note_results(conductor, _read_drain(conductor, drain))
     view = _read_drain(conductor, drain)
     moving = sum(result.state == MOVING for result in view.results.values())
@@ -102,7 +103,8 @@ def _forget_drain(conductor: Conductor, drain: DrainRow) -> None:
 
 
 def _note_results(conductor: Conductor, view: DrainView) -> None:
-    """Update the results that have changed: moves that have ended, and servers that others moved or deleted."""
+    """Save the results that have changed: of moves that have ended, and of servers that other requests moved or
+    deleted."""
     gone, changed = [], {}
     for id, result in view.results.items():
         server = view.here.get(id) or view.away.get(id)
@@ -154,14 +156,15 @@ def _begin_confirmation(conductor: Conductor, drain: DrainRow, result: DrainedSe
 
 
 def _is_due(view: DrainView, server: ServerRow) -> bool:
-    """Return whether a server on the host has no result in this round of the drain."""
+    """Return whether a server on the drained host must be handled: it has no result yet, or its result is from an
+    earlier round of the drain and the server could not be moved then."""
     result = view.results.get(server.id)
     return result is None or (result.state == STAYS and result.round < view.drain.round)
 
 
 def _begin_moves(conductor: Conductor, drain: DrainRow, candidates: Sequence[ServerRow], slots: int) -> tuple[int, int]:
-    """Begin the moves of at most *slots* candidates, the largest first, and note which candidates stay. Return how many
-    moves have begun, and how many candidates still wait."""
+    """Queue moves of at most *slots* of the servers *candidates*, those with the most memory first. Save the result of
+    candidates that must stay on the host. Return (moves begun, candidates that still wait)."""
     if slots <= 0 or not candidates:
         return 0, len(candidates)
     host_volumes = conductor.services.volume.stored_on(drain.host)

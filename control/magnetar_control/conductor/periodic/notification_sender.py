@@ -92,8 +92,8 @@ class NotificationSender:
 
 
 def conductor_outboxes(conductor: Conductor) -> list[tuple[Database, Outbox]]:
-    """Return the databases whose notifications a conductor sends: its cell's, and if it schedules, cell0 and the API
-    database."""
+    """Return the databases whose notifications a conductor sends, each with its outbox tables: its cell's database; if
+    the conductor schedules new servers, also cell0 and the API database."""
     shared = [(conductor.store.cell0, outbox.CELL), (conductor.store.api, outbox.API)]
     return [(conductor.database, outbox.CELL), *(shared if conductor.schedules else ())]
 

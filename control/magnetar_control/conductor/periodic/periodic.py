@@ -156,13 +156,13 @@ class Periodic:
         return name in (None, self.conductor.holder)
 
     def tell_news(self, news: HostNews) -> None:
-        """Let *news* start to send its changes, if it has any and this conductor runs the tasks of its cell. The second
-        condition is queried only if the first is true."""
+        """Start to send the changes of *news*, if there are any and this conductor runs the tasks of its cell."""
         if news.is_due() and self._runs_alone():
             news.look()
 
     def audit(self, rest: Callable[[float], object] = lambda _seconds: None) -> list[Finding]:
-        """Run the audit's next turn; return the findings that the last turn had too (``CellAudit.run_turn``)."""
+        """Run the audit's next turn, and return the findings that the last turn had too. *rest*: see
+        ``CellAudit.run_turn``."""
         return self._cell_audit.run_turn(rest)
 
     def drain_hosts(self) -> None:
@@ -218,7 +218,8 @@ def remove_unused_images(conductor: Conductor) -> int:
 
 
 def _is_spent_copy(conductor: Conductor, name: str) -> bool:
-    """Return whether the image *name* on a host is a copy of a disk for an upload that has ended."""
+    """Return whether the image *name* on a host is a copy of a server's disk that is no longer needed, because its
+    upload to the image service has ended."""
     if of_volume := OF_A_VOLUME.fullmatch(name):
         return not conductor.services.volume.is_uploading(of_volume[1])
     if not OF_A_SERVER.fullmatch(name):
@@ -236,8 +237,8 @@ def _since(image: Mapping[str, Any]) -> str:
 
 
 def _needed_images(conductor: Conductor, host: str, deleted_since: str) -> set[str]:
-    """Return the uuids of the images, kernels and ramdisks of servers on the host, also of servers that were deleted
-    after *deleted_since*: other conductors may remember that the host has these images."""
+    """Return the uuids of the images, kernels and ramdisks of servers on the host. Servers that were deleted after
+    *deleted_since* count too: other conductors may still assume that the host has their images."""
     with conductor.database.read() as connection:  # live and deleted servers have an index each
         rows = [row for condition in (servers.c.deleted_at.is_(None), servers.c.deleted_at > deleted_since)
                 for row in connection.execute(select(servers.c.image_id, servers.c.image).distinct().where(

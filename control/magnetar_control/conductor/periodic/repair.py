@@ -48,13 +48,13 @@ def repair_finding(watch: HostWatch, state: AuditState, finding: Finding) -> Non
 
 
 def _busy(connection: Connection, id: str) -> bool:
-    """Return whether an action of the server waits or runs."""
+    """Return whether an action of the server *id* is queued or running."""
     return connection.execute(select(actions.c.id).where(
         actions.c.server_id == id, GOES_ON).limit(1)).first() is not None
 
 
 def _quiet(watch: HostWatch, state: AuditState, id: str) -> bool:
-    """Return whether no action of the server waits or runs; also ``True`` for a server without a row."""
+    """Return whether no action of the server *id* is queued or running; also ``True`` for a server without a row."""
     cell = state.cells.get(id)
     if cell is None:
         return True
@@ -118,8 +118,9 @@ def _unclaimed(watch: HostWatch, state: AuditState, finding: Finding) -> None:
 
 
 def _nics_with_cards(watch: HostWatch, row: ServerRow, nics: Sequence[Asking]) -> list[Asking]:
-    """Return *nics* (requests of bandwidth) with ``place``: the network and, if the NIC is a virtual function, its card
-    as the host reports it. If no NIC needs a virtual function, return *nics* unchanged."""
+    """Set ``place`` in the bandwidth requests *nics*, and return them. The place is the physical network or, for a
+    virtual function, its network card as the host reports it. If no NIC is a virtual function, return *nics*
+    unchanged."""
     if not any(nic.devices for nic in nics):
         return [*nics]
     with watch.conductor.client(row.host) as client:
@@ -148,7 +149,7 @@ def _free_unused(watch: HostWatch, state: AuditState, finding: Finding) -> None:
 
 
 def _guests_elsewhere(watch: HostWatch, state: AuditState, id: str) -> Iterator[Document]:
-    """Yield the server's guests on those hosts of the cell that are up and that the page has not asked."""
+    """Yield the server's guests from the hosts of the cell that are up but were not asked for the page *state*."""
     conductor = watch.conductor
     for name, host in list(conductor.states.hosts.items()):
         if name not in state.there and host.profile.up and host.profile.cell_id == conductor.cell.id:
@@ -157,7 +158,8 @@ def _guests_elsewhere(watch: HostWatch, state: AuditState, id: str) -> Iterator[
 
 
 def _move(watch: HostWatch, _state: AuditState, finding: Finding) -> None:
-    """Set the finding's migration to error, unless its server has an action. The next audit then finds its claims."""
+    """Set the finding's migration to error, unless its server has an action. The next audit then finds the migration's
+    claims."""
     for _cell, database in watch.conductor.store.databases():
         with database.write() as connection:
             migration = migrations.fetch_migration_row(connection, finding.id)

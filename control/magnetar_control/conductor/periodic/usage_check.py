@@ -18,15 +18,16 @@ LOOK, SERVERS, PROJECT = 60.0, 2000, 20
 
 
 class UsageCheck:
-    """The progress of the check in the databases of a conductor: its cell's, and cell0."""
+    """The check of the quota usage in the databases of a conductor: its cell's database, and cell0. It remembers the
+    last compared project of each."""
 
     def __init__(self, conductor: Conductor) -> None:
         self.conductor = conductor
         self._after: dict[str, str] = {}  # the last compared project, by database
 
     def look(self) -> list[UsageComparison]:
-        """Compare the next projects of each database with their servers, correct wrong usage, and return what was
-        wrong."""
+        """Compare the quota usage of the next projects in each database with their servers, and correct it where it is
+        wrong. Return the comparisons of wrong usage."""
         return [wrong for database in (self.conductor.database, self.conductor.store.cell(CELL0))
                 for wrong in self._compare_some(database)]
 

@@ -44,9 +44,9 @@ def requested_volumes(work: Work) -> list[BlockDevice]:
 
 
 def prepare_volumes(work: Work, host: str) -> tuple[list[Document], list[str]]:
-    """Make and reserve the volumes of a new server. Return its block devices in the agent's form, and the uuids of
-    volumes on other hosts, which must be attached after the build. Raises ``WrongHost``, ``Cancelled``, and the
-    service's errors."""
+    """Create and reserve the volumes of a new server. Return its block devices in the agent's form, and the uuids of
+    volumes that are stored on other hosts and must be attached after the build. Raises ``WrongHost``, ``Cancelled``,
+    and the volume service's errors."""
     if work.server.launched_at:
         return _prepare_again(work, host)
     agent_devices, block_devices = _local(work), requested_volumes(work)
@@ -92,8 +92,8 @@ def free_reserved_volumes(work: Work) -> None:
 
 
 def _prepare_again(work: Work, host: str) -> tuple[list[Document], list[str]]:
-    """Reserve the present volumes of a server that was on a host before. Return its block devices in the agent's form,
-    with the same device names, and the uuids of volumes on other hosts."""
+    """Reserve the present volumes of a server that was on a host before (shelved or evacuated). Return its block
+    devices in the agent's form, with the same device names, and the uuids of volumes that are stored on other hosts."""
     agent_devices, abroad, attachments = _local(work), [], work.volumes
     volumes = work.conductor.services.volume
     for attachment, order in zip(attachments, boot_order(attachments), strict=True):
@@ -133,8 +133,8 @@ def boot_order(block_devices: Sequence[BlockDevice] | Sequence[VolumeOfServer]) 
 
 
 def _local(work: Work) -> list[Document]:
-    """Return the requested ephemeral and swap disks, and the root disk if it has a tag, in the agent's form. Other
-    local disks follow from flavor and image."""
+    """Return the requested local disks in the agent's form: ephemeral and swap disks, and the root disk if it has a
+    tag. Other local disks are not listed, since they follow from flavor and image."""
     shelved = work.server.shelved_image_id
     return [{"source_type": block_device["source_type"], "destination_type": "local",
              **({"tag": block_device["tag"]} if block_device.get("tag") else {}),
@@ -222,11 +222,12 @@ def _agent_block_device(block_device: BlockDevice | VolumeOfServer, attachment: 
 
 def finish_build(work: Work, host: str, resource: Document, abroad: Collection[str], want: Document, *,
                  ports_pending: bool) -> Document:
-    """Finish a build: attach the volumes *abroad* (stored on other hosts), save device names in the row and at the
-    volume service, and start the server if it waited for these volumes or for its ports (*ports_pending*). Return the
-    server as its agent reports it.
+    """Finish a build: attach the volumes *abroad*, save device names in the row and at the volume service, and start
+    the server if it was created powered off. Return the server as its agent reports it.
 
-    *want*: the server's final document, ``power`` and the fields that starting needs.
+    *resource*: the created server as its agent reports it. *abroad*: uuids of volumes that are stored on other hosts.
+    *ports_pending*: whether its ports were not ready at the creation. The server was created off if either applies.
+    *want*: the fields for its start: the final ``power``, and the TPM's secret.
     """
     device_names = {volume["id"]: volume["device"] for volume in resource.get("volumes_attached") or ()}
     devices: dict[str, str] = {}
@@ -264,8 +265,8 @@ def _save(work: Work, devices: Mapping[str, str]) -> None:
 
 
 def give_back_volumes(work: Work, *, everything: bool) -> None:
-    """Delete the volumes that were made for a build that failed. *everything*: no other host is tried, so existing
-    volumes are freed too; otherwise they stay reserved for the next host."""
+    """Delete the volumes that a failed build has created. *everything*: also free the existing volumes, because no
+    other host is tried; otherwise these stay reserved for the build on the next host."""
     work.load()
     attachments = list(work.volumes)
     for at, (block_device, attachment) in enumerate(zip(requested_volumes(work), work.volumes, strict=False)):
@@ -312,8 +313,8 @@ def _free(work: Work, attachment: VolumeOfServer | NewVolume, *, delete: bool) -
 
 
 def _unexport(work: Work, attachment: VolumeOfServer | NewVolume, *, for_good: bool = False) -> None:
-    """Delete the export of the volume on the host that stores it; the server's host may be down. *for_good*: the server
-    is deleted; if the storing host does not answer, the export is deleted later."""
+    """Delete the volume's export on the host that stores the volume; the server's host may be down. *for_good*: the
+    server is being deleted; if the storing host does not answer, the export is then deleted later."""
     try:
         place = work.conductor.services.volume.where(attachment["volume_id"])
     except MagnetarError as error:  # it was force-deleted
@@ -375,5 +376,6 @@ def disconnect_volume(work: Work, host: str | None, id: str) -> None:
 
 
 def agents_of_volume(work: Work, host: str, place: str) -> AbstractContextManager[tuple[Side, Side]]:
-    """Return the agents of the server's *host* and of *place*, which stores the volume. Raises ``HostDown``."""
+    """Return a context manager with the agents of two hosts: *host*, which has the server, and *place*, which stores
+    the volume. Raises ``HostDown``."""
     return work.sides(host, place, f"host {host} or of {place}, which has the volume,")

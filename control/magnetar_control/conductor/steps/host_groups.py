@@ -2,9 +2,10 @@
 """Security groups on hosts, which filter packets where no network engine does
 (``services.network.security.host_groups``).
 
-A host gets a group before its first NIC with that group (``bring_security_groups``); later changes come by
-``GroupNews``. A server with an action in hand gets them after the action. Two conductors may send the same message at
-the same time: repeating one does no harm, and a host ignores messages older than its own state.
+A host gets a group before its first NIC with that group (``bring_security_groups``); later changes are sent by
+``GroupNews``. While an action of a server runs, changes of its ports wait for the end of the action. Two conductors
+may send the same message at the same time: repeating one does no harm, and a host ignores messages older than its own
+state.
 """
 
 from __future__ import annotations
@@ -69,7 +70,7 @@ def tell_security_group(conductor: Conductor, client: Client, host: str, id: str
 
 def compare_security_groups(conductor: Conductor, client: Client, host: str, server_ids: Collection[str]) -> None:
     """Compare the security groups on *host*, and the groups of the NICs of the servers *server_ids* (uuids), with the
-    database. Queue the differences, so that the host gets the right state."""
+    database. Queue each difference for ``GroupNews``, which then sends the right state to the host."""
     groups = conductor.services.network.host_groups
     groups.compare(host, {group_filter["id"]: group_filter["revision"] for group_filter in client.list(NOUN)})
     if ports := groups.held(host, server_ids):
@@ -81,7 +82,8 @@ def compare_security_groups(conductor: Conductor, client: Client, host: str, ser
 
 
 class GroupNews(HostNews):
-    """The sender of changed security groups, and of changed groups of ports, to the hosts of a conductor's cell."""
+    """The sender of changes to the hosts of a conductor's cell: changed security groups, and ports whose groups have
+    changed."""
 
     about, away = "security groups", (Unreachable, TimedOut)
 

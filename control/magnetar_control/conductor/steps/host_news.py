@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""News for hosts: changes that their agents must learn.
+"""The base class for sending changes in the database to the agents of hosts.
 
-Each host has its own thread, so a slow one delays no other; a host that is away gets its news when it is back."""
+Each host has its own thread, so a slow host delays no other. A host that is down gets the changes when it is back."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ QUIET = 15.0
 
 
 class HostNews:
-    """A sender of changes to the hosts of a conductor's cell. ``about``: what its subclass sends, for logs and names of
-    threads."""
+    """A sender of changes to the hosts of a conductor's cell; each subclass sends one kind of changes. ``about``: the
+    kind, for logs and names of threads."""
 
     about: ClassVar[str]
     #: Errors that mean that the agent is away: nothing more is sent to it now.
@@ -55,16 +55,17 @@ class HostNews:
         return self._was_due
 
     def waiting(self) -> Iterable[str]:
-        """Return the hosts of the cell to which changes must be sent."""
+        """Return the hosts of the cell for which changes wait in the database."""
         raise NotImplementedError  # each kind of news implements it
 
     def tell(self, host: str) -> int:
-        """Send *host* the first of its changes, and return how many; 0 if none is left. Raises errors as ``each`` does.
+        """Send the next batch of waiting changes to *host*; return how many were sent, 0 if none waits. Raises errors
+        as ``each`` does.
         """
         raise NotImplementedError  # each kind of news implements it
 
     def look(self) -> None:
-        """Start a thread for each host that is up, must get changes, and has no thread yet."""
+        """Start a sending thread for each host that is up and has waiting changes, if it has no thread yet."""
         self._threads = {host: thread for host, thread in self._threads.items() if thread.is_alive()}
         for host in self.waiting():
             if host not in self._threads and self.conductor.is_up(host):
@@ -81,8 +82,9 @@ class HostNews:
             self._over.wait(PAUSE)
 
     def each(self, acts: Iterable[Callable[[], object]]) -> None:
-        """Call all functions *acts*. Raises errors of the types ``away`` immediately. If calls raise other errors of
-        the agent, raises the last of these after all calls."""
+        """Call all functions *acts*, each of which sends one change. Raises errors of the types ``away`` (the host
+        does not answer) immediately. After other errors of the agent, continues with the next function, and finally
+        raises the last error."""
         refused: MagnetarError | None = None
         for act in acts:
             try:

@@ -193,7 +193,8 @@ class MigrationTask:
                     raise
 
     def _check_target(self, kind: str) -> None:
-        """Raise the refusal of the target's agent, if it refuses the server, before anything is changed."""
+        """Check with the agents whether the target accepts the server, before anything is changed on the target except
+        its networks. Raises the error of an agent that refuses."""
         if self.target != self.source:
             self._plan(kind, self.source, self.target)
         elif self.becomes:
@@ -254,7 +255,8 @@ class MigrationTask:
         raise NoValidHost(explanation=" ".join(why))
 
     def unclaim(self) -> None:
-        """Turn the migration's claims on the source back into the server's, and release the server's other claims."""
+        """Give the claims that the migration holds on the source back to the server, and release the server's other
+        claims."""
         with self.api.write() as connection:
             allocations.revert_claims_to_server(connection, self.work.id, self.id)
         self.read_hosts()
@@ -266,7 +268,7 @@ class MigrationTask:
         self.read_hosts()
 
     def read_hosts(self) -> None:
-        """Read source and target again for the scheduler: their claims have changed."""
+        """Update source and target in the scheduler's memory, because their claims have changed."""
         for name in {self.row.source, self.row.target} - {None}:
             self.conductor.read_host(name)
 
@@ -275,7 +277,8 @@ class MigrationTask:
         return self.work.sides(source_host, target_host, f"{source_host} or {target_host}")
 
     def _plan(self, kind: str, source_host: str, target_host: str) -> None:
-        """Create the networks on the target. Raise the refusal of either host's agent, before the server is moved."""
+        """Create the server's networks on the target, and let both agents check the move without doing it. Raises the
+        error of an agent that refuses."""
         with self.sides(source_host, target_host) as (source, target):
             nics.make_nic_networks(self.work, target.client, target_host,
                                    self.conductor.services.network.ports(self.work.id))
@@ -343,8 +346,8 @@ class MigrationTask:
         return stays
 
     def ensure_on(self, host: str, want: Mapping[str, Any]) -> dict[str, Any]:
-        """Bring the server on a host into the state *want*, with a restart if necessary. Return the server as its agent
-        reports it."""
+        """Bring the server on *host* into the state *want* (fields of the agent's document of the server); restart the
+        guest if necessary. Return the server as its agent reports it."""
         self.work.confirm_lease()
         with self.work.client(host) as client, self.work.guest(client) as watch:
             wish = {**want, **keys.tpm_secret_field(self.work, want.get("hardware"))}

@@ -49,12 +49,12 @@ def current_nics(work: Work) -> Sequence[ServerNic]:
 
 
 def ports_ready(work: Work, host: str, nics: Sequence[ServerNic]) -> bool:
-    """Return whether the server can be started on *host* now. Return ``False`` if its ports may not be ready: the host
-    then creates the server while the network engine prepares the ports, and starts it after ``await_ports``.
+    """Return whether the server can be started immediately when it is created on *host*. If ``False``, its ports may
+    not be ready: create the server powered off, and start it after ``await_ports``.
 
-    At a second attempt (the guest may run already), or when other actions need the worker, wait for the ports here, and
-    return ``True``, so that the host gets one request, not two. SmartNICs are waited for only at a second attempt,
-    since the host must first report the card.
+    In a second attempt (the guest may run already), and when other actions need the worker, this function waits for
+    the ports itself and returns ``True``, so that the host gets one request instead of two. For SmartNICs it waits
+    only in a second attempt, since the host must first report the card.
     """
     if not any("port" in nic["on_host"] for nic in nics):
         return True
@@ -83,8 +83,8 @@ def await_ports(work: Work, host: str) -> None:
 
 
 def bind_nics(work: Work, host: str, resource: Mapping[str, Any], *, waits: bool) -> None:
-    """Bind the server's ports to *host*, with the devices in *resource*, the server as its agent reports it. *waits*:
-    also wait until the ports are ready."""
+    """Bind the server's ports to *host*, with the host's devices that its NICs use. *resource*: the server as its
+    agent reports it. *waits*: also wait until the ports are ready."""
     network, bound = work.conductor.services.network, (work.id, host, work.confirm_old_lease, nic_devices(resource))
     if not waits:
         network.bind(*bound)
@@ -117,8 +117,9 @@ def nic_for_agent(nic: ServerNic, cards: Mapping[str, str]) -> dict[str, Any]:
 
 
 def claimed_cards(work: Work, host: str, nics: Sequence[ServerNic]) -> dict[str, str]:
-    """Return, by MAC, the card (a network device of *host*) whose bandwidth the server has claimed for the NIC; the NIC
-    must be a virtual function of this card. Nothing is read if no NIC can have one."""
+    """Return, by MAC of a NIC, the network card of *host* (its device name) on which the server has claimed bandwidth
+    for the NIC. The NIC must be a virtual function of this card. The result is empty if no NIC is a virtual function
+    with bandwidth."""
     mine = {asking_nic.id for asking_nic in nic_bandwidth.bandwidth_requests(nics) if asking_nic.devices}
     if not mine:
         return {}

@@ -184,7 +184,8 @@ def _write_servers(target: Database, leaving: Sequence[tuple[servers.LeavingServ
 
 def _notify_selected(conductor: Conductor, connection: Connection, arrived: Sequence[servers.ArrivedServer], *,
                      begun: bool) -> None:
-    """Notify that hosts were found for the *arrived* servers; with *begun* also that their builds have begun."""
+    """Send notifications that a host was found for each of the *arrived* servers. *begun*: also notify that their
+    builds have begun."""
     for arrived_server in arrived:
         made, host = arrived_server.creation, arrived_server.creation.host
         who, key = Initiator.of(made), action_key(made)

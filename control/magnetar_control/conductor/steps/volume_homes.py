@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The hosts of a server's volumes, when the server gets another host. A volume in a pool that several hosts reach moves
-along, without a copy."""
+"""Changes of the host that stores a volume, when the server of the volume moves to another host. If several hosts
+reach the pool of a volume, the volume moves with the server, without a copy."""
 
 from __future__ import annotations
 
@@ -16,13 +16,14 @@ log = logging.getLogger(__name__)
 
 
 def must_move(work: Work, attachment: VolumeOfServer, place: str, host: str) -> bool:
-    """Return whether the volume, which *place* has, must get the server's *host* as its host: as a root disk, or
-    because *place* is down."""
+    """Return whether the volume must change its host from *place*, which stores it now, to the server's *host*: it is
+    the root disk, or *place* is down."""
     return place != host and (attachment["boot_index"] == 0 or not work.conductor.is_up(place))
 
 
 def bring_volume(work: Work, attachment: VolumeOfServer, host: str) -> str:
-    """Return the host of a volume of the server on *host*: *host* itself if the volume must move there and can."""
+    """Return the host that stores the volume for a server on *host*. First move the volume to *host* if ``must_move``
+    requires that and *host* reaches its pool."""
     volumes, id = work.conductor.services.volume, attachment["volume_id"]
     place: str = volumes.where(id)
     if must_move(work, attachment, place, host) and host in volumes.homes.hosts(id):
@@ -32,8 +33,8 @@ def bring_volume(work: Work, attachment: VolumeOfServer, host: str) -> str:
 
 
 def move_volume(work: Work, id: str, host: str) -> None:
-    """Make *host* the host of a volume of the server. Raises ``HostDown`` if its agent does not answer, and
-    ``Conflict`` if the volume cannot get this host."""
+    """Make *host* the host that stores a volume of the server. Raises ``HostDown`` if its agent does not answer, and
+    ``Conflict`` if the volume cannot be moved there."""
     try:
         work.conductor.services.volume.homes.move(id, host, work.id, work.confirm_lease)
     except DOWN as error:
@@ -41,8 +42,8 @@ def move_volume(work: Work, id: str, host: str) -> None:
 
 
 def leave_dead_hosts(work: Work, host: str, ids: Collection[str]) -> None:
-    """Make *host*, which has the server, the host of those of the server's volumes *ids* whose own hosts are down, if
-    it opens them itself. Other volumes stay where they are."""
+    """Move the server's volumes *ids* away from hosts that are down, to *host*, which has the server. This is done
+    only for volumes that *host* accesses directly; all others stay where they are."""
     access: Mapping[str, VolumeAccess] = work.conductor.services.volume.homes.access(ids) if ids else {}
     for id, volume in access.items():
         if volume.host == host or work.conductor.is_up(volume.host) or not (volume.direct and host in volume.hosts):
@@ -55,15 +56,16 @@ def leave_dead_hosts(work: Work, host: str, ids: Collection[str]) -> None:
 
 
 def hosts_for_volumes(work: Work, source: str | None = None) -> frozenset[str] | None:
-    """Return the hosts where the server can be built again with all its volumes; ``None`` for any host. *source*: its
-    old host, which is down."""
+    """Return the hosts where the server can be rebuilt with all its volumes; ``None`` if any host will do. *source*:
+    the server's old host, which is down."""
     hosts: frozenset[str] | None = work.conductor.services.volume.homes.hosts_for_build(
         work.volumes, source, work.conductor.is_up)
     return hosts
 
 
 def volumes_behind_fence(work: Work, source: str) -> list[str]:
-    """Return the server's volumes that a guest on the old host *source* can still write to, unless that host is off."""
+    """Return the uuids of the server's volumes that a guest on its old host *source* could still write to until that
+    host is fenced."""
     access: Mapping[str, VolumeAccess] = work.conductor.services.volume.homes.access(
         [attachment["volume_id"] for attachment in work.volumes])
     return sorted(id for id, volume in access.items() if volume.needs_fence(source))

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The notifications of an action in hand, each written with the next transaction of the action.
+"""The notifications of a running action, each written with the next transaction of the action.
 
-An action's own notification (``ACTIONS``) starts with its first event and ends with the action. The events in ``STEPS``
-have their own notifications, which end with the event."""
+An action's own notification (``ACTIONS``) starts with its first event and ends with the action. The events in
+``STEPS`` have their own notifications, which end with the event."""
 
 from __future__ import annotations
 
@@ -56,7 +56,8 @@ class ActionNotifications:
         self._waiting: list[tuple[ServerEvent, str]] = []  # each with the action's event at that time
 
     def begin(self, event: str | None, host: str | None) -> None:
-        """Note that an event of the action begins on *host*: *event*, or by default the action's own."""
+        """Add the start notifications of an event of the action on *host*. *event*: its name; by default the action's
+        own event."""
         self._event = event or self._event
         names: tuple[str, ...] = () if self._started else (self._own,)
         if self._event in STEPS:
@@ -69,11 +70,12 @@ class ActionNotifications:
             self._add(name, START, host)
 
     def begun(self) -> None:
-        """Note that the action's own event has begun, and its notification was sent already."""
+        """Record that the start notification of the action's own event was sent already, so that it is not sent again.
+        """
         self._started = True
 
     def event_ended(self, host: str | None) -> None:
-        """Note that the event of the last ``begin`` has ended successfully."""
+        """Add the end notifications of the event of the last ``begin``, which has succeeded."""
         for name in reversed(STEPS.get(self._event, ())):
             self._add(name, END, host)
 
@@ -85,7 +87,7 @@ class ActionNotifications:
             self._add(name, START, host)
 
     def ended(self, error: BaseException | None, host: str | None) -> None:
-        """Note that the action has ended, as failed if there is an *error*."""
+        """Add the end notification of the action: of its failure if there is an *error*, otherwise of its success."""
         self._before_end = len(self._waiting)
         if error is None:
             if self._started or self._event not in STEPS:
@@ -102,11 +104,11 @@ class ActionNotifications:
             self._keep(event)
 
     def not_ended(self) -> None:
-        """Undo ``ended``: the transaction that would have ended the action was rolled back."""
+        """Undo ``ended``, because the transaction that would have ended the action was rolled back."""
         del self._waiting[self._before_end:]
 
     def selected(self, host: str) -> None:
-        """Note that the scheduler has chosen *host*, which is about to be saved."""
+        """Add the notification that the scheduler has chosen *host*, which is about to be saved."""
         for event in selection_events(self._who, self.args, self.service, f"{self._key}.{host}"):
             self._keep(event)
 
@@ -121,8 +123,8 @@ class ActionNotifications:
         return ServerEvent(name, phase, self._who, self.args, fault, host, self.service, self._key)
 
     def write(self, connection: Connection, old_row: ServerRow | None) -> None:
-        """Write the waiting notifications at the end of a transaction of the action. *old_row*: the server's previous
-        row: the notification of a deleted server contains the addresses and volumes that it had."""
+        """Write the added notifications at the end of a transaction of the action. *old_row*: the server's row before
+        the transaction; the notification of a deletion shows the addresses and volumes in it."""
         if not self._waiting or (row := servers.fetch_server_row(connection, self.action.server_id, lock=True)) is None:
             return
         if row.deleted_at and old_row is not None and not old_row.deleted_at:
@@ -134,7 +136,7 @@ class ActionNotifications:
         self.notifications.add_server(connection, row, *events)
 
     def written(self) -> None:
-        """Forget the written notifications: their transaction is committed."""
+        """Drop the added notifications, because the transaction that wrote them is committed."""
         self._waiting.clear()
 
 

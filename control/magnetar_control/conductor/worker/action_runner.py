@@ -124,8 +124,8 @@ class ActionRunner:
                 database.bell.wait(servers.ACTIONS_BELL, ring_count, self._pause(database))
 
     def _pause(self, database: Database) -> float | None:
-        """Return how many seconds to wait before the queue of *database* is read again without a notification: until
-        the next delayed action is due, or ``None`` for the usual time."""
+        """Return the maximum seconds to wait before the queue of *database* is read again, if no new action is
+        signalled before: the time until the next delayed action is due; ``None`` for the default."""
         if not self.conductor.places.left[database.name]:
             return None
         try:
@@ -135,12 +135,13 @@ class ActionRunner:
         return None if due is None else due + DUE
 
     def _begins(self, database: Database, action: ActionRow) -> bool:
-        """Count an action that was taken from the queue. Return ``False`` if this conductor runs it already: it was
-        taken again after its lease had expired."""
+        """Count an action that was leased from the queue as running on its host. Return ``False`` if this conductor
+        runs it already: its lease had expired, and the queue returned it again."""
         return self.conductor.shares.begin((database.name, action.id), action.host, action.waits_for)
 
     def _submit(self, database: Database, taken: Sequence[Any]) -> None:
-        """Hand taken actions to workers: each by itself, or several with a common first step together."""
+        """Pass leased actions to worker threads: new actions of the same name with a common first step together, all
+        others each by itself."""
         kinds: dict[str, list[Any]] = {}
         for action in taken:
             first = database is self.conductor.store.cell0 and action.attempts == 1 and action.action in self._together
@@ -153,22 +154,23 @@ class ActionRunner:
                     self._hand_out(self._do, Continuation(database, action))
 
     def _hand_out(self, do: Callable[..., None], *in_hand: Any) -> None:
-        """Call *do* with the arguments *in_hand* in a worker. Do nothing if the conductor is stopping: it gives taken
-        actions back to the queue."""
+        """Run *do* with the arguments *in_hand* in a worker thread. Do nothing if the conductor is stopping, since it
+        then puts its leased actions back into the queue."""
         with contextlib.suppress(RuntimeError):
             self._pool.submit(do, *in_hand)
 
     def _begin_together(self, database: Database, taken: Sequence[Any]) -> None:
-        """Begin the actions *taken* together, in a worker. The worker runs the first continuation; the others get
-        workers of their own."""
+        """Do the common first step of the leased actions *taken* in this worker thread. Then run the first
+        continuation here, and the others each in another worker."""
         first, *further = self._begun(database, taken)
         for continuation in further:
             self._hand_out(self._do, continuation)
         self._do(first)
 
     def _begun(self, database: Database, taken: Sequence[Any]) -> list[Continuation | None]:
-        """Begin the actions *taken* together. Return the continuation of each: ``None`` if it has ended, the action
-        itself if it could not begin together with others."""
+        """Do the common first step of the leased actions *taken*. Return, for each, the continuation that a worker
+        must run next: ``None`` if the action has ended, the action itself if it could not begin together with the
+        others."""
         works: dict[int, Work] = {}
         try:
             with database.read() as connection:
@@ -210,7 +212,8 @@ class ActionRunner:
 
     def _act(self, database: Database, action: ActionRow, server: ServerRow | None,
              event: int | None) -> Continuation | None:
-        """Run one action and return its continuation. *server*: its row, if known."""
+        """Run one action, and return its continuation, if any. *server*: the server's row, if it is known. *event*:
+        the number of an event of the action that has begun already, if any."""
         key, named = (database.name, action.id), request_id.set(action.request_id)
         work = None
         try:
@@ -236,7 +239,7 @@ class ActionRunner:
         return work.continuation if work else None
 
     def _not_continued(self, *works: Work) -> None:
-        """Stop counting the continuations of *works*: no thread will run them."""
+        """Stop counting the continuations of *works* as running: no thread will run them."""
         for work in works:
             if work.continuation:
                 self.conductor.shares.end((work.continuation.database.name, work.continuation.action.id))

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""A conductor as its actions, watches and periodic tasks see it: settings, databases, services, agents, hosts as the
-scheduler sees them, and the works in hand."""
+"""The state of one conductor process that its actions, watches and periodic tasks share: settings, databases,
+services, agents, the scheduler's view of hosts, and the running actions."""
 
 from __future__ import annotations
 
@@ -148,13 +148,13 @@ class Conductor:
 
     def choosing(self, database: Database) -> AbstractContextManager[bool]:
         """Return a context manager that holds the lock for choosing which actions of *database* begin. It yields
-        ``False`` if all actions must wait in the queue: the lock is not free, or the database is not the one of this
-        cell."""
+        ``False`` if the caller must leave all actions in the queue: the lock is not free, or *database* is not this
+        cell's."""
         return self.shares.choosing(BRIEFLY) if database is self.database else nullcontext(False)
 
     def room(self, database: Database, connection: Connection, places: Collection[str], kind: str) -> Counter[str]:
-        """Return how many actions of *kind* may begin on each of the hosts *places* without waiting in the queue. Call
-        it in a transaction within ``choosing``."""
+        """Return how many more actions of *kind* may begin now on each of the hosts *places*, within all limits. Call
+        it in a transaction, within the context of ``choosing``."""
         room_by_host, share = actions.free_action_slots(database, connection, places, kind,
                                                         self.settings.limits()), self.shares.now()
         return Counter({host: min(many, share.left(host)) for host, many in room_by_host.items()})
@@ -175,8 +175,9 @@ class Conductor:
         return young and not all(host.profile.up for host in list(self.states.hosts.values()))
 
     def awaits_host(self, spec: RequestSpec) -> bool:
-        """Return whether a server without a valid host must wait: a host that could have the server is silent, but was
-        heard within the last ``host_return_wait`` seconds. A busy host misses some heartbeats."""
+        """Return whether a server for which no host was found should wait for one: some host that the server could use
+        is silent, but sent a heartbeat within the last ``host_return_wait`` seconds. A busy host misses some
+        heartbeats."""
         if self.hosts_up() == len(self.states.hosts):
             return False  # a full cloud: do not ask the cells for each server
         heard = partial(cell_look.fetch_heard_hosts, self.settings.host_return_wait)

@@ -27,8 +27,8 @@ class HostBusy(Exception):
 
 
 class HostShares:
-    """The actions that this conductor has taken from queues, counted by host. *most*: the maximum at one host; *is_up*:
-    whether a host is up."""
+    """The actions that this conductor has leased from queues, counted by host. *most*: the maximum for one host that
+    is up; it is lower for a host that is down. *is_up*: a function that returns whether a host is up."""
 
     def __init__(self, most: int, is_up: Callable[[str], bool]) -> None:
         self._most, self._is_up = most, is_up
@@ -38,11 +38,11 @@ class HostShares:
         self._lock, self._choosing = threading.Lock(), threading.Lock()
 
     def most(self, host: str) -> int:
-        """Return how many actions this conductor may have at *host* at the same time."""
+        """Return the maximum number of actions that this conductor may run for *host* at the same time."""
         return self._most if self._is_up(host) else max(1, self._most // DOWN)
 
     def now(self) -> HostShare:
-        """Return the present numbers of actions at each host, for reading the queue."""
+        """Return the present counts of actions by host, as limits for the next read of the queue."""
         with self._lock:
             asks_by_host = Counter(host for _key, host in self._others)
             return HostShare(self.most, asks_by_host + Counter(host for host in self._hosts.values() if host),

@@ -29,7 +29,7 @@ def last_try(work: Work) -> bool:
 
 
 def _overtaken(work: Work) -> bool:
-    """Return whether an evacuation of the server from its silent host waits: then this action must end."""
+    """Return whether an evacuation of the server is queued, because its host is silent. This action must then end."""
     with work.database.read() as connection:
         return actions.evacuation_is_queued(connection, work.id)
 
@@ -44,8 +44,8 @@ def retry_later(work: Work) -> bool:
 
 
 def _deleted(work: Work) -> bool:
-    """Return whether a deletion of the server waits for the end of this action. The deletion frees everything of the
-    server, even if its host does not answer. Return ``False`` if this action is itself a deletion."""
+    """Return whether a deletion of the server waits for the end of this action. The deletion releases everything of
+    the server, even if its host does not answer. Return ``False`` if this action is itself a deletion."""
     if work.action.action in stopped_actions.GOING:
         return False
     with work.database.read() as connection:
@@ -90,8 +90,9 @@ def attempt_action(work: Work, do: Callable[[], Mapping[str, Any] | None], fails
 
 def flow_on_host(fails: Callable[[Work, MagnetarError], None],
                  down: Callable[[Work, HostDown], None] = Work.failed) -> Callable[[Ask], Callable[[Work], None]]:
-    """Return a decorator that makes a flow from a function that calls the host's agent. *fails*: ``Work.failed`` or
-    ``Work.error``. *down*: called with the ``HostDown`` when no attempt is left."""
+    """Return a decorator for a function that makes one request to the host's agent; the decorated function is a
+    complete flow of an action. *fails*: called after a refusal: ``Work.failed`` or ``Work.error``. *down*: called with
+    the ``HostDown`` when no attempt is left."""
     def made(ask: Ask) -> Callable[[Work], None]:
         @wraps(ask)
         def flow(work: Work) -> None:
@@ -130,7 +131,8 @@ def detachment_failed(work: Work, description: str, has: Callable[[Mapping[str, 
 
 def take_back_attachment(work: Work, description: str, error: Exception, off: Callable[[], None],
                          free: Callable[[], None]) -> None:
-    """Handle a failed attachment: call *off* to take the volume or NIC from the guest, and then *free*.
+    """Undo a failed attachment: call *off* to detach the volume or NIC from the guest, then call *free* to release it,
+    and end the action as failed with *error*. *description*: of the volume or NIC, for the log.
 
     If the guest does not release the device, it stays with the server: users can detach it, and the audit frees a port
     when the host shows that the guest has no such NIC. While the host is down or full, the action is repeated."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""One action that a conductor has taken: its server, its host, its events, and its end."""
+"""The execution of one action that a conductor has leased: its server, its host, its events, and its end."""
 
 from __future__ import annotations
 
@@ -113,10 +113,10 @@ class Continuation(NamedTuple):
 
 
 class Work:
-    """One taken action and the state of its work.
+    """One action that this conductor has leased, and the state of its execution.
 
-    ``server``: the server's row when the work began; read unless it is passed. ``args``: the arguments of the action.
-    *event*: the number of an event that has begun already."""
+    ``server``: the server's row when the work began; read from the database unless it is passed. ``args``: the
+    arguments of the action. *event*: the number of an event of the action that has begun already."""
 
     def __init__(self, conductor: Conductor, database: Database, action: ActionRow, server: ServerRow | None = None,
                  event: int | None = None) -> None:
@@ -204,8 +204,8 @@ class Work:
 
     @contextlib.contextmanager
     def sides(self, first_host: str, second_host: str, names: str) -> Iterator[tuple[Side, Side]]:
-        """Yield the agents of two hosts, which may be the same. Raises ``HostBusy``, and ``HostDown`` with a message
-        that calls the hosts *names*."""
+        """Yield the agents of two hosts, which may be the same. *names*: a description of both hosts for error
+        messages. Raises ``HostBusy``, and ``HostDown`` if an agent does not answer."""
         client = self.conductor.client
         try:
             with contextlib.ExitStack() as lent:
@@ -311,8 +311,8 @@ class Work:
         self._deferred_columns.clear()
 
     def _own(self, connection: Connection, values: Mapping[str, Any]) -> tuple[str, ...]:
-        """Return the task_states that a write of *values* may replace: those of the action. Return none if *values*
-        change the task_state, the action overtakes others, and another such action is queued."""
+        """Return the task_states that a write of the columns *values* may replace: those of this action. Return none
+        if *values* change the task_state although another action that overtakes this one is queued."""
         waits = "task_state" in values and self.rule.over and servers.overtaking_action_waits(connection, self.id)
         return () if waits else self.rule.tasks
 

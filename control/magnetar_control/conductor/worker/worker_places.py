@@ -16,7 +16,8 @@ GUESTS = 64
 
 
 class WorkerPlaces:
-    """The places (slots) of *count* workers; a running action uses one. *shares*: the conductor's actions by host."""
+    """The slots of *count* workers; each running action uses one slot. *shares*: the counts of the conductor's actions
+    by host."""
 
     def __init__(self, count: int, shares: HostShares) -> None:
         self._shares = shares
@@ -28,8 +29,9 @@ class WorkerPlaces:
         self.on_free: Callable[[], None] = lambda: None
 
     def reserve_places(self, over: threading.Event) -> int:
-        """Reserve all free places and return how many. When none is free, wait up to ``PATIENCE`` seconds for one, and
-        then briefly for more (not when *over* is set): one query for several actions is cheaper than one for each."""
+        """Reserve all free slots, and return how many. If none is free, wait up to ``PATIENCE`` seconds for one, and
+        then briefly for more (unless *over* is set), because one query for several actions is cheaper than one query
+        for each."""
         count = 1 if self._free.acquire(blocking=False) else 0
         if not count:
             count = 1 if self._free.acquire(timeout=PATIENCE) else 0
@@ -39,7 +41,7 @@ class WorkerPlaces:
         return count
 
     def release_places(self, count: int) -> None:
-        """Release reserved places that no action needs."""
+        """Release reserved slots for which no action was found."""
         for _place in range(count):
             self._free.release()
 

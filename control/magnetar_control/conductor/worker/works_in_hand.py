@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The running works of a conductor. ``host_shares`` has all works in hand, including works that wait for a worker."""
+"""The running works of a conductor. ``host_shares`` also counts leased actions that still wait for a worker."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from .host_shares import Key
 
 
 class RunningWork(Protocol):
-    """The attributes of a ``Work`` by which it learns of cancellations and of reports of hosts. *heard*: a host and its
-    last report on the server."""
+    """The attributes through which a running ``Work`` is informed by other threads. *cancelled*: set when its action
+    is cancelled. *heard*: a host and its last report on the server."""
 
     cancelled: threading.Event
     heard: tuple[str, Mapping[str, Any]] | None
@@ -23,7 +23,7 @@ class RunningWork(Protocol):
 
 
 class WorksInHand:
-    """The running works of this conductor, by database and number of their action."""
+    """The running works of this conductor, keyed by (database name, id of the action)."""
 
     def __init__(self) -> None:
         self.works: dict[Key, Any] = {}
