@@ -98,9 +98,9 @@ def scatter_query(cells: Sequence[tuple[CellMapping, Database]], prepare: Callab
 
 
 def _send(database: Database, query: PreparedQuery, parameters: Mapping[str, Any]) -> tuple[int, Sent | None]:
-    """Send the query over an open connection; return the connection's socket, and a generator that receives the answer.
-    Return ``(-1, None)`` if a thread must send the query: to SQLite, or because no connection is open or the database
-    hangs."""
+    """Send the query over a connection that is open already. Return the connection's socket (a file descriptor), and a
+    generator that receives the answer. Return ``(-1, None)`` if the query must be sent by a thread instead: on SQLite,
+    or because no connection is open or the database hangs."""
     hangs = database.kind == "sqlite" or database.breaker.hangs
     connection = None if hangs else database.take_open_connection()
     if connection is not None:
@@ -115,8 +115,9 @@ def _send(database: Database, query: PreparedQuery, parameters: Mapping[str, Any
 
 def _sent_query(database: Database, connection: Connection, query: PreparedQuery,
                 parameters: Mapping[str, Any]) -> Sent:
-    """Send the query, yield once so that the caller can wait for the answer, and return its rows. End without a yield
-    if the query cannot be sent. If the caller drops the generator before the answer, the connection is closed."""
+    """Send the query, yield once so that the caller can wait for the answer, and then return its rows. Return without
+    a yield if the query cannot be sent. If the caller drops the generator before the answer, the connection is closed.
+    """
     rows: list[Any] = []
     with database.breaker:
         try:
@@ -182,8 +183,8 @@ def rows_of_cells(store: Store, question: Select[Any], *, cell0: bool = False) -
 
 
 def _ask(database: Database, question: Callable[[Database], T], seconds: float) -> Callable[[float], T]:
-    """Start *question* in a thread of *database*, with *seconds* as the limit of its statements. Return a function that
-    waits for the answer until the deadline given to it, and raises an error without an answer."""
+    """Start *question* in a thread of *database*; its statements are limited to *seconds*. Return a function that
+    waits for the answer until a deadline (its argument), and raises an error if there is none by then."""
     in_vain = database.breaker.hangs
     refused = database.breaker.refuses()
     future: Future[T] | None = None

@@ -61,7 +61,7 @@ class Store:
         return self._where.get(server_id)
 
     def found(self, server_id: str, database: Database) -> None:
-        """Remember for ``where`` that *database* has the server, unless it is cell0, which servers leave soon."""
+        """Remember, for ``where``, that *database* has the server. Do nothing for cell0, which servers leave soon."""
         if database is not self.cell0:
             if len(self._where) >= REMEMBERED:
                 self._where.clear()
@@ -79,8 +79,8 @@ class Store:
         return self._cells
 
     def _warn(self) -> None:
-        """Warn about cells whose database URL was changed after this process opened their database. The process uses
-        the new URL from its next start, so that it never works in both databases."""
+        """Log a warning for each cell whose database URL was changed after this process opened its database. The
+        process keeps the old database until it is restarted, so that it never works in both databases."""
         moved = {cell.id: cell for cell in self._cells
                  if self._opened_by.get(cell.id, cell.database_url) != cell.database_url}
         for id in moved.keys() - self._moved:

@@ -93,8 +93,9 @@ def fetch_flavor_rows(connection: Connection, limit: int, sort: str, *, descendi
 
 @lru_cache(maxsize=100)
 def _question(sort: str, descending: bool, public: bool | None) -> tuple[PreparedQuery, ColumnElement[bool]]:
-    """Return the query of a list of flavors without its filters, and the condition for visible flavors (*public*, as in
-    ``fetch_flavor_rows``). Both are cached, because building the query takes longer than executing it."""
+    """Return the cached query of ``fetch_flavor_rows`` without its filters, and the condition for visible flavors.
+    *public*: as in ``fetch_flavor_rows``. Both are cached, because building the query takes longer than executing it.
+    """
     visibility: ColumnElement[bool] = flavors.c.number.is_not(None)
     if public is not None:
         visibility = visible_flavor_condition(bindparam("project")) if public else flavors.c.is_public.is_(False)

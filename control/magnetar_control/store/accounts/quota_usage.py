@@ -52,8 +52,8 @@ class UsageComparison(NamedTuple):
 
 
 class UsageRow(NamedTuple):
-    """A row of quota usage in a cell: the sum over the servers that stay there or, with *id*, the usage of a server
-    that moves to the cell *leaving*. *cell_moves*: how often the server has moved."""
+    """Quota usage in a cell: either the sum over all servers that stay in the cell (*id* is ``None``), or the usage of
+    one server *id* that moves to the cell *leaving*. *cell_moves*: how often this server has changed its cell."""
 
     id: str | None
     leaving: str | None

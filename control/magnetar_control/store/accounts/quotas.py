@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Quotas of all services: the limits that administrators set for projects, users in projects, and quota classes (the
-defaults); and quota checks whose results stay valid until the transaction ends."""
+"""The quota limits of all services that administrators set: for projects, for users in projects, and for quota classes
+(the defaults). Also locks and checks for quotas; the result of a check stays valid until the transaction ends."""
 
 from __future__ import annotations
 

@@ -51,11 +51,12 @@ Limits = Mapping[str, int]
 
 @dataclass(frozen=True)
 class HostShare:
-    """The limits on the actions that one conductor (the holder) may lease for each host, and the actions that it has
-    leased. An action counts for its server's host, and for another host that it waits for. *most*: returns the limit of
-    a host. *held*: the number of leased actions, by host. *others*: the number of actions in *held* that wait for this
-    host while their server is on another one. Only half of a limit is open to *others*: actions that wait for a silent
-    host must not block their servers' hosts.
+    """How many actions one conductor (the holder) may lease for each host, and how many it has leased. An action
+    counts for its server's host and, while it waits for another host, for that host too.
+
+    *most*: a function that returns the limit of a host. *held*: the number of leased actions, by host. *others*: by
+    host, how many of the *held* actions wait for it although their server is on another host. These may use only half
+    of the limit: actions that wait for a silent host must not block the host's own servers.
     """
 
     most: Callable[[str], int] = lambda _host: sys.maxsize
@@ -67,7 +68,7 @@ class HostShare:
         return self.most(host) - self.held[host]
 
     def left_for_others(self, host: str) -> int:
-        """Return how many more actions of other hosts' servers may wait for *host*."""
+        """Return how many more actions that wait for *host* may be leased if their servers are on other hosts."""
         return min(self.left(host), max(1, self.most(host) // 2) - self.others[host])
 
     def full(self) -> list[str]:
@@ -75,7 +76,8 @@ class HostShare:
         return [host for host in self.held if self.left(host) <= 0]
 
     def full_for_others(self) -> list[str]:
-        """Return the hosts that have nothing left for *others* (``left_for_others``)."""
+        """Return the hosts for which no more actions of other hosts' servers may be leased (see ``left_for_others``).
+        """
         return [host for host in self.held if self.left_for_others(host) <= 0]
 
     def admits(self, row: QueuedAction) -> bool:
@@ -122,8 +124,8 @@ ADMIN_PASS = "admin_pass"  # noqa: S105 - a name
 
 
 class Batch(NamedTuple):
-    """Leased actions, in the order in which projects take turns. *more*: whether the queue has further actions, which
-    may become available when other actions end or time passes."""
+    """The actions that one call has leased, ordered so that projects alternate. *more*: whether the queue has further
+    actions, which can be leased when other actions end or their delay is over."""
 
     rows: list[ActionRow]
     more: bool
@@ -131,8 +133,8 @@ class Batch(NamedTuple):
 
 def lease_next_actions(database: Database, holder: str, count: int, limits: Limits, likely: bool = False,
                        share: HostShare = ALL) -> Batch:
-    """Lease up to *count* actions for the conductor *holder* and return them. Projects and hosts take turns, even if
-    many actions of one of them wait.
+    """Lease up to *count* actions for the conductor *holder* and return them. Actions of different projects and hosts
+    alternate, even if many actions of one of them wait.
 
     *limits*: how many actions of a kind (build, live) may run on a host at the same time. *share*: the limits on the
     actions of *holder* for each host. *likely*: the last call returned *more*, so skip the first check for waiting
@@ -197,8 +199,8 @@ def insert_running_actions(database: Database, connection: Connection, holder: s
 
 
 def _own(database: Database, name: str, plus: float = 0.0) -> dict[str, Any]:
-    """Return the statement parameter *name* with the time *plus* seconds from now, for SQLite; an empty dict for
-    PostgreSQL, whose statements read its own clock."""
+    """Return ``{name: time}``, the parameter of a statement with the time *plus* seconds from now, for SQLite. Return
+    an empty dict for PostgreSQL, whose statements read the database's clock."""
     return {name: database.clock(plus)} if database.kind == "sqlite" else {}
 
 
@@ -272,8 +274,8 @@ def _idle_condition(table: Any, clock: Any) -> ColumnElement[bool]:
 
 
 def _with_room() -> Iterator[ColumnElement[bool]]:
-    """Yield the SQL conditions for actions with room on their hosts: neither the limit of the kind nor the holder's
-    share is reached. The statement's parameters contain the hosts without room."""
+    """Yield the two SQL conditions for actions that the limits of their hosts allow: the limit of the action's kind,
+    and the holder's share. Hosts that have reached a limit are parameters of the statement."""
     full: Any = bindparam("full", expanding=True)
     hosts_beyond_share: Any = bindparam("beyond_share", expanding=True)
     hosts_beyond_others: Any = bindparam("beyond_others", expanding=True)
@@ -427,8 +429,8 @@ def insert_ended_event(connection: Connection, number: int, event: str, host: st
 
 
 def interrupt_event_rows(connection: Connection, number: int) -> None:
-    """End the open events of an action's attempt that was interrupted, because another attempt starts or the action
-    ends."""
+    """End the open events of an action whose attempt was interrupted. Called when another attempt starts, or the
+    action ends."""
     connection.execute(_CUT_OFF, {"number": number, "finish_time": utc_now()})
 
 
@@ -455,8 +457,8 @@ def strip_password_argument(args: str) -> str | None:
 
 
 def clear_action_delays(connection: Connection, server_id: str) -> None:
-    """Make the delayed actions of a server leasable immediately, before an evacuation is queued after them: if the host
-    does not answer, they then fail, instead of waiting longer."""
+    """Make the delayed actions of a server leasable immediately. Called when an evacuation is queued after them: if
+    the host does not answer, they fail now instead of delaying the evacuation."""
     connection.execute(update(actions).where(actions.c.server_id == server_id, actions.c.state == "queued").values(
         not_before=None))
 

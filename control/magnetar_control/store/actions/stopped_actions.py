@@ -40,8 +40,8 @@ def cancel_server_actions(connection: Connection, server_id: str, *, stays: bool
     """Cancel the running actions of a server that is being deleted, and drop the queued ones, except those that create
     images (``OWING``).
 
-    *stays*: the server is only soft-deleted, so also keep the actions of ``LEFT_BEHIND``, which release what they have
-    reserved. Return the dropped actions that had started: no conductor reports their end.
+    *stays*: the server is only soft-deleted; then the actions ``LEFT_BEHIND`` also stay in the queue, because they
+    release reserved resources. Return the dropped actions that had started: no conductor will report their end.
     """
     return _stop(connection, true(), LEFT_BEHIND if stays else OWING, DELETED, server=server_id)
 
@@ -67,8 +67,8 @@ def overtake_server_actions(connection: Connection, server_id: str, keys: Collec
 
 @cache
 def _stops(which: ColumnElement[bool], taken: tuple[str, ...]) -> tuple[Update, ReturningUpdate[Any]]:
-    """Return the two statements of ``_stop``, which cancel running actions and drop queued ones. Built once for each
-    *which* and *taken*: building takes longer than executing."""
+    """Return the two statements of ``_stop``: one cancels running actions, the other drops queued ones. They are built
+    once for each *which* and *taken*, because building takes longer than executing."""
     mine = update(actions).where(actions.c.server_id == bindparam("server"), which)
     queued, is_taken = actions.c.state == "queued", actions.c.action.in_(taken)
     cancelling = mine.where(or_(actions.c.state == "running", and_(queued, is_taken))).values(cancel=True,
@@ -79,11 +79,12 @@ def _stops(which: ColumnElement[bool], taken: tuple[str, ...]) -> tuple[Update, 
 
 def _stop(connection: Connection, which: ColumnElement[bool], taken: tuple[str, ...], why: str,
           **parameters: Any) -> list[StoppedAction]:
-    """Cancel the server's running actions that fulfil the condition *which*, and drop the queued ones with the message
-    *why*. Queued actions named in *taken* are marked as cancelled, but stay in the queue.
+    """Cancel the server's running actions that satisfy *which* (an SQL condition), and drop the queued ones with the
+    message *why*. *taken*: names of actions that are only marked as cancelled if they are queued, and stay in the
+    queue. *parameters*: of the statements; ``server`` is the server's uuid.
 
-    A server whose rebuild has not started gets its earlier image columns back. Return the dropped actions that had
-    started.
+    If a rebuild is dropped that has not started, restore the server's earlier image columns. Return the dropped
+    actions that had started.
     """
     cancelling, dropping = _stops(which, taken)
     connection.execute(cancelling, parameters)

@@ -74,7 +74,8 @@ class Ratios(NamedTuple):
 
 @dataclass(frozen=True)
 class Group:
-    """A server group, for claims and the scheduler. ``hosts``: number of other members by host name."""
+    """A server group, as claims and the scheduler use it. ``hosts``: by host name, the number of members there, not
+    counting the server that is being placed."""
 
     id: str
     policy: str
@@ -155,13 +156,13 @@ def claim_host_resources(connection: Connection, consumer_id: str, server_id: st
                          cell_id: str | None = None, group: Group | None = None, anyway: bool = True,
                          owner: Mapping[str, str] | None = None, nics: Sequence[Asking] | None = None,
                          isolate: bool = False) -> bool:
-    """Set the resources that the consumer holds on the host: *amounts*, PCI *devices* by alias, and *resources* of
-    classes in ``inventories``. A resize calls this again. With *cell_id*, also map the server to that cell.
+    """Set the resources that a consumer holds on a host: *amounts*, PCI *devices* by alias, and *resources* by class
+    of ``inventories``. Return ``False``, with nothing changed, when the host lacks room or is gone, when the group's
+    policy does not allow it, or (with *anyway* false) when the host is disabled or forced down.
 
-    *owner*: type, project and user of a consumer that is no server, and does not count as one. *nics*, *isolate*: see
-    ``nic_bandwidth.WantedResources``; with *nics* ``None``, NICs keep the cards that provide their bandwidth. Return
-    ``False``, with nothing changed, when the host lacks room or is gone, or the group's policy does not allow it;
-    unless *anyway*, also when the host is disabled or forced down."""
+    *cell_id*: also map the server to this cell. *owner*: type, project and user of a consumer that is no server, and
+    does not count as one. *nics*, *isolate*: see ``nic_bandwidth.WantedResources``; with *nics* ``None``, NICs keep
+    the cards that provide their bandwidth."""
     if group and not _allowed(connection, group, server_id, host_id):
         return False
     kind, me = connection.dialect.name, {"consumer": consumer_id, "host": host_id}
@@ -216,8 +217,8 @@ def set_claimed_resources(connection: Connection, consumer_id: str, host_id: str
 
 
 def _texts(settled: SettledResources, placed: bool = True) -> dict[str, str]:
-    """Return *settled* as values of columns of ``allocations``, by column; with *placed* false, without the column
-    ``places``."""
+    """Return the columns of ``allocations`` for *settled*, as JSON text by column name. *placed*: whether to include
+    the column ``places``."""
     texts = {name: inventories.canonical_json(document) for name, document in settled._asdict().items()}
     return texts if placed else {name: text for name, text in texts.items() if name != "places"}
 
@@ -358,17 +359,19 @@ def revert_claims_to_server(connection: Connection, server_id: str, migration_id
 
 
 def _differing(resources: Mapping[str, int], had: Mapping[str, int]) -> dict[str, tuple[int, int]]:
-    """Return the resource classes whose amounts in *resources* and *had* differ, by name: the amount in *resources*,
-    and the difference."""
+    """Return the resource classes whose amounts in *resources* (new) and *had* (old) differ: by name, the new amount
+    and the increase, which may be negative."""
     return {name: (resources.get(name, 0), n) for name in sorted(resources.keys() | had.keys())
             if (n := resources.get(name, 0) - had.get(name, 0))}
 
 
 def _take(connection: Connection, host_id: str, more: Amounts, servers: int, other: Mapping[str, tuple[int, int]],
           anyway: bool = True) -> bool:
-    """Raise the host's counters: the claimed amounts by *more* (may be negative), the number of servers by *servers*,
-    and the inventories in *other*: by class, the consumer's new amount and the increase. Return ``False``, with nothing
-    changed, when too little is left or, unless *anyway*, when the host is disabled or forced down."""
+    """Raise the counters of a host for a claim. Return ``False``, with nothing changed, when too little is left.
+
+    *more*: increases of the claimed amounts (may be negative). *servers*: increase of the number of servers. *other*:
+    by resource class, the consumer's new amount and the increase. *anyway*: raise them even if the host is disabled or
+    forced down."""
     if (servers or any(more)) and not _raise(connection, host_id, more, servers, anyway):
         return False
     done: list[tuple[str, int]] = []

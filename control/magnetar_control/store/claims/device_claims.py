@@ -18,7 +18,8 @@ Counts = Mapping[str, Mapping[str, int]]
 
 
 class DeviceRoom(NamedTuple):
-    """The PCI devices of a host (*there*), and the devices that servers hold on it (*had*)."""
+    """The PCI devices of a host. *there*: its pools of devices. *had*: the devices that servers hold on it, by server
+    and alias."""
 
     there: Sequence[pci.DevicePool]
     had: Counts
@@ -40,8 +41,8 @@ def lock_device_room(connection: Connection, host_id: str, without: Sequence[str
 
 
 def devices_suffice(room: DeviceRoom, requested: Counts) -> bool:
-    """Return whether the host has enough devices for the servers in *requested*. A server keeps the devices that it
-    already holds on the host, so only further ones must be free."""
+    """Return whether the host has enough devices for the servers in *requested* (devices by server and alias). A
+    server keeps the devices that it already holds on the host, so only further ones must be free."""
     more = [{alias: count - room.had.get(server, {}).get(alias, 0) for alias, count in devices.items()}
             for server, devices in requested.items()]
     if not any(count > 0 for counts in more for count in counts.values()):
@@ -50,7 +51,7 @@ def devices_suffice(room: DeviceRoom, requested: Counts) -> bool:
 
 
 def claimed_devices_suffice(connection: Connection, host_id: str, claimed: Counts) -> bool:
-    """Return whether the host has enough devices for the claims *claimed* (by server), which are already in the
-    database. Locks the host's row until the transaction ends."""
+    """Return whether the host has enough devices for the claims *claimed* (devices by server and alias), which are
+    already in the database. Locks the host's row until the transaction ends."""
     room = lock_device_room(connection, host_id, tuple(claimed))
     return room is not None and devices_suffice(room, claimed)

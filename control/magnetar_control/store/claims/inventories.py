@@ -110,11 +110,11 @@ def fetch_inventory_rows(connection: Connection,
 
 def fetch_available_amounts(connection: Connection, amounts: Mapping[str, int],
                             beginnings: Collection[str] = ()) -> dict[str, dict[str, int]]:
-    """Return the unclaimed amounts of resource classes, by host name and class, for a consumer that requests *amounts*.
+    """Return the unclaimed amounts of resource classes, by host name and class. An amount is 0 where the inventory
+    does not allow a single consumer the requested amount.
 
-    An amount is 0 where the inventory does not allow a single consumer the requested amount. Included are the classes
-    of *amounts*, and all classes whose names begin with one of *beginnings* (of network cards). Hosts without any of
-    them are absent.
+    *amounts*: the requested amounts by class. *beginnings*: also include all classes whose names begin with one of
+    these (the names of network cards' inventories). Hosts with none of the classes are absent.
     """
     query = select(hosts.c.name, inventories).join_from(inventories, hosts, hosts.c.id == inventories.c.host_id).where(
         or_(inventories.c.resource_class.in_(list(amounts)), *(
@@ -169,9 +169,9 @@ def canonical_json(document: Mapping[str, Any]) -> str:
 
 
 def _write(connection: Connection, host_id: str, name: str, row: InventoryRow | None, **source: str | None) -> None:
-    """Set a column of a host's inventory to a JSON text (*source*: ``told``, the agent's fields, or ``own``, the
-    operator's), and set the resulting limits. *row*: the present inventory. Delete the row when both columns are null
-    and nothing is claimed."""
+    """Set one column of a host's inventory row to a JSON text, and update the resulting limits. *source*: the column
+    and its text: ``told`` has the agent's fields, ``own`` the operator's. *row*: the present row. Delete the row when
+    both columns are null and nothing is claimed."""
     changed = (row or InventoryRow.of_values({})).changed_columns(**source)
     inventory = effective_inventory(changed)
     values = {"told": changed.stored.told, "own": changed.stored.own, "limit": inventory.limit,

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The place of a NIC's bandwidth on a host: its physical network, or, for a virtual function, one of the network's
-cards, when the host's agent reports cards of that network (``core.bandwidth``).
+"""The *place* of a NIC's bandwidth on a host: its physical network or, for a virtual function, one of the network
+cards that are connected to this network, if the host's agent reports such cards (``core.bandwidth``).
 
 A claim decides the place (``resolve_claim_resources``) and stores it with the allocation (column ``places``). The
 server's virtual function then belongs to that card for as long as the server is on the host. Requests name no card,
@@ -29,9 +29,10 @@ STEPS = 300
 class Asking(NamedTuple):
     """A request of one NIC for bandwidth.
 
-    *id*: its port. *network*: the physical network (or ``bandwidth.TUNNELS``). *amounts*: by resource class. *devices*:
-    the name of its kind of virtual functions (``pci.network_devices_name``), empty for other NICs. *place*: the place
-    that must provide the bandwidth, empty while it is undecided.
+    *id*: uuid of its port. *network*: the physical network (or ``bandwidth.TUNNELS``). *amounts*: the amounts by
+    resource class. *devices*: the name of the kind of virtual functions that fit it (``pci.network_devices_name``),
+    empty for other NICs. *place*: the network or network card that must provide the bandwidth, empty while it is
+    undecided.
     """
 
     id: str
@@ -56,8 +57,9 @@ class WantedResources(NamedTuple):
 
 
 class SettledResources(NamedTuple):
-    """The resources that a server will hold on a certain host. *resources*, *devices*: with the bandwidth and virtual
-    functions of cards instead of networks. *places*: port to the place (``core.bandwidth``) of its bandwidth."""
+    """The resources that a server will hold on a certain host, after the network cards for its NICs were chosen.
+    *resources*, *devices*: amounts by class, and PCI devices, of these cards instead of their networks. *places*: by
+    port, the place (``core.bandwidth``) of its bandwidth."""
 
     resources: Mapping[str, int]
     devices: Mapping[str, int]
@@ -79,10 +81,10 @@ def bandwidth_requests(nics: Iterable[ServerNic | PortRequest]) -> tuple[Asking,
 def bandwidth_placements(nics: Sequence[Asking], free_amounts: Mapping[str, int], isolate: bool = False,
                          current_places: Mapping[str, str] | None = None,
                          gives: Callable[[Mapping[str, str]], bool] | None = None) -> Iterator[dict[str, str]]:
-    """Yield the possible placements of the NICs' bandwidth, as port to place; cards with the most bandwidth left first.
+    """Yield possible placements of the NICs' bandwidth as ``{port: place}``, cards with most free bandwidth first.
 
     *free_amounts*: the unclaimed amount of each inventory of a host. *isolate*: give each NIC a different place.
-    *current_places*: port to the place that its NIC keeps. *gives*: returns whether the host has the devices for a
+    *current_places*: by port, the place that its NIC keeps. *gives*: returns whether the host has the devices for a
     placement, possibly of only some NICs. The search ends after ``STEPS`` steps.
     """
     order = sorted(nics, key=lambda nic: (-sum(nic.amounts.values()), nic.id))
@@ -198,8 +200,8 @@ def fetch_card_places(connection: Connection, server_ids: Iterable[str]) -> dict
 
 
 def _free_on_card(free_amounts: Mapping[str, int], kind: str, place: str) -> str:
-    """Return a text with the bandwidth (kbit/s) in the direction *kind* that is free on the card of *place*, and the
-    card's name."""
+    """Return a text for users with the free bandwidth (kbit/s) of the card in *place*, and the card's name. *kind*:
+    the resource class of the direction."""
     return f"{max(0, free_amounts.get(f'{kind}:{place}', 0))} ({card_of_place(place)})"
 
 

@@ -108,8 +108,8 @@ def advisory_lock(connection: Connection, *words: str) -> None:
 
 
 class _Turn:
-    """A limit on the threads that are in a ``with`` block at the same time. *places*: a queue with one item for each
-    thread that may enter. *patience*: seconds that a thread waits before it enters anyway."""
+    """A limit on how many threads are in a ``with`` block at the same time. *places*: a queue with one item for each
+    thread that may enter. *patience*: the seconds after which a waiting thread enters anyway."""
 
     __slots__ = ("mine", "patience", "places")
 
@@ -177,8 +177,8 @@ class Database:
             self.leave_open(connection)
 
     def take_open_connection(self) -> Connection | None:
-        """Return a connection for reading that was left open and still works; ``None`` if there is none. Never
-        waits."""
+        """Take and return a connection for reading that ``leave_open`` has kept and that still works; ``None`` if
+        there is none. Never waits."""
         while self._open:
             try:
                 connection = self._open.pop()
@@ -230,7 +230,8 @@ class Database:
             self._notifier.ring(remote_names)
 
     def _refuse(self) -> None:
-        """Raise ``OperationalError`` when the caller fails fast (``statement_timeout``) and the database hangs."""
+        """Raise ``OperationalError`` if this database hangs and the caller wants to fail immediately in that case
+        (``statement_timeout`` with *refused*)."""
         if fails_fast() and self.kind == "postgresql" and self.breaker.refuses():
             raise hanging_database_error(self.name)
 
@@ -301,8 +302,9 @@ class Database:
 
 
 class ChangeCheck:
-    """A cheap check whether a database may have changed since the last check, to avoid needless reads. On SQLite it
-    compares the times of the files, but assumes a change every *most* seconds; on PostgreSQL it always assumes one."""
+    """A cheap check whether a database may have changed since the last check, to avoid needless queries. On SQLite it
+    compares the times of the files, and also assumes a change every *most* seconds. On PostgreSQL it always assumes a
+    change."""
 
     def __init__(self, database: Database, most: float) -> None:
         self.database, self._most = database, most

@@ -209,8 +209,8 @@ class Pattern:
         return next_state
 
     def _reached(self, numbers: Iterable[int], start: bool = False, end: bool = False) -> State:
-        """Return the states that can be reached from the states *numbers* without consuming a character. *start*,
-        *end*: whether this is the start or end of the text."""
+        """Return all states that can be reached from the states *numbers* without consuming a character. *start*,
+        *end*: whether the position is the start or end of the text, where ``^`` or ``$`` matches."""
         pending, reached = list(numbers), set()
         while pending:
             number = pending.pop()
@@ -227,7 +227,8 @@ class Pattern:
         return len(self._parts) - 1
 
     def _built(self, tree: Tree, then: int) -> int:
-        """Add the states of *tree*, followed by the state *then*; return the first one."""
+        """Add states for the syntax tree *tree* to the automaton; after them, matching continues with the state
+        *then*. Return the number of the first added state."""
         self._size += 1
         if self._size > PARTS:
             raise PatternRefused(f"it has more than {PARTS} parts when its repeats are written out")

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Time limits for databases that hang: the machine answers on the network, but the database does not.
+"""Time limits for databases that hang: the machine is reachable on the network, but the database does not answer.
 
-``statement_timeout`` limits how long a caller waits. A ``CircuitBreaker`` for each database remembers that it hangs, so
-that callers that fail fast do not wait at all.
+``statement_timeout`` limits how long a caller waits. A ``CircuitBreaker`` for each database records that the database
+hangs, so that callers that must fail fast do not wait at all.
 """
 
 from __future__ import annotations
@@ -37,19 +37,20 @@ class _Timeout:
 
 
 def statement_timeout(seconds: float, *, refused: bool = True) -> _Timeout:
-    """Limit each PostgreSQL statement in the ``with`` block to *seconds* (``math.inf``: no limit). *refused*: fail
-    immediately when the database hangs."""
+    """Limit each PostgreSQL statement in the ``with`` block to *seconds* (``math.inf``: no limit). *refused*: whether
+    statements fail immediately, without waiting, while the database hangs."""
     return _Timeout(seconds, refused)
 
 
 def timeout_around(usual: float) -> tuple[float, bool]:
-    """Return the seconds of the ``statement_timeout`` around the caller, or *usual* without one; and whether the caller
-    fails immediately when the database hangs."""
+    """Return (seconds, fails fast) of the ``statement_timeout`` block in which the caller runs. Without such a block,
+    the seconds are *usual*."""
     return _TIMEOUT.get() or (usual, False)
 
 
 def current_timeout(usual: float) -> float:
-    """Return the seconds of the ``statement_timeout`` around the caller, or *usual* without one."""
+    """Return the seconds of the ``statement_timeout`` block in which the caller runs, or *usual* outside of such a
+    block."""
     return timeout_around(usual)[0]
 
 

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The state of a cell's hosts for the scheduler: which are up, the facts of their last heartbeat, how busy they are."""
+"""The state of a cell's hosts for the scheduler: which hosts are up, the data of their last heartbeat, and how busy
+they are."""
 
 from __future__ import annotations
 
@@ -18,9 +19,10 @@ from .host_leases import NOT_REFUSED
 
 
 class CellLook(NamedTuple):
-    """The state of a cell's hosts. *up*: the heartbeat (``metrics``, ``images``) of each host that sent one recently.
-    By host: *io_ops*, the number of servers whose task keeps the disks busy; *flavors*, the names of its servers'
-    flavors, ``None`` when no caller needs them. *refused*: the hosts whose agents' reports are refused."""
+    """The state of a cell's hosts, by host name. *up*: the last heartbeat (``metrics``, ``images``) of each host that
+    sent one recently. *io_ops*: the number of servers whose task_state keeps the disks busy. *flavors*: the names of
+    its servers' flavors; ``None`` if the caller did not request them. *refused*: the hosts whose agents' reports are
+    refused."""
 
     up: Mapping[str, Mapping[str, Any]]
     io_ops: Mapping[str, int]
@@ -49,8 +51,8 @@ def fetch_heard_hosts(seconds: float, database: Database) -> frozenset[str]:
 
 
 def read_cell_hosts(silence: float, flavors: bool, database: Database) -> CellLook:
-    """Return the state of a cell's hosts. A host is down after *silence* seconds without a heartbeat, by the database's
-    clock. *flavors*: also read the names of flavors."""
+    """Return the state of a cell's hosts. A host counts as down after *silence* seconds without a heartbeat, by the
+    database's clock. *flavors*: whether to read the names of the servers' flavors too."""
     with database.read() as connection:
         late = database.clock(-silence)
         query = select(host_states.c.host, host_states.c.told, NOT_REFUSED).where(

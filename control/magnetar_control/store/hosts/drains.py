@@ -56,8 +56,8 @@ _DRAIN, _SERVERS = DrainRow.selection(drains), DrainedServer.selection(drained_s
 
 
 def begin_drain_row(connection: Connection, host: str, **values: Any) -> None:
-    """Record that *host* must be drained. For a host with a drain, this begins the next round, in which servers that
-    could not be moved are tried again. *values*: reason, request_id, user_id, project_id."""
+    """Record that *host* must be drained. If the host is drained already, begin the next round: servers that could not
+    be moved are tried again. *values*: reason, request_id, user_id, project_id."""
     new = INSERT[connection.dialect.name](drains).values(host=host, state=DRAINING, round=1, started_at=utc_now(),
                                                          **values)
     connection.execute(new.on_conflict_do_update(index_elements=["host"], set_={
@@ -109,7 +109,8 @@ def fetch_drained_servers(connection: Connection, host: str) -> dict[str, Draine
 
 
 def upsert_drained_server(connection: Connection, host: str, server_id: str, values: Mapping[str, Any]) -> None:
-    """Write the result for a server. Columns that *values* lacks become null in a new row, and stay in an old one."""
+    """Insert or update the result of a drain for a server. *values*: columns; columns that it lacks are null in a new
+    row, and unchanged in an existing row."""
     row = {**values, "updated_at": utc_now()}
     new = INSERT[connection.dialect.name](drained_servers).values(host=host, server_id=server_id, **row)
     connection.execute(new.on_conflict_do_update(index_elements=["host", "server_id"], set_=row))

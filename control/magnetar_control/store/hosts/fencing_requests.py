@@ -45,8 +45,8 @@ _REQUEST = FencingRequest.selection(fencing_requests)
 
 
 def begin_fencing_request(connection: Connection, host: str, by: str, *, fence: bool, confirmed: bool) -> str:
-    """Record that *by* wants the host fenced or unfenced, and return the request's id. An open request for the same is
-    joined. Raises ``Conflict`` while another request for the host is open."""
+    """Insert a request of *by* (a user) to fence or unfence the host, and return the request's id. If an equal request
+    is open already, only return its id. Raises ``Conflict`` while a different request for the host is open."""
     last = fetch_fencing_request(connection, host, lock=True)
     if last is not None and last.ended_at is None and not last.expired:
         if (last.fence, last.confirmed) == (fence, confirmed):

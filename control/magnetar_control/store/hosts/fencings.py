@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The last fencing of each host: a row that is written before a fence agent runs, and completed with the result.
+"""The last fencing of each host. Its row is written before a fence agent runs, and completed with the result.
 
-``claim_fencing`` gives the row to one *attempt* until ``busy_until``. After that time another attempt may take the row
-(the process of the first has died); all later writes of the first attempt then fail.
+``claim_fencing`` assigns the row to one *attempt* until ``busy_until``. After that time, the process of the attempt
+counts as dead, and another attempt may take the row over; all later writes of the first attempt then fail.
 """
 
 from __future__ import annotations
@@ -65,9 +65,9 @@ def fetch_fencing_rows(connection: Connection) -> list[FencingRow]:
 
 def claim_fencing(connection: Connection, host: str, attempt: str, *, agent: str, by: str, seconds: float,
                   to_fence: bool) -> bool:
-    """Give the row of a host to *attempt* for *seconds*; return ``False`` while another attempt has it. *to_fence*: the
-    attempt fences the host with the fence agent *agent*, requested by *by*; otherwise it switches the host on. Clears
-    ``confirmed_at``: from now on the power of the host is unknown."""
+    """Assign the row of a host to *attempt* for *seconds*; return ``False`` while another attempt has it. *to_fence*:
+    whether the attempt fences the host with the fence agent *agent*; if false, it switches the host on. *by*: who has
+    requested that. Clears ``confirmed_at``, because the power state of the host is unknown from now on."""
     columns: dict[str, Any] = {"attempt": attempt, "busy_until": utc_now(seconds), "confirmed_at": None}
     if to_fence:
         columns |= {"agent": agent, "requested_at": utc_now(), "requested_by": by, "ended_at": None, "message": "",

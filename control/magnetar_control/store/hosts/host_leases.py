@@ -106,9 +106,9 @@ def renew_host_leases(database: Database, holder: str, heard: Mapping[str, Colle
                       reports: Mapping[str, str | None] = MappingProxyType({})) -> Renewal:
     """Renew the leases of hosts that *holder* watches, write heartbeats of the hosts *heard*, and return the result.
 
-    *heard*: by host, the uuids of those evacuations from it whose servers are already removed. *silent*: hosts without
-    a heartbeat. *problems*: by host, why the host is not up. *reports*: by host, the report that its heartbeat
-    contained."""
+    *heard*: by host, the uuids of those evacuations from the host that are handled there (guest stopped or removed).
+    *silent*: hosts without a heartbeat. *problems*: by host, why the host is not up. *reports*: by host, the report in
+    its heartbeat."""
     statements, names = _statements(database.kind), {*heard, *silent, *problems}
     if not names:
         return Renewal(frozenset(), frozenset(), frozenset())
@@ -128,7 +128,7 @@ def renew_host_leases(database: Database, holder: str, heard: Mapping[str, Colle
 
 
 def _unhandled_evacuations(connection: Connection, heard: Mapping[str, Collection[str]]) -> frozenset[str]:
-    """Return the hosts in *heard* that may still have evacuated servers: at least one evacuation from the host is
-    missing in *heard*, which has the evacuations whose servers are removed (see ``renew_host_leases``)."""
+    """Return the hosts in *heard* that may still have guests of evacuated servers, because an evacuation from the host
+    is missing in *heard*. *heard*: by host, the uuids of handled evacuations (see ``renew_host_leases``)."""
     return frozenset(host for host, evacuation in connection.execute(_EVACUATIONS)
                      if host in heard and evacuation not in heard[host])

@@ -142,8 +142,8 @@ def update_incident_row(connection: Connection, incident: IncidentRow, **values:
 
 
 def is_server_unchanged(connection: Connection, incident: IncidentRow, row: IncidentServer) -> bool:
-    """Return whether an incident and its server still have the states, and the server the attempts, of *incident* and
-    *row*. Lock the incident until the transaction ends, so that no other process works on it meanwhile."""
+    """Lock the incident until the transaction ends, so that no other process works on it. Then return whether the
+    database still has the state of *incident*, and the state and number of attempts of *row*."""
     state = connection.execute(select(incidents.c.state).where(
         incidents.c.id == incident.id).with_for_update()).scalar_one_or_none()
     current = connection.execute(select(incident_servers.c.state, incident_servers.c.attempts).where(
@@ -166,7 +166,8 @@ def fetch_incident_row(connection: Connection, id: str) -> IncidentRow | None:
 
 
 def fetch_incident_servers(connection: Connection, incident_ids: Collection[str]) -> dict[str, list[IncidentServer]]:
-    """Return the servers of incidents, by incident, those that are evacuated first at the front."""
+    """Return the servers of incidents, by incident, sorted by priority: the servers that are evacuated first come
+    first."""
     rows = connection.execute(_SERVERS.where(incident_servers.c.incident_id.in_(list(incident_ids))).order_by(
         incident_servers.c.priority.desc(), incident_servers.c.policy, incident_servers.c.name,
         incident_servers.c.server_id))

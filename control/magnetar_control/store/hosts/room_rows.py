@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The rows for ``scheduler.room``, which checks whether other hosts have room for the servers of a failed host: the
-servers of some hosts, and what their groups and hints refer to.
+"""Queries for ``scheduler.room``, which checks whether other hosts have room for the servers of a failed host. They
+return the servers of some hosts, and the groups and servers that their scheduler hints refer to.
 
 Each function answers for many servers with one query.
 """
@@ -33,8 +33,8 @@ _SERVERS = select(*servers.c[_COLUMNS])
 
 
 class GroupOfHosts(NamedTuple):
-    """A server group without members (``group``), and the names of the hosts where each member has claims, by the
-    member's uuid."""
+    """A server group and the hosts of its members. ``group``: the group, with its field ``hosts`` empty. ``hosts``: by
+    uuid of a member, the names of the hosts where it has claims."""
 
     group: Group
     hosts: dict[str, list[str]]

@@ -35,8 +35,8 @@ _BUSY: Any = select(_HOST, func.count()).where(
 
 @dataclass(frozen=True)
 class LastSeen:
-    """The last-seen times of the services of one cell. *hosts*, *conductors*: by name, the time and whether the service
-    is up. *refused*: by host, why its agent's reports are refused."""
+    """The last-seen times of the services of one cell. *hosts*, *conductors*: by name, the time of the last heartbeat
+    and whether the service is up. *refused*: by host, why the reports of its agent are refused."""
 
     hosts: Mapping[str, tuple[str | None, bool]]
     conductors: Mapping[str, tuple[str | None, bool]]
@@ -93,8 +93,8 @@ def _hosts_last_seen(database: Database, silence: float, names: Sequence[str]) -
 
 def _last_seen_of(rows: Sequence[Row[Any, Any, Any]], late: str,
                   working: Mapping[str, tuple[str | None, bool]]) -> LastSeen:
-    """Return the last-seen times of a cell. *rows*: rows of ``_SEEN``; a host is down if it was last seen before the
-    time *late*, or if it is refused. *working*: the conductors, as in ``LastSeen``."""
+    """Return the last-seen times of a cell. *rows*: rows of the query ``_SEEN``. A host is down if it was last seen
+    before the time *late*, or if its reports are refused. *working*: the value of ``LastSeen.conductors``."""
     refused = {row.host: row.problem for row in rows if (row.problem or "").startswith(REFUSED)}
     return LastSeen({row.host: (row.seen_at, (row.seen_at or "") > late and row.host not in refused) for row in rows},
                     working, refused)

@@ -103,7 +103,7 @@ def _queued(row: ActionRow, host: str | None) -> dict[str, Any]:
 
 
 def servers_in_target_cell(store: Store, leaving: Sequence[UsageRow]) -> set[tuple[str, str]]:
-    """Return (id, target cell) of those servers in *leaving* whose rows have arrived in the target cell."""
+    """Return (server id, target cell) for those servers in *leaving* whose rows have arrived in the target cell."""
     copied: set[tuple[str, str]] = set()
     for cell in {row.leaving for row in leaving if row.leaving}:
         going = {row.id: row.cell_moves or 0 for row in leaving if row.leaving == cell}

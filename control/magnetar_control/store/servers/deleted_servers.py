@@ -78,12 +78,12 @@ def _archive_rows(connection: Connection, ids: list[str], folder: Path) -> None:
 
 def deleted_servers(store: Store, ids: Iterable[str], silent: set[str] | None = None) -> tuple[set[str],
                                                                                              dict[str, str]]:
-    """Return the deleted servers among *ids*, and the cell of each server that has a mapping and was found neither
-    deleted nor live.
+    """Return two results: the deleted servers among *ids*; and, by server, the cell of each server that has a mapping
+    but was found neither deleted nor live.
 
-    *ids*: servers of which the caller found no live row. A server is deleted when its row in its cell says so. It is
-    also deleted when its mapping says so, if the mapping's cell answers. *silent*: ids of cells to skip; this function
-    adds the cells that do not answer. Without *silent*, it raises the error of a cell that does not answer.
+    *ids*: servers for which the caller found no live row. A server counts as deleted when its row in its cell says so,
+    or when its mapping says so and the mapping's cell answers. *silent*: ids of cells to skip; this function adds the
+    cells that do not answer. Without *silent*, it raises the error of such a cell.
     """
     some, rows = list(ids), []
     with store.api.read() as connection:

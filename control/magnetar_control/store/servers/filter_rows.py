@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Copies of servers' tags and addresses, with a row for each tag and address, so that filters of lists find servers by
-an index. Responses show the JSON columns of ``servers`` instead.
+"""Tables with one row for each tag and each address of a server, copied from JSON columns of ``servers``, so that
+filters of lists find servers by an index. Responses show the JSON columns.
 
-A server without tags has no rows of tags. A server may have rows of addresses that it no longer has, so lists also test
-the JSON column. The rows are removed with the server's row.
+A server without tags has no rows of tags. A server may have rows of addresses that it no longer has, so lists also
+test the JSON column. The rows are removed with the server's row.
 """
 
 from __future__ import annotations

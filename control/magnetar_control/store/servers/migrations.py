@@ -127,8 +127,8 @@ def fetch_open_migrations(connection: Connection, server_id: str, type: str | No
 
 
 def fetch_recent_moves(connection: Connection, cutoff: str) -> tuple[set[str], set[str]]:
-    """Return the uuids of the servers whose last migration began after *cutoff*, also if it failed, and the names of
-    the hosts with a migration that goes on. Cancelled migrations do not count."""
+    """Return two sets: the uuids of servers with a migration that began after *cutoff*, also if it failed; and the
+    names of the hosts with a running migration. Cancelled migrations do not count."""
     recent = connection.execute(select(migrations.c.server_id).where(
         migrations.c.created_at > cutoff, migrations.c.status != "cancelled")).scalars()
     moving = connection.execute(select(migrations.c.source, migrations.c.target).where(
@@ -137,8 +137,7 @@ def fetch_recent_moves(connection: Connection, cutoff: str) -> tuple[set[str], s
 
 
 def any_migration_at(migration_rows: Iterable[MigrationRow], host: str) -> bool:
-    """Return whether one of these migrations involves the *host*, or may involve it because its target is not known
-    yet."""
+    """Return whether one of these migrations has *host* as its source or target, or has no target yet."""
     return any(host in (migration.source, migration.target) or migration.target is None for migration in migration_rows)
 
 

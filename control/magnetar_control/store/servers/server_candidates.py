@@ -68,7 +68,8 @@ def candidate_conditions(connection: Connection, request: ServerListRequest, gon
 
 
 def _each_of(kind: str, texts: Sequence[str]) -> Any:
-    """Return the column of an SQL table with a row for each of *texts*. All texts are one parameter of the query."""
+    """Return the column of an SQL table expression with a row for each of *texts*. All texts are passed as one
+    parameter of the query."""
     rows = func.unnest(literal(texts, ARRAY(String))) if kind == "postgresql" else func.json_each(
         orjson.dumps(texts).decode())
     table = rows.table_valued(column("value", String), name="each_text")
@@ -126,8 +127,9 @@ def address_prefixes(pattern: str) -> list[str] | None:
 
 
 def _readings(texts: list[str]) -> Iterator[list[str]]:
-    """Yield each way to read the expression *texts*, split at its dots, as numbers of an address. A dot matches any
-    character, so it may be a digit: "1.5" is read as the two numbers, and as 105, 115 … 195."""
+    """Yield each way to read *texts*, the parts between the dots of a regular expression, as numbers of an IPv4
+    address. A dot in the expression matches any character, so it may stand for a digit: "1.5" is read as the two
+    numbers 1 and 5, and as 105, 115 … 195."""
     yield texts
     for at, (left, right) in enumerate(pairwise(texts)):
         if len(left) == len(right) == 1 and left in "12":

@@ -51,7 +51,7 @@ FOR_GOOD, KEPT, IN_USE, SOFTLY = (GONE,), (~GONE,), (~GONE, ~SOFT), (~GONE, SOFT
 
 @dataclass(frozen=True)
 class ServerPage:
-    """A page of a list. *rows*: the servers in order. *more*: whether there may be further ones. *missing*: the
+    """A page of a list. *rows*: the servers, in order. *more*: whether further servers may follow. *missing*: the
     mappings (id, project, created) of servers in cells that do not answer."""
 
     rows: Rows
@@ -75,10 +75,11 @@ def fetch_server_page(store: Store, request: ServerListRequest, columns: Rows, t
 
 def _ask_cells(cells: Cells, request: ServerListRequest, query_cells: Callable[..., Mapping[str, Rows | None]],
                timeout: float) -> tuple[Mapping[str, Rows | None], list[Any]]:
-    """Return the rows of each cell by cell id, and the merged rows of all cells in order, enough for the page.
+    """Return the rows of each cell by cell id (``None`` for a cell that does not answer), and the merged rows of all
+    cells in order, enough for the page.
 
-    With many cells, first request twice the average share of the page from each. A cell whose rows all belong to the
-    page may have further ones: request the whole page from it."""
+    With many cells, first request only twice the average share of a page from each cell. If all these rows of a cell
+    belong to the page, the cell may have further ones: then request a whole page from it."""
     count = max(1, len(cells) - 1)  # cell0 has few servers
     share = request.limit if count < SHARING else min(request.limit, 2 * ceil(request.limit / count) + MORE)
     began = time.monotonic()
@@ -150,7 +151,8 @@ def _rows(database: Database, *, request: ServerListRequest, columns: tuple[Any,
 
 
 def _unique_order(sort: Sequence[tuple[str, bool]]) -> tuple[tuple[str, bool], ...]:
-    """Return the columns of *sort* up to the uuid: this makes the order unique, so the later ones have no effect."""
+    """Return the columns of *sort* up to and including the uuid, which makes the order unique, so that later columns
+    have no effect."""
     names = [name for name, _descending in sort]
     return tuple(sort[:names.index("id") + 1] if "id" in names else sort)
 
@@ -208,9 +210,9 @@ def _question(columns: tuple[Any, ...], sort: tuple[tuple[str, bool], ...], kind
 
 
 def _sorts(name: str, kind: str) -> Any:
-    """Return the column for ORDER BY. Each cell must sort as ``fetch_server_page`` merges: by code points, as SQLite
-    and Python do. PostgreSQL would use its locale; for times and uuids that makes no difference, so their indexes can
-    be used."""
+    """Return the column *name* for ORDER BY on the engine *kind*. Each cell must sort by code points, as SQLite does,
+    because ``fetch_server_page`` merges the cells' pages in this order. PostgreSQL would sort by its locale; only
+    times and uuids sort alike in both ways, so that their indexes can be used."""
     column = servers.c[name]
     if kind == "postgresql" and isinstance(column.type, String) and name not in SAME:
         return column.collate("C")
@@ -222,7 +224,7 @@ def _null(value: Any) -> tuple[bool, Any]:
 
 
 def _unknown(store: Store, cells: Sequence[CellMapping], request: ServerListRequest, room: int) -> Rows:
-    """Return the mappings of servers in *cells*, which do not answer, at most *room*."""
+    """Return the mappings of the request's servers in *cells*, which do not answer; at most *room* of them."""
     mine = server_mappings.c.project_id == request.project if request.project and not request.all_projects else true()
     with store.api.read() as connection:
         return connection.execute(select(server_mappings).where(
@@ -314,6 +316,6 @@ def _has_tag(tags: Sequence[str]) -> Condition:
 
 
 def _test_tags(tags: Sequence[str]) -> Condition:
-    """Return the condition that a server has one of these tags, as a test of each server; ``_has_tag`` returns a
-    subquery."""
+    """Return the condition that a server has one of these tags, as a correlated EXISTS that is tested for each server.
+    ``_has_tag`` returns the same condition as an IN subquery."""
     return exists().where(server_tags.c.server_id == servers.c.id, server_tags.c.tag.in_(tags))

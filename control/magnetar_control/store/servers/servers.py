@@ -135,8 +135,9 @@ def find_server_row(store: Store, id: str, *, deleted: bool = False,
 
 
 def candidate_databases(store: Store, id: str) -> Iterable[Database]:
-    """Yield the databases that may have the server, likeliest first: the one of the last lookup, the server's cell,
-    cell0. The server may move from cell0 to its cell between two queries, so its cell is looked up again at the end."""
+    """Yield the databases that may have the server, the likeliest first: that of the last lookup, the server's cell,
+    and cell0. Finally yield the server's cell again, since the server may move from cell0 to its cell between two
+    queries."""
     cached_database = store.where(id)
     if cached_database is not None:
         yield cached_database
@@ -225,8 +226,8 @@ def action_is_allowed(server: ServerRow, key: str) -> bool:
 
 
 def update_server_row(connection: Connection, id: str, **values: Any) -> None:
-    """Set columns of a server; documents as JSON text. If the guest's metadata shows one of the columns (``TOLD``), a
-    conductor informs the guest. Raises ``Moved``."""
+    """Set columns of a server; documents are passed as JSON text. If the guest's metadata shows one of the changed
+    columns (``TOLD``), mark the row, so that a conductor informs the guest. Raises ``Moved``."""
     statement = _CHANGED if TOLD.isdisjoint(values) else _TOLD_CHANGED
     if not connection.execute(statement, {"at": id, "updated_at": utc_now(), **values}).rowcount:
         raise Moved
@@ -235,8 +236,8 @@ def update_server_row(connection: Connection, id: str, **values: Any) -> None:
 
 
 def end_consoles(connection: Connection, id: str, vm_state: str | None) -> None:
-    """Remove a server's console tokens if its new *vm_state* (``None``: unchanged) allows no consoles, so that no token
-    of this run of the guest opens a console of the next run."""
+    """Remove a server's console tokens if its new *vm_state* (``None``: unchanged) allows no consoles. A token must
+    not open a console after the guest has stopped and started again."""
     if vm_state is not None and vm_state not in ACTIONS["remote_console"].states:
         consoles.remove_console_tokens(connection, id)
 
@@ -287,8 +288,8 @@ def _progress(id: str, own_states: tuple[str, ...], values: Mapping[str, Any]) -
 
 
 def overtaking_action_waits(connection: Connection, id: str) -> bool:
-    """Return whether an action that overtakes other actions of the server is queued. Locks the server's row, so that no
-    such action is added before the transaction ends."""
+    """Return whether the queue has an action that overtakes other actions of the server, such as a deletion. Locks the
+    server's row, so that no such action is added before the transaction ends."""
     fetch_server_row(connection, id, lock=True)
     return connection.execute(_NEXT, {"at": id}).first() is not None
 
@@ -308,11 +309,12 @@ def request_server_action(connection: Connection, server: ServerRow, key: str, r
                           project_id: str, args: Mapping[str, Any] | None = None, message: str | None = None,
                           stopped: Callable[[Connection, Sequence[StoppedAction]], None] = lambda *_none: None,
                           **values: Any) -> bool:
-    """Queue the action *key* and update the server's row (task_state and *values*) in the same transaction.
-
-    *message*: a warning to store with the action. *stopped* is called with the started actions that this one overtakes.
-    Return ``False`` when the server's state does not allow the action any more: the caller must then roll back. Raises
+    """Queue the action *key* and update the server's row (task_state and *values*) in the same transaction. Return
+    ``False`` when the server's state does not allow the action any more: the caller must then roll back. Raises
     ``Moved``.
+
+    *message*: a warning to store with the action. *stopped*: a function that is called with the actions that had
+    started and that this action overtakes.
     """
     action = ACTIONS[key]
     # before the server's row is locked, see stopped_actions
@@ -440,8 +442,8 @@ def insert_scheduled_servers(connection: Connection, leaving: Sequence[tuple[Lea
 
 
 def _entered(connection: Connection, new: Sequence[Mapping[str, Any]]) -> dict[str, ServerRow]:
-    """Insert servers into a cell; return their rows by uuid. A single server that is in the cell already, as may happen
-    after a crash, is left out."""
+    """Insert the servers *new* into a cell; return their rows by uuid. If *new* is a single server that is in the cell
+    already, as may happen after a crash, return an empty dict."""
     if len(new) == 1:
         row = insert_if_absent_returning(connection, servers, **new[0])
         return {} if row is None else {row.id: ServerRow(row)}
@@ -449,8 +451,8 @@ def _entered(connection: Connection, new: Sequence[Mapping[str, Any]]) -> dict[s
 
 
 def insert_late_actions(connection: Connection, leaving_server: LeavingServer) -> None:
-    """Insert actions into the server's cell that were requested in cell0 after the server's row was copied. This is
-    needed when a crash has left the server in both databases."""
+    """Insert those actions of a server into its cell that were requested in cell0 after the server's row was copied to
+    the cell. This is needed when a crash has left the server in both databases."""
     for action in leaving_server.actions:
         values = {name: value for name, value in action.items() if name != "id"}
         if action["action"] != "create" and insert_if_absent(connection, actions, **values) and ACTIONS[
