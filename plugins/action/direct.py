@@ -74,7 +74,7 @@ class ActionModule(ActionBase):
         return result
 
     def _meant_for_agent(self, task_vars):
-        """Return the warning for a task that an environment variable sends to a cloud although its host has an agent;
+        """Return a warning if an environment variable sends the task to a cloud although the task's host has an agent;
         otherwise ``None``.
         """
         variable = clouds.deciding_variable(self._task.args)
@@ -93,11 +93,12 @@ class ActionModule(ActionBase):
         return None
 
     def _unreachable(self, module, params):
-        """Return why this process cannot use the endpoint, or the files, in *params* as a process on the task's host
-        would; ``None`` when it can.
+        """Return why this process (Ansible's worker on the controller) cannot run the task in place of a process on
+        the task's host: the endpoint, cloud or files in *params* would mean something else there. Return ``None`` when
+        it can.
 
-        An ssh endpoint is reached from the controller, with the controller's keys, whatever the connection and
-        ``become`` are.
+        An ssh endpoint is always reached from the controller, with the controller's keys, whatever the task's
+        connection and ``become`` are.
         """
         cloud = clouds.chosen_cloud(params) is not None
         address = urlsplit("" if cloud else params["endpoint"] or ENDPOINT)
@@ -124,7 +125,7 @@ class ActionModule(ActionBase):
 
 
 class _CheckedTask:
-    """The arguments of a task, checked with the same rules as in ``AnsibleModule``."""
+    """A task's arguments, checked with the same rules as ``AnsibleModule`` checks them."""
 
     def __init__(self, module, arguments):
         self._module = module
@@ -172,7 +173,9 @@ def _has_agent(task_vars):
 
 
 def _refusal(module, arguments, validation):
-    """Return the result for invalid arguments; *validation* has the reason in Ansible's words."""
+    """Return the module result for invalid *arguments*. *validation*: the result of Ansible's validator, with its
+    error messages.
+    """
     wrong = run.find_misfit(run.argument_spec(module), arguments)
     if wrong is not None:
         return run.refusal_result(wrong)

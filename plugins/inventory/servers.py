@@ -215,7 +215,9 @@ class InventoryModule(BaseInventoryPlugin, Constructable, Cacheable):
             raise AnsibleParserError("hostnames: is empty. Say what hosts are called, or leave it out for their name.")
 
     def _group(self, item):
-        """Return the key of *item*, an item of ``group_by``, and the prefix of its group names."""
+        """Return two texts for *item*, an item of the option ``group_by``: the key by which servers are grouped, and
+        the prefix of the group names.
+        """
         group = item if isinstance(item, Mapping) else {"key": item}
         if set(group) - {"key", "prefix"} or not isinstance(group.get("key"), str):
             raise AnsibleParserError("group_by: an item must be a key, or a mapping of key and prefix (got %s)." % item)
@@ -354,7 +356,7 @@ def _only_cloud():
 
 
 def _label(options):
-    """Return a name for the endpoint or cloud of *options*, without secrets, because the cache stores it."""
+    """Return a name for the endpoint or cloud in *options*. The name has no secrets, because the cache stores it."""
     name, described = clouds.chosen_cloud(options) or (None, None)
     if described is None:
         return "cloud %s" % name if name else options["endpoint"]
@@ -377,8 +379,8 @@ def _fetch(options):
 
 
 def _trusted(value):
-    """Return *value* with those texts marked as trusted that contain no template (``HARMLESS``). Ansible does not
-    evaluate the other texts, which users of servers may have written.
+    """Return *value* with its harmless texts (``HARMLESS``: without templates) marked as trusted for Ansible. The
+    other texts are not marked, so that Ansible does not evaluate them: users of servers may have written them.
 
     Without the mark ``ansible-inventory --list`` wraps each text in a mapping, which AWX does not understand.
     """

@@ -37,8 +37,8 @@ def argument_spec(module):
 
 
 class _Process(AnsibleModule):
-    """An ``AnsibleModule`` whose error for an invalid argument names the argument, where Ansible's message only
-    describes a failed conversion.
+    """An ``AnsibleModule`` whose error for an invalid argument names the argument. Ansible's own message only says
+    that a conversion failed.
     """
 
     def _load_params(self):
@@ -139,8 +139,8 @@ def connect_client(params):
 
 
 def secret_texts(module, params):
-    """Return the texts inside secret options that are lists or mappings. Callers exempt them from Ansible's masking,
-    which would otherwise hide common words in all of its output.
+    """Return the set of all texts in secret options that are lists or mappings. Callers exempt these texts from
+    Ansible's masking of secrets, which would otherwise hide common words in all output.
     """
     return {text for name in module.masked if not isinstance(params.get(name), str)
             for text in _leaves(params.get(name))}

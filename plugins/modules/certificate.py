@@ -135,7 +135,7 @@ class Failure(Exception):
 
 
 def read_certificate_file(path):
-    """Return the content of the file; ``None`` when it does not exist."""
+    """Return the content of the file *path* as bytes; ``None`` when the file does not exist."""
     try:
         with open(path, "rb") as file:
             return file.read()
@@ -146,7 +146,8 @@ def read_certificate_file(path):
 
 
 def write_certificate_file(path, content, mode):
-    """Write *content* atomically to the file. Missing folders are created for the owner only."""
+    """Write *content* (bytes) atomically to the file *path* with the permissions *mode*. Missing folders are created
+    for their owner only."""
     folder = os.path.dirname(os.path.abspath(path))
     os.makedirs(folder, mode=0o700, exist_ok=True)
     descriptor, name = tempfile.mkstemp(dir=folder)
@@ -161,7 +162,7 @@ def write_certificate_file(path, content, mode):
 
 
 def private_key(path, passphrase):
-    """Return the private key in the file; ``None`` when it does not exist."""
+    """Return the private key in the file *path*; ``None`` when the file does not exist."""
     content = read_certificate_file(path)
     if content is None:
         return None
@@ -173,7 +174,8 @@ def private_key(path, passphrase):
 
 
 def make_private_key(path, passphrase):
-    """Generate a key and store it."""
+    """Generate an EC key, store it at *path*, encrypted with *passphrase* (bytes) if that is not empty, and return it.
+    """
     key = ec.generate_private_key(ec.SECP256R1())
     hidden = serialization.BestAvailableEncryption(passphrase) if passphrase else serialization.NoEncryption()
     write_certificate_file(path, key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8,
@@ -182,7 +184,8 @@ def make_private_key(path, passphrase):
 
 
 def general_names(names):
-    """Return *names* as subject alternative names: IP addresses as such, all others as DNS names."""
+    """Return *names* as a list of ``x509`` subject alternative names: IP addresses, and DNS names for all other texts.
+    Raises ``Failure``."""
     converted = []
     for name in names:
         try:
@@ -196,13 +199,14 @@ def general_names(names):
 
 
 def key_usages(words):
-    """Return the extended key usages that *words* name."""
+    """Return the OIDs of the extended key usages in *words*, each ``server`` or ``client``."""
     oids = {"server": x509.oid.ExtendedKeyUsageOID.SERVER_AUTH, "client": x509.oid.ExtendedKeyUsageOID.CLIENT_AUTH}
     return [oids[usage] for usage in words]
 
 
 def certificate_extension(certificate, kind):
-    """Return the value of an extension of the *certificate*; ``None`` when it is missing."""
+    """Return the value of the certificate's extension of the class *kind* (of ``x509``); ``None`` when it is missing.
+    """
     try:
         return certificate.extensions.get_extension_for_class(kind).value
     except x509.ExtensionNotFound:
@@ -223,7 +227,8 @@ def public_bytes(key):
 
 
 def describe_certificate(certificate):
-    """Return the fields of a certificate that a diff shows."""
+    """Return a text that describes *certificate* in a diff: subject, issuer, names, usages and expiry date; empty for
+    ``None``."""
     if certificate is None:
         return ""
     names, usage = (certificate_extension(certificate, kind) for kind in (x509.SubjectAlternativeName,

@@ -29,10 +29,10 @@ def deduplicate_servers(servers: Iterable[Server]) -> list[Server]:
 
 
 def host_names(servers: Iterable[Server], preferences: Iterable[str]) -> tuple[dict[str, str], list[str]]:
-    """Return the host names of *servers* as ``{uuid: name}``, each from the first of *preferences* that the server has,
-    and the set of names that several servers share.
+    """Return two results: the host name of each of *servers*, as ``{uuid: name}``; and the sorted names that several
+    servers share. A name is the value of the first key in *preferences* that the server has.
 
-    Each server with a shared name gets the beginning of its uuid appended.
+    A server with a shared name gets the beginning of its uuid appended to its host name.
     """
     keys = (*preferences, "id")
     wished = {server["id"]: next((text for key in keys for text in values_for_key(server, key)), server["id"])
@@ -49,10 +49,9 @@ def host_names(servers: Iterable[Server], preferences: Iterable[str]) -> tuple[d
 
 
 def reachable_address(server: Server, networks: Iterable[str], versions: Iterable[int]) -> str | None:
-    """Return the address where Ansible reaches *server*: on the first of *networks*, and there in the first of
-    *versions*.
-
-    Without *networks*: on any network, in the order of its NICs.
+    """Return the address at which Ansible reaches *server*: on the first of *networks* on which it has an address, and
+    of its addresses there, one of the first of *versions* (IP versions). Without *networks*: on any network, in the
+    order of the server's NICs.
     """
     offered = server.get("addresses") or {}
     order = [name for name in networks if name in offered] or ([] if networks else _in_order(server, offered))

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The actions of a server and their preconditions: the table that the API, the queue of actions and tests read. Source:
-the server actions of the Compute API reference. ``power.py`` has the states of a server.
+"""The server actions: a table with the preconditions and effects of each action. The API, the queue of actions and
+tests read it. Source: the server actions of the Compute API reference. ``power.py`` has the states of a server.
 """
 
 from __future__ import annotations
@@ -85,7 +85,9 @@ class Action(NamedTuple):
         return self.busy or task is None or task in self.over
 
     def overtakes(self) -> list[str]:
-        """Return the keys of the actions whose queued or running work this action supersedes."""
+        """Return the keys of the actions that this action supersedes: their queued work is dropped, and their running
+        work is cancelled.
+        """
         return [key for key, action in ACTIONS.items() if action.task in self.over]
 
 

@@ -51,7 +51,9 @@ def _run(words: list[str]) -> int:
 
 
 def _of_control() -> Any:
-    """Return the function that adds the control plane's subcommands; ``None`` without an installed control plane."""
+    """Return the function of the control plane's package that adds its subcommands; ``None`` if the package is not
+    installed.
+    """
     try:
         return import_module(CONTROL).subcommands
     except ModuleNotFoundError:

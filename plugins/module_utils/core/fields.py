@@ -54,7 +54,7 @@ class Field:
         self.name = ""
 
     def named(self, name: str) -> Field:
-        """Set *name*, the attribute of the kind under which the field is declared, and return the field."""
+        """Set the field's name to *name*, the attribute of the kind that declares it, and return the field."""
         self.name = name
         if self.option is None:
             self.option = name
@@ -85,8 +85,9 @@ class _Fields:
     @staticmethod
     def check_document(fields: Mapping[str, Mapping[str, Field]], document: Any, path: str, version: Optional[Version],
                        operation: str, partial: bool = False) -> dict[str, Any]:
-        """Return *document* in normal form. *fields*: the result of ``by_operation``. *partial*: required fields may be
-        missing. *path*: the prefix of field names in errors. Raises ``InvalidField``.
+        """Check *document* and return it in normal form. Raises ``InvalidField``. *fields*: the result of
+        ``by_operation``; *operation*: its key. *path*: the prefix of field names in errors. *partial*: required fields
+        may be missing.
         """
         if not isinstance(document, dict):
             raise InvalidField(path or "document", "must be an object with fields", document)
@@ -141,7 +142,9 @@ class Record(Value):
         return _Fields.check_document(self._by_operation, value, path, version, CREATE)
 
     def changes(self, value: Any, path: str, version: Optional[Version] = None) -> dict[str, Any]:
-        """Return *value*, new values of some fields of the record, in normal form. Raises ``InvalidField``."""
+        """Check *value*, which has new values of some of the record's fields, and return it in normal form. Raises
+        ``InvalidField``.
+        """
         return _Fields.check_document(self._by_operation, value, path, version, UPDATE)
 
     def likeness(self, value: Any) -> int:
@@ -198,7 +201,9 @@ class Kind:
 
     @classmethod
     def changes(cls, _name: str, _old: Any, _new: Any) -> bool:
-        """Return whether this change of the immutable field *_name* is allowed as an exception; by default, never."""
+        """Return whether the immutable field *_name* may change from *_old* to *_new* as an exception; by default
+        never.
+        """
         return False
 
     @classmethod
@@ -251,8 +256,8 @@ class Kind:
 
     @classmethod
     def giving_way(cls, current: Mapping[str, Any], requested: Mapping[str, Any]) -> dict[str, Any]:
-        """Return *current* with fields reset to their defaults where *requested* sets an alternative to them, such as
-        an image in place of a snapshot.
+        """Return *current* (an existing document), with fields reset to their defaults if *requested* sets an
+        alternative to them: a request for an image resets a snapshot as the source.
         """
         chosen = {name for name, value in requested.items() if value is not None}
         dropped = {name for group in cls.alternatives if group & chosen for name in group - set(requested)}
@@ -265,5 +270,5 @@ class Kind:
 
     @classmethod
     def passing(cls) -> frozenset[str]:
-        """Return the names of fields whose values are not stored (``kept=False``)."""
+        """Return the names of fields whose values are used only during a request, and never stored (``kept=False``)."""
         return cls._passing

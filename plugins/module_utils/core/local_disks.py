@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The local disks of a server other than its root disk: ephemeral disks and a swap disk. Pure.
+"""The local disks of a server other than its root disk: ephemeral disks and a swap disk. Pure functions.
 
 Flavor and block device mapping determine them. Each blank local item of the mapping (``is_blank``) is one ephemeral
-disk, or the swap disk, of its own size. Without such an item, the flavor's size determines the disk.
+disk, or the swap disk, with its own size. Without such an item, the flavor's size determines the disk.
 """
 
 from __future__ import annotations

@@ -11,15 +11,19 @@ from .errors import Cancelled, MagnetarError, TimedOut, error_from_dict
 
 
 def is_operation(answer: Document) -> bool:
-    """Return whether *answer* is that of a 202: it has an operation in place of the requested resource."""
+    """Return whether *answer* is the answer to a request with status 202: it contains an operation instead of the
+    requested resource.
+    """
     return bool(answer) and set(answer) <= {"operation", "request_id"}
 
 
 def follow_operation(answer: Document, look: Callable[[str], Document], deadline: float, request_id: str,
                      progress: Optional[Callable[[Document], None]] = None) -> Document:
-    """Wait for the end of the operation in a 202 *answer*, and return the last answer: the ended operation, or an
-    answer of *look* without an operation. *look* fetches an operation by its id, and may wait for its end. *progress*
-    is called with each state. Raises ``TimedOut``.
+    """Wait for the end of the operation in a 202 *answer*, and return the last answer: with the ended operation, or an
+    answer of *look* that has no operation. Raises ``TimedOut`` at *deadline*.
+
+    *look*: a function that fetches an operation by its id, and may wait for its end. *progress*: a function that is
+    called with each state of the operation.
     """
     pause, asked_at = 0.0, 0.0
     while is_operation(answer):

@@ -147,9 +147,11 @@ class Change:
 
     def on_immutable(self, name: str, old: Mapping[str, Any], want: Document, status: Optional[str] = None) -> str:
         """Return the policy for immutable fields of the resource *name* that differ between *old* and *want*:
-        ``ignore``, ``rebuild`` or ``recreate``; ``""`` when none differs, or while the resource has no content yet
-        according to its *status*. For ``ignore``, these fields of *want*, and those that only describe how to make the
-        resource, are reset to *old*. Raises ``Immutable`` when the caller has set no policy that fits.
+        ``ignore``, ``rebuild`` or ``recreate``. Return ``""`` when none differs, or while the resource has no content
+        yet according to its *status*. Raises ``Immutable`` when the caller has set no policy that fits.
+
+        For ``ignore``, these fields in *want* are reset to their old values, and also the fields that only describe
+        how to make the resource.
         """
         names = [] if status in self.kind.unfilled else self.fixed(old, want)
         policy = str(self.permissions["on_immutable"]) if names else ""
@@ -213,7 +215,9 @@ _mode: ContextVar[Optional[tuple[bool, list[str]]]] = ContextVar("check_mode", d
 
 @contextmanager
 def check_mode(dry_run: bool, warnings: list[str]) -> Iterator[None]:
-    """Within the context, add texts of ``warn_caller`` to *warnings*. With *dry_run*, ``refuse_missing`` only warns."""
+    """Within the context, collect texts of ``warn_caller`` in *warnings*. If *dry_run*, ``refuse_missing`` warns
+    instead of raising its error.
+    """
     token = _mode.set((dry_run, warnings))
     try:
         yield
@@ -245,8 +249,8 @@ def assumed_warning(noun: str, name: str) -> str:
 
 @contextmanager
 def allow_in_use(dry_run: bool, warnings: list[str]) -> Iterator[None]:
-    """Within the context, if *dry_run*, add the text of ``InUse`` (the error for removing a used resource) to
-    *warnings* instead of raising it.
+    """Within the context of a dry run, convert the error ``InUse`` (a used resource cannot be removed) to a text in
+    *warnings*. Without *dry_run*, do nothing.
     """
     try:
         yield

@@ -57,7 +57,9 @@ def flat_filters(filters: Mapping[str, Any]) -> dict[str, list[str]]:
 
 
 def matches_server_filters(server: Server, filters: Mapping[str, list[str]]) -> bool:
-    """Return whether *server* matches all *filters*: for each key, one of its values matches one of the patterns."""
+    """Return whether *server* matches all *filters*. A filter matches if one of the server's values for its key
+    matches one of the filter's patterns.
+    """
     return all(any(fnmatch.fnmatchcase(text, pattern) for text in values_for_key(server, key) for pattern in patterns)
                for key, patterns in filters.items())
 

@@ -141,8 +141,9 @@ def _files(want: Document, have: Document, sizes: Sequence[str]) -> Iterator[str
 
 
 def _drives(want: Document, have: Document, power: str, rescues: Sequence[str]) -> Iterator[str]:
-    """Yield the verbs that write config drives, after libvirt has assigned the addresses of devices, and that remove
-    the admin password where none is written. *power*: the power state at that point of the plan.
+    """Yield the verbs that write the config drives of the server and of its rescue, and that remove the admin password
+    if no drive is written with it. They run after libvirt has assigned the addresses of devices. *power*: the power
+    state at that point of the plan. *rescues*: the verbs of ``_rescuing``.
     """
     password, changed = want.get("admin_pass") is not None, have.get("drive") not in (None, drive_digest(want))
     verbs = []
@@ -184,8 +185,8 @@ def _parts(server: Document) -> Document:
 
 
 def _shape(flavor: Document, files: Iterable[str]) -> Document:
-    """Return the values in the domain's XML that come from *flavor* and from *files*, the server's local disks: CPUs,
-    memory, and the names of disks.
+    """Return the values of the domain's XML that follow from *flavor* and from *files*, the names of the server's
+    local disks: CPUs, memory, and disks.
     """
     return {"vcpus": flavor["vcpus"], "ram": flavor["ram"], "disks": {*files}}
 
@@ -237,7 +238,9 @@ def _resizing(want: Document, have: Document) -> Iterator[str]:
 
 
 def _adds_disk(want: Document, have: Document) -> bool:
-    """Return whether a desired ephemeral or swap disk does not exist yet, or will be removed and made again."""
+    """Return whether a desired ephemeral or swap disk must be created: it does not exist yet, or will be removed
+    first.
+    """
     present_sizes = have.get("sizes", {})
     return any(file not in present_sizes or (file == SWAP and present_sizes[file] != size) for file,
                size in disk_sizes(want).items())

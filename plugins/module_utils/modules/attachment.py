@@ -31,7 +31,7 @@ class AttachmentModule(ResourceModule):
 
     def key(self, params):
         """Override ``ResourceModule.key``: return ``SERVER:VOLUME``, ``SERVER:NIC`` or ``SERVER:SHARE``. Raises
-        ``InvalidField`` when no option names the second part.
+        ``InvalidField`` when no option names the volume, NIC or share.
         """
         for name in self.identifying:
             if params.get(name):

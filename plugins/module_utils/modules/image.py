@@ -69,12 +69,12 @@ class ImageModule(ResourceModule):
 
 
 def _empty(answer):
-    """Return whether the image in *answer* still waits for its content."""
+    """Return whether the image in *answer* (the API's answer to an ensure) still waits for its content."""
     return (answer.get("resource") or {}).get("status") == "queued"
 
 
 def _new(answer):
-    """Return whether the image in *answer*, the answer to its ensure, was created by that request."""
+    """Return whether the image in *answer* (the API's answer to an ensure) was created by that request."""
     return any(leaf["path"] == "name" and leaf["old"] is None for leaf in answer.get("diff") or ())
 
 
@@ -87,7 +87,9 @@ def _predicted(recorded, size):
 
 
 def _joined_answer(recorded, sent):
-    """Return one answer from two: *recorded*, to the ensure of the image, and *sent*, to the upload of its content."""
+    """Merge two answers of the API into one, and return it. *recorded*: the answer to the ensure of the image. *sent*:
+    the answer to the upload of its content.
+    """
     arrived = [{"path": "status", "old": "queued", "new": "active"}]
     return dict(
         sent, changed=True, steps=recorded["steps"] + sent["steps"],

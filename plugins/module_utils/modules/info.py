@@ -67,8 +67,9 @@ class InfoModule(Module):
         return {"changed": False, self.kind.plural: self.passing(client, query, tests)}
 
     def filters(self, filters):
-        """Return *filters* in two parts: query parameters for the API (single values without a pattern), and for all
-        others tests that the module runs, ``{field: function}``. Raises ``InvalidField``.
+        """Split *filters* into those for the API and those for the module. Return the API's query parameters (for
+        single values without a pattern), and the module's tests of all others as ``{field: function}``. Raises
+        ``InvalidField``.
         """
         readers = {f.name: filter_reader(f.value) for f in self.kind.fields if "list" in f.on
                    and filter_reader(f.value)}
@@ -97,18 +98,18 @@ class InfoModule(Module):
         return query, tests
 
     def _keys(self, filterable):
-        """Return the filters of this kind that the module itself applies: by name, the field that each tests.
-        *filterable*: the names of the fields by which the API filters; these are left out.
+        """Return the filters that the module itself applies to resources of its kind: by name of the filter, the field
+        that it tests. *filterable*: names of the fields by which the API filters; these are left out.
         """
         listed = [f.name for f in self.kind.fields if "list" in f.on]
         return {name: field for name, field in _KEYS.items() if field in listed and name not in filterable
                 and (self.kind is Server or name in _COMMON)}
 
     def passing(self, client, query, tests):
-        """Return the resources for the API's *query* that pass all *tests*, ``{field: function}``.
+        """Return the resources that match the API's *query* and pass all *tests* (``{field: function}``).
 
-        The module runs the tests on the answer. So the request includes the fields that they read, and the limit counts
-        resources that pass.
+        The module runs the tests on the answer. So it requests the fields that the tests read too, and applies the
+        limit after the tests.
         """
         if not tests:
             return client.list(self.kind.noun, **query)
@@ -136,8 +137,8 @@ def _has_pattern(values):
 
 
 def _matches(field, key, patterns, further, value):
-    """Return whether *value* of *field* matches one of *patterns* of the filter *key*. *further*: another test that
-    *value* must pass, or ``None``.
+    """Return whether *value*, the content of *field*, matches one of *patterns* of the filter *key*, and passes the
+    test *further* (``None``: no such test).
     """
     shown = {field: value}
     is_match = matches_server_filters(shown, {key: patterns}) if key in KEYS or key.startswith(METADATA) else \
@@ -151,5 +152,5 @@ def _like(pattern, further, value):
 
 
 def _one_of(accepted, value):
-    """Return whether *value* is one of *accepted*, compared as the API does; an absent value never is."""
+    """Return whether the text of *value* is in *accepted*, compared as the API compares. An absent value never is."""
     return value is not None and matches_one_text(value, accepted)

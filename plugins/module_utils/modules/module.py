@@ -58,8 +58,8 @@ def key_from_params(params, where=""):
 
 
 def checked_key_part(params, option):
-    """Return the value of *option* in *params*, a part of a key whose parts are separated by colons; the last part may
-    have some. Raises ``InvalidField`` for an empty value.
+    """Return the value of *option* in *params*, for use as one part of a key with parts that are separated by colons,
+    such as ``SERVER:VOLUME``. Only the last part may contain colons. Raises ``InvalidField`` for an empty value.
     """
     return REFERENCE.check(params[option], option)
 

@@ -71,11 +71,13 @@ class ResourceModule(Module):
         return dict(permissions, on_immutable=params["on_immutable"])
 
     def merge(self, params):
-        """Return the names of fields whose content in *params* is added to the existing content."""
+        """Return the names of list and mapping fields whose content in *params* is added to the existing content,
+        instead of replacing it.
+        """
         return [name for name in MERGED if params.get("purge_" + name) is False and name in params]
 
     def key(self, params):
-        """Return the key of the resource for *params*; a kind without names overrides this."""
+        """Return the key of the resource that *params* name. Modules of kinds without names override this."""
         return key_from_params(params)
 
     def execute(self, params, check_mode, diff_mode, client):
@@ -88,8 +90,8 @@ class ResourceModule(Module):
         return results.module_result(self.kind.noun, params.get("name") or key, answer, diff_mode)
 
     def ensure(self, client, key, params, waiting):
-        """Send the request, and return the answer. *waiting*: further arguments of ``Client.ensure``. A kind that needs
-        more than one call overrides this.
+        """Send the request to ensure the resource *key*, and return the answer. *waiting*: further arguments of
+        ``Client.ensure``. A kind that needs more than one call overrides this.
         """
         return client.ensure(self.kind.noun, key, self.want(params), merge=self.merge(params),
                              **self.allowed(params), **waiting)

@@ -326,7 +326,9 @@ def _block_device_mapping(params, want):
 
 
 def _about_option(params, error):
-    """Return *error* with the name of the option that the user set, where *error* names a field of the request."""
+    """Return *error* about the option that the user has set, in place of the field of the request that was made from
+    it. An error about another field is returned unchanged.
+    """
     field = str(error.details.get("field"))
     match = re.match(r"(block_device_mapping|networks)\[(\d+)\]", field)
     if match is None:

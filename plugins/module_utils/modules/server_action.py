@@ -148,8 +148,9 @@ class ServerActionModule(Module):
 
 
 def _elsewhere(client, key, action):
-    """Return the server *key* (name or uuid) that a lookup in the project does not find: a soft-deleted one for restore
-    and force_delete, one of any project for evacuate; ``None`` for other actions, or without such a server.
+    """Return the server *key* (name or uuid) if the action *action* allows servers that a normal lookup in the project
+    does not find: soft-deleted servers for restore and force_delete, servers of any project for evacuate. Return
+    ``None`` for other actions, or if there is no such server.
     """
     if action in ("restore", "force_delete"):
         return _soft_deleted(client, key)
@@ -189,13 +190,13 @@ def _assumed(params):
 
 
 def _shown(params):
-    """Return the name of the action for ``actions`` in the result; a reboot with its type."""
+    """Return the name of the action as the list ``actions`` of the result shows it; for a reboot, with its type."""
     action = params["action"]
     return "reboot_" + params["reboot_type"] if action == "reboot" else action
 
 
 def _event(params):
-    """Return the API's event for the action, and the arguments of the event."""
+    """Return the name of the API's event for the action in *params*, and the arguments of the event."""
     action = params["action"]
     if action.startswith("reboot"):
         return "reboot", {"type": params["reboot_type"] if action == "reboot" else action[len("reboot_"):]}
@@ -210,11 +211,11 @@ def _event(params):
 
 
 def _made_before(server, params, check_mode, client):
-    """Return the part of a result about the image ``image_name`` of *server*, if it exists or an earlier task is
-    creating it; otherwise ``None``. With the option ``wait``, and not in check mode, first wait for the end of the
-    creation.
+    """Return the image ``image_name`` of *server* as a part of the module's result, if an earlier run has created the
+    image or still creates it; otherwise ``None``. With the option ``wait``, except in check mode, first wait for the
+    end of the creation.
 
-    An agent lists an image only when it is complete; until then only the operation shows it.
+    An agent lists an image only when it is complete; until then only its operation shows that it is being created.
     """
     operation = _under_way(server, params, client)
     if operation and params["wait"] and not check_mode:

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The modules flavor_access and image_member. What they manage has no name: a project and a thing identify it."""
+"""The modules flavor_access and image_member. The permissions that they manage have no name: each is identified by a
+project and a flavor or image.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,7 @@ def _required(kind, *names):
 
 
 class FlavorAccessModule(ResourceModule):
-    """The module that allows a project to use a flavor, or ends that."""
+    """The module that gives a project access to a flavor, or removes the access."""
 
     kind = FlavorAccess
     rules = {}
@@ -33,7 +35,9 @@ class FlavorAccessModule(ResourceModule):
 
 
 class ImageMemberModule(ResourceModule):
-    """The module that shares an image with a project, ends that, or accepts or rejects an image for a project."""
+    """The module that shares an image with a project, stops sharing it, or accepts or rejects a shared image for a
+    project.
+    """
 
     kind = ImageMember
     rules = {"required_if": [["state", state, ["project"]] for state in (PRESENT, ABSENT)]}

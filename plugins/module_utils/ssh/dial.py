@@ -74,7 +74,9 @@ class SshDial:
             self._login = None
 
     def _kept(self, timeout):
-        """Return a connection over the existing login; ``None`` when there is no login, or when it was cut."""
+        """Return a connection over the existing SSH login; ``None`` when there is no login, or its connection was
+        lost.
+        """
         if self._login is None or not self._login.active:
             return None
         try:
@@ -113,8 +115,8 @@ class SshDial:
         return unreachable
 
     def _look(self, timeout):
-        """Run a command on the host that finds why the socket is out of reach. Return a key of ``REASONS`` and the
-        user's name; empty texts if the user may not run commands.
+        """Run a command on the host to find why the agent's socket is not accessible. Return a key of ``REASONS`` and
+        the user's name; two empty texts if the user may not run commands.
         """
         command = "sh -c %s sh %s" % (shlex.quote(LOOK), shlex.quote(self._endpoint.path))
         words = self._login.output(command, timeout).split()[-2:]
@@ -122,8 +124,8 @@ class SshDial:
 
 
 class Pipe:
-    """A wrapper that gives a channel the interface of a socket for ``http.client``. The channel stays open while a file
-    object of it is in use.
+    """A wrapper that gives an SSH channel the interface of a socket, for ``http.client``. The channel stays open as
+    long as a file object made from it is in use.
     """
 
     def __init__(self, channel):

@@ -113,7 +113,9 @@ class SshLogin:
             raise _login_error(target, error) from None
 
     def _known(self, target):
-        """Return the lines about *target* in known_hosts files. Raises ``InvalidField`` or ``Unreachable``."""
+        """Return the lines about *target* in the known_hosts files. Raises ``InvalidField`` or ``Unreachable`` if a
+        file cannot be read.
+        """
         files = [os.path.expanduser(name) for name in (target.known_hosts or USER_FILES) + SYSTEM_FILES]
         if self._extra:
             extra = os.path.expanduser(self._extra)

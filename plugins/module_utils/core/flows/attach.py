@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""attach: the flow that attaches a volume of one host to a server of another host, or detaches it. This is the
-coordinator's part; the data goes from agent to agent.
+"""The flow that attaches a volume of one host to a server on another host, or detaches it. It coordinates the two
+agents; the data goes from agent to agent.
 
 First the volume's host grants access (``volume_export``), then the server's host attaches (``volume_attachment``); a
 detachment goes in reverse order. Each step may be repeated. The function *sure* is called before each step; it raises

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""migrate: the flow that moves a server from one host to another. This is the coordinator's part; the agents do the
-work (``magnetar_agent.migrations``).
+"""The flow that moves a server from one host to another. It coordinates the two agents, which do the work
+(``magnetar_agent.migrations``).
 
 The steps: the source reports the contents of the server (and refuses a server that cannot move), the target agrees and
-accepts connections of the source, the source sends the server, the target completes it, the source removes its remains.
-Each side has a document of kind ``migration``; both have the same uuid. After any crash, running the flow again
-continues where it stopped.
+accepts connections of the source, the source sends the server, the target completes it, the source removes its
+remains. Each side has a document of kind ``migration``; both have the same uuid. After any crash, running the flow
+again continues where it stopped.
 """
 
 from __future__ import annotations
@@ -72,12 +72,12 @@ class Side:
 
 
 class Migrate:
-    """The migration of a server from *source* to *target*; ``steps`` runs it. *wish*: what the caller requests:
-    ``type`` (auto, live, cold), the options ``OPTIONS``, ``becomes`` (flavor and hardware after a resize, cold only),
-    and ``cards`` (the target's card for each virtual function, by MAC address).
+    """The migration of a server from *source* to *target*; ``steps`` runs it.
 
-    *id*: the uuid of the migration on both sides. A caller that stores the uuid can run the flow again before the
-    agents show a migration document. By default, a new uuid.
+    *wish*: the request: ``type`` (auto, live, cold), the options ``OPTIONS``, ``becomes`` (flavor and hardware after a
+    resize, cold only), and ``cards`` (by MAC, the network card on the target for each NIC that is a virtual function).
+    *id*: the uuid of the migration on both sides, by default a new one. A caller that stores the uuid can run the flow
+    again before the agents show a migration document.
     """
 
     def __init__(self, source: Side, target: Side, server: str, wish: Optional[dict[str, Any]] = None,
@@ -138,8 +138,8 @@ class Migrate:
             self._gone = True
 
     def _half(self, side: Side, server: str) -> Optional[dict[str, Any]]:
-        """Return the document of the unfinished migration of *server* on *side*; ``None`` without one. Raises
-        ``Conflict`` when the server is in another migration.
+        """Return one side's document of this migration: the unfinished migration of *server* on *side*; ``None``
+        without one. Raises ``Conflict`` if the server is in another migration.
         """
         other = self.target if side is self.source else self.source
         role = "source" if side is self.source else "target"

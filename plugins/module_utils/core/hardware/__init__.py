@@ -23,11 +23,13 @@ EVERYWHERE = frozenset((AGENT, API, SCHEDULER))
 
 
 class Spec(NamedTuple):
-    """A known extra spec of flavors, or property of images. *name*, *value* and *usual* are regular expressions of the
-    whole text; *usual* matches values that request the default of every server. *acts*: the parts of Magnetar that act
-    on it. *lacks*: the missing part, where no part acts. *row*: the row of the ``hardware`` field that it sets.
-    *exists*: a check of the part of the name that the group ``what`` of *name* matches, such as a trait, where the
-    valid texts are too many for a regular expression. *ignored*: Nova does not know the name and ignores it.
+    """A known extra spec of flavors, or a known property of images.
+
+    *name*, *value*: regular expressions of its name and of its valid values. *usual*: a regular expression of values
+    that request what every server has by default. *acts*: the parts of Magnetar that implement it. *lacks*: what is
+    missing, if no part does. *row*: the row of the ``hardware`` field that it sets. *exists*: a check of the text that
+    the group ``what`` of *name* matches, such as a trait, where valid texts are too many for a regular expression.
+    *ignored*: Nova does not know the name and ignores it.
     """
 
     name: str

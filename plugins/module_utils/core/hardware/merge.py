@@ -252,7 +252,9 @@ def _check(hardware: Mapping[str, Any]) -> None:
 
 
 def _check_bases(hardware: Mapping[str, Any]) -> None:
-    """Raise ``InvalidField`` for a field of *hardware* that depends on another field which is missing or off."""
+    """Raise ``InvalidField`` for a field of *hardware* that depends on another field (``_base``) which is missing or
+    off.
+    """
     for name in hardware:
         if (base := _base(name)) and base not in hardware:
             raise InvalidField("hardware.%s" % name, "needs %s" % base)
@@ -288,7 +290,9 @@ def _check_encrypted_memory(hardware: Mapping[str, Any]) -> None:
 
 
 def _base(name: str) -> str:
-    """Return the field on which the field *name* depends; "" when there is none."""
+    """Return the field of ``hardware`` without which the field *name* has no meaning, such as ``tpm_version`` for
+    ``tpm_model``; "" when there is none.
+    """
     if name.startswith("disk_") and name.endswith("_max"):
         return name[:-len("_max")]
     if name.startswith("vif_") and not name.endswith("_average"):

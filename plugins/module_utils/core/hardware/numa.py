@@ -21,8 +21,8 @@ SMALL_KIB = 4
 
 
 class GuestCell(NamedTuple):
-    """A NUMA cell of a guest: its virtual CPUs, those among them that are *pinned*, each to a host CPU of its own, and
-    its memory in MiB.
+    """A NUMA cell of a guest. *cpus*: its virtual CPUs. *pinned*: those of them that are pinned, each to a host CPU of
+    its own. *memory_mb*: its memory in MiB.
     """
 
     cpus: tuple[int, ...]
@@ -31,9 +31,9 @@ class GuestCell(NamedTuple):
 
 
 class Needs(NamedTuple):
-    """The NUMA needs of a server. *page*: the page size, "" where none is requested. *emulator*: whether QEMU's own
-    threads get a dedicated CPU. *networks*: networks whose cards must be near the guest's cells, as far as the host
-    reports which cells its cards are near.
+    """The NUMA needs of a server. *cells*: the guest's cells. *page*: the page size, "" if none is requested.
+    *threads*: the CPU thread policy. *emulator*: whether QEMU's own threads get a dedicated CPU. *networks*: networks
+    whose network cards must be near the guest's cells; ignored where the host does not report the cells of its cards.
     """
 
     cells: tuple[GuestCell, ...]

@@ -192,9 +192,9 @@ def _pools(host: Mapping[str, Any]) -> list[DevicePool]:
 
 
 class Affinity(NamedTuple):
-    """NUMA affinity of a server's devices. *policy* is that of flavor or image; with "" the policy of each alias
-    applies. *cells* are the host's cells that the guest is on; a guest without NUMA cells may have any device.
-    *sockets* maps each cell of the host to its sockets.
+    """The NUMA affinity of a server's devices. *policy*: the affinity policy of its flavor or image; if "", the policy
+    of each alias applies. *cells*: the host's NUMA cells that the guest uses; a guest without NUMA cells may have any
+    device. *sockets*: the sockets of each NUMA cell of the host.
     """
 
     policy: str = ""
@@ -213,7 +213,9 @@ class Affinity(NamedTuple):
         return policy == LEGACY and node < 0
 
     def far(self, node: int) -> bool:
-        """Return whether the guest has NUMA cells and *node* is none of them. Devices of such nodes are chosen last."""
+        """Return whether the guest has NUMA cells, and the host's cell *node* is none of them. Devices of such cells
+        are chosen last.
+        """
         return bool(self.cells) and node not in self.cells
 
 
@@ -222,9 +224,11 @@ ANYWHERE = Affinity()
 
 def assign_candidates(units: Sequence[Sequence[Hashable]], room: Mapping[Any, int],
                       lax: int = 0) -> Optional[list[Any]]:
-    """Choose a candidate for each item of *units*, which lists its candidates, preferred ones first. *room*: how often
-    each candidate may be chosen. Return the choices in the order of *units*, or ``None`` where an item gets none. The
-    first *lax* items may get none: their choice is then ``None``.
+    """Choose one candidate for each unit. *units*: for each unit, its candidates, the preferred ones first. *room*:
+    how often each candidate may be chosen in total.
+
+    Return the choices in the order of *units*; ``None`` if a unit gets no candidate. The first *lax* units may remain
+    without one: their choice is then ``None``.
     """
     taken: dict[Any, list[int]] = {}
 
@@ -252,10 +256,11 @@ def assign_candidates(units: Sequence[Sequence[Hashable]], room: Mapping[Any, in
 def pools_suffice(pools: Sequence[DevicePool], room: Sequence[int], requested: Iterable[Mapping[str, int]],
                   affinity: Affinity = ANYWHERE, policies: Mapping[str, str] = MappingProxyType({}),
                   occupied: Iterable[Mapping[str, int]] = ()) -> bool:
-    """Return whether the *pools* of a host have enough devices for *requested*, which are numbers of devices by alias,
-    for each server. *room*: how many devices of each pool may be used. *occupied*: like *requested*, devices that
-    servers hold already; they take up *room*, but one that fits no pool (its alias or card is gone) is ignored.
-    *policies*: affinity policies of aliases that have one.
+    """Return whether a host's *pools* have enough devices for several servers.
+
+    *room*: how many devices of each pool may be used. *requested*: for each server, the number of devices by alias.
+    *occupied*: devices that servers hold already, in the same form; they use up *room*, but a device that fits no pool
+    (its alias or card is gone) is ignored. *policies*: by alias, its affinity policy, if it has one.
     """
     def units(counted: Iterable[Mapping[str, int]]) -> list[list[int]]:
         return [[at for at, pool in enumerate(pools)
@@ -272,9 +277,12 @@ Held = Tuple[str, Optional[int]]
 
 def assign_held_devices(pools: Sequence[DevicePool], counted: Mapping[str, Mapping[str, int]],
                         reported: Mapping[str, Mapping[str, int]]) -> dict[str, list[Held]]:
-    """Return, by server, the alias and pool of each device that the server holds. *counted*: devices by server and
-    alias, from claims. *reported*: devices by server and provider, from the host. Devices not reported yet come from
-    the first pools with room. No device is assigned twice.
+    """Return, by server, the devices that the server holds, each as a pair of alias and pool. No device is assigned
+    twice.
+
+    *counted*: number of devices by server and alias, from the claims. *reported*: number of devices by server and
+    resource provider, from the host. Claimed devices that the host does not report yet come from the first pools with
+    room.
     """
     room = {at: pool.total for at, pool in enumerate(pools)}
     held_devices: dict[str, list[Held]] = {}

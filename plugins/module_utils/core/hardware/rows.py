@@ -50,12 +50,14 @@ _SPECS, _GLANCE = "Nova's extra spec reference", "Glance's list of useful image 
 
 
 class Row(NamedTuple):
-    """A field of ``hardware``: its name *field*, its type *value*, and its default *usual*. *spec* (of a flavor) and
-    *image* (a property) request it; *rule* decides when both do. *words* maps Nova's words to values with other words
-    in Magnetar. *known* is a pattern of the texts that Nova accepts; *lacks* is the reason for refusing one of them
-    that Magnetar does not support. *bounds* names the field that the row limits; such a row is no field itself. *needs*
-    lists requirements on guest or host. *aliases*: older names of the spec. *since*: the first release with it. A
-    *spec* or *image* that ends with ``.N`` stands for one name per item of the list *value*, from 0.
+    """A field of a server's ``hardware``, and how flavors and images request it.
+
+    *field*, *value*, *usual*: its name, type and default. *spec*, *image*: the extra spec of a flavor and the property
+    of an image that request it; *rule*: which of them counts if both do. A *spec* or *image* that ends with ``.N``
+    stands for one name per item of the list, from 0. *aliases*: older names of the spec. *words*: Nova's words for
+    values that have other words in Magnetar. *known*: a regular expression of the texts that Nova accepts; *lacks*:
+    why Magnetar refuses some of these. *bounds*: the name of another field that the row limits; the row is then no
+    field itself. *needs*: requirements on guest or host. *since*: the first release that has it.
     """
 
     field: str
@@ -370,8 +372,9 @@ def requested_pcpus(specs: Mapping[str, Any]) -> int:
 
 
 def parse_hardware_specs(specs: Mapping[str, Any], rows: Mapping[str, Row]) -> dict[str, Any]:
-    """Return the values that *specs* request, by the names of *rows*. *specs*: texts by name. Values that Magnetar does
-    not support are left out; ``Table.without_effect`` reports them. Of two names of one row the first counts.
+    """Return the values that *specs* request, by the names of *rows*. *specs*: texts by name of the spec. Values that
+    Magnetar does not support are left out; ``Table.without_effect`` reports them. If *specs* have both names of one
+    row, the first name counts.
     """
     hardware: dict[str, Any] = {}
     cpu_traits = requested_host_traits(specs, {}).required.intersection(X86.values()) if specs else ()
@@ -399,8 +402,8 @@ def parse_hardware_specs(specs: Mapping[str, Any], rows: Mapping[str, Row]) -> d
 
 
 def _parse_list(specs: Mapping[str, Any], start: str, row: Row) -> dict[str, list[Any]]:
-    """Return ``{name of the row: list}`` from those of *specs* whose names are *start* and a number, the index in the
-    list; empty without such specs. Items that no spec sets are ``None``.
+    """Return ``{name of the row: list}`` from the specs that each set one item of a list: their names are *start* and
+    the item's index. Items that no spec sets are ``None``. Without such specs, return an empty dict.
     """
     items: dict[int, Any] = {}
     for name, text in specs.items():

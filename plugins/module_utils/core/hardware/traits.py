@@ -86,13 +86,15 @@ def is_known_trait(name: str) -> bool:
 
 
 class Asked(NamedTuple):
-    """Traits that a server requires of its host, and traits that it forbids."""
+    """The traits that a server requires of its host, and the traits that its host must not have."""
 
     required: frozenset[str] = frozenset()
     forbidden: frozenset[str] = frozenset()
 
     def lacking(self, traits: Iterable[str]) -> list[str]:
-        """Return a text per mismatch of a host with these *traits*: ``lacks X``, ``has Y``; empty without mismatch."""
+        """Return a text for each trait that a host with *traits* should have or not have: ``lacks X``, ``has Y``. The
+        list is empty if the host fits.
+        """
         present = frozenset(traits)
         return ["lacks %s" % name for name in sorted(self.required - present)] + [
             "has %s" % name for name in sorted(self.forbidden & present)]

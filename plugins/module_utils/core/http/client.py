@@ -249,8 +249,9 @@ class Client:
         return self._finish(ask(), deadline, request_id, progress, ask) if wait else ask()
 
     def _finish(self, answer: Document, deadline: float, request_id: str, progress: Progress, again: _Ask) -> Document:
-        """Return the result of the operation in a 202 *answer* after its end; another *answer* unchanged. Raises the
-        error of the operation, or ``TimedOut``. *again* repeats the request if the agent has forgotten the operation.
+        """Return the result of a request. If *answer* has status 202, wait for the end of its operation and return the
+        operation's result; otherwise return *answer*. *again*: repeats the request, in case the agent has forgotten
+        the operation. Raises the error of the operation, or ``TimedOut``.
         """
         answer = self._followed(answer, deadline, request_id, progress, again)
         return operation_answer(answer["operation"], request_id) if is_operation(answer) else answer
@@ -272,10 +273,9 @@ class Client:
     def _call(self, method: str, route: str, query: Optional[Document] = None, body: Any = None,
               deadline: Optional[float] = None, request_id: Optional[str] = None,
               size: Optional[int] = None) -> Document:
-        """Send one request and return the answer. After a failure that may pass, send it again until *deadline*; every
-        request is safe to repeat (an event has its id).
-
-        A stream (with *size*) is sent only once.
+        """Send one request and return the answer. After a temporary failure, send it again until *deadline* (by
+        default the client's timeout). Repeating is safe for every request: events are identified by their request id.
+        A request with a stream (*size*) is sent only once.
         """
         request_id = request_id or new_request_id()
         failed: Optional[float] = None

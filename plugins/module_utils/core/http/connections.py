@@ -49,8 +49,8 @@ def raise_file_limit() -> int:
 
 
 class ConnectionPlace:
-    """The place of one connection in the limit of its client's address, held until ``free``. *refused*: the error when
-    the limit is reached; *told*: whether the client gets the error as an answer.
+    """One connection's slot in the connection limit of its client's address, held until ``free``. *refused*: the error
+    if the limit is reached, otherwise ``None``. *told*: whether to send the client this error as an answer.
     """
 
     def __init__(self, counted: Optional[Counter[str]], source: str, refused: Optional[TooManyRequests] = None,
@@ -61,7 +61,7 @@ class ConnectionPlace:
         self._end: Callable[[], object] = lambda: None
 
     def begin(self, unknown: dict[ConnectionPlace, Callable[[], object]], end: Callable[[], object]) -> None:
-        """Let a new connection of the address replace this one, until ``keep``. *unknown*: the places of
+        """Let a new connection of the same address take this slot, until ``keep``. *unknown*: the slots of
         unauthenticated clients of the address, oldest first, each with the function that closes its connection. *end*:
         the function that closes this connection.
         """
@@ -69,17 +69,20 @@ class ConnectionPlace:
         self.lend()
 
     def lend(self) -> None:
-        """Let a new connection of the address replace this one, whose client has not authenticated."""
+        """Let a new connection of the same address take this slot, because the client of this one has not
+        authenticated.
+        """
         if self._counted is not None:
             self._unknown.setdefault(self, self._end)
 
     def keep(self) -> None:
-        """Let no other connection replace this one: its client has authenticated, or its request runs. May be repeated.
+        """Let no other connection take this slot, because the client has authenticated, or its request runs. May be
+        repeated.
         """
         self._unknown.pop(self, None)
 
     def free(self) -> None:
-        """Release the place for another connection of the address. Repeated calls do nothing."""
+        """Release the slot for another connection of the address. Repeated calls do nothing."""
         self.keep()
         counted, self._counted = self._counted, None
         if counted is not None:
@@ -120,7 +123,7 @@ class Connections:
         return place
 
     def _take_back(self, source: str) -> None:
-        """Close the oldest unauthenticated connection of the address *source*, if any, and free its place."""
+        """Close the oldest unauthenticated connection of the address *source*, if there is one, and free its slot."""
         unknown = self._unknown.get(source)
         if unknown:
             place, end = next(iter(unknown.items()))

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Content of a resource, such as an image, in pieces: received from an agent over a separate connection, or read from a
-file.
+"""Transfer of a resource's content, such as that of an image, in pieces: receive it from an agent over a separate
+connection, or read it from a file.
 """
 
 from __future__ import annotations

@@ -19,8 +19,8 @@ FORMS = "unix:///path, https://host[:port] or ssh://[user@]host[:port][/path]"
 
 
 class Endpoint(NamedTuple):
-    """The parts of an endpoint. ``scheme`` is unix, https or ssh (http for a cloud on this machine); unused parts are
-    empty; ``port`` 0: the port of ssh's configuration.
+    """The parts of an endpoint URL. ``scheme``: unix, https, ssh, or http for a cloud on this machine. Parts that the
+    scheme does not use are empty. ``port``: for ssh, 0 means the port in ssh's configuration.
     """
 
     scheme: str

@@ -130,8 +130,8 @@ class Login:
 
 
 def login_request(auth: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the object ``auth`` for a login request of the Identity API, from *auth*, that of a cloud in clouds.yaml.
-    Raises ``InvalidField`` naming a missing field.
+    """Return the object ``auth`` of a login request of the Identity API. *auth*: the section ``auth`` of a cloud in
+    clouds.yaml. Raises ``InvalidField`` naming a missing field.
     """
     if auth.get("application_credential_secret"):
         credential = {"secret": auth["application_credential_secret"]}

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Documents for agents of the previous release: a field that such an agent does not know is left out where its value
-asks for nothing."""
+"""Retries for agents of the previous release: if such an agent refuses a document because of a field that it does not
+know, the field is left out, provided that its value requests nothing.
+"""
 
 from __future__ import annotations
 
@@ -58,8 +59,9 @@ def send_items_without_unknown_fields(noun: str, items: Sequence[Document], answ
 
 
 def _shorter_item(noun: str, item: Document, result: Document, place: str) -> Optional[Document]:
-    """Return an *item* of a batch without the field that its *result* refuses as unknown; ``None`` where there is none.
-    For a field with a value, the error in *result* is replaced.
+    """Return a copy of the batch *item* without the field that the agent has refused as unknown in *result*; ``None``
+    if *result* has no such error. If the field has a value that cannot be left out, return ``None`` and replace the
+    error in *result*.
     """
     if "error" not in result or not item.get("want"):
         return None
@@ -72,8 +74,9 @@ def _shorter_item(noun: str, item: Document, result: Document, place: str) -> Op
 
 
 def without_unknown_field(noun: str, want: Document, error: MagnetarError, place: str) -> Optional[Document]:
-    """Return a copy of *want* without the field that *error* is about. ``None`` for another error, and for a field that
-    this release does not know either. Raises ``NotSupported`` if the field has a value other than its default.
+    """Return a copy of *want* without the field that the agent has refused as unknown with *error*. Return ``None`` if
+    *error* has another reason, or this release does not know the field either. Raises ``NotSupported`` if the field
+    has a value other than its default. *place*: the agent, for messages.
     """
     path = str(error.details.get("field") or "")
     if not str(error.details.get("rule") or "").startswith(UNKNOWN):
@@ -110,8 +113,9 @@ def find_field(noun: str, parts: list[Part]) -> Optional[Field]:
 
 
 def _field_of_value(value: Value, part: Part) -> Optional[Field]:
-    """Return the declaration at the next *part* of a path below a *value* type. An item of a list or map has none of
-    its own; it stands for its type.
+    """Return the declaration of the field *part* (a name or an index) of documents of the type *value*. An item of a
+    list or map has no declaration of its own, so the result is a new ``Field`` of the item's type. ``None`` without
+    such a field.
     """
     if isinstance(value, Nullable):
         return _field_of_value(value.value, part)
@@ -137,7 +141,7 @@ def _value_at(document: Any, parts: list[Part]) -> tuple[bool, Any]:
 
 
 def _without(document: Any, parts: list[Part]) -> Any:
-    """Return a copy of *document* without the field at the path *parts*; only what lies on the path is copied."""
+    """Return a copy of *document* without the field at the path *parts*. Only the objects on the path are copied."""
     first, rest = parts[0], parts[1:]
     if isinstance(document, Mapping):
         if not rest:

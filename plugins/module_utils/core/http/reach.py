@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The question whether another host is alive, as the network of this machine shows it."""
+"""A check, from this machine's network, whether another host is alive."""
 
 from __future__ import annotations
 

@@ -91,8 +91,8 @@ def _reason(error: OSError) -> str:
 
 
 def connection_advice(error: Exception, scheme: str, certified: bool) -> str:
-    """Return why a connection failed and what to do. *scheme*: of the endpoint; *certified*: whether a client
-    certificate was used.
+    """Return a text that says why a connection failed, and what to do. *scheme*: the scheme of the endpoint.
+    *certified*: whether a client certificate was used.
     """
     local = scheme == "unix"
     reason = getattr(error, "strerror", None) or str(error) or type(error).__name__

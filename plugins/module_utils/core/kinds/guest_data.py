@@ -16,8 +16,8 @@ from ..versions import Version
 
 
 class GuestAddress(Text):
-    """The type of IP addresses; with *network*, of networks with a prefix; with *interface*, of addresses with a
-    prefix.
+    """The type of IP addresses. With *network*: the type of IP networks (``192.0.2.0/24``). With *interface*: the type
+    of IP addresses with a prefix length (``192.0.2.5/24``).
     """
 
     def __init__(self, network: bool = False, interface: bool = False) -> None:

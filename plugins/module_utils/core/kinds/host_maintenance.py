@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Kinds of hosts of a cloud whose servers leave them: host_maintenance, a drain; incident, the death of a host;
-host_fence, its power."""
+"""Kinds about compute hosts of a cloud that servers must leave: host_maintenance (the drain of a host), incident (the
+death of a host), and host_fence (the power of a host).
+"""
 
 from __future__ import annotations
 

@@ -141,8 +141,8 @@ OF_IMAGE = ("uuid", "name")
 
 
 def _root_of(block_device: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return *block_device*, an item of the block device mapping, without its image if it is a root volume made from an
-    image.
+    """Return *block_device*, an item of the block device mapping, for the comparison of two root volumes. If it is a
+    root volume made from an image, the image's fields are left out.
     """
     from_image = is_root_volume(block_device) and block_device["source_type"] == "image"
     return {name: value for name, value in block_device.items() if name not in OF_IMAGE} if from_image else block_device
