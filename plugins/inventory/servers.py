@@ -300,7 +300,7 @@ class InventoryModule(BaseInventoryPlugin, Constructable, Cacheable):
         return connection
 
     def _fetch_all(self, connections):
-        """Return the servers of all endpoints, and whether all endpoints have answered."""
+        """Return the servers of the endpoints or clouds in *connections*, and whether all of them have answered."""
         with ThreadPoolExecutor(min(CONCURRENT, len(connections))) as pool:
             answers = list(pool.map(_fetch, connections))
         failed = [answer for answer in answers if isinstance(answer, MagnetarError)]

@@ -63,8 +63,9 @@ def blank_disk_files(mapping: Sequence[Item]) -> Iterator[tuple[Item, str]]:
 
 
 def flavor_local_disks(flavor: Item, mapping: Sequence[Item] = ()) -> list[LocalDisk]:
-    """Return the local disks of a server: ephemeral disks in the order of *mapping*, then the swap disk, at most as
-    large as the flavor's (MiB). An ephemeral disk without a size gets the flavor's whole size (GiB).
+    """Return the local disks of a server of *flavor*: ephemeral disks in the order of *mapping*, then the swap disk.
+    An ephemeral disk without a size in *mapping* gets the flavor's whole ephemeral size (GiB). The swap disk is at
+    most as large as the flavor's swap (MiB).
     """
     if not (mapping or flavor["ephemeral"] or flavor["swap"]):
         return []

@@ -60,7 +60,8 @@ def plan_server(want: Optional[Document], have: Optional[Document]) -> Iterator[
     * ``rescue`` (the rescue disk that exists), ``rescued`` (the domain boots from it), ``rescue_drive`` (its config
       drive must be written), ``rescue_left`` (parts of a rescue remain),
     * ``volumes_made``, ``attached`` (it has volumes), ``volume_away`` (its root volume is on another host),
-    * ``reserved`` (addresses that DHCP gives it: ``[[mac, network, address], ...]``), ``told`` (DHCP may have some),
+    * ``reserved`` (addresses that DHCP gives it: ``[[mac, network, address], ...]``), ``told`` (DHCP may have
+      reservations for it),
     * ``drive`` (``drive_digest`` of the config drive's content), ``pulled`` (the guest lacks its NICs that are devices
       of the host),
     * the caller's permissions and requests: ``allow_reboot``, ``rebuild``.

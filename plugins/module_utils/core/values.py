@@ -174,7 +174,7 @@ class Choice:
 
 
 class Choices(Value):
-    """The type of one word out of a list; words are strings or ``Choice`` objects."""
+    """The type of texts that must be one of a list of words. A word is a string or a ``Choice``."""
 
     def __init__(self, *choices: Union[str, Choice]) -> None:
         self.choices = tuple(c if isinstance(c, Choice) else Choice(c) for c in choices)

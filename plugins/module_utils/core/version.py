@@ -33,8 +33,8 @@ def version_number(text: str) -> int:
 
 
 def release_number(version: str) -> Optional[int]:
-    """Return the number of a release, which increases by 1 from one to the next: the minor number before 1.0.0.
-    ``None`` for a version without one, such as that of a bare checkout.
+    """Return the number of the release *version*, which increases by 1 with each release: before 1.0.0 the minor
+    version. Return ``None`` for a version that is no release, such as the version of a bare checkout.
     """
     numbers = re.match(r"([0-9]{1,9})\.([0-9]{1,9})", version)
     return int(numbers[1]) * 1000 + int(numbers[2]) if numbers else None

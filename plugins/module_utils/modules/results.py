@@ -60,8 +60,9 @@ def one_line(text):
 
 
 def batch_result(noun, labels, answers, diff_mode, continue_on_error):
-    """Return the result of a batch of resources *noun*, in the order of its items: *labels* are their names, *answers*
-    the API's. A failed item fails the task; with *continue_on_error*, the task fails only when all items fail.
+    """Return the module's result for a batch of resources of the kind *noun*, in the order of its items. *labels*: the
+    names of the items. *answers*: the API's answers to them. One failed item fails the task; with *continue_on_error*,
+    only the failure of all items does.
     """
     results = [_item(noun, label, answer, diff_mode) for label, answer in zip(labels, answers)]
     bad = [item for item in results if item["failed"]]

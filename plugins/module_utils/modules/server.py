@@ -242,8 +242,9 @@ def _check_password(params, client):
 
 
 def _refuse_taken_ports(ports, want, at):
-    """Raise ``InvalidField`` where the server with the index *at* requests a port that an earlier server of the list
-    requests. *ports*: index of the first server by port.
+    """Raise ``InvalidField`` if the server with the index *at* requests (in *want*) a port that an earlier server of
+    the list requests. *ports*: by port, the index of the server that requests it; this function adds the ports of
+    *want*.
     """
     for number, nic in enumerate((want or {}).get("networks") or []):
         port = nic.get("port")

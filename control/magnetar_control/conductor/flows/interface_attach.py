@@ -98,8 +98,8 @@ def _asks_of_host(nic: ServerNic) -> bool:
 
 
 def _hold_port_resources(work: Work) -> bool:
-    """Adjust the server's claim on its host to the needs of its present ports. Return ``False`` if the host has not
-    enough left."""
+    """Adjust the server's claim on its host to the needs of its present ports. Return ``False`` if the host has too
+    little left for them."""
     conductor, api = work.conductor, leased_database(work.confirm_lease, work.conductor.store.api)
     host = conductor.host(work.server.host).id
     made_of = work.flavor, work.server.image

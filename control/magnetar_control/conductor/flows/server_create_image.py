@@ -61,8 +61,8 @@ def fail_deleted_server_image(work: Work) -> None:
 
 
 def _fail_image(work: Work, why: str) -> bool:
-    """Kill the image (*why*: its reason), delete its snapshots, and return ``True``. Return ``False``, and change
-    nothing, if the image has its content. The caller or periodic work deletes a copy of the root disk on the host."""
+    """Kill the image and delete its snapshots, unless the image has its content already. Return whether it was killed.
+    *why*: the reason, shown with the image. A copy of the root disk on the host is not deleted here."""
     image_document = image_of_server(work, work.args["image"])
     if image_document is not None and image_document["status"] == "active":
         return False

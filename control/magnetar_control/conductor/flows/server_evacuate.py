@@ -113,7 +113,8 @@ class Evacuation(MigrationTask):
         return fenced
 
     def decide(self) -> None:
-        """Save that the old host has lost the server. Raises ``SourceUp`` if that host is up (again)."""
+        """Save, in a transaction that blocks new heartbeats of the old host, that this host has lost the server
+        (status ``pre-migrating``). Raises ``SourceUp`` if the host is up and not forced down."""
         silence, forced_down = self.conductor.settings.host_down_after, self._is_forced_down()
         with self.work.database.write() as connection:
             self.work.confirm_lease(connection)

@@ -96,8 +96,8 @@ def _move_back(move: MigrationTask, flavor: Flavor) -> str:
 
 
 def _source_accepts(move: MigrationTask, flavor: Flavor) -> bool:
-    """Return whether the source takes the server back: the move back has begun already; or the host is up, has room for
-    the disks as they are now, and its agent refuses nothing."""
+    """Return whether the source takes the server back. It does if the move back has begun already. Otherwise its host
+    must be up and have room for the disks at their present sizes, and its agent must accept the move."""
     work, source, target = move.work, move.source, move.target
     with move.sides(target, source) as (source_agent, _target_agent):
         if source_agent.find(work.id) is None or source_agent.open_migrations(work.id):
@@ -108,8 +108,8 @@ def _source_accepts(move: MigrationTask, flavor: Flavor) -> bool:
 
 
 def _claim(move: MigrationTask, consumer: str, host: str, *flavors: Flavor) -> bool:
-    """Claim on *host*, for *consumer*, enough for each of the *flavors*: of each resource the largest amount that one
-    of them needs. Return ``False``, without a claim, if the host has no room."""
+    """Claim on *host*, for *consumer*, enough resources for any one of *flavors*: of each resource, the largest amount
+    that a flavor needs. Return ``False``, without a claim, if the host has no room."""
     specs = [spec_of_flavor(move, flavor) for flavor in flavors]
     amounts = Amounts(*map(max, zip(*(spec.amounts for spec in specs), strict=True)))
     devices, resources = (_most([getattr(spec, kind) for spec in specs]) for kind in ("devices", "resources"))
@@ -120,7 +120,7 @@ def _claim(move: MigrationTask, consumer: str, host: str, *flavors: Flavor) -> b
 
 
 def _most(counts: Sequence[Mapping[str, int]]) -> dict[str, int]:
-    """Return, for each name in the mappings *counts*, the largest of its numbers."""
+    """Merge the mappings *counts* into one, with the largest number of each name, and return it."""
     return {name: max(amounts.get(name, 0) for amounts in counts)
             for name in {name for amounts in counts for name in amounts}}
 

@@ -64,7 +64,7 @@ IDLE = select(servers.c.id, servers.c.vm_state, servers.c.power_state).where(
 
 
 class HostWatch:
-    """The watch over the hosts of one cell, shared with the other conductors of the cell."""
+    """The watch over the hosts of one cell. By leases, the conductors of the cell divide the hosts among themselves."""
 
     def __init__(self, conductor: Conductor) -> None:
         self.conductor = conductor

@@ -26,7 +26,7 @@ LOOK, MOST = 1.0, 16
 
 
 class FencingRequests:
-    """The requests that one conductor serves now."""
+    """The fencing requests on which one conductor works now."""
 
     def __init__(self, conductor: Conductor) -> None:
         self.conductor = conductor

@@ -312,8 +312,8 @@ class MigrationTask:
                                          work.confirm_lease)
 
     def _back_or_on(self, kind: str, source_host: str, target_host: str, error: MagnetarError) -> None:
-        """Abort a move that failed with *error*, and raise ``NotMoved``. Complete the move if the server has left the
-        source already. Raises the same errors as ``move_server``."""
+        """Handle a move that failed with *error*. If it can be aborted, raise ``NotMoved``: the server is on the
+        source. If the server has left the source already, complete the move, with the errors of ``move_server``."""
         with full_is_down():
             if self.abort(source_host, target_host):
                 raise NotMoved(error) from error
@@ -365,8 +365,9 @@ def size_in_gib(flavor: FlavorOfServer, volume_backed: bool) -> int:
 
 def live_migration_options(settings: Settings, flavor: FlavorOfServer, volume_backed: bool,
                            volumes: bool) -> dict[str, Any]:
-    """Return the options of a migration (``kinds.Migration``). *volumes*: whether the server has any. A server with
-    volumes gets no post-copy: its volumes are handed to the target while the guest is stopped."""
+    """Return the options of a live migration (fields of ``kinds.Migration``) for a server of *flavor*.
+    *volume_backed*: whether its root disk is a volume. *volumes*: whether it has any volumes; then post-copy is off,
+    because volumes are handed to the target while the guest is stopped."""
     size = size_in_gib(flavor, volume_backed)
     post_copy = settings.live_migration_permit_post_copy and not volumes
     limit = settings.live_migration_completion_timeout * size
@@ -381,7 +382,8 @@ def live_migration_options(settings: Settings, flavor: FlavorOfServer, volume_ba
 
 
 def live_migration_patience(settings: Settings, wish: Mapping[str, Any]) -> float:
-    """Return the seconds to wait for the agents during the migration *wish*: more than the migration may take."""
+    """Return how many seconds to wait for the agents during a live migration: longer than the migration may take.
+    *wish*: the request of the migration (``MigrationTask.wish``)."""
     return max(settings.action_timeout, (wish.get("time_limit") or LONGEST_MIGRATION) + MIGRATION_MARGIN)
 
 

@@ -46,7 +46,8 @@ AGAIN, SELDOM = 1.0, 5.0
 
 
 def spec_of(work: Work, flavor: FlavorOfServer | None = None, **over: Any) -> RequestSpec:
-    """Return the scheduler's request for the server of an action; see ``request_spec.spec_of_server``."""
+    """Return the scheduler's request for the server of an action, and make the server a member of the group in its
+    scheduler hints. *flavor*, *over*: arguments of ``request_spec.spec_of_server``."""
     conductor = work.conductor
     if group := work.server.hints.get("group"):  # it becomes a member from now on
         with suppress(IntegrityError), conductor.store.api.write() as connection:  # it is one, or the group was deleted
@@ -55,7 +56,7 @@ def spec_of(work: Work, flavor: FlavorOfServer | None = None, **over: Any) -> Re
 
 
 def host_search_pause(work: Work) -> float:
-    """Return the seconds until the next search for a host for a server that waits for one."""
+    """Return the seconds to wait until the next search for a host; the pause grows with each attempt of the action."""
     return min(AGAIN * float(work.action.attempts), SELDOM)
 
 
@@ -196,8 +197,8 @@ def _notify_selected(conductor: Conductor, connection: Connection, arrived: Sequ
 
 
 def _cell_with_server(work: Work) -> Database | None:
-    """Return the database of the cell where the server had arrived before a crash; ``None`` if it had not. The server
-    may have been deleted there since."""
+    """Return the database of the cell to which the server was already moved before a crash; ``None`` if it was not.
+    The server may have been deleted in that cell since."""
     store = work.conductor.store
     mapping = servers.fetch_server_mapping(store, work.id)
     if mapping is None:

@@ -118,8 +118,8 @@ class Conductor:
 
     def client(self, host: str | None, patience: float | None = None) -> AbstractContextManager[AgentClient]:
         """Return a context manager with a client of a host's agent. *patience*: as in ``Agents.client``; short if the
-        host is down. Raises ``NotFound``, and for a refused host ``Unreachable``, since its agent may be another
-        host's."""
+        host is down. Raises ``NotFound``. Raises ``Unreachable`` if the reports of the agent are refused, since it may
+        be the agent of another host."""
         if host in self.states.refused_hosts:
             raise Unreachable(f"The agent of host {host} is refused; its service (os-services) tells why.")
         return self.agents.client(self.endpoint(host), patience if self.is_up(str(host)) else PATIENCE)

@@ -43,7 +43,8 @@ def ask_for_expired(conductor: Conductor, seconds: float, late: Late, key: str,
 
 
 def waiting_since(vm_state: str, column: str, connection: Connection, moment: str) -> Sequence[Any]:
-    """Return the servers in a *vm_state* without an action, and with a time before *moment* in *column*."""
+    """Return the servers in the state *vm_state* that have no action, and whose time in the column *column* is before
+    *moment*."""
     return connection.execute(select(table).where(
         table.c[column] < moment, table.c.vm_state == vm_state, table.c.task_state.is_(None),
         table.c.deleted_at.is_(None))).all()

@@ -23,7 +23,8 @@ Key = tuple[str, int]
 
 
 class HostBusy(Exception):
-    """The error that a host already has its maximum of actions: this action goes back to the queue."""
+    """The error for a host that has its maximum of actions already. The action that needs the host goes back to the
+    queue."""
 
 
 class HostShares:
@@ -50,8 +51,8 @@ class HostShares:
 
     @contextlib.contextmanager
     def choosing(self, seconds: float = -1) -> Iterator[bool]:
-        """Hold the lock for choosing which actions begin, until they are counted. Yield ``False`` if another thread
-        still has it after *seconds*; -1 waits without limit."""
+        """Hold the lock for choosing which actions begin, until these are counted. Yield whether the lock is held:
+        ``False`` if another thread still has it after *seconds* (-1: wait without limit)."""
         mine = self._choosing.acquire(timeout=seconds)
         try:
             yield mine
@@ -71,7 +72,7 @@ class HostShares:
 
     @contextlib.contextmanager
     def resting(self, key: Key) -> Iterator[None]:
-        """Do not count the action *key* for any host within the block, while it waits for a guest."""
+        """Do not count the action *key* for any host while the ``with`` block runs, in which it waits for a guest."""
         with self._lock:
             host = self._hosts.get(key)
             asks_elsewhere = {other: since for other, since in self._others.items() if other[0] == key}
@@ -94,8 +95,8 @@ class HostShares:
 
     @contextlib.contextmanager
     def asking(self, key: Key, host: str) -> Iterator[None]:
-        """Count the action *key* for *host* too within the block. If the host has no room, wait. Raises ``HostBusy``
-        after ``TURN`` seconds, or when another action has used the host for that long."""
+        """Count the action *key* for *host* too while the ``with`` block runs. First wait while the host's maximum is
+        reached. Raises ``HostBusy`` after ``TURN`` seconds, or when another action has used the host for that long."""
         began, mine = time.monotonic(), self._enter(key, host)
         while mine is None:
             with self._lock:
@@ -113,8 +114,8 @@ class HostShares:
                     self._others.pop((key, host), None)
 
     def _enter(self, key: Key, host: str) -> bool | None:
-        """Count the action for *host*, and return ``True``. Return ``False`` if it was counted already, ``None`` if the
-        host has no room."""
+        """Count the action *key* for *host*. Return ``True`` if it is counted now, ``False`` if it was counted
+        already, and ``None`` if the host's maximum is reached."""
         with self._lock:  # all that is needed at the server's host
             if self._hosts.get(key) == host or (key, host) in self._others:
                 return False

@@ -169,17 +169,17 @@ class Work:
 
     @property
     def shares(self) -> Sequence[ShareOfServer]:
-        """The shares that the server has, or is being given."""
+        """The shares of the server, including those that are being attached."""
         return self.server.shares
 
     @property
     def volumes(self) -> Sequence[VolumeOfServer]:
-        """The volumes that the server has, or is being given."""
+        """The volumes of the server, including those that are being attached."""
         return self.server.volumes
 
     @property
     def nics(self) -> Sequence[ServerNic]:
-        """The NICs that the server has, or is being given."""
+        """The NICs of the server, including those that are being attached."""
         return self.server.nics
 
     @property
@@ -219,8 +219,9 @@ class Work:
 
     @contextlib.contextmanager
     def asking(self, host: str | None) -> Iterator[None]:
-        """Count the action for *host* within the block; wait first while the host has no room for it. Raises
-        ``HostBusy``, and ``LeaseLost`` if another conductor has the action: it may repeat or undo requests to the host.
+        """Count the action for *host* while the ``with`` block runs; first wait while the host's maximum of actions is
+        reached. Raises ``HostBusy``. Raises ``LeaseLost`` if another conductor has the action, since that one may
+        repeat or undo requests to the host.
         """
         self.confirm_old_lease()
         if not host:  # the server has none; asking for a client reports that
@@ -243,7 +244,8 @@ class Work:
             raise Cancelled("The server was deleted meanwhile.")
 
     def resting(self) -> contextlib.AbstractContextManager[None]:
-        """Let other actions use the worker within the block, while this one waits for something outside the conductor.
+        """Let other actions use the worker while the ``with`` block runs, in which this action waits for something
+        outside the conductor.
         """
         return self.conductor.places.resting((self.database.name, self.action.id))
 
@@ -340,10 +342,12 @@ class Work:
     @contextlib.contextmanager
     def event(self, name: str | None = None, host: str | None = None,
               noted: Mapping[str, Any] | None = None) -> Iterator[None]:
-        """Record the block as an event of the action. *noted*: columns of the server that are set when it begins.
+        """Record the ``with`` block as an event of the instance action. *name*: by default the action's own event.
+        *host*: where it happens. *noted*: columns of the server that are set when the event begins.
 
-        If the action came with a begun event (``Continuation``), the block continues that one. The end of the event is
-        written with the next transaction: after a crash in between, the event stays open and the action is repeated."""
+        If the action came with a begun event (``Continuation``), the block continues that event. The end of the event
+        is written with the next transaction: after a crash in between, the event stays open and the action is
+        repeated."""
         number, self._event = self._event, None
         if number is not None:
             self.notifications.begun()

@@ -47,7 +47,8 @@ class WorkerPlaces:
 
     @contextlib.contextmanager
     def working(self) -> Iterator[None]:
-        """Use a reserved place for this thread within the block, and free it at the end."""
+        """Mark this thread as the user of a reserved slot while the ``with`` block runs, and free the slot at its end.
+        """
         self._worker.placed = True
         try:
             yield
@@ -58,9 +59,9 @@ class WorkerPlaces:
 
     @contextlib.contextmanager
     def resting(self, key: Key) -> Iterator[None]:
-        """Free the worker's place, and the action's place at its host, within the block, while the action waits for a
-        guest: other actions can begin. Afterwards the action continues without a place, in addition to the others. If
-        ``GUESTS`` actions do so already, keep the places."""
+        """Free the worker's slot, and the action's place at its host, while the ``with`` block runs, in which the
+        action waits for a guest. Other actions can begin meanwhile. After the block the action continues without a
+        slot, in addition to the others. If ``GUESTS`` actions wait like this already, keep the slot and the place."""
         if not getattr(self._worker, "placed", False) or not self._guests.acquire(blocking=False):
             yield
             return

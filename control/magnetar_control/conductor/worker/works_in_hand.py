@@ -30,7 +30,7 @@ class WorksInHand:
         self._lock = threading.Lock()
 
     def add_works(self, works: Mapping[Key, RunningWork]) -> None:
-        """Add works that begin."""
+        """Add works that begin now. *works*: by (database name, id of the action)."""
         with self._lock:
             self.works.update(works)
 

@@ -137,8 +137,9 @@ def _cards(names: Iterable[str]) -> dict[str, list[str]]:
 
 def apply_bandwidth_places(desired: WantedResources, places: Mapping[str, str]) -> tuple[dict[str, int],
                                                                                          dict[str, int]]:
-    """Return the resources and devices of *desired*: for NICs whose place in *places* (by port) is a card, the
-    bandwidth and virtual functions of this card instead of its network's."""
+    """Return the resources and devices of *desired*, with the choice of network cards applied: if the place of a NIC
+    is a card, its bandwidth and virtual function are those of the card instead of the network. *places*: by port, the
+    place of its bandwidth."""
     resources, devices = dict(desired.resources), dict(desired.devices)
     for nic in desired.nics:
         place = places.get(nic.id, nic.network)

@@ -81,8 +81,8 @@ class DiskHost(SelectedRow):
 
 
 class HostSummary(NamedTuple):
-    """Name and id of a host, and the columns that show whether the host or its cell has changed. A change of any other
-    column of the host sets ``updated_at``."""
+    """Name and id of a host, and the columns that show whether the host or its cell has changed since they were last
+    read. A change of any other column of the host also changes ``updated_at``."""
 
     name: str
     id: str

@@ -132,7 +132,7 @@ def count_open_incidents(connection: Connection) -> dict[str, int]:
 
 def update_incident_row(connection: Connection, incident: IncidentRow, **values: Any) -> IncidentRow | None:
     """Set columns of an open incident, and return its new row. Return ``None``, with nothing changed, when its state
-    has changed since *incident* was read. A closed state ends it."""
+    has changed since *incident* was read. If *values* have a closed state, the incident ends now."""
     if values.get("state", incident.state) not in OPEN:
         values = {"finished_at": utc_now(), **values, "open_key": None}
     changed = connection.execute(update(incidents).where(

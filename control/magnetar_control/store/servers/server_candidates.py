@@ -101,9 +101,9 @@ def _address_queries(kind: str, request: ServerListRequest) -> list[Select[Any]]
 
 
 def address_prefixes(pattern: str) -> list[str] | None:
-    """Return all possible beginnings of the IPv4 addresses that the expression *pattern* accepts. Return ``None`` for
-    more than ``MOST_PREFIXES`` of them, and for an expression other than numbers with dots between them (the first and
-    the last may be parts of numbers)."""
+    """Return all possible beginnings of the IPv4 addresses that the expression *pattern* accepts. Return ``None`` if
+    there are more than ``MOST_PREFIXES``, or if *pattern* is not a sequence of numbers with dots between them (the
+    first and the last may be parts of numbers)."""
     parts = parse_wildcards(pattern)
     if parts is None:
         return None

@@ -310,8 +310,8 @@ def _with_statuses(statuses: Sequence[str]) -> list[Condition]:
 
 
 def _has_tag(tags: Sequence[str]) -> Condition:
-    """Return the condition that a server has one of these tags, as a subquery: PostgreSQL begins with the rows of the
-    tags or with the servers, depending on their numbers."""
+    """Return the condition that a server has one of these tags, as an IN subquery: PostgreSQL then begins with the
+    rows of the tags or with the servers, whichever are fewer."""
     return servers.c.id.in_(select(server_tags.c.server_id).where(server_tags.c.tag.in_(tags)))
 
 

@@ -85,7 +85,9 @@ class Table:
         return " Did you mean '%s'?" % near[0] if near and self.find(near[0]) else ""
 
     def acted_on(self, specs: Mapping[str, Any], part: str) -> dict[str, str]:
-        """Return those of *specs*, ``{name: value}``, that *part* of Magnetar acts on, with their values as texts."""
+        """Return those of *specs* (``{name: value}``) that the part *part* of Magnetar implements, with their values
+        as texts.
+        """
         rows = ((name, value, self.find(name)) for name, value in specs.items())
         return {name: str(value) for name, value, row in rows if row is not None and part in row.acts}
 
@@ -97,8 +99,8 @@ class Table:
                 yield "%s %s=%s: it must match %s" % (self.what, name, value, row.value)
 
     def without_effect(self, specs: Mapping[str, str], parts: Collection[str] = EVERYWHERE) -> Iterator[str]:
-        """Yield a text for each of the *specs* that none of the *parts* acts on; the text names the missing part. Names
-        outside the reserved namespaces are skipped: other software uses them.
+        """Yield a text for each of the *specs* that none of the *parts* of Magnetar implements; the text names the
+        missing part. Names outside the reserved namespaces are skipped: other software uses them.
         """
         for name, value in sorted(specs.items()):
             row = self.find(name)

@@ -40,7 +40,7 @@ def is_cell_provider(provider: Mapping[str, Any]) -> bool:
 
 
 def cell_provider_name(cell: int) -> str:
-    """Return the name of a cell's provider below its host."""
+    """Return the name of the resource provider of a host's NUMA cell *cell*."""
     return "NUMA%d" % cell
 
 

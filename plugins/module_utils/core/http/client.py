@@ -392,7 +392,9 @@ class Client:
         return transport.tls_context(self._ca_cert, self._client_cert, self._client_key, self._validate)
 
     def _unreachable(self, error: Exception, connected: bool) -> MagnetarError:
-        """Return the error for a failed connection: ``TimedOut`` for silence when *connected*, or ``Unreachable``."""
+        """Return the error for a failed connection: ``TimedOut`` if an open connection (*connected*) got no answer in
+        time, otherwise ``Unreachable``.
+        """
         if isinstance(error, (socket.timeout, TimeoutError)) and connected:
             return TimedOut("%s did not answer in time. See `journalctl -u magnetar-agent` there." % self.endpoint)
         from . import transport

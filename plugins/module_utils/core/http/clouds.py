@@ -22,9 +22,12 @@ Load = Callable[[IO[str]], Any]
 
 
 def chosen_cloud(params: Mapping[str, Any]) -> Optional[tuple[Optional[str], Optional[Entry]]]:
-    """Return the cloud of the task's options *params*: ``(name, None)`` for an entry of clouds.yaml (``ONLY``: its only
-    entry), ``(None, entry)`` for the OS_* variables, ``None`` for an agent. The option endpoint takes precedence over a
-    cloud, but an endpoint from the environment yields to a cloud that is named explicitly.
+    """Return the cloud that the task's options *params* and the environment choose. The result is ``(name, None)`` for
+    an entry of clouds.yaml (``ONLY``: its only entry), ``(None, entry)`` for the OS_* variables, and ``None`` for an
+    agent.
+
+    The option endpoint takes precedence over a cloud. An endpoint from the environment does not, if a cloud is named
+    explicitly.
     """
     endpoint, cloud = params.get("endpoint"), params.get("cloud")
     named = cloud and cloud != os.environ.get("OS_CLOUD")
@@ -38,8 +41,8 @@ def chosen_cloud(params: Mapping[str, Any]) -> Optional[tuple[Optional[str], Opt
 
 
 def deciding_variable(options: Mapping[str, Any]) -> Optional[str]:
-    """Return the environment variable by which a task with these *options* goes to a cloud; ``None`` where the options
-    decide, or no variable does.
+    """Return the name of the environment variable because of which a task with these *options* is sent to a cloud.
+    Return ``None`` if the options decide that, or if no variable does.
     """
     if options.get("endpoint") or options.get("cloud") or os.environ.get("MAGNETAR_ENDPOINT"):
         return None

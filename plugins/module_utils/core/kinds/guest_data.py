@@ -66,7 +66,7 @@ def _of_nic(required: bool = False, **more: Field) -> Record:
 
 
 def nic_guest_data() -> Record:
-    """Return the record of a NIC's network data, with those of its VLANs."""
+    """Return the record of a NIC's network data, including the network data of its VLANs."""
     return _of_nic(vlans=Field(ListOf(_of_nic(
         True,
         segmentation_id=Field(Integer(1, VLANS), "VLAN tag of its packets in the guest.", required=True),
