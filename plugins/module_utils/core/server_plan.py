@@ -274,8 +274,8 @@ def _check_disks(want: Document, have: Document) -> None:
 
 
 def _is_kept(file: str, rebuild: Optional[Document]) -> bool:
-    """Return whether the disk *file* keeps its content: always without a *rebuild*; in one, only ephemeral disks if so
-    requested.
+    """Return whether the disk *file* keeps its content. Without a *rebuild* every disk does. In a rebuild, only
+    ephemeral disks do, and only if the caller requests that.
     """
     return not rebuild or (rebuild["preserve_ephemeral"] and file not in (ROOT, SWAP))
 

@@ -56,8 +56,9 @@ class AuditSubjects:
 
 @dataclass(frozen=True)
 class Finding:
-    """One finding. *kind*: name of the check. *id*: of the server, claim, port … *place*: cell or host. *text*: for
-    operators. *server*: id of the server concerned, if *id* is the id of something else."""
+    """One finding of the audit. *kind*: the name of the check. *id*: the id of the object (server, claim, port …).
+    *place*: its cell or host. *text*: a description for operators. *server*: the id of the server concerned, if the
+    object is not a server."""
 
     kind: str
     id: str

@@ -124,8 +124,8 @@ class VendordataAuth:
         return {"system": {"all": True}}
 
     def _named(self, kind: str, id: str, name: str) -> dict[str, Any]:
-        """Return the *kind* (user or project) for Keystone: by the option *id*, or by the option *name* with its
-        domain. Raises ``InvalidSettings``."""
+        """Return the object that identifies a user or project (*kind*) in a Keystone request: by the value of the
+        option *id*, otherwise by the value of the option *name* with the domain. Raises ``InvalidSettings``."""
         options = self._options
         if id in options:
             return {"id": options[id]}

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The doorbell of a database: it wakes threads that wait for a change of a table. Writers ring a name for each kind of
-change.
+"""The doorbell of a database: it wakes threads that wait for a change of a table. Writers ring the bell with a name
+for each kind of change.
 
-On PostgreSQL it also wakes other processes; on SQLite they watch the file (``file_watch``). A lost ring does no harm: a
-waiting thread checks again after a while (``Bell.wait``).
+On PostgreSQL it also wakes other processes; on SQLite they watch the file (``file_watch``). A lost signal does no
+harm: a waiting thread checks the table again after a while (``Bell.wait``).
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ ALL = ("actions", "servers", "network_changes", "network_written")
 
 
 class Bell:
-    """A doorbell for the threads of this process: each waits for one name, until that name is rung. *look_again*: the
-    longest ``wait`` in seconds."""
+    """A doorbell for the threads of this process. Each thread waits for one name, until ``ring`` is called with that
+    name. *look_again*: the longest ``wait`` in seconds."""
 
     def __init__(self, look_again: float) -> None:
         self.look_again = look_again
@@ -40,7 +40,8 @@ class Bell:
         self._rung: dict[str, int] = {}
 
     def count(self, name: str) -> int:
-        """Return how often *name* was rung. Call it before reading the table, and pass the number to ``wait``."""
+        """Return how often ``ring`` was called with *name*. Call this before reading the table, and pass the number to
+        ``wait``."""
         with self._lock:
             return self._rung.get(name, 0)
 
@@ -52,23 +53,24 @@ class Bell:
                 self._conditions[name].notify_all()
 
     def wait(self, name: str, known_count: int, limit: float | None = None) -> None:
-        """Wait until *name* was rung more often than *known_count*, for at most ``look_again`` seconds, or *limit* if
-        it is less."""
+        """Wait until ``ring`` was called with *name* more often than *known_count*, for at most ``look_again``
+        seconds, or *limit* seconds if that is less."""
         self.wait_for_ring(name, known_count, self.look_again if limit is None else min(limit, self.look_again))
 
     def wait_for_ring(self, name: str, known_count: int, limit: float) -> None:
-        """Wait until *name* was rung more often than *known_count*, for at most *limit* seconds, even if ``look_again``
-        is less. Only for names that no other process rings."""
+        """Wait until ``ring`` was called with *name* more often than *known_count*, for at most *limit* seconds, even
+        if ``look_again`` is less. Use it only for names that no other process signals."""
         with self._lock:
             condition = self._conditions.setdefault(name, threading.Condition(self._lock))
             condition.wait_for(lambda: self._rung.get(name, 0) != known_count, limit)
 
 
 class Notifier:
-    """The thread that sends rings to other processes by NOTIFY.
+    """The thread that sends the bell's signals to other processes by PostgreSQL's NOTIFY.
 
-    It uses a connection of its own, because PostgreSQL commits transactions with NOTIFY one after the other, across all
-    databases. A notification that fails is lost. *origin* distinguishes the process's own notifications from others.
+    It uses a connection of its own, because PostgreSQL commits transactions with NOTIFY one after the other, across
+    all databases. A signal that cannot be sent is lost. *origin*: a text that marks the signals of this process, so
+    that it ignores them.
     """
 
     def __init__(self, name: str, reading: Engine, origin: str) -> None:

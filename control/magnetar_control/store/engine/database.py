@@ -192,8 +192,8 @@ class Database:
         return None
 
     def leave_open(self, connection: Connection) -> None:
-        """Leave a connection open for the next reader; close it if ``OPEN`` others are open. Its last statement must be
-        complete, and must not have failed."""
+        """Keep a connection open for the next reader (``take_open_connection``); close it if ``OPEN`` connections are
+        kept already. Its last statement must be complete, and must not have failed."""
         if len(self._open) < OPEN:
             self._open.append(connection)
         else:
@@ -201,8 +201,8 @@ class Database:
 
     @contextlib.contextmanager
     def single(self) -> Iterator[Connection]:
-        """Yield a connection for one writing statement, which is its own transaction; ``ring`` takes effect after the
-        statement."""
+        """Yield a connection for one writing statement, which is its own transaction. Calls of ``ring`` in the
+        ``with`` block take effect after the statement."""
         self._refuse()
         rung: dict[str, bool] = {}
         with self.breaker, self._to_write(), self.reading.connect() as connection:
@@ -212,8 +212,8 @@ class Database:
 
     @contextlib.contextmanager
     def write(self) -> Iterator[Connection]:
-        """Yield the connection of one transaction (``BEGIN IMMEDIATE`` on SQLite); ``ring`` takes effect after the
-        commit."""
+        """Yield the connection of one transaction (``BEGIN IMMEDIATE`` on SQLite). Calls of ``ring`` in the ``with``
+        block take effect after the commit."""
         self._refuse()
         with self.breaker, self._to_write(), self.engine.connect() as connection:
             rung: dict[str, bool] = {}
@@ -223,7 +223,8 @@ class Database:
         self._rung(rung)
 
     def _rung(self, rung: Mapping[str, bool]) -> None:
-        """Ring the names in *rung* in this process; in other processes only the names that map to true."""
+        """Wake the threads of this process that wait for the names in *rung* on the bell. In other processes, do so
+        only for the names that map to true."""
         for name in rung:
             self.bell.ring(name)
         if self._notifier and (remote_names := [name for name, remote in rung.items() if remote]):
@@ -247,8 +248,8 @@ class Database:
         return utc_now(plus) if self.kind == "sqlite" else postgresql_now(plus)
 
     def ring(self, connection: Connection, name: str, *, remote: bool = True) -> None:
-        """Ring *name* when the transaction of *connection* (from ``write`` or ``single``) is committed. *remote*: also
-        in other processes."""
+        """Signal *name* on the database's bell when the transaction of *connection* (from ``write`` or ``single``) is
+        committed: this wakes the threads that wait for *name*. *remote*: also in other processes."""
         rung: dict[str, bool] = connection.info["rung"]
         rung[name] = remote or rung.get(name, False)
 
@@ -269,7 +270,7 @@ class Database:
             pause = min(pause * 2, 1.0)
 
     def listen(self) -> None:
-        """Start receiving the rings of other processes: from PostgreSQL, or by watching the SQLite file."""
+        """Start to receive the bell signals of other processes: from PostgreSQL, or by watching the SQLite file."""
         if self._listener is not None:
             return
         if self.kind == "postgresql":

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""A watch over a SQLite file that rings a bell when any process commits a transaction. The kernel reports writes to the
-write-ahead log (inotify), so there is no polling between writes."""
+"""A watch over a SQLite file that rings the bell of the database when any process commits a transaction. The kernel
+reports writes to the write-ahead log (inotify), so there is no polling between writes."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ LATER, NOTICED = (0.05, 0.2, 1.0), (0.5,)
 
 
 class FileWatch(threading.Thread):
-    """A thread that rings all names of *bell* after commits to the SQLite file at *path*, by any process. Raises
-    ``OSError`` when the kernel's limit of watches is reached."""
+    """A thread that wakes all waiting threads of *bell* after each commit to the SQLite file at *path*, by any
+    process. Raises ``OSError`` when the kernel's limit of watches is reached."""
 
     def __init__(self, name: str, path: str, bell: Bell) -> None:
         super().__init__(name=f"watch {name}", daemon=True)

@@ -172,8 +172,8 @@ def _still_there(raw: Any, _record: Any, _proxy: Any) -> None:
 
 
 class Listener(threading.Thread):
-    """A thread that rings *bell* for PostgreSQL's notifications, except those that this process has sent (with
-    *origin*). After a lost connection it connects again, and rings every name once."""
+    """A thread that rings *bell* for notifications from PostgreSQL, except those that this process has sent (marked
+    with *origin*). After a lost connection it connects again, and wakes all waiting threads once."""
 
     def __init__(self, name: str, url: URL, bell: Bell, origin: str) -> None:
         super().__init__(name=f"listen {name}", daemon=True)
