@@ -136,8 +136,9 @@ def _absent(reader: AuditReader, cell: CellMapping, database: Database, ids: Ite
 
 
 def _read_users(reader: AuditReader, service: Any, after: str) -> Page:
-    """Return the next servers that own ports or attachments in *service* (a page, after the server id *after*). Only
-    servers that are mapped to no cell, or were deleted from an audited cell: other servers are read with their hosts.
+    """Return the next page of servers, after the server id *after*, that own ports or attachments in *service*. The
+    page has only servers that are mapped to no cell, or were deleted from an audited cell; all others are read with
+    their hosts.
     """
     ids = service.user_ids(after, PAGE)
     elsewhere: set[str] = set()

@@ -154,9 +154,10 @@ def _write_to_cell(target: Database, leaving: Sequence[tuple[servers.LeavingServ
 
 def _write_servers(target: Database, leaving: Sequence[tuple[servers.LeavingServer, Placed]], began: str,
                    begins: bool) -> tuple[Sequence[servers.ArrivedServer], dict[int, int]]:
-    """Write the servers *leaving* cell0 into the cell *target*. If *begins*, as many builds begin as the limits of
-    hosts allow; the others wait in the queue. Return the servers whose builds begin, and the numbers of the events that
-    have begun, by the number of the action."""
+    """Write the servers *leaving* cell0 into the cell *target*. *began*: when their scheduling began. *begins*:
+    whether builds may begin now, as many as the limits of hosts allow; the other actions wait in the queue.
+
+    Return the servers whose builds begin, and the ids of their begun events by the id of the action."""
     work = leaving[0][1].work
     conductor, chosen = work.conductor, {"event": EVENT, "host": work.conductor.name, "start_time": began}
     begun: list[tuple[servers.LeavingServer, str]] = []

@@ -64,7 +64,7 @@ class CpuSet(Text):
 
 class CpuMask(CpuSet):
     """The type of texts that name a set of CPUs or, with ``^`` at the beginning, all CPUs except the named ones. The
-    normal form uses only one of the two.
+    normal form does not mix named and excluded CPUs.
     """
 
     def check(self, value: Any, path: str, version: Optional[Version] = None) -> Any:
