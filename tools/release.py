@@ -4,8 +4,10 @@ notes, checksums, and `release.yml`, which names the version and its commit.
 
     python -m tools.release dist
     python -m tools.release dist --tag
+    python -m tools.release --next 0.2.0
 
-The same commit gives the same files. `--rehearse` builds from uncommitted files too, as `./check collection` does.
+The same commit gives the same files. `--next` records the commit as released, and raises the version.
+`--rehearse` builds from uncommitted files too, as `./check collection` does.
 """
 
 from __future__ import annotations
@@ -27,7 +29,7 @@ from typing import Any
 
 import yaml
 
-from tools import layout, lock, release_notes, sbom
+from tools import layout, lock, release_notes, releases, sbom
 
 ROOT = Path(__file__).resolve().parents[1]
 #: Names of the files about the release.
@@ -153,16 +155,49 @@ def checksum_lines(folder: Path) -> str:
                    for path in sorted(folder.iterdir()) if path.name != CHECKSUMS)
 
 
+def start_version(version: str) -> None:
+    """Record the current commit as the release of the version in galaxy.yml, and write the next *version* there and in
+    pyproject.toml. Raises ``NotReady`` for uncommitted files, a version that is not higher, or one that is released."""
+    current = release_version()
+    problems = []
+    if changed := git_output("status", "--porcelain"):
+        problems.append(f"There are uncommitted files. Commit them first:\n{changed}")
+    if not re.fullmatch(r"\d+\.\d+\.\d+", version) or _numbers(version) <= _numbers(current):
+        problems.append(f"{version} is not a version above {current}, such as 0.2.0.")
+    if current in releases.released_commits():
+        problems.append(f"{releases.FILE} has {current} already.")
+    if problems:
+        raise NotReady("\n".join(problems))
+    commit, date = git_output("log", "-1", "--format=%H %cs").split()
+    releases.add_release(current, commit, date)
+    for name, before, after in (("galaxy.yml", f"version: {current}\n", f"version: {version}\n"),
+                                ("pyproject.toml", f'version = "{current}"\n', f'version = "{version}"\n')):
+        path = ROOT / name
+        path.write_text(path.read_text(encoding="utf-8").replace(before, after, 1), encoding="utf-8")
+
+
+def _numbers(version: str) -> list[int]:
+    return [int(number) for number in version.split(".")]
+
+
 def main() -> int:
     """Run the command line; write the files to the given folder."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("folder", type=Path, help="where the files are written; made when it is missing")
+    parser.add_argument("folder", type=Path, nargs="?", help="where the files are written; made when it is missing")
     parser.add_argument("--rehearse", action="store_true", help="build from uncommitted files too")
     parser.add_argument("--tag", action="store_true", help="then tag the commit with the version")
+    parser.add_argument("--next", metavar="VERSION", help="after a release: record it, and raise the version")
     options = parser.parse_args()
     if options.tag and options.rehearse:
         parser.error("a rehearsal is not tagged")
+    if (options.folder is None) == (options.next is None):
+        parser.error("give a folder for the files of a release, or --next VERSION after it")
     try:
+        if options.next:
+            start_version(options.next)
+            print(f"{releases.FILE}, galaxy.yml and pyproject.toml are written. Run `python -m tools.release_notes`, "
+                  "and commit.")
+            return 0
         description = build_release(options.folder.resolve(), options.rehearse)
     except NotReady as error:
         print(f"There is no release yet:\n{error}", file=sys.stderr)

@@ -99,9 +99,8 @@ def aggregates_allow_flavor(host: HostState, spec: RequestSpec) -> bool:
 
 
 def image_properties(host: HostState, spec: RequestSpec, *, options: Options) -> bool:
-    """For each image property that the metadata of the host's aggregates has as a key, the image has one of its values
-    (separated by commas), or lacks the property. With the setting aggregate_image_properties_isolation_namespace, only
-    metadata keys that begin with this namespace are compared."""
+    """Each image property that is a metadata key of the host's aggregates has one of the values there (separated by
+    commas). The setting aggregate_image_properties_isolation_namespace selects keys by their beginning."""
     begins = options.image_namespace and options.image_namespace + options.image_separator
     for metadata in host.profile.aggregates:
         for name in metadata:

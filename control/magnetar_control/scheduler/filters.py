@@ -91,8 +91,8 @@ def _named(passes: Callable[..., bool], options: Options) -> Callable[..., bool]
 
 
 def is_available(host: HostState, spec: RequestSpec) -> bool:
-    """The host's agent answers, and the host and its cell are enabled. A forced host and its cell may be disabled. A
-    server in a disabled cell may move to other hosts of the cell."""
+    """The host's agent answers, and the host and its cell are enabled; not required of a forced host. A server in a
+    disabled cell may move within the cell."""
     return takes_servers(host, spec) and host.profile.up
 
 
@@ -155,8 +155,8 @@ def few_servers_of_aggregate(host: HostState, spec: RequestSpec, *, options: Opt
 
 
 def few_io_ops_of_aggregate(host: HostState, spec: RequestSpec, *, options: Options) -> bool:
-    """Fewer servers than the lowest max_io_ops_per_host in the metadata of the host's aggregates are being built,
-    resized, migrated, rescued, unshelved or saved on the host; without such metadata, fewer than the setting."""
+    """Fewer servers are being built, resized, migrated, rescued, unshelved or saved on the host than the lowest
+    max_io_ops_per_host in its aggregates' metadata, or the setting."""
     return host.io_ops <= _io_ops(host.profile, spec, options=options).most
 
 
@@ -215,8 +215,8 @@ def not_ignored(host: HostState, spec: RequestSpec) -> bool:
 
 
 def reaches_volumes(host: HostState, spec: RequestSpec) -> bool:
-    """The host can use the server's volumes: it stores them, or reaches the shared pools that they are in. Volumes that
-    any host can attach through the host that stores them do not matter."""
+    """The host can use the server's volumes: it stores them, or reaches their shared pools. Volumes that any host can
+    attach do not matter."""
     return host.name in (spec.volume_hosts or ())
 
 

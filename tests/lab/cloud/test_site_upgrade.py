@@ -50,8 +50,7 @@ def cloud(tmp_path_factory: pytest.TempPathFactory, guest_image: dict[str, Path]
 
 
 def test_upgrade_of_the_control_plane(cloud: Cloud) -> None:
-    project = cloud.site.collection / "pyproject.toml"
-    project.write_text(project.read_text().replace('version = "0.1.0"', 'version = "0.1.99"'))
+    cloud.site.raise_version("0.99.0")
     before = cloud.release("b")
     assert changes(cloud.site.play(UPGRADE, "--check", "--limit", "b"))["b"] > 0
     assert cloud.release("b") == before
@@ -59,8 +58,8 @@ def test_upgrade_of_the_control_plane(cloud: Cloud) -> None:
     cloud.site.play(UPGRADE)
     print(f"\nsite: agents, API and conductors upgraded in {time.monotonic() - began:.1f} s")
     for name in ("a", "b"):
-        assert cloud.hosts[name].run(["magnetar-control", "version"]).stdout == "0.1.99\n"
-        assert cloud.hosts[name].run(["magnetar", "version"]).stdout == "0.1.99\n"
+        assert cloud.hosts[name].run(["magnetar-control", "version"]).stdout == "0.99.0\n"
+        assert cloud.hosts[name].run(["magnetar", "version"]).stdout == "0.99.0\n"
     assert {row["Status"] for row in cloud.json("server list")} == {"ACTIVE"}
     cloud.until(lambda: {row["State"] for row in cloud.json("compute service list")} == {"up"}, "services are up")
 

@@ -182,14 +182,13 @@ def test_the_example_of_the_page(story: Story) -> None:
 def test_upgraded_in_the_middle(story: Story) -> None:
     """The agent that sends a guest is upgraded: the guest is there once, runs on, and can go afterwards."""
     site, before = story.site, story.goes_on(SOURCE)
-    project = site.collection / "pyproject.toml"
-    project.write_text(project.read_text().replace('version = "0.1.0"', 'version = "0.1.98"'))
+    site.raise_version("0.98.0")
     with ThreadPoolExecutor() as threads:
         drain = threads.submit(story.drain, "-e", "agent_drain_bandwidth=2", good=None)
         story.until_memory_flows()
         site.play("magnetar.compute.upgrade", "--limit", SOURCE)
         print(f"\ndrain while its agent was upgraded: {drain.result()[0]}")
-    assert site.hosts[SOURCE].run(["magnetar", "version"]).stdout == "0.1.98\n"
+    assert site.hosts[SOURCE].run(["magnetar", "version"]).stdout == "0.98.0\n"
     (holder,) = (name for name in site.hosts if "counter" in story.servers(name))
     assert story.goes_on(holder) > before
     story.drain(good=None)

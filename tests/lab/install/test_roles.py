@@ -408,11 +408,10 @@ def test_a_run_that_broke_off_is_made_good(site: Site) -> None:
 
 
 def test_upgrade_under_running_guests(site: Site) -> None:
-    project = site.collection / "pyproject.toml"
-    project.write_text(project.read_text().replace('version = "0.1.0"', 'version = "0.1.99"'))
+    released = site.raise_version("0.99.0")
     before = {name: (qemu(host), goes_on(host)) for name, host in site.hosts.items()}
     assert changes(site.job("Upgrade agents", "--check", "--limit", "bare1"))["bare1"] > 0
-    assert "0.1.0" in site.hosts["bare1"].run(["magnetar", "version"]).stdout
+    assert released in site.hosts["bare1"].run(["magnetar", "version"]).stdout
     began = time.monotonic()
     with Asking(site, site.hosts["bare1"]) as asking:
         site.play("magnetar.compute.upgrade")
@@ -420,7 +419,7 @@ def test_upgrade_under_running_guests(site: Site) -> None:
     assert asking.answers > 20
     print(f"\nroles: two hosts upgraded in turn in {time.monotonic() - began:.1f} s")
     for name, host in site.hosts.items():
-        assert host.run(["magnetar", "version"]).stdout == "0.1.99\n"
+        assert host.run(["magnetar", "version"]).stdout == "0.99.0\n"
         assert qemu(host) == before[name][0]
         assert goes_on(host) > before[name][1]
 

@@ -280,6 +280,14 @@ class Site:
         command("ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", self.folder / "key")
         self._collection()
 
+    def raise_version(self, version: str) -> str:
+        """Give the controller's collection another *version*, as a new release has, and return the version before."""
+        project = self.collection / "pyproject.toml"
+        before = re.search(r'^version = "(.*)"$', text := project.read_text(), re.MULTILINE)
+        assert before
+        project.write_text(text.replace(before[0], f'version = "{version}"', 1))
+        return before[1]
+
     def _collection(self) -> None:
         galaxy, given = (TOOLS / "ansible-galaxy", "collection"), {"env": self._environment()}
         command(*galaxy, "build", "--output-path", self.folder, CHECKOUT, **given)

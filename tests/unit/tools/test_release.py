@@ -13,7 +13,7 @@ import tarfile
 import pytest
 import yaml
 
-from tools import release
+from tools import release, releases
 
 
 @pytest.fixture
@@ -96,3 +96,47 @@ def test_a_release_has_all_files_with_their_checksums(tmp_path):
         assert {"MANIFEST.json", "sbom.cdx.json", "agent/magnetar_agent/cli.py"} <= set(archive.getnames())
     release.build_release(second, rehearse=True)
     assert (second / "SHA256SUMS").read_text() == (first / "SHA256SUMS").read_text()
+
+
+@pytest.fixture
+def released(clean, monkeypatch, tmp_path):
+    """A tree of version 0.1.0, whose commit is c0ffee."""
+    (tmp_path / "changelogs").mkdir()
+    (tmp_path / "galaxy.yml").write_text("name: compute\nversion: 0.1.0\n")
+    (tmp_path / "pyproject.toml").write_text('[project]\nversion = "0.1.0"\n')
+    (tmp_path / releases.FILE).write_text('"0.0.9": {commit: ba5eba11, date: 2026-11-01}\n')
+    for module in (release, releases):
+        monkeypatch.setattr(module, "ROOT", tmp_path)
+    clean["log"] = "c0ffee 2026-11-30"
+    return tmp_path
+
+
+def test_the_next_version_follows_a_recorded_release(released):
+    release.start_version("0.2.0")
+    assert releases.released_commits() == {"0.0.9": "ba5eba11", "0.1.0": "c0ffee"}
+    assert release.release_version() == "0.2.0"
+
+
+@pytest.mark.parametrize("version", ["0.1.0", "0.0.10", "0.2", "next"])
+def test_the_next_version_must_be_higher(released, version):
+    with pytest.raises(release.NotReady, match="is not a version above 0.1.0"):
+        release.start_version(version)
+    assert release.release_version() == "0.1.0" and list(releases.released_commits()) == ["0.0.9"]
+
+
+def test_the_first_release_has_no_other_before_it(released):
+    (released / releases.FILE).write_text("# Releases\n")
+    assert releases.released_commits() == {}
+    release.start_version("1.0.0")
+    assert releases.released_commits() == {"0.1.0": "c0ffee"}
+
+
+def test_a_release_is_recorded_once_and_of_a_commit(released, clean):
+    releases.add_release("0.1.0", "decade", "2026-11-29")
+    clean["status"] = " M README.md"
+    with pytest.raises(release.NotReady, match=r"uncommitted files(?s:.)*has 0.1.0 already"):
+        release.start_version("0.2.0")
+
+
+def test_a_clone_without_the_commit_has_no_tree_of_a_release(released, tmp_path):
+    assert releases.unpack_release("0.0.9", tmp_path / "unpacked") is None
