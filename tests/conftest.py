@@ -50,7 +50,7 @@ FIRST = (
 )
 #: Folders and files of tests/unit/control whose tests start agents, or whole clouds, and take their time: all are slow.
 SLOW = ("access/", "attachments/", "consoles/", "faults/", "guest_data/", "moves/", "native/", "shares/", "shelve/",
-        "signatures/", "soft_delete/", "volume/", "workers/", "api/test_sdk.py", "api/test_personality.py",
+        "signatures/", "skew/", "soft_delete/", "volume/", "workers/", "api/test_sdk.py", "api/test_personality.py",
         "identity/test_sdk.py", "rebuild/test_volumes.py", "test_slice.py", "test_spread.py", "v1/test_anew.py",
         "v1/test_moves.py", "v1/test_shelve.py")
 CONTROL = Path(__file__).parent / "unit/control"

@@ -4,9 +4,9 @@ previous release beside today's."""
 
 from __future__ import annotations
 
-import io
+import contextlib
 import subprocess
-import tarfile
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -35,20 +35,27 @@ def unpack_release(version: str, folder: Path) -> Path | None:
     """Unpack the tree of a release below *folder*, unless it is there, and return the folder to use as PYTHONPATH, from
     which its packages are imported. Return ``None`` if the clone lacks the commit, as a shallow one may."""
     tree = folder / version
-    source = tree / "src"
-    if source.is_dir():
-        return source
-    archive = subprocess.run(["git", "archive", released_commits()[version], *PACKAGES.values()], check=False, cwd=ROOT,
-                             stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
-    if archive.returncode:
-        return None
-    with tarfile.open(fileobj=io.BytesIO(archive.stdout)) as files:
-        files.extractall(tree, filter="data")
-    part = tree / "src.part"
-    part.mkdir(exist_ok=True)
+    if not tree.is_dir():
+        archive = subprocess.run(["git", "archive", released_commits()[version], *PACKAGES.values()], check=False,
+                                 cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+        if archive.returncode:
+            return None
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=folder) as part:
+            subprocess.run(["tar", "-x", "-C", part], check=True, input=archive.stdout)
+            link_packages(tree, Path(part) / "src", version)
+            with contextlib.suppress(OSError):  # another process was faster
+                Path(part).rename(tree)
+    return tree / "src"
+
+
+def link_packages(tree: Path, folder: Path, version: str) -> Path:
+    """Make *folder*, and return it: a PYTHONPATH with the packages of *tree*, which call themselves *version*."""
+    description = folder / f"magnetar-{version}.dist-info"
+    description.mkdir(parents=True, exist_ok=True)
+    (description / "METADATA").write_text(f"Metadata-Version: 2.1\nName: magnetar\nVersion: {version}\n")
     for package, place in PACKAGES.items():
-        link = part / package
+        link = folder / package
         link.unlink(missing_ok=True)
-        link.symlink_to(Path("..") / place)
-    part.rename(source)
-    return source
+        link.symlink_to(tree.resolve() / place)
+    return folder

@@ -4,7 +4,8 @@
 ``with Cloud(hosts=2) as cloud:`` starts agents with the fake hypervisor (a process each), and API, conductor and
 services on a loopback port. ``cloud.admin`` is a ``Caller``; ``cloud.caller("user", "project", "member")`` makes
 another. With ``links=True`` the agents also serve HTTPS, with certificates, and can migrate servers to each other.
-*folders*: the shares that all hosts have (without links).
+*folders*: the shares that all hosts have (without links). *trees*: by host, where its agent's packages are imported
+from in place of this checkout (a PYTHONPATH), such as the tree of an earlier release.
 """
 
 from __future__ import annotations
@@ -144,9 +145,10 @@ class Cloud:
 
     def __init__(self, hosts: int = 2, databases: Mapping[str, str] | None = None, links: bool = False,
                  folders: Mapping[str, str] | None = None, agent: Mapping[str, Any] | None = None,
-                 **settings: Any) -> None:
+                 trees: Mapping[str, Path] | None = None, **settings: Any) -> None:
         self.count, self.settings, self.databases = hosts, settings, dict(databases or {})
         self.links, self.shares, self.agent_settings = links, dict(folders or {}), dict(agent or {})
+        self.trees = dict(trees or {})
         self.agents: dict[str, subprocess.Popen[bytes]] = {}
 
     def __enter__(self) -> Self:
@@ -172,11 +174,15 @@ class Cloud:
             self.start_agent(name)
         for name in self.hosts:
             self.wait_agent(name)
-        settings = make_settings({"state_dir": str(self.folder / "control"), "novnc_dir": str(self.folder / "novnc"),
-                                  "spice_dir": str(self.folder / "spice"),
-                                  "hosts": self.hosts, "reserved_host_memory_mb": 0,
-                                  "heartbeat": 1.0, "quota_instances": -1, "quota_cores": -1, "quota_ram": -1,
-                                  **self.databases, **self.settings})
+        self._start_control({"state_dir": str(self.folder / "control"), "novnc_dir": str(self.folder / "novnc"),
+                             "spice_dir": str(self.folder / "spice"),
+                             "hosts": self.hosts, "reserved_host_memory_mb": 0,
+                             "heartbeat": 1.0, "quota_instances": -1, "quota_cores": -1, "quota_ram": -1,
+                             **self.databases, **self.settings})
+
+    def _start_control(self, settings_document: Mapping[str, Any]) -> None:
+        """Start API, conductor and services, with a flavor, and wait until the hosts are up."""
+        settings = make_settings(settings_document)
         self.parts = self._stack.enter_context(contextlib.closing(serve.Parts(settings)))
         self.parts.upgrade()
         self.services = self.parts.services()
@@ -218,8 +224,9 @@ class Cloud:
         if more:
             (folder / "more.yml").write_text(json.dumps(more))
             words += ["--config", folder / "more.yml"]
+        tree = {"PYTHONPATH": str(self.trees[name])} if name in self.trees else {}
         with (folder / "log").open("ab") as log:
-            self.agents[name] = subprocess.Popen(words, stdout=log, stderr=log, env={**os.environ})
+            self.agents[name] = subprocess.Popen(words, stdout=log, stderr=log, env={**os.environ, **tree})
 
     def wait_agent(self, name: str) -> None:
         """Wait until the agent's socket exists."""
