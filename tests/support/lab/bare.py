@@ -35,6 +35,8 @@ import yaml
 from tests.support.lab.hosts import (
     CACHE,
     CHECKOUT,
+    PYTHON,
+    RELEASE,
     SYSTEM,
     LabError,
     LabHost,
@@ -47,7 +49,7 @@ from tests.support.lab.hosts import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
     from types import TracebackType
 
 BARE = tuple(name for name in SYSTEM if name != "python3-venv")
@@ -73,23 +75,25 @@ class BareHost(LabHost):
     """A lab host without libvirt and QEMU, on the bridge of the site *number*, whose hosts have these *names*. *key*:
     the public key of `USER`; *proxy*: the port of the package proxy. *packed*: the agent's OS packages are installed
     already, as in a prepared machine image; their installation takes two cores half a minute. *ovn*: the packages of
-    Open vSwitch and OVN are installed too; *ceph*: those of a Ceph cluster and its clients.
+    Open vSwitch and OVN are installed too; *ceph*: those of a Ceph cluster and its clients. *release*: number of
+    Debian's release.
     """
 
-    def __init__(self, name: str, names: Sequence[str], number: int, key: str, proxy: int,
-                 packed: bool = False, ovn: bool = False, ceph: bool = False) -> None:
+    def __init__(self, name: str, names: Sequence[str], number: int, key: str, proxy: int, packed: bool = False,
+                 ovn: bool = False, ceph: bool = False, release: int = RELEASE) -> None:
         self.bridge, self.machine_address = f"{BRIDGE}{number}", f"{NETWORK}.{number}.1"
         self.addresses = {one: f"{NETWORK}.{number}.{at}" for at, one in enumerate(names, 11)}
-        super().__init__(name, {wheels(): WHEELS})
+        super().__init__(name, {wheels(PYTHON[release]): WHEELS})
         self.machine = f"{name}-{number}"
         self.key, self.proxy, self.packed, self.ovn, self.ceph = key, proxy, packed, ovn, ceph
+        self.release = release
 
     def _base(self) -> Path | str:
         if self.ovn:
             return layered("ovn", ("ovn", "network"), UNITS)
         if self.ceph:
             return layered("ceph", ("rbd", "ceph"), CEPH_UNITS)
-        return base() if self.packed else base("bare", BARE)
+        return base(release=self.release) if self.packed else base("bare", BARE, self.release)
 
     def _configure(self, root: Path) -> None:
         for name, text in self._files().items():
@@ -141,15 +145,15 @@ def checksums(device: str) -> None:
         fcntl.ioctl(line, 0x8946, request)  # SIOCETHTOOL
 
 
-def wheels() -> Path:
-    """Return a folder of wheels for hosts with this machine's Python. It is filled when the locks change."""
+def wheels(python: str = PYTHON[RELEASE]) -> Path:
+    """Return a folder of wheels for hosts with a version of Python. It is filled when the locks change."""
     locks = b"".join((CHECKOUT / "requirements" / f"{name}.txt").read_bytes() for name in ("agent", "control"))
-    folder, mark = CACHE / "wheels", hashlib.sha256(locks).hexdigest()
-    with locked("wheels"):
+    name = "wheels" if python == PYTHON[RELEASE] else f"wheels-{python}"
+    folder, mark = CACHE / name, hashlib.sha256(locks).hexdigest()
+    with locked(name):
         if not (folder / mark).exists():
             shutil.rmtree(folder, ignore_errors=True)
-            command(sys.executable, CHECKOUT / "tools/wheelhouse.py", "--python",
-                    f"{sys.version_info.major}.{sys.version_info.minor}", folder)
+            command(sys.executable, CHECKOUT / "tools/wheelhouse.py", "--python", python, folder)
             (folder / mark).touch()
     return folder
 
@@ -239,13 +243,14 @@ class Site:
     `folder` has all files of the controller, `machine_address` is this machine's address for the hosts. `play` runs a
     playbook on the hosts. All hosts are in the group ``magnetar``, unless *groups* has other groups: the children of
     ``all`` in an inventory. *packed*: names of hosts that have the agent's OS packages already, with *ovn* also those
-    of Open vSwitch and OVN, with *ceph* those of Ceph.
+    of Open vSwitch and OVN, with *ceph* those of Ceph. *releases*: numbers of Debian's releases by host.
     """
 
     def __init__(self, folder: Path, names: Sequence[str], groups: dict[str, object] | None = None,
-                 packed: Sequence[str] = (), ovn: bool = False, ceph: bool = False, **variables: object) -> None:
+                 packed: Sequence[str] = (), ovn: bool = False, ceph: bool = False,
+                 releases: Mapping[str, int] | None = None, **variables: object) -> None:
         self.folder, self.names, self.variables, self.groups = folder, names, variables, groups
-        self.packed, self.ovn, self.ceph = packed, ovn, ceph
+        self.packed, self.ovn, self.ceph, self.releases = packed, ovn, ceph, dict(releases or {})
         self.hosts: dict[str, BareHost] = {}
         self.collections = folder / "collections"
         self.collection = self.collections / "ansible_collections/magnetar/compute"
@@ -260,8 +265,8 @@ class Site:
             proxy = self._undo.enter_context(PackageProxy(self.machine_address))
             key = (self.folder / "key.pub").read_text().strip()
             with ThreadPoolExecutor() as threads:
-                made = [BareHost(name, self.names, number, key, proxy.port, name in self.packed, self.ovn, self.ceph)
-                        for name in self.names]
+                made = [BareHost(name, self.names, number, key, proxy.port, name in self.packed, self.ovn, self.ceph,
+                                 self.releases.get(name, RELEASE)) for name in self.names]
                 for host, started in [(host, threads.submit(host.__enter__)) for host in made]:
                     self.hosts[host.name] = started.result()
                     self._undo.push(host.__exit__)

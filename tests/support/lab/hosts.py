@@ -37,7 +37,11 @@ CHECKOUT = Path(__file__).resolve().parents[3]
 CACHE = CHECKOUT / ".cache" / "lab"
 BINDEP = CHECKOUT / "bindep.txt"
 
-RELEASE = "bookworm"
+#: Releases of Debian by number, and the one of hosts that ask for none, which is this machine's.
+DEBIAN = {12: "bookworm", 13: "trixie"}
+RELEASE = 12
+#: The version of Python in each.
+PYTHON = {12: "3.11", 13: "3.13"}
 # What makes a container a host; libvirt, QEMU and Python's venv come with the agent's packages.
 SYSTEM = (
     "systemd", "systemd-sysv", "dbus", "udev", "openssh-server", "iproute2", "iputils-ping", "ca-certificates",
@@ -97,30 +101,33 @@ def packages(profile: str) -> list[str]:
     return found
 
 
-def base(name: str = "base", wanted: Sequence[str] = ()) -> Path:
+def base(name: str = "base", wanted: Sequence[str] = (), release: int = RELEASE) -> Path:
     """Return the folder of a base image. It is built when it does not exist or its list of packages has changed.
-    Without *wanted* it has the packages of an agent and of an API's consoles.
+    Without *wanted* it has the packages of an agent and of an API's consoles. *release*: number of Debian's release.
     """
     wanted = sorted({*(wanted or (*SYSTEM, *packages("agent"), *packages("console")))})
-    recipe = hashlib.sha256(f"{RELEASE} {wanted} {CONFIGURE}".encode()).hexdigest()
+    recipe = hashlib.sha256(f"{DEBIAN[release]} {wanted} {CONFIGURE}".encode()).hexdigest()
+    name = name if release == RELEASE else f"{name}-{DEBIAN[release]}"
     folder, stamp = CACHE / name, CACHE / f"{name}.key"
     with locked(name):
         if not (stamp.exists() and stamp.read_text() == recipe):
             stamp.unlink(missing_ok=True)
             shutil.rmtree(folder, ignore_errors=True)
-            build_base(folder, wanted)
+            build_base(folder, wanted, release)
             stamp.write_text(recipe)
     return folder
 
 
-def sources() -> list[tuple[str, str]]:
-    """Return Debian's package archives in this machine's configuration of apt, as (address, suite)."""
+def sources(release: int = RELEASE) -> list[tuple[str, str]]:
+    """Return the package archives of a Debian release as (address, suite): those in this machine's configuration of
+    apt, with the release's name in place of this machine's."""
     lines = command("apt-get", "indextargets", "--format", "$(ORIGIN)|$(REPO_URI)|$(RELEASE)", "Created-By: Packages")
     found = [line.split("|") for line in lines.splitlines() if line.startswith("Debian|")]
-    unique = list(dict.fromkeys((address, suite) for _kind, address, suite in found if suite.startswith(RELEASE)))
-    if not any(suite == RELEASE for _address, suite in unique):
-        raise LabError(f"apt on this machine has no list of Debian {RELEASE}: run `apt-get update`")
-    return unique
+    own, name = DEBIAN[RELEASE], DEBIAN[release]
+    unique = list(dict.fromkeys((address, suite) for _kind, address, suite in found if suite.startswith(own)))
+    if not any(suite == own for _address, suite in unique):
+        raise LabError(f"apt on this machine has no list of Debian {own}: run `apt-get update`")
+    return [(address, suite.replace(own, name, 1)) for address, suite in unique]
 
 
 # Runs inside the new base, in a mount namespace that ends with it.
@@ -150,11 +157,12 @@ exec chroot "$1" sh -ec '
 """
 
 
-def build_base(folder: Path, wanted: Sequence[str]) -> None:
+def build_base(folder: Path, wanted: Sequence[str], release: int) -> None:
     """Build a base image: debootstrap, then the packages by apt in a chroot, without starting services."""
-    main = next(address for address, suite in sources() if suite == RELEASE)
-    command("debootstrap", "--variant=minbase", RELEASE, folder, main)
-    lines = "".join(f"deb {address} {suite} main\n" for address, suite in sources())
+    name = DEBIAN[release]
+    main = next(address for address, suite in sources(release) if suite == name)
+    command("debootstrap", "--variant=minbase", name, folder, main)
+    lines = "".join(f"deb {address} {suite} main\n" for address, suite in sources(release))
     (folder / "etc/apt/sources.list").write_text(lines)
     (folder / "etc/dpkg/dpkg.cfg.d/lab").write_text("force-unsafe-io\npath-exclude=/usr/share/man/*\n")
     for path in Path("/etc/apt/apt.conf.d").glob("*proxy*"):
