@@ -39,7 +39,7 @@ def completion_script(parser: argparse.ArgumentParser, shell: str) -> str:
     through bashcompinit."""
     words, values = [], []
     for path, command in _commands(parser):
-        words.append(f'        "{path}") echo "{" ".join(_words(command))}" ;;')
+        words.append(f'        "{path}") echo "{" ".join(_completion_words(command))}" ;;')
         for action in _actions(command):
             if action.choices and action.option_strings:
                 values.append((action.option_strings, " ".join(map(str, action.choices)), "-W"))
@@ -62,7 +62,7 @@ def _commands(parser: argparse.ArgumentParser, path: str = "") -> Iterator[tuple
                 yield from _commands(command, f"{path} {name}".strip())
 
 
-def _words(parser: argparse.ArgumentParser) -> Iterator[str]:
+def _completion_words(parser: argparse.ArgumentParser) -> Iterator[str]:
     for action in _actions(parser):
         yield from action.option_strings
         if not action.option_strings and action.choices:

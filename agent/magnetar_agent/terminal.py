@@ -130,7 +130,7 @@ def _raw() -> Iterator[None]:
 
 async def _carried(console: ClientConnection) -> str:
     """Copy input and output between terminal and console, until either ends; return why it ended."""
-    typing, saying = (asyncio.ensure_future(part(console)) for part in (_typed, _said))
+    typing, saying = (asyncio.ensure_future(part(console)) for part in (_typed, _print_console_output))
     try:
         await asyncio.wait((typing, saying), return_when=asyncio.FIRST_COMPLETED)
         if typing.done() and typing.result():
@@ -158,7 +158,7 @@ async def _typed(console: ClientConnection) -> bool:
     return False
 
 
-async def _said(console: ClientConnection) -> None:
+async def _print_console_output(console: ClientConnection) -> None:
     from websockets.exceptions import ConnectionClosed
 
     with contextlib.suppress(ConnectionClosed):

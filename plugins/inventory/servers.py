@@ -257,7 +257,7 @@ class InventoryModule(BaseInventoryPlugin, Constructable, Cacheable):
     def _connections(self, path):
         """Return the checked options of each connection: one for each of ``endpoints``, or one for the whole file."""
         items = self.get_option("endpoints")
-        common = self._given({option.name: self.get_option(option.name) for option in OPTIONS})
+        common = self._plain_options({option.name: self.get_option(option.name) for option in OPTIONS})
         if items is None:
             return [self._checked(common, path)]
         if not items:
@@ -266,14 +266,14 @@ class InventoryModule(BaseInventoryPlugin, Constructable, Cacheable):
 
     def _item_options(self, at, item, common):
         """Return the options of an item of ``endpoints``: its own, and the common ones except endpoint and cloud."""
-        item_options = self._given(item if isinstance(item, Mapping) else {"endpoint": item})
+        item_options = self._plain_options(item if isinstance(item, Mapping) else {"endpoint": item})
         if not item_options.get("endpoint") and not item_options.get("cloud"):
             raise AnsibleParserError("endpoints[%d]: has no endpoint. Each item is an endpoint, or a mapping with "
                                      "endpoint or cloud." % at)
         defaults = {name: value for name, value in common.items() if name not in ("endpoint", "cloud")}
         return {**defaults, **item_options}
 
-    def _given(self, options):
+    def _plain_options(self, options):
         return {name: self._plain(value) for name, value in options.items() if value is not None}
 
     def _plain(self, value):

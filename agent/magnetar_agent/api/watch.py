@@ -145,7 +145,7 @@ class Feed:
         self._watchers: set[Watcher] = set()  # watchers that have the list of servers; used by the thread
         self._closed = False
         self._number = 0
-        self._told: dict[str, Told] = {}
+        self._last_states: dict[str, Told] = {}
         self._changed: set[str] = set()
         #: Separate threads: other requests must not delay heartbeats.
         self._threads = CapacityLimiter(THREADS)
@@ -224,7 +224,7 @@ class Feed:
     def _written(self, document: Document, removed: bool) -> None:
         if document.kind != Server.noun or not self._present:
             return
-        previous = self._told.get(document.id)
+        previous = self._last_states.get(document.id)
         if removed or previous is None or previous[:1] + previous[2:] != (_public(document), document.deleting):
             self._look_at(document.id)
 
@@ -253,9 +253,10 @@ class Feed:
     def _everything(self) -> dict[str, Any]:
         domains = self.host.hypervisor.domains()
         documents = self.host.documents.list(Server.noun)
-        self._told = {document.id: _shown(self.host, document, domains.get(document.id)) for document in documents}
+        self._last_states = {document.id: _watched_state(self.host, document, domains.get(document.id))
+                             for document in documents}
         return {"at": utc_timestamp(), "servers": [{"id": document.id, "name": document.name,
-                                                    **self._told[document.id][1]}
+                                                    **self._last_states[document.id][1]}
                                                    for document in documents]}
 
     def _tell_all(self) -> None:
@@ -265,12 +266,12 @@ class Feed:
         self._changed.discard(id)
         document = self.host.documents.look(Server.noun, id)
         if document is None:
-            if self._told.pop(id, None):
+            if self._last_states.pop(id, None):
                 self._send("server", {"id": id, "removed": True, "at": utc_timestamp()})
             return
-        current = _shown(self.host, document, self.host.hypervisor.domain(id))
-        if self._told.get(id) != current:
-            self._told[id] = current
+        current = _watched_state(self.host, document, self.host.hypervisor.domain(id))
+        if self._last_states.get(id) != current:
+            self._last_states[id] = current
             self._send("server", {"id": id, "name": document.name, **current[1], "at": utc_timestamp()})
 
     def _send(self, event: str, data: dict[str, Any]) -> None:
@@ -294,7 +295,7 @@ class Feed:
             return beat
 
 
-def _shown(host: LocalHost, document: Document, domain: Domain | None) -> Told:
+def _watched_state(host: LocalHost, document: Document, domain: Domain | None) -> Told:
     """Return the values by which a change of a server is detected: its public document, its state fields (which
     watchers get), and whether it is being deleted."""
     password = document.state.get(PASSWORD)

@@ -122,7 +122,7 @@ class ImageDriver(DocumentDriver):
 
     def sweep(self, host: LocalHost) -> None:
         """Remove content that no document names, and partly written content that a crash left."""
-        importing.image_store(host).sweep(lambda: _known(host))
+        importing.image_store(host).sweep(lambda: _kept_content_paths(host))
 
     def receive(self, host: LocalHost, key: str, chunks: Iterable[bytes], length: int | None,
                 operation: Operation) -> Result:
@@ -165,7 +165,7 @@ class ImageDriver(DocumentDriver):
                       shown_after)
 
 
-def _known(host: LocalHost) -> Iterator[Path]:
+def _kept_content_paths(host: LocalHost) -> Iterator[Path]:
     """Yield the paths of images' content that a sweep must keep: named by documents, or about to be stored."""
     for document in host.documents.list("image"):
         if document.state.get("file"):

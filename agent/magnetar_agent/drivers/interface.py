@@ -65,7 +65,8 @@ class InterfaceDriver(DocumentDriver):
                 refuse_missing(InvalidField("server", "must name a server of this host", requested["server"]), "server",
                                requested["server"])
             steps = [Step("record", "record the NIC"), Step("plug", "change the NICs"), Step("define", "define")]
-            return Result(steps, diff_documents({}, requested), self._shown(None, requested_nic, []), warnings)
+            return Result(steps, diff_documents({}, requested), self._interface_document(None, requested_nic, []),
+                          warnings)
 
         def revised(document: Document) -> Fields:
             return {"networks": _with(document, requested_nic, str(permissions["on_immutable"]), warnings)}
@@ -74,8 +75,8 @@ class InterfaceDriver(DocumentDriver):
         old_nics = {nic["mac"]: nic for nic in server.want["networks"]}
         nics = (done.resource or {}).get("networks") or []
         matching_nics = _matching(nics, requested_nic) or [nic for nic in nics if nic["mac"] not in old_nics]
-        shown = self._shown(server, matching_nics[-1], self._addresses(host,
-                                                                       matching_nics[-1])) if matching_nics else None
+        shown = self._interface_document(server, matching_nics[-1], self._addresses(
+            host, matching_nics[-1])) if matching_nics else None
         old = old_nics.get(matching_nics[-1]["mac"]) if matching_nics else None
         changes = diff_documents(old, {**old, **requested_nic}) if old else diff_documents(
             {}, {"server": requested["server"], **requested_nic})
@@ -85,7 +86,7 @@ class InterfaceDriver(DocumentDriver):
         server, nic = self._find(host, key)
         if server is None or nic is None:
             return Result([], [], None)
-        shown = self._shown(server, nic, self._addresses(host, nic))
+        shown = self._interface_document(server, nic, self._addresses(host, nic))
 
         def revised(document: Document) -> Fields:
             return {"networks": [other_nic for other_nic in document.want["networks"]
@@ -100,12 +101,12 @@ class InterfaceDriver(DocumentDriver):
         if server is None or nic is None:
             raise NotFound(f"There is no NIC {key!r} on this host. Its key is SERVER:MAC, SERVER:NETWORK, "
                            "SERVER:BRIDGE or SERVER:PORT.", kind=self.kind.noun, key=key)
-        return self._shown(server, nic, self._addresses(host, nic))
+        return self._interface_document(server, nic, self._addresses(host, nic))
 
     def every(self, host: LocalHost) -> list[Fields]:
         """Return all NICs of all servers."""
         look = servers.DomainsView(host, {})
-        return [self._shown(server, nic, _of(nic, look.addresses(server.want["networks"])))
+        return [self._interface_document(server, nic, _of(nic, look.addresses(server.want["networks"])))
                 for server in host.documents.list("server") for nic in server.want["networks"]]
 
     def _find(self, host: LocalHost, key: str) -> tuple[Document | None, Fields | None]:
@@ -131,7 +132,7 @@ class InterfaceDriver(DocumentDriver):
     def _addresses(self, host: LocalHost, nic: Fields) -> list[Fields]:
         return _of(nic, servers.DomainsView(host, {}).addresses([nic]))
 
-    def _shown(self, server: Document | None, nic: Fields, addresses: list[Fields]) -> Fields:
+    def _interface_document(self, server: Document | None, nic: Fields, addresses: list[Fields]) -> Fields:
         mac = nic.get("mac", "")
         values = {**(resolve.USUAL if nic.get("physical_network") else USUAL), **nic,
                   "id": nic_uuid(server.id, mac) if server else None, "server": server.id if server else None,

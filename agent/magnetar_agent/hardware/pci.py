@@ -188,7 +188,7 @@ def alias_names_device(device: PciDevice, alias: str, aliases: Sequence[Mapping[
         spec["name"] == alias and spec.get("device_type", PCI) == device.type and _suits(device, spec)
         and spec.get("resource_class", device.resource_class) == device.resource_class
         and device.own_traits.issuperset(setting_traits(spec))
-        and spec.get("live_migratable", _word(device.live)) == _word(device.live) for spec in aliases)
+        and spec.get("live_migratable", _yes_or_no(device.live)) == _yes_or_no(device.live) for spec in aliases)
 
 
 def network_device(sysfs: Path, address: str) -> str:
@@ -332,7 +332,7 @@ def setting_traits(spec: Mapping[str, str]) -> tuple[str, ...]:
     return tuple(filter(None, spec.get("traits", "").split(",")))
 
 
-def _word(flag: bool) -> str:
+def _yes_or_no(flag: bool) -> str:
     return "yes" if flag else "no"
 
 

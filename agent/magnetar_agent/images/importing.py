@@ -142,14 +142,14 @@ def _converted(host: LocalHost, image: str, part: ContentPart, operation: Operat
     """
     path, written = copy_paths(host, image)
 
-    def told(done: int, total: int) -> None:
+    def report_progress(done: int, total: int) -> None:
         if written.exists():
             check_length(written.stat().st_size, host.settings.image_max_bytes)
         operation.advance(done, total, "bytes", "convert")
 
     try:
         path.unlink(missing_ok=True)
-        host.hypervisor.copy_disk(part.path, VMDK, path, "qcow2", told)
+        host.hypervisor.copy_disk(part.path, VMDK, path, "qcow2", report_progress)
         check_length(path.stat().st_size, host.settings.image_max_bytes)
         part.replace(path)
     finally:

@@ -83,7 +83,7 @@ class GuestPaths:
             if not isinstance(element, dict) or part not in element or part == "_name":
                 return None
             element = element[part]
-        return PathContent(_shown(element))
+        return PathContent(_render_element(element))
 
     def _version(self, version: str) -> dict[str, Any]:
         """Return EC2's documents of a version: ``meta-data``, and ``user-data`` if the guest has any."""
@@ -99,7 +99,7 @@ def _listing(names: tuple[str, ...]) -> PathContent:
     return PathContent("\n".join(names).encode())
 
 
-def _shown(element: Any) -> bytes:
+def _render_element(element: Any) -> bytes:
     """Return the text of an EC2 *element*, or the listing of its children: a slash follows children that have children;
     public keys are listed as 0=NAME."""
     if isinstance(element, bytes):

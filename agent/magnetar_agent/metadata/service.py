@@ -280,13 +280,13 @@ class MetadataService:
             except (EOFError, OSError, ValueError):
                 return
             if "about" in question:
-                send({"number": question["number"], **self._told(str(question["about"]))})
+                send({"number": question["number"], **self._guest_message(str(question["about"]))})
             elif self._leaving.acquire(blocking=False):
                 threading.Thread(target=keep, args=(question,), name="metadata-password", daemon=True).start()
             else:
                 send({"number": question["number"], "status": 503, "why": "Try again later."})
 
-    def _told(self, id: str) -> Message:
+    def _guest_message(self, id: str) -> Message:
         """Return metadata and password of the guest of server *id*, as sent to the process; empty for a server that is
         missing or being deleted. Files with equal content share one copy."""
         document = self.host.documents.get("server", id)

@@ -38,7 +38,7 @@ class Locks:
         finally:
             if free:
                 lock.release()
-                self._let_go(kind, name, users)
+                self._release(kind, name, users)
 
     @contextmanager
     def hold(self, kind: str, name: str) -> Iterator[None]:
@@ -50,9 +50,9 @@ class Locks:
             with lock:
                 yield
         finally:
-            self._let_go(kind, name, users)
+            self._release(kind, name, users)
 
-    def _let_go(self, kind: str, name: str, users: list[int]) -> None:
+    def _release(self, kind: str, name: str, users: list[int]) -> None:
         with self._guard:
             users[0] -= 1
             if not users[0]:

@@ -201,7 +201,7 @@ class _Change(Change):
             shown = {**(have or {}), **want} if steps else have
             return self.result(steps, changes, self.driver.show(self.host, predicted, shown))
         self._apply(predicted, fresh, first, planned)
-        return self.result(steps, changes, self._shown(predicted))
+        return self.result(steps, changes, self._show_document(predicted))
 
     def _policy(self, document: Document, want: Fields, have: Fields | None) -> str:
         """Return what to do if fixed fields of *document* and *want* differ: fail, ignore or recreate
@@ -293,7 +293,7 @@ class _Change(Change):
         new.name = new.want["name"]
         return list(self.driver.plan(new.want, None))
 
-    def _shown(self, document: Document) -> Fields:
+    def _show_document(self, document: Document) -> Fields:
         snapshot = self.driver.snapshot(self.host, document)
         return self.driver.show(self.host, document, self.driver.observe(self.host, document, snapshot), snapshot)
 

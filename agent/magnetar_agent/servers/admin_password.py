@@ -106,12 +106,12 @@ def override_admin_password(host: LocalHost, id: str, user_name: str | None) -> 
     try:
         yield name
     except MagnetarError:
-        _decided(host, id, note, set_instead=False)
+        _resolve_aside_password(host, id, note, set_instead=False)
         raise
-    _decided(host, id, note, set_instead=True)
+    _resolve_aside_password(host, id, note, set_instead=True)
 
 
-def _decided(host: LocalHost, id: str, note: Fields | None, *, set_instead: bool) -> None:
+def _resolve_aside_password(host: LocalHost, id: str, note: Fields | None, *, set_instead: bool) -> None:
     """Remove *note*, a password set aside, if another password was *set_instead*; otherwise make it pending again. The
     note of a server that moves stays aside."""
     with _locked(host, id) as document:
@@ -134,7 +134,7 @@ def _locked(host: LocalHost, id: str) -> Iterator[Document]:
 
 
 @dataclass
-class _Pending:
+class _PendingPassword:
     """A server with a note: its guest has not got the password yet. *due*: time of the next attempt; *looked*: time of
     the last one; *until* and *aside* as in the note."""
 
@@ -144,7 +144,7 @@ class _Pending:
     tries: int = 0
     looked: float = 0.0
 
-    def turn(self, now: float) -> tuple[bool, int, float]:
+    def sort_key(self, now: float) -> tuple[bool, int, float]:
         """Return the sort key of the server at the time *now*: servers that are due come first, among them servers with
         the fewest failed attempts."""
         return (True, 0, self.due) if self.due > now else (False, self.tries, self.due)
@@ -156,7 +156,7 @@ class AdminPasswords:
 
     def __init__(self, host: LocalHost) -> None:
         self.host = host
-        self._pending: dict[str, _Pending] = {}
+        self._pending: dict[str, _PendingPassword] = {}
         self._changed, self._ending = threading.Condition(), False
         self._thread = threading.Thread(target=self._run, name="admin passwords", daemon=True)
 
@@ -190,7 +190,7 @@ class AdminPasswords:
             pending = self._pending.get(document.id)
             aside = bool(note.get(ASIDE))
             if pending is None or (pending.until, pending.aside) != (note["until"], aside):
-                self._pending[document.id] = _Pending(note["until"], time.time() + SOON, aside)
+                self._pending[document.id] = _PendingPassword(note["until"], time.time() + SOON, aside)
                 self._changed.notify()
 
     def _happened(self, event: DomainEvent) -> None:
@@ -222,7 +222,7 @@ class AdminPasswords:
         with self._changed:
             while not self._ending:
                 now = time.time()
-                id = min(self._pending, key=lambda server_id: self._pending[server_id].turn(now), default=None)
+                id = min(self._pending, key=lambda server_id: self._pending[server_id].sort_key(now), default=None)
                 pending = None if id is None else self._pending[id]
                 if pending and pending.due <= now:
                     pending.looked, pending.due = now, max(pending.until, now + AGAIN)
@@ -304,9 +304,9 @@ class AdminPasswords:
                 log.info("server %s: its guest agent has set the password of %s", document.name, admin_user(document),
                          extra={"server": document.id})
             elif self._runs(id):  # otherwise it was stopped meanwhile
-                self._in_vain(document, why)
+                self._count_failure(document, why)
 
-    def _in_vain(self, document: Document, why: str) -> None:
+    def _count_failure(self, document: Document, why: str) -> None:
         """Count a failed attempt of a connected guest agent to set the password, and plan the next one. After ``TRIES``
         attempts drop the password. *why*: the reason of the failure, for the log."""
         with self._changed:

@@ -64,7 +64,7 @@ class Simulation:
         """Set the *condition* of the hosts *names*, and return their names. Without *names*, ``up`` is set for all
         hosts that are not up, any other condition for a random *share* of the hosts that are up. *seconds*: the time
         after which they are up again. *delay*: seconds before each answer of a ``slow`` host."""
-        hosts = [self.host(name) for name in names] if names is not None else self._some(condition, share)
+        hosts = [self.host(name) for name in names] if names is not None else self._choose_hosts(condition, share)
         for host in hosts:
             host.set_condition(condition, delay)
         if seconds is not None:
@@ -84,7 +84,7 @@ class Simulation:
         for host, new_name in hosts.items():
             host.rename(new_name)
 
-    def _some(self, condition: str, share: float) -> list[SimulatedHost]:
+    def _choose_hosts(self, condition: str, share: float) -> list[SimulatedHost]:
         if condition == UP:
             return [host for host in self._hosts.values() if host.condition != UP]
         able = [name for name in self.addresses if name not in self._hosts or self._hosts[name].condition == UP]

@@ -201,14 +201,14 @@ def _documented(field: Field) -> dict[str, Any]:
 def _default_notes(field: Field) -> Iterator[str]:
     """Yield sentences for the documentation of *field*: the effect of omitting it, and that it is immutable."""
     if field.default is not UNSET:
-        yield "The default of a new resource is %s. Omitted later, the value stays." % _shown(field.default)
+        yield "The default of a new resource is %s. Omitted later, the value stays." % _describe_value(field.default)
     elif field.required:
         yield "Required for a new resource."
     if field.fixed:
         yield "Cannot change later; see O(on_immutable)."
 
 
-def _shown(value: Any) -> str:
+def _describe_value(value: Any) -> str:
     if value is None or value == "":
         return "none"
     if value in ([], {}):

@@ -69,8 +69,8 @@ def batch_result(noun, labels, answers, diff_mode, continue_on_error):
     result = {
         "changed": any(item["changed"] for item in results),
         "results": results,
-        "changed_ids": [_known(noun, item) for item in results if item["changed"]],
-        "failed_ids": [_known(noun, item) for item in bad],
+        "changed_ids": [_resource_key(noun, item) for item in results if item["changed"]],
+        "failed_ids": [_resource_key(noun, item) for item in bad],
     }
     warnings = [text for answer in answers for text in answer.get("warnings") or []]
     if warnings:
@@ -95,5 +95,5 @@ def _item(noun, label, answer, diff_mode):
     return dict(result, name=label, failed=False, msg="")
 
 
-def _known(noun, item):
+def _resource_key(noun, item):
     return (item.get(noun) or {}).get("id") or item["name"]

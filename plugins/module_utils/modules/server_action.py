@@ -104,7 +104,7 @@ class ServerActionModule(Module):
         try:
             server = get_resource(client, "server", key_from_params(params))
         except NotFound:
-            server = _elsewhere(client, key_from_params(params), action)
+            server = _find_outside_project(client, key_from_params(params), action)
             if server is None:
                 if action == "force_delete":
                     return {"changed": False, "actions": []}
@@ -139,7 +139,7 @@ class ServerActionModule(Module):
 
     def _event(self, server, params, check_mode, client):
         event, args = _event(params)
-        result = {"changed": True, "server": server, "actions": [_shown(params)]}
+        result = {"changed": True, "server": server, "actions": [_action_name(params)]}
         if check_mode:
             return result
         answer = client.event("server", server["id"], event, args, timeout=params["timeout"], wait=params["wait"])
@@ -147,7 +147,7 @@ class ServerActionModule(Module):
         return dict(result, server=answer.get("resource") or server, request_id=answer.get("request_id"))
 
 
-def _elsewhere(client, key, action):
+def _find_outside_project(client, key, action):
     """Return the server *key* (name or uuid) if the action *action* allows servers that a normal lookup in the project
     does not find: soft-deleted servers for restore and force_delete, servers of any project for evacuate. Return
     ``None`` for other actions, or if there is no such server.
@@ -184,12 +184,12 @@ def _check(action, params):
 def _assumed(params):
     """Return the result that check mode predicts when the server does not exist, because an earlier task creates it."""
     action, name = params["action"], key_from_params(params)
-    result = {"changed": True, "server": {"name": name}, "actions": [_shown(params)],
+    result = {"changed": True, "server": {"name": name}, "actions": [_action_name(params)],
               "warnings": [assumed_warning("server", name)]}
     return dict(result, changed=False, actions=[], console="") if action == "console_output" else result
 
 
-def _shown(params):
+def _action_name(params):
     """Return the name of the action as the list ``actions`` of the result shows it; for a reboot, with its type."""
     action = params["action"]
     return "reboot_" + params["reboot_type"] if action == "reboot" else action

@@ -99,7 +99,7 @@ class SshLogin:
 
     def _log_in(self, target, sock):
         library = load_paramiko()
-        lines = self._known(target)
+        lines = self._known_hosts_lines(target)
         transport = _transport(library, sock)
         self._transports.append(transport)
         transport.banner_timeout = transport.auth_timeout = transport.handshake_timeout = self._timeout
@@ -112,7 +112,7 @@ class SshLogin:
         except (library.SSHException, EOFError, OSError) as error:
             raise _login_error(target, error) from None
 
-    def _known(self, target):
+    def _known_hosts_lines(self, target):
         """Return the lines about *target* in the known_hosts files. Raises ``InvalidField`` or ``Unreachable`` if a
         file cannot be read.
         """

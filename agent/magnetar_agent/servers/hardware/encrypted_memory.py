@@ -27,7 +27,7 @@ def _encryption_model(want: Mapping[str, Any]) -> str:
     return memory_model(want.get("hardware") or {})
 
 
-def _most(host: LocalHost, capabilities: Mapping[str, Mapping[str, int]]) -> int:
+def _max_encrypted_guests(host: LocalHost, capabilities: Mapping[str, Mapping[str, int]]) -> int:
     """Return how many servers with encrypted memory the host can have: the sum of the limits in *capabilities* (the
     host's field ``memory_encryption``), or the setting's number if that is smaller."""
     configured, whole = host.settings.num_memory_encrypted_guests, sum(capability["guests"]
@@ -38,7 +38,7 @@ def _most(host: LocalHost, capabilities: Mapping[str, Mapping[str, int]]) -> int
 def memory_key_inventory(host: LocalHost, facts: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     """Return the inventory of the CPU's keys for encrypted memory, for the claims of a cloud; empty if the CPU has
     none. *facts*: the host's fields."""
-    most = _most(host, facts.get("memory_encryption") or {})
+    most = _max_encrypted_guests(host, facts.get("memory_encryption") or {})
     return {MEMORY_KEY: make_inventory(most, 1)} if most else {}
 
 
@@ -60,12 +60,12 @@ def check_memory_key(host: LocalHost, want: Mapping[str, Any], id: str) -> None:
     capabilities = host.hypervisor.host()["memory_encryption"]
     other_models = [model for holder in placement.fields_of_holders(host, id) if (model := _encryption_model(holder))]
     of_kind = capabilities.get(mine, {}).get("guests", 0)
-    if other_models.count(mine) >= of_kind or len(other_models) >= _most(host, capabilities):
+    if other_models.count(mine) >= of_kind or len(other_models) >= _max_encrypted_guests(host, capabilities):
         raise Conflict(f"hardware.mem_encryption: host {host.name} has no key left to encrypt the memory of a server: "
                        f"{other_models.count(mine)} of {of_kind} are taken for {mine}, and {len(other_models)} of "
-                       f"{_most(host, capabilities)} in all (the agent's setting num_memory_encrypted_guests). "
-                       "Choose another "
-                       "host, or free one there.", field="hardware.mem_encryption")
+                       f"{_max_encrypted_guests(host, capabilities)} in all (the agent's setting "
+                       "num_memory_encrypted_guests). Choose another host, or free one there.",
+                       field="hardware.mem_encryption")
 
 
 def check_encrypted_memory_live(want: Mapping[str, Any]) -> None:

@@ -54,7 +54,7 @@ def apply_function_settings(host: LocalHost, document: Document) -> None:
         notes = _notes(host)
         for address, holder in devices.items():
             nic = of.get(holder, NO_NIC)
-            words, former = _words(nic), _noted(notes[address]) if address in notes else {}
+            words, former = _changed_settings(nic), _noted(notes[address]) if address in notes else {}
             if words or former:
                 _note(host, address, [*words, *former])
                 _set_function(host, address, {**former, **words}, nic, document.id)
@@ -62,7 +62,7 @@ def apply_function_settings(host: LocalHost, document: Document) -> None:
     reset_free_functions(host)
 
 
-def _words(nic: Mapping[str, Any]) -> dict[str, str]:
+def _changed_settings(nic: Mapping[str, Any]) -> dict[str, str]:
     """Return the settings of a NIC's virtual function that differ from the defaults, by their names in ip-link(8), in a
     fixed order."""
     settings = {PORT: nic["port"] if nic.get("vnic_type") == VDPA else "",

@@ -159,12 +159,12 @@ def _failed(path: Path, output: str, injection: Injection) -> dict[str, str]:
         answer: Any = json.loads(output[:65536])
         error, failed = answer.get("error"), answer.get("failed", {})
         if error:
-            return dict.fromkeys(injection.named(), _shown(error))
-        return {str(name): _shown(why) for name, why in failed.items()}
+            return dict.fromkeys(injection.named(), _printable_text(error))
+        return {str(name): _printable_text(why) for name, why in failed.items()}
     except (ValueError, AttributeError):
         raise HypervisorError(f"libguestfs does not say what it has written into the disk {path}.") from None
 
 
-def _shown(text: object) -> str:
+def _printable_text(text: object) -> str:
     """Return *text* shortened and with unprintable characters replaced, for logs and replies."""
     return "".join(letter if letter.isprintable() else "?" for letter in str(text)[:400])

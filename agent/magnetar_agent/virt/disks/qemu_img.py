@@ -41,7 +41,7 @@ BENEATH = ("base", "rescue.base")
 def inspect_disk(path: Path, format: str) -> DiskSeen:
     """Return the facts in the header of a disk of this *format*; a backing file that it names is not read. The format
     is never detected, because a guest can write any header into its raw disk."""
-    with _held(path, os.O_RDONLY) as descriptor:
+    with _open_disk(path, os.O_RDONLY) as descriptor:
         return _seen(descriptor, path, format)
 
 
@@ -125,7 +125,7 @@ class Nodes:
                 **({"backing": None} if format == "qcow2" else {})}
 
     def _open(self, path: Path, write: bool) -> int:
-        descriptor = self._undo.enter_context(_held(path, os.O_RDWR if write else os.O_RDONLY))
+        descriptor = self._undo.enter_context(_open_disk(path, os.O_RDWR if write else os.O_RDONLY))
         self.files.append(descriptor)
         status = os.fstat(descriptor)
         try:
@@ -155,7 +155,7 @@ def check_backing_files(disks: Iterable[Disk], user: tuple[int, int]) -> None:
 
 
 @contextmanager
-def _held(path: Path, how: int) -> Iterator[int]:
+def _open_disk(path: Path, how: int) -> Iterator[int]:
     """Yield an open descriptor of the file or block device at *path*. *how*: flags of open(2). Raises
     ``HypervisorError`` if *path* is relative, of another type, or cannot be opened."""
     if not path.is_absolute():

@@ -252,7 +252,7 @@ class _Watch:
         self._allow_downtime()
         if self.why is None:
             try:
-                self.on_progress(_told(facts))
+                self.on_progress(_job_progress(facts))
             except Cancelled as cancelled:
                 self.why = cancelled
         if self.why is None and self._deadline and time.monotonic() > self._deadline and not self._late:
@@ -349,7 +349,7 @@ def _parameters(domain: Any, params: MigrationParams) -> dict[str, Any]:
     return parameters
 
 
-def _told(facts: dict[str, Any]) -> dict[str, int]:
+def _job_progress(facts: dict[str, Any]) -> dict[str, int]:
     """Return the progress in *facts* (of libvirt's job): done, total and remaining bytes of memory and disks together,
     and the dirty rate in bytes/s."""
     names = {"done": "data_processed", "total": "data_total", "remaining": "data_remaining"}

@@ -34,14 +34,14 @@ class Tpms:
 
     def save_tpm(self, uuid: str, path: Path) -> None:
         """Write a tar archive of the TPM files that libvirt has for the domain."""
-        with _told(uuid):
+        with _convert_tpm_errors(uuid):
             _save(uuid, path)
 
     def load_tpm(self, uuid: str, path: Path) -> None:
         """Replace the domain's TPM files by the files in the archive *path*; do nothing if it is missing. All new files
         are written before the old ones are removed. libvirt makes swtpm's user their owner when the domain starts."""
         if path.exists():
-            with _told(uuid):
+            with _convert_tpm_errors(uuid):
                 _load(uuid, path)
 
 
@@ -108,7 +108,7 @@ def _load(uuid: str, path: Path) -> None:
 
 
 @contextmanager
-def _told(uuid: str) -> Iterator[None]:
+def _convert_tpm_errors(uuid: str) -> Iterator[None]:
     """Convert an ``OSError`` inside the context to a ``HypervisorError`` about the TPM of this domain."""
     try:
         yield
@@ -119,7 +119,7 @@ def _told(uuid: str) -> Iterator[None]:
 
 def forget_tpm(uuid: str) -> None:
     """Remove the TPM state of a domain; no error when there is none."""
-    with _told(uuid), suppress(FileNotFoundError):
+    with _convert_tpm_errors(uuid), suppress(FileNotFoundError):
         shutil.rmtree(SWTPM / uuid)
 
 

@@ -178,7 +178,7 @@ class ConsoleProxy:
             name = f"[{endpoint.host}]" if ":" in endpoint.host else endpoint.host
             return await connect(f"wss://{name}:{endpoint.port}{path}", ssl=context, proxy=None, **how)
         except InvalidStatus as error:
-            raise _said(bytes(error.response.body)) from None
+            raise _user_error(bytes(error.response.body)) from None
         except (OSError, TimeoutError, WebSocketException) as error:
             log.warning("console: %s does not answer: %s", host.endpoint, error, extra={"host": host.name})
             raise Unavailable(user_message(Unreachable())) from None
@@ -276,7 +276,7 @@ async def _relayed(socket: WebSocket, agent: ClientConnection, first: bytes | No
     return agent.close_reason or ENDED
 
 
-def _said(body: bytes) -> MagnetarError:
+def _user_error(body: bytes) -> MagnetarError:
     """Return the error for users that corresponds to *body*, an error of the agent. The message does not name the host
     or the host's problem."""
     try:

@@ -57,7 +57,7 @@ def unified_limit_routes(limits: UnifiedLimits) -> list[Guarded]:
     limit_path, registered = "/v3/limits/{id}", "/v3/registered_limits"
     return [
         guarded_route("GET /v3/limits/model", lambda _request: MODEL),
-        guarded_route("GET /v3/limits", lambda request: render_resources(request, "limits", _some(
+        guarded_route("GET /v3/limits", lambda request: render_resources(request, "limits", _filter_limits(
             request, limits, limits.list(request.context)))),
         guarded_route("POST /v3/limits", create, 201, "admin"),
         guarded_route(f"GET {limit_path}", lambda request: shown(request, "limit", limits.find(
@@ -65,7 +65,8 @@ def unified_limit_routes(limits: UnifiedLimits) -> list[Guarded]:
         guarded_route(f"PATCH {limit_path}", lambda request: shown(request, "limit", limits.update(
             *request.named(changed(request, "limit", CHANGED, "resource_limit")))), who="admin"),
         guarded_route(f"DELETE {limit_path}", lambda request: limits.delete(*request.named()), 204, "admin"),
-        guarded_route(f"GET {registered}", lambda request: render_resources(request, "registered_limits", _some(
+        guarded_route(f"GET {registered}",
+                      lambda request: render_resources(request, "registered_limits", _filter_limits(
             request, limits, limits.registered()))),
         guarded_route(f"POST {registered}", refused, who="admin"),
         guarded_route(f"GET {registered}/{{id}}", lambda request: shown(request, "registered_limit", limits.find(
@@ -83,7 +84,7 @@ def _changed(limits: UnifiedLimits, request: Request, name: str, value: Record, 
     return int(change[field])
 
 
-def _some(request: Request, limits: UnifiedLimits, documents: Sequence[Document]) -> Documents:
+def _filter_limits(request: Request, limits: UnifiedLimits, documents: Sequence[Document]) -> Documents:
     """Return those *documents* (limits) that match the filters of the query. The filter ``region_id`` has no effect if
     its value is the catalogue's only region."""
     check_known(request, FILTERS, "limits are")

@@ -27,21 +27,21 @@ def image_member_routes(members: Members) -> list[Guarded]:
     every, member_path = "/v2/images/{id}/members", "/v2/images/{id}/members/{member}"
     return [
         guarded_route(f"GET {every}", listed),
-        guarded_route(f"POST {every}", lambda request: image_member_view(members.add(*request.named(_given(request,
-                                                                                                           MEMBER))))),
+        guarded_route(f"POST {every}", lambda request: image_member_view(
+            members.add(*request.named(_body_value(request, MEMBER))))),
         guarded_route(f"GET {member_path}", lambda request: image_member_view(members.show(*request.named()))),
         guarded_route(f"PUT {member_path}", lambda request: image_member_view(
-            members.answer(*request.named(_given(request, STATUS))))),
+            members.answer(*request.named(_body_value(request, STATUS))))),
         guarded_route(f"DELETE {member_path}", lambda request: members.remove(*request.named()), 204)]
 
 
-def _given(request: Request, body_form: Record) -> Any:
+def _body_value(request: Request, body_form: Record) -> Any:
     """Return the value of the body's only key, the field of *body_form*, after a check. Ids of the image and of the
     member in the body are ignored if they equal those in the URL. Raises ``InvalidField``."""
     body, ids = request.json(), request.params
-    so = {"image_id": ids["id"], "member_id": ids.get("member"), "member": ids.get("member")}
+    path_ids = {"image_id": ids["id"], "member_id": ids.get("member"), "member": ids.get("member")}
     if isinstance(body, dict):
-        body = {name: value for name, value in body.items() if so.get(name) is None or value != so[name]}
+        body = {name: value for name, value in body.items() if path_ids.get(name) is None or value != path_ids[name]}
     return body_form.check(body, "")[body_form.fields[0].name]
 
 

@@ -61,7 +61,7 @@ class Form:
         return next((field.value for field in self.body.fields if field.name == name), usual)
 
 
-def _shown(row: Row, *names: str) -> Document:
+def _common_attributes(row: Row, *names: str) -> Document:
     """Return the columns of *row* that all resources have, in Neutron's form, and the columns *names* unchanged."""
     return {"id": row["id"], "project_id": row["project_id"], "tenant_id": row["project_id"],
             "description": row["description"], "created_at": to_second(row["created_at"]),
@@ -75,7 +75,7 @@ def network_view(row: Row, admin: bool) -> Document:
                 "provider:segmentation_id": row["segment"]}
     plain = ("name", "admin_state_up", "shared", "is_default", "mtu", "port_security_enabled", "subnets",
              "qos_policy_id", "dns_domain")
-    return {**_shown(row, *plain), "status": "ACTIVE", "router:external": row["external"],
+    return {**_common_attributes(row, *plain), "status": "ACTIVE", "router:external": row["external"],
             "availability_zones": ["nova"], "availability_zone_hints": [], "pvlan": False,
             **{f"ipv{version}_address_scope": row["scopes"].get(version) for version in (4, 6)},
             **(provider if admin else {})}
@@ -85,19 +85,19 @@ def subnet_view(row: Row, _admin: bool) -> Document:
     """Return a subnet in Neutron's form."""
     plain = ("name", "network_id", "cidr", "gateway_ip", "enable_dhcp", "allocation_pools", "dns_nameservers",
              "host_routes", "ipv6_ra_mode", "ipv6_address_mode", "subnetpool_id")
-    return {**_shown(row, *plain), "ip_version": 6 if ":" in row["cidr"] else 4, "service_types": []}
+    return {**_common_attributes(row, *plain), "ip_version": 6 if ":" in row["cidr"] else 4, "service_types": []}
 
 
 def subnetpool_view(row: Row, _admin: bool) -> Document:
     """Return a subnet pool in Neutron's form."""
     plain = ("name", "prefixes", "ip_version", "min_prefixlen", "default_prefixlen", "max_prefixlen", "default_quota",
              "shared", "is_default", "address_scope_id")
-    return _shown(row, *plain)
+    return _common_attributes(row, *plain)
 
 
 def address_scope_view(row: Row, _admin: bool) -> Document:
     """Return an address scope in Neutron's form, which has no description, times or tags."""
-    return _shown(row, "name", "ip_version", "shared")
+    return _common_attributes(row, "name", "ip_version", "shared")
 
 
 def port_view(row: Row, admin: bool) -> Document:
@@ -113,20 +113,21 @@ def port_view(row: Row, admin: bool) -> Document:
     pairs = [{"ip_address": pair["ip_address"], "mac_address": pair.get("mac_address") or row["mac_address"]}
              for pair in row["pairs"]]
     details = {name: row[name] for name in ("trunk_details",) if name in row}  # only for a parent port
-    return {**_shown(row, *plain), "allowed_address_pairs": pairs, "extra_dhcp_opts": [],
+    return {**_common_attributes(row, *plain), "allowed_address_pairs": pairs, "extra_dhcp_opts": [],
             "binding:vnic_type": row["vnic_type"], **details, **(binding if admin else {})}
 
 
 def security_group_view(row: Row, admin: bool) -> Document:
     """Return a security group with its rules in Neutron's form."""
-    return {**_shown(row, "name", "stateful", "shared"),
+    return {**_common_attributes(row, "name", "stateful", "shared"),
             "security_group_rules": [security_group_rule_view(rule, admin) for rule in row["rules"]]}
 
 
 def security_group_rule_view(row: Row, _admin: bool) -> Document:
     """Return a security group rule in Neutron's form, which has no tags."""
-    shown = _shown(row, "security_group_id", "direction", "ethertype", "protocol", "port_range_min", "port_range_max",
-                   "remote_ip_prefix", "remote_group_id", "remote_address_group_id")
+    shown = _common_attributes(row, "security_group_id", "direction", "ethertype", "protocol", "port_range_min",
+                               "port_range_max",
+                               "remote_ip_prefix", "remote_group_id", "remote_address_group_id")
     return {name: value for name, value in shown.items() if name != "tags"}
 
 
@@ -144,7 +145,7 @@ def rbac_policy_view(row: Row, _admin: bool) -> Document:
 def router_view(row: Row, admin: bool) -> Document:
     """Return a router in Neutron's form; for administrators with the attributes in ``lacking.ROUTER``, which are the
     same for all routers."""
-    return {**_shown(row, "name", "admin_state_up", "routes"), "status": "ACTIVE",
+    return {**_common_attributes(row, "name", "admin_state_up", "routes"), "status": "ACTIVE",
             "external_gateway_info": row["gateway"], "availability_zones": ["nova"], "availability_zone_hints": [],
             **({"distributed": True, "ha": True} if admin else {})}
 
@@ -152,7 +153,8 @@ def router_view(row: Row, admin: bool) -> Document:
 def floatingip_view(row: Row, _admin: bool) -> Document:
     """Return a floating IP in Neutron's form."""
     plain = ("floating_ip_address", "port_id", "fixed_ip_address", "router_id")
-    return {**_shown(row, *plain), "floating_network_id": row["network_id"], "dns_name": "", "dns_domain": "",
+    return {**_common_attributes(row, *plain), "floating_network_id": row["network_id"], "dns_name": "",
+            "dns_domain": "",
             "status": "ACTIVE" if row["router_id"] else "DOWN", "port_forwardings": [
                 {name: forwarding[name] for name in ("id", "protocol", "internal_port_id", "internal_ip_address",
                                                      "internal_port", "external_port")}
@@ -161,12 +163,12 @@ def floatingip_view(row: Row, _admin: bool) -> Document:
 
 def address_group_view(row: Row, _admin: bool) -> Document:
     """Return an address group in Neutron's form."""
-    return _shown(row, "name", "addresses", "shared")
+    return _common_attributes(row, "name", "addresses", "shared")
 
 
 def trunk_view(row: Row, _admin: bool) -> Document:
     """Return a trunk in Neutron's form."""
-    return _shown(row, "name", "admin_state_up", "port_id", "status", "sub_ports")
+    return _common_attributes(row, "name", "admin_state_up", "port_id", "status", "sub_ports")
 
 
 def port_forwarding_view(row: Row, _admin: bool) -> Document:
@@ -179,7 +181,7 @@ def port_forwarding_view(row: Row, _admin: bool) -> Document:
 
 def qos_policy_view(row: Row, admin: bool) -> Document:
     """Return a QoS policy with its rules in Neutron's form."""
-    return {**_shown(row, "name", "shared", "is_default"), "rules": [
+    return {**_common_attributes(row, "name", "shared", "is_default"), "rules": [
         {**qos_rule_view(rule, admin), "type": rule["kind"]} for rule in row["rules"]]}
 
 
@@ -347,7 +349,7 @@ class ListQuery:
         Raises ``InvalidRequest`` for an unknown parameter.
         """
         keys, directions = self.given.get("sort_key", []), self.given.get("sort_dir", [])
-        sort = [(self._known(name, "sorting"), directions[at:at + 1] == ["desc"]) for at, name in enumerate(keys)]
+        sort = [(self._column_name(name, "sorting"), directions[at:at + 1] == ["desc"]) for at, name in enumerate(keys)]
         try:
             check_sort("sort_key", [name for name, _down in sort])
             limit = COUNT.check(self.given.get("limit", ["0"])[-1], "limit")
@@ -361,14 +363,14 @@ class ListQuery:
         for name, values in self.given.items():
             if name in CONTROLS:
                 continue
-            column = self._known(name, "filtering")
+            column = self._column_name(name, "filtering")
             value = None if column in self.resource.all_filters else self.form.attribute(name)
             value = value.value if isinstance(value, Nullable) else value
             kind = COUNT if isinstance(value, Number) else value if isinstance(value, Truth) else None
             filters[column] = values if kind is None else [kind.check(text, name) for text in values]
         return filters
 
-    def _known(self, name: str, purpose: str) -> str:
+    def _column_name(self, name: str, purpose: str) -> str:
         """Return the service's name of the attribute *name*. Raises ``InvalidRequest`` for an unknown attribute;
         *purpose* is part of the message. Attributes for administrators are unknown to other callers."""
         column = NAMES.get(name, name)

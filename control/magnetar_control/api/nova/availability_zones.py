@@ -14,7 +14,7 @@ from .operation import operation_factory
 _row = operation_factory("os-availability-zone", "/os-availability-zone", strict=102)
 
 
-def _shown(zones: Sequence[Zone], hosts: Callable[[Zone], Any]) -> dict[str, Any]:
+def _render_zones(zones: Sequence[Zone], hosts: Callable[[Zone], Any]) -> dict[str, Any]:
     return {"availabilityZoneInfo": [{"zoneName": zone.name, "zoneState": {"available": zone.available},
                                       "hosts": hosts(zone)} for zone in zones]}
 
@@ -29,7 +29,7 @@ def _services(zone: Zone) -> dict[str, Any] | None:
 
 OPERATIONS = (
     _row("GET", "", "list", availability_zones.list_availability_zones, shown=lambda _call,
-         zones: _shown(zones, lambda _zone: None)),
+         zones: _render_zones(zones, lambda _zone: None)),
     _row("GET", "/detail", "detail.list", availability_zones.list_zone_details,
-         shown=lambda _call, zones: _shown(zones, _services)),
+         shown=lambda _call, zones: _render_zones(zones, _services)),
 )

@@ -24,7 +24,7 @@ def _listed(_call: Call, services: Sequence[Service]) -> dict[str, Any]:
                       for service in services]}
 
 
-def _shown(call: Call, usages: Sequence[tuple[str, Mapping[str, int]]]) -> dict[str, Any]:
+def _render_usages(call: Call, usages: Sequence[tuple[str, Mapping[str, int]]]) -> dict[str, Any]:
     return {"host": [{"resource": {
         "host": call.params["id"], "project": project, "cpu": sizes["vcpus"], "memory_mb": sizes["memory_mb"],
         "disk_gb": sizes["disk_gb"]}} for project, sizes in usages]}
@@ -46,7 +46,7 @@ _row = operation_factory("os-hosts", "/os-hosts", until=LAST)
 OPERATIONS = (
     _row("GET", "", "list", hosts.list_hosts, shown=_listed, query={"zone": Query(value=Anything())},
          given=lambda call: {"zone": call.query.get("zone")}),
-    _row("GET", "/{id}", "show", hosts.show_host, shown=_shown),
+    _row("GET", "/{id}", "show", hosts.show_host, shown=_render_usages),
     _row("PUT", "/{id}", "update", hosts.update_host, body=body_object({"status": WORD, "maintenance_mode": WORD}),
          given=_change, shown=_changed),
     *(_row("GET", f"/{{id}}/{power_action}", f"{power_action}.list", use) for power_action, use in hosts.POWER.items()),

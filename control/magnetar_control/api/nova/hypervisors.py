@@ -56,15 +56,16 @@ def _brief_row(service: Service) -> dict[str, Any]:
 def _briefly(call: Call, services: Sequence[Service], *, servers: bool) -> list[dict[str, Any]]:
     """Return the documents of *services* with the fields of a short list. *servers*: include the servers of each
     host."""
-    return _shown(call, "list", [*map(_brief_row, services)], servers=servers)
+    return _render_hypervisors(call, "list", [*map(_brief_row, services)], servers=servers)
 
 
 def _fully(call: Call, hosts: Sequence[SizedHypervisor], *, servers: bool) -> list[dict[str, Any]]:
     """Return the documents of *hosts* with all fields. *servers*: include the servers of each host."""
-    return _shown(call, "show", _full_rows(call, hosts), servers=servers)
+    return _render_hypervisors(call, "show", _full_rows(call, hosts), servers=servers)
 
 
-def _shown(call: Call, answer: str, rows: Sequence[dict[str, Any]], *, servers: bool) -> list[dict[str, Any]]:
+def _render_hypervisors(call: Call, answer: str, rows: Sequence[dict[str, Any]], *,
+                        servers: bool) -> list[dict[str, Any]]:
     shown = View(call, FIELDS, answer).documents(rows)
     names = [row["host"] for row in rows] if servers else []
     for at in range(0, len(names), AT_ONCE):

@@ -50,8 +50,8 @@ FIELDS = Fields(
     ApiField("status", shows="show", show=lambda _view, image: STATUS.get(image["status"], UNKNOWN)[0]),
     ApiField("progress", shows="show", show=lambda _view, image: STATUS.get(image["status"], UNKNOWN)[1]),
     ApiField("OS-EXT-IMG-SIZE:size", shows="show", show=lambda _view, image: image["size"] or 0),
-    ApiField("server", shows="show", show=_server, when=lambda _shown, image: SERVER in image["properties"]),
-    ApiField("OS-DCF:diskConfig", shows="show", when=lambda _shown, image: DISK_CONFIG in image["properties"],
+    ApiField("server", shows="show", show=_server, when=lambda _document, image: SERVER in image["properties"]),
+    ApiField("OS-DCF:diskConfig", shows="show", when=lambda _document, image: DISK_CONFIG in image["properties"],
              show=lambda _view, image: "AUTO" if image["properties"][DISK_CONFIG] in TRUE else "MANUAL"),
     mapping=True)
 #: Parameters to the fields, and to the properties, that they filter by.

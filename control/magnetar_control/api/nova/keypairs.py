@@ -37,7 +37,7 @@ FIELDS = Fields(
     ApiField("updated_at", shows="show"),
     ApiField("deleted", shows="show", show=lambda _view, _row: False),
     ApiField("deleted_at", shows="show", show=lambda _view, _row: None),
-    ApiField("private_key", shows="create", when=lambda _shown, row: row.private_key is not None))
+    ApiField("private_key", shows="create", when=lambda _document, row: row.private_key is not None))
 
 
 def handle_list_keypairs(call: Call) -> dict[str, Any]:

@@ -30,7 +30,7 @@ FIELDS = Fields(
     mapping=True)
 
 
-def _shown(call: Call, limits_and_usage: tuple[quotas.Limits, quotas.Limits]) -> dict[str, Any]:
+def _render_limits(call: Call, limits_and_usage: tuple[quotas.Limits, quotas.Limits]) -> dict[str, Any]:
     most, used = limits_and_usage
     row = {**most, **{f"{name}_used": number for name, number in used.items()}}
     return {"limits": {"rate": [], "absolute": View(call, FIELDS).document(row)}}
@@ -38,6 +38,6 @@ def _shown(call: Call, limits_and_usage: tuple[quotas.Limits, quotas.Limits]) ->
 
 OPERATIONS = (
     ApiOperation(method="GET", path="/limits", use=quotas.show_quota_limits, name="limits.list", strict=75,
-                 shown=_shown, given=lambda call: {"project": call.query.get("tenant_id")},
+                 shown=_render_limits, given=lambda call: {"project": call.query.get("tenant_id")},
                  query={"tenant_id": Query(value=Text(1, 255))}),
 )

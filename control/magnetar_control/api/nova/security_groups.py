@@ -21,7 +21,7 @@ from .values import PROXIES, TRUTH, body_object
 NO_PORTS = (-1, -1)
 
 
-def _known(rule: Mapping[str, Any]) -> bool:
+def _is_expressible(rule: Mapping[str, Any]) -> bool:
     """Return whether Nova's form can express the rule: an ingress rule whose source is addresses or an existing
     security group, not an address group."""
     return rule["direction"] == "ingress" and not rule["remote_address_group_id"] and (
@@ -43,7 +43,7 @@ FIELDS = Fields(
     *(ApiField(name, shows="show") for name in ("id", "name", "description")),
     ApiField("tenant_id", name="project_id", shows="show"),
     ApiField("rules", shows="show", show=lambda _view, group: [
-        render_security_group_rule(rule) for rule in group["rules"] if _known(rule)]),
+        render_security_group_rule(rule) for rule in group["rules"] if _is_expressible(rule)]),
     mapping=True)
 
 

@@ -47,7 +47,7 @@ def _change(call: Call) -> dict[str, Any]:
     return dict(call.body)
 
 
-def _word(action: str, values: Mapping[str, str], since: int = 1, **more: Any) -> ApiOperation:
+def _update_operation(action: str, values: Mapping[str, str], since: int = 1, **more: Any) -> ApiOperation:
     """Return the operation ``PUT /os-services/{action}``, which exists from 2.*since* to 2.52. It updates the service
     that the body names. *values*: the values to set; *more*: further fields of the body, whose values are set too."""
     return _row("PUT", f"/{action}", action, services.update_host_service, since=since, until=52,
@@ -61,9 +61,9 @@ _TEXT = Query(value=Anything())
 OPERATIONS = (
     _row("GET", "", "list", services.list_services, strict=75, query={"host": _TEXT, "binary": _TEXT}, shown=_listed,
          given=lambda call: {"host": call.query.get("host"), "binary": call.query.get("binary")}),
-    _word("enable", {"status": ENABLED}), _word("disable", {"status": DISABLED}),
-    _word("disable-log-reason", {"status": DISABLED}, disabled_reason=REASON),
-    _word("force-down", {}, 11, forced_down=TRUTH),
+    _update_operation("enable", {"status": ENABLED}), _update_operation("disable", {"status": DISABLED}),
+    _update_operation("disable-log-reason", {"status": DISABLED}, disabled_reason=REASON),
+    _update_operation("force-down", {}, 11, forced_down=TRUTH),
     _row("PUT", "/{id}", "update", services.update_service, since=Gate.HOST_UUIDS.version, body=FIELDS.body("update"),
          given=_change, shown=lambda call, service: {"service": View(
              call, FIELDS, "show" if service.reachable else "unreachable").document(service)}),

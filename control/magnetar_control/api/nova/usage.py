@@ -75,7 +75,7 @@ def _listed(call: Call, usages: Sequence[ProjectUsage]) -> dict[str, Any]:
     return _linked(call, "tenant_usages", "/os-simple-tenant-usage", [*map(view.document, usages)], usages)
 
 
-def _shown(call: Call, project_usage: ProjectUsage | None) -> dict[str, Any]:
+def _render_project_usage(call: Call, project_usage: ProjectUsage | None) -> dict[str, Any]:
     """Return the answer with the usage of one project; its document is empty if the project had no servers in the
     period."""
     document = View(call, FIELDS).document(project_usage) if project_usage else {}
@@ -112,7 +112,7 @@ _row = operation_factory("os-simple-tenant-usage", "/os-simple-tenant-usage", st
 OPERATIONS = (
     _row("GET", "", "list", usage.list_project_usage, shown=_listed,
          query={**QUERY, "detailed": Query(value=Anything())}),
-    _row("GET", "/{id}", "show", usage.show_project_usage, shown=_shown, query=QUERY),
+    _row("GET", "/{id}", "show", usage.show_project_usage, shown=_render_project_usage, query=QUERY),
     ApiOperation(method="GET", path="/os-instance_usage_audit_log", name="os-instance_usage_audit_log.list",
                  use=usage.show_usage_audit, strict=102, shown=lambda call, audit: {
                      "instance_usage_audit_logs": _audit(call, audit)}),

@@ -33,7 +33,7 @@ ALL_PROJECTS = "all_projects"
 
 
 @contextmanager
-def _held(lock: threading.Lock, operation: Operation) -> Iterator[None]:
+def _hold_lock(lock: threading.Lock, operation: Operation) -> Iterator[None]:
     """Hold *lock* while the context is open. Other operations may run while *operation* waits for the lock."""
     if not lock.acquire(blocking=False):
         with operation.waiting():
@@ -212,7 +212,7 @@ class CloudDriver:
             raise InvalidField("kind", f"{self.kind.noun} is only reported here, and not made or changed")
         with _LOCK:
             lock = _LOCKS.setdefault((self.kind.noun, caller.project, key), threading.Lock())
-        with _held(lock, operation):
+        with _hold_lock(lock, operation):
             if want is None:
                 return self.removal(caller, self.find(caller, key), dry_run, operation)
             change = CloudChange(self, caller, self.given(key, want), permissions, dry_run, operation)
@@ -253,7 +253,7 @@ class CloudChange(reconcile.Change):
         with check_mode(self.dry_run, self.warnings):
             return self.driver.complete(self.caller, desired, have)
 
-    def _shown(self, key: str) -> Document:
+    def _show_document(self, key: str) -> Document:
         return self.driver.public(self.driver.one(self.caller, key))
 
     def _make(self) -> Result:
@@ -271,7 +271,7 @@ class CloudChange(reconcile.Change):
                 shown = driver.public(driver.predicted(self.caller, want, None))
             else:
                 made = driver.make(self.caller, want, self.operation)
-                shown = self._shown(made or str(want.get("id") or want["name"]))
+                shown = self._show_document(made or str(want.get("id") or want["name"]))
         return self.result(steps, self._difference(None, desired), shown)
 
     def _difference(self, have: Document | None, want: Document) -> list[Document]:
@@ -294,7 +294,7 @@ class CloudChange(reconcile.Change):
             shown = driver.public(driver.predicted(self.caller, want, have))
         else:
             driver.change(self.caller, allowed, want, names, self.operation)
-            shown = self._shown(str(have["id"]))
+            shown = self._show_document(str(have["id"]))
         return self.result([record_step(self.kind, str(want.get("name", have["name"]))), *planned], changes, shown)
 
     def _recreate(self, have: Document, want: Document) -> Result:
@@ -306,5 +306,5 @@ class CloudChange(reconcile.Change):
         if self.dry_run:
             shown = driver.public(driver.predicted(self.caller, want, have))
         else:
-            shown = self._shown(driver.recreate(self.caller, have, want, self.operation) or want["name"])
+            shown = self._show_document(driver.recreate(self.caller, have, want, self.operation) or want["name"])
         return self.result(steps, changes, shown)

@@ -79,9 +79,9 @@ class HostMaintenances(CloudDriver):
         shown = super().predicted(caller, want, have)
         if have is None or want["state"] == ENABLED:
             return shown
-        moves = [_shown(server) for server in want["_planned"] if server.state != STAYS]
+        moves = [_render_drained_server(server) for server in want["_planned"] if server.state != STAYS]
         return {**shown, "moved": [*have["moved"], *moves], "moving": [], "waiting": [],
-                "stays": [_shown(server) for server in want["_planned"] if server.state == STAYS]}
+                "stays": [_render_drained_server(server) for server in want["_planned"] if server.state == STAYS]}
 
     def change(self, caller: Caller, have: Document, want: Document, names: list[str], operation: Operation) -> None:
         """End the drain if *want* has the state enabled; otherwise begin the drain, and wait until it is complete.
@@ -108,7 +108,7 @@ def _maintenance(report: DrainReport) -> Document:
     """Return the document of a host's drain for an answer."""
     drain, host = report.drain, report.host
     drained = drain is not None and drain.state != ENDING
-    servers = {field: [_shown(server) for server in report.in_state(state)] for field, state in (
+    servers = {field: [_render_drained_server(server) for server in report.in_state(state)] for field, state in (
         ("moved", MOVED), ("stays", STAYS), ("moving", MOVING), ("waiting", WAITING))}
     state = MAINTENANCE if drained else "disabled" if host.disabled else ENABLED
     return {"id": host.id, "name": host.name, "state": state,
@@ -117,6 +117,6 @@ def _maintenance(report: DrainReport) -> Document:
             "finished_at": drain and agent_timestamp(drain.finished_at)}
 
 
-def _shown(server: ServerOfDrain) -> Document:
+def _render_drained_server(server: ServerOfDrain) -> Document:
     """Return the document of a server in a drain, without the fields that have no value."""
     return {name: value for name, value in server._asdict().items() if value and name != "state"}

@@ -61,13 +61,13 @@ class CloudImages(CloudDriver):
     def every(self, caller: Caller, name: str | None = None) -> list[Document]:
         """Return the images to which a name can refer; only those with the name *name*, if it is not ``None``."""
         images = map(render_image, caller.cloud.services.image.list(caller.context, name))
-        return [image for image in images if _mine(caller, image, ("public",))]
+        return [image for image in images if _may_use(caller, image, ("public",))]
 
     def find(self, caller: Caller, key: str) -> Document | None:
         image = caller.cloud.services.image.show(caller.context, key.lower()) if is_uuid_key(key) else None
         if image is not None:
             document = render_image(image)
-            return document if _mine(caller, document, ("public", "community")) else None
+            return document if _may_use(caller, document, ("public", "community")) else None
         return self.only(caller, self.every(caller, key), key)
 
     def plan(self, want: Document | None, have: Document | None) -> Iterator[Step]:
@@ -189,11 +189,11 @@ class CloudImages(CloudDriver):
         return Answer(request.download(pieces), 200, {"Content-Length": str(size), "Content-MD5": have["_md5"]}, OCTETS)
 
 
-def _mine(caller: Caller, image: Document, open: Collection[str]) -> bool:
+def _may_use(caller: Caller, image: Document, open_visibilities: Collection[str]) -> bool:
     """Return whether the caller may use *image*, which the caller can see. Administrators see the images of all
-    projects, but use only those of their own project and those with a visibility in *open*. *open* has community only
-    if the request names the image by uuid, because any project may give its image any name."""
-    return image["_owner"] == caller.project or image["_visibility"] in open or not caller.context.is_admin
+    projects, but use only those of their own project and those with a visibility in *open_visibilities*. This includes
+    community only if the request names the image by uuid, because any project may give its image any name."""
+    return image["_owner"] == caller.project or image["_visibility"] in open_visibilities or not caller.context.is_admin
 
 
 def container_of(format: str | None) -> str:

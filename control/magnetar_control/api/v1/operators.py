@@ -175,7 +175,8 @@ class Cells(CloudDriver):
 
     def every(self, caller: Caller) -> list[Document]:
         """Return all cells except cell0."""
-        return [{"id": cell.id, "name": cell.name, "disabled": cell.disabled, "database": _told(cell.database_url),
+        return [{"id": cell.id, "name": cell.name, "disabled": cell.disabled,
+                 "database": _public_database_url(cell.database_url),
                  "hosts": count, "_url": cell.database_url} for cell, count in cells.list_cells(caller)]
 
     def given(self, key: str, want: Document) -> Document:
@@ -202,7 +203,7 @@ class Cells(CloudDriver):
         cells.delete_cell(caller, have["name"])
 
 
-def _told(url: str) -> str:
+def _public_database_url(url: str) -> str:
     parsed_url = make_url(url)
     return f"{parsed_url.get_backend_name()}://{parsed_url.host or ''}/{parsed_url.database or ''}"
 

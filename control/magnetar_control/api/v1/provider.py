@@ -26,7 +26,7 @@ class ResourceProviders(CloudDriver):
 
     def every(self, caller: Caller) -> list[Document]:
         caller.check_policy(ADMIN)
-        return [_shown(provider) for provider in Placement(caller.cloud).roots()]
+        return [_provider_document(provider) for provider in Placement(caller.cloud).roots()]
 
     def given(self, key: str, want: Document) -> Document:
         """Return the requested document *want* after a check. *key*: the host's name or the provider's uuid."""
@@ -37,10 +37,10 @@ class ResourceProviders(CloudDriver):
         Raises ``NotFound`` for an unknown host."""
         if have is None:
             raise missing_host_error(want, "resource_provider")
-        inventories = {name: fields if name in have["_told"] or "total" not in fields else
+        inventories = {name: fields if name in have["_reported_classes"] or "total" not in fields else
                        Inventory(**fields)._asdict() for name, fields in want["own_inventories"].items()}
         return {**want, "name": have["name"], "own_inventories": inventories,
-                "own_traits": sorted({*want["own_traits"]} - have["_told_traits"])}
+                "own_traits": sorted({*want["own_traits"]} - have["_reported_traits"])}
 
     def check_change(self, caller: Caller, want: Document, have: Document) -> None:
         self._set(caller, have, want, dry_run=True)
@@ -59,12 +59,12 @@ class ResourceProviders(CloudDriver):
                        "/v1/compute_service).")
 
 
-def _shown(provider: Provider) -> Document:
+def _provider_document(provider: Provider) -> Document:
     return {"id": provider.id, "name": provider.name,
             "own_traits": sorted(provider.own_traits), "own_inventories": provider.own_inventories,
             "traits": sorted(provider.traits), "inventories": provider.inventories, "usages": provider.usages,
             "aggregates": sorted(group.name for group in provider.aggregates), "generation": provider.generation,
-            "_told": frozenset(provider.told_classes), "_told_traits": provider.told_traits}
+            "_reported_classes": frozenset(provider.told_classes), "_reported_traits": provider.told_traits}
 
 
 def traits_of_hosts(caller: Caller) -> list[Document]:

@@ -39,7 +39,7 @@ class Usages(CloudDriver):
         parts_by_project: dict[str, list[ProjectUsage]] = {}
         for part in _pages(caller, period, everywhere=everywhere):
             parts_by_project.setdefault(part.project_id, []).append(part)
-        return [_shown(parts) for parts in parts_by_project.values()]
+        return [_usage_document(parts) for parts in parts_by_project.values()]
 
 
 def _pages(caller: Caller, period: Period, *, everywhere: bool) -> Iterator[ProjectUsage]:
@@ -65,7 +65,7 @@ def _moment(filters: dict[str, Any], name: str) -> str | None:
         raise InvalidField(name, "must be a day or a moment in ISO 8601, such as 2026-11-21T10:00:00Z", text) from None
 
 
-def _shown(parts: list[ProjectUsage]) -> Document:
+def _usage_document(parts: list[ProjectUsage]) -> Document:
     first = parts[0]
     return {"name": first.project_id, "begin": agent_timestamp(first.begin), "end": agent_timestamp(first.end),
             "hours": sum(part.hours for part in parts),

@@ -28,7 +28,7 @@ class VolumeTypes(CloudDriver):
     def every(self, caller: Caller) -> list[Document]:
         store, admin = caller.cloud.services.volume.types, caller.context.is_admin
         admitted = store.admitted() if admin else {}
-        return [_shown(volume_type, admin, admitted.get(volume_type.id, []))
+        return [_volume_type_document(volume_type, admin, admitted.get(volume_type.id, []))
                 for volume_type in store.every(caller.context)]
 
     def complete(self, caller: Caller, want: Document, have: Document | None) -> Document:
@@ -98,7 +98,7 @@ def _encryption(want: Document) -> Document:
     return {**DEFAULTS, **want["encryption"]}
 
 
-def _shown(volume_type: VolumeType, admin: bool, projects: list[str]) -> Document:
+def _volume_type_document(volume_type: VolumeType, admin: bool, projects: list[str]) -> Document:
     encryption = {"provider": PROVIDERS[0], **{name: volume_type.encryption[name] for name in ("cipher", "key_size")
                                                if volume_type.encryption.get(
                                                    name)}} if admin and volume_type.encryption else {}

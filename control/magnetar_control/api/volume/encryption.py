@@ -40,7 +40,7 @@ class EncryptionRoutes:
     def show(self, request: Request) -> Document:
         """Return the encryption of the type; an empty object if the type has none."""
         volume_type = self._type(request)
-        return _shown(volume_type) if volume_type.encryption else {}
+        return _encryption_document(volume_type) if volume_type.encryption else {}
 
     def part(self, request: Request) -> Document:
         """Return one value of the type's encryption. The URL has the value's name in the place of the encryption's id.
@@ -77,7 +77,7 @@ class EncryptionRoutes:
         return {"encryption_key_id": volume["encryption_key_id"], **{name: encryption[name] for name in FIELDS}}
 
     def _set(self, request: Request, values: Document) -> Document:
-        return {"encryption": _shown(self.store.encrypt(request.context, request.params["id"], values))}
+        return {"encryption": _encryption_document(self.store.encrypt(request.context, request.params["id"], values))}
 
     def _type(self, request: Request) -> VolumeType:
         return self.store.find(request.context, request.params["id"])
@@ -89,7 +89,7 @@ class EncryptionRoutes:
         return volume_type
 
 
-def _shown(volume_type: VolumeType) -> Document:
+def _encryption_document(volume_type: VolumeType) -> Document:
     return {"volume_type_id": volume_type.id, **(volume_type.encryption or {})}
 
 

@@ -76,7 +76,7 @@ class TypeRoutes:
             if id != "default":
                 raise
             volume_type = self.store.find(request.context, None)
-        return self._shown(request, volume_type)
+        return self._render_type(request, volume_type)
 
     def update(self, request: Request) -> Document:
         """Update name, description and is_public of the type, and return the type."""
@@ -138,7 +138,7 @@ class TypeRoutes:
             raise InvalidRequest(f"The body must hold one action: {' or '.join(actions)}.")
         actions[name](request.context, request.params["id"], ACCESS.check(document[name], name)["project"])
 
-    def _shown(self, request: Request, volume_type: VolumeType) -> Document:
+    def _render_type(self, request: Request, volume_type: VolumeType) -> Document:
         return {"volume_type": views.volume_type_view(request, volume_type)}
 
     @staticmethod

@@ -41,7 +41,7 @@ def volume_view(request: Request, row: Row, extended: bool = True) -> Document:
         "encrypted": (hidden := row["encryption_key_id"] is not None),
         "metadata": {**row["metadata"], **({"readonly": "True"} if row["readonly"] else {})},
         "links": resource_links(request, "volumes", row["id"]), "attachments": [
-            _held(request, attachment) for attachment in row["attachments"]
+            _attachment_view(request, attachment) for attachment in row["attachments"]
             if attachment["status"] in ("attached", "detaching")],
         "consistencygroup_id": None, "replication_status": None}
     admin, shared = request.context.is_admin, None if request.extra["version"] >= (3, 69) else False
@@ -74,7 +74,7 @@ def versioned_fields(request: Request, *rows: tuple[int, bool, str, Any]) -> Doc
     return {name: value for since, holds, name, value in rows if holds and request.extra["version"] >= (3, since)}
 
 
-def _held(request: Request, row: Row) -> Document:
+def _attachment_view(request: Request, row: Row) -> Document:
     return {"id": row["volume_id"], "attachment_id": row["id"], "volume_id": row["volume_id"],
             "server_id": row["server_id"], "host_name": _host(request, row["host"]), "device": row["device"],
             "attached_at": row["attached_at"]}

@@ -98,7 +98,7 @@ class AllocationCandidate:
 
 
 @dataclass(frozen=True)
-class _Several:
+class _ProviderSet:
     """Several providers of one tree that together serve a group. Their traits are the traits of all of them."""
 
     each: Sequence[Provider]
@@ -188,7 +188,7 @@ def _provider_options(tree: Sequence[Provider], group: RequestGroup) -> Iterator
         givers = [provider for provider in tree if provider.gives(name, amount)]
         combinations = [[*combination, provider] for combination in combinations for provider in givers][:MOST]
     for several in combinations:
-        if several and all(test(_Several(several)) for test in group.tests):
+        if several and all(test(_ProviderSet(several)) for test in group.tests):
             yield several
 
 

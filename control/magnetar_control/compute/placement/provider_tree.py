@@ -77,7 +77,7 @@ class Provider:
     def children(self) -> Sequence[ChildProvider]:
         """The providers below the host at every depth, as its agent reports them."""
         used: dict[str, Counter[str]] = {}
-        for devices in self._spread.values():
+        for devices in self._held_devices.values():
             for _alias, at in devices:
                 if at is not None:
                     used.setdefault(self._pools[at].provider, Counter())[self._pools[at].resource_class] += 1
@@ -126,7 +126,7 @@ class Provider:
         return pci.device_pools(self.info)
 
     @cached_property
-    def _spread(self) -> Mapping[str, Sequence[pci.Held]]:
+    def _held_devices(self) -> Mapping[str, Sequence[pci.Held]]:
         """The devices that each server holds on this host. A device that both a server and its migration hold counts
         once."""
         if not self.equipped:
@@ -146,7 +146,7 @@ class Provider:
         class)."""
         remaining = Counter(row.devices)
         devices = []
-        for alias, at in self._spread.get(row.server_id, ()):
+        for alias, at in self._held_devices.get(row.server_id, ()):
             if remaining[alias] > 0 and at is not None and (name := self._pools[at].provider):
                 remaining[alias] -= 1
                 devices.append((alias, child_provider_id(self.root_id, name), self._pools[at].resource_class))

@@ -122,7 +122,7 @@ def _watch_quorum(conductor: Conductor, silence: CellSilence, incident: Incident
 
 def _advance_noticed(conductor: Conductor, incident: IncidentRow, silence: CellSilence) -> None:
     """Decide to fence a silent host, unless it returns, an operator takes over, or a rule forbids it."""
-    if _has_ended(conductor, incident, silence) or not silence.has_quorum:
+    if _update_waiting_incident(conductor, incident, silence) or not silence.has_quorum:
         return
     host = str(incident.host)
     if (incident.checked_at or "") > utc_now(-ASK_AGAIN):
@@ -165,15 +165,15 @@ def _decide_fencing(conductor: Conductor, incident: IncidentRow, silence: CellSi
 def _advance_stuck(conductor: Conductor, incident: IncidentRow, silence: CellSilence) -> None:
     """Handle an incident that waits for an operator: close it when its host returns, and continue it when its host is
     fenced by hand."""
-    _has_ended(conductor, incident, silence)
+    _update_waiting_incident(conductor, incident, silence)
 
 
-def _has_ended(conductor: Conductor, incident: IncidentRow, silence: CellSilence) -> bool:
+def _update_waiting_incident(conductor: Conductor, incident: IncidentRow, silence: CellSilence) -> bool:
     """Check whether the reason to wait is over, change the incident's state accordingly, and return whether that was
     so. The reasons: the host was fenced by hand (evacuations begin), it sends heartbeats again, or an operator has
     disabled it or forced it down (both end the incident)."""
     host = str(incident.host)
-    if _is_held(conductor, host):
+    if _is_fenced(conductor, host):
         _begin_evacuation(conductor, incident)
         return True
     if host in silence.silent:
@@ -213,7 +213,7 @@ def _advance_fencing(conductor: Conductor, incident: IncidentRow, silence: CellS
                         f"{error.message} When it is off for certain, run `magnetar host fence {host} --confirmed`: "
                         "then its servers are evacuated.")
         return
-    if is_settled and _is_held(conductor, host):
+    if is_settled and _is_fenced(conductor, host):
         _begin_evacuation(conductor, incident)
     elif is_settled:  # its power device was removed from the settings meanwhile
         change_incident(conductor, incident, FAILED, NO_DEVICE.format(host=host))
@@ -227,7 +227,7 @@ def _begin_evacuation(conductor: Conductor, incident: IncidentRow) -> None:
 
 
 def _advance_evacuating(conductor: Conductor, incident: IncidentRow, _silence: CellSilence) -> None:
-    move_incident_servers(conductor, incident, is_fenced=_is_held(conductor, str(incident.host)))
+    move_incident_servers(conductor, incident, is_fenced=_is_fenced(conductor, str(incident.host)))
 
 
 def _fetch_fencing(conductor: Conductor, host: str) -> FencingRow | None:
@@ -235,7 +235,7 @@ def _fetch_fencing(conductor: Conductor, host: str) -> FencingRow | None:
         return fencings.fetch_fencing_row(connection, host)
 
 
-def _is_held(conductor: Conductor, host: str) -> bool:
+def _is_fenced(conductor: Conductor, host: str) -> bool:
     """Return whether a host is fenced: its last fencing succeeded, and it was not unfenced since."""
     fencing = _fetch_fencing(conductor, host)
     return fencing is not None and fencing.state == fencings.FENCED and fencing.holds_host

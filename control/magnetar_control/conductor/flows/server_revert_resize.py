@@ -112,14 +112,14 @@ def _claim(move: MigrationTask, consumer: str, host: str, *flavors: Flavor) -> b
     that a flavor needs. Return ``False``, without a claim, if the host has no room."""
     specs = [spec_of_flavor(move, flavor) for flavor in flavors]
     amounts = Amounts(*map(max, zip(*(spec.amounts for spec in specs), strict=True)))
-    devices, resources = (_most([getattr(spec, kind) for spec in specs]) for kind in ("devices", "resources"))
+    devices, resources = (_merge_largest([getattr(spec, kind) for spec in specs]) for kind in ("devices", "resources"))
     id = move.conductor.host(host).id
     with move.api.write() as connection:
         return allocations.claim_host_resources(connection, consumer, move.work.id, id, amounts, devices=devices,
                                                 resources=resources, nics=specs[0].nics)
 
 
-def _most(counts: Sequence[Mapping[str, int]]) -> dict[str, int]:
+def _merge_largest(counts: Sequence[Mapping[str, int]]) -> dict[str, int]:
     """Merge the mappings *counts* into one, with the largest number of each name, and return it."""
     return {name: max(amounts.get(name, 0) for amounts in counts)
             for name in {name for amounts in counts for name in amounts}}

@@ -46,13 +46,13 @@ def run_shelve(work: Work) -> None:
             work.note(task_state=TAKING_OFF, **saved)
         return _leave_host(work)
 
-    fails = partial(_fails, work)
+    fails = partial(_handle_failure, work)
     attempt_action(work, do, fails, fails, None if work.args["image"] else "compute_shelve_offload_instance")
 
 
 def run_offload(work: Work) -> None:
     """Offload a shelved server. The server stays shelved on its host when that fails."""
-    stays = partial(_stays, work)
+    stays = partial(_handle_failed_offload, work)
     attempt_action(work, partial(_leave_host, work), stays, stays)
 
 
@@ -111,13 +111,13 @@ def release_host_resources(work: Work) -> None:
         work.conductor.read_host(host)
 
 
-def _fails(work: Work, error: MagnetarError) -> None:
+def _handle_failure(work: Work, error: MagnetarError) -> None:
     """End a failed shelve. A server that was already shelved stays shelved on its host. Any other server returns to
     its previous state, except that a paused or suspended server is off."""
     work.confirm_lease()
     work.load()
     if work.server.vm_state == SHELVED:
-        _stays(work, error)
+        _handle_failed_offload(work, error)
         return
     if work.args["image"]:
         server_create_image.delete_copy(work)
@@ -127,7 +127,7 @@ def _fails(work: Work, error: MagnetarError) -> None:
     work.failed(error, shelved_image_id=None, **again)
 
 
-def _stays(work: Work, error: MagnetarError) -> None:
+def _handle_failed_offload(work: Work, error: MagnetarError) -> None:
     """Handle a failed offload: the server stays shelved on its host. If the host has lost the server or does not
     answer, repeat the offload instead: otherwise the server's row would describe a guest that does not exist."""
     try:

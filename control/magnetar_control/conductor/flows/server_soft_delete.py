@@ -61,10 +61,10 @@ def run_restore(work: Work, client: Client) -> dict[str, Any]:
 def reclaim_expired(conductor: Conductor) -> int:
     """Queue ``delete`` for servers that have been soft-deleted for ``reclaim_instance_interval``; return how many."""
     return ask_for_expired(conductor, conductor.settings.reclaim_instance_interval,
-                           partial(waiting_since, SOFT_DELETED, "soft_deleted_at"), "delete", _still)
+                           partial(waiting_since, SOFT_DELETED, "soft_deleted_at"), "delete", _lock_soft_deleted_row)
 
 
-def _still(connection: Connection, server: ServerRow) -> ServerRow | None:
+def _lock_soft_deleted_row(connection: Connection, server: ServerRow) -> ServerRow | None:
     """Lock and return the present row of *server*, if the server is still soft-deleted; ``None`` if it was restored or
     deleted since *server* was read."""
     row = servers.fetch_server_row(connection, server.id, lock=True)

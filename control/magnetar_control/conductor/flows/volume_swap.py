@@ -102,7 +102,7 @@ def _failed(work: Work, error: MagnetarError) -> None:
     already, or the host does not answer, repeat the action instead."""
     try:
         with full_is_down():
-            goes_on = _is_swapped(work) or not _is_given_up(work)
+            goes_on = _is_swapped(work) or not _abort_copy(work)
     except HostDown:
         goes_on = True
     except MagnetarError as why:
@@ -126,7 +126,7 @@ def _is_swapped(work: Work) -> bool:
     return not resource.get("replaces")
 
 
-def _is_given_up(work: Work) -> bool:
+def _abort_copy(work: Work) -> bool:
     """Have the host abort the copy; return whether that worked. It fails if the guest uses the new volume already."""
     try:
         disconnect_volume(work, work.server.host, work.args["new_volume_id"])

@@ -37,10 +37,10 @@ def check_host_report(name: str, report: Any, reported_name: str | None = None,
         if value is None or not form:
             continue
         if not isinstance(value, form) or (isinstance(value, bool) and bool not in form):
-            raise HostRefused(f"its agent's report is malformed: {key} must be {_words(form)}")
+            raise HostRefused(f"its agent's report is malformed: {key} must be {_type_names(form)}")
         items: Any = value
         if item_form and not all(isinstance(item, item_form) for item in items):
-            raise HostRefused(f"its agent's report is malformed: {key} must have items of {_words(item_form)}")
+            raise HostRefused(f"its agent's report is malformed: {key} must have items of {_type_names(item_form)}")
     new_name = report.get("name")
     if new_name not in (None, name, reported_name) and (reported_name or new_name in hosts):
         before = f", and was {reported_name!r} before" if reported_name else ""
@@ -68,7 +68,7 @@ def malformed_report_error(error: Exception) -> HostRefused:
     return HostRefused(f"its agent's report is malformed: {type(error).__name__}: {str(error)[:200]}")
 
 
-def _words(form: tuple[type, ...]) -> str:
+def _type_names(form: tuple[type, ...]) -> str:
     words = {str: "a string", int: "an integer", bool: "true or false", list: "a list", tuple: "a list",
              dict: "an object"}
     return " or ".join(dict.fromkeys(words.get(kind, kind.__name__) for kind in form))

@@ -166,7 +166,7 @@ class MigrationTask:
         *kind*: live or cold. *host*: the only candidate; *forced*: skip the scheduler's filters. *same*: whether the
         source is a candidate; ``None``: only if no other host fits. Raises ``NoValidHost``, or the last refusal of the
         hosts that were tried. Raises ``HostDown`` instead while the conductor has not heard from all hosts yet."""
-        most = self._most(kind)
+        most = self._max_target_hosts(kind)
         leave_dead_hosts(self.work, self.source, [volume["volume_id"] for volume in self.work.volumes])
         tried: set[str] = set()
         error: MagnetarError | None = None
@@ -201,7 +201,7 @@ class MigrationTask:
             with self.work.client(self.target) as client:
                 client.ensure("server", self.work.id, dict(self.becomes), dry_run=True, allow_reboot=True)
 
-    def _most(self, kind: str) -> float:
+    def _max_target_hosts(self, kind: str) -> float:
         """Return how many target hosts may be tried for a move of *kind*."""
         settings = self.conductor.settings
         if kind != "live":
@@ -304,14 +304,14 @@ class MigrationTask:
         except HostDown:
             raise
         except MagnetarError as error:
-            self._back_or_on(kind, source_host, target_host, error)
+            self._abort_or_complete(kind, source_host, target_host, error)
         services.network.bind(work.id, target_host, work.confirm_lease, nics.nic_devices_on_host(work, target_host))
         for volume in work.volumes:
             if volume.get("attachment_id"):
                 services.volume.attached(volume["attachment_id"], target_host, volume.get("device") or "",
                                          work.confirm_lease)
 
-    def _back_or_on(self, kind: str, source_host: str, target_host: str, error: MagnetarError) -> None:
+    def _abort_or_complete(self, kind: str, source_host: str, target_host: str, error: MagnetarError) -> None:
         """Handle a move that failed with *error*. If it can be aborted, raise ``NotMoved``: the server is on the
         source. If the server has left the source already, complete the move, with the errors of ``move_server``."""
         with full_is_down():

@@ -52,7 +52,8 @@ class UnifiedLimits:
         with self.database.read() as connection:
             return [{"id": _id(service["id"], name), "service_id": service["id"], "region_id": None,
                      "resource_name": name, "default_limit": limit, "description": None}
-                    for service, quota in self._known(connection) for name, limit in quota.limits(connection).items()]
+                    for service, quota in self._limited_services(connection) for name,
+                    limit in quota.limits(connection).items()]
 
     def register(self, id: str, limit: int) -> Document:
         """Set the registered limit *id* to *limit*, and return it."""
@@ -62,7 +63,7 @@ class UnifiedLimits:
     def list(self, context: Context) -> Documents:
         """Return the limits set for projects: of all projects for administrators, otherwise of the caller's project."""
         with self.database.read() as connection:
-            return [self._limit(service, project, name, limit) for service, quota in self._known(connection)
+            return [self._limit(service, project, name, limit) for service, quota in self._limited_services(connection)
                     for project, project_limits in quotas.fetch_quota_limits(
                         connection, quotas.fetch_limited_projects(connection, quota.defaults)).items()
                     if context.is_admin or project == context.project_id
@@ -109,7 +110,7 @@ class UnifiedLimits:
             raise NotFound(f"Could not find {noun}: {id}.")
         return match
 
-    def _known(self, connection: Connection) -> Iterator[tuple[Document, Quotas]]:
+    def _limited_services(self, connection: Connection) -> Iterator[tuple[Document, Quotas]]:
         """Yield (service, quotas) for each service in the catalogue that has unified limits."""
         for type_, quota in self.services.items():
             service = fetch_identity_row(connection, tables.services, type=type_)
@@ -123,7 +124,7 @@ class UnifiedLimits:
 
     def _set(self, project: str, about: Document, limit: int | None) -> None:
         with self.database.write() as connection:
-            for service, quota in self._known(connection):
+            for service, quota in self._limited_services(connection):
                 if service["id"] == about["service_id"]:
                     quota.set(connection, project, {about["resource_name"]: limit})
 

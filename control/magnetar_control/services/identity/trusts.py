@@ -80,7 +80,7 @@ def list_trusts(tokens: Tokens, token: Token, filters: Mapping[str, str]) -> Doc
                         "as trustor_user_id or trustee_user_id.")
     with tokens.database.read() as connection:
         rows = TRUSTS.documents(connection, **filters)
-    return [{name: value for name, value in _shown(row).items() if name != "roles"} for row in rows]
+    return [{name: value for name, value in _trust_document(row).items() if name != "roles"} for row in rows]
 
 
 def show_trust(tokens: Tokens, context: Context, id: str) -> Document:
@@ -208,13 +208,14 @@ def _redelegate(row: dict[str, Any], request: Mapping[str, Any], roles: Iterable
     row |= {"expires_at": row["expires_at"] or parent["expires_at"], "redelegated_trust_id": parent["id"]}
 
 
-def _shown(row: Document) -> Document:
+def _trust_document(row: Document) -> Document:
     return {**row, "expires_at": row["expires_at"] and f"{row['expires_at']}Z"}
 
 
 def _document(connection: Connection, row: Row) -> Document:
     """Return the trust *row*, with its roles, as the API shows it."""
-    return {**_shown(TRUSTS.document(row)), "roles": ROLES.documents(connection, tables.roles.c.id.in_(row["roles"]))}
+    return {**_trust_document(TRUSTS.document(row)),
+            "roles": ROLES.documents(connection, tables.roles.c.id.in_(row["roles"]))}
 
 
 def check_not_delegated(token: Token, purpose: str) -> None:

@@ -55,7 +55,7 @@ class Remote:
         """Return the image, and the rbd URL in its ``direct_url`` or ``locations``; "" when there is none. Glance shows
         these only if its settings allow it, mostly only to administrators: a *context* with a user's token rarely gets
         one."""
-        answer = self._json("GET", f"/{_word(id)}", token=context.token, accept=(404, 403))
+        answer = self._json("GET", f"/{_quote_segment(id)}", token=context.token, accept=(404, 403))
         if answer is None:
             return None, ""
         image = parse_glance_image(answer)
@@ -78,20 +78,22 @@ class Remote:
         return images
 
     def update(self, context: Context, id: str, change: Callable[[Document], Document]) -> Document:
-        have = self._json("GET", f"/{_word(id)}", token=context.token)
+        have = self._json("GET", f"/{_quote_segment(id)}", token=context.token)
         patch: Documents = [{"op": "remove" if value is None and name not in FIELDS else "add", "value": value,
                              "path": "/" + name.replace("~", "~0").replace("/", "~1")}
                             for name, value in change(parse_glance_image(have)).items()]
-        with self._asked("PATCH", f"/{_word(id)}", {"Content-Type": PATCH}, orjson.dumps(patch), context.token) as got:
+        with self._asked("PATCH", f"/{_quote_segment(id)}", {"Content-Type": PATCH}, orjson.dumps(patch),
+                         context.token) as got:
             return parse_glance_image(orjson.loads(got.read()))
 
     def content(self, id: str) -> tuple[Iterator[bytes], int]:
         """Return (iterator over the content's pieces, size in bytes). Raises ``NotFound`` when there is no content."""
-        answer = self._asked("GET", f"/{_word(id)}/file", {"Accept": "application/octet-stream"})
+        answer = self._asked("GET", f"/{_quote_segment(id)}/file", {"Accept": "application/octet-stream"})
         if answer.status == 204:
             answer.close()
             raise errors.NotFound(f"Image {id} has no content.")
-        size = int(answer.headers.get("Content-Length") or 0) or self._json("GET", f"/{_word(id)}").get("size") or 0
+        size = int(answer.headers.get("Content-Length")
+                   or 0) or self._json("GET", f"/{_quote_segment(id)}").get("size") or 0
         return _pieces(answer, id, size), size
 
     def create(self, context: Context, name: str | None, *, share_with: str | None = None,
@@ -106,7 +108,7 @@ class Remote:
         made = parse_glance_image(self._json("POST", "", body, context.token))
         if share_with is not None:
             try:
-                self._json("POST", f"/{_word(made['id'])}/members", {"member": share_with}, context.token)
+                self._json("POST", f"/{_quote_segment(made['id'])}/members", {"member": share_with}, context.token)
             except errors.MagnetarError:
                 self.delete(context, made["id"])
                 raise
@@ -117,18 +119,19 @@ class Remote:
 
     def upload(self, id: str, chunks: Iterable[bytes], *, size: int | None = None) -> Document:
         length = {} if size is None else {"Content-Length": str(size)}
-        self._asked("PUT", f"/{_word(id)}/file", {"Content-Type": "application/octet-stream", **length}, chunks).close()
-        return parse_glance_image(self._json("GET", f"/{_word(id)}"))
+        self._asked("PUT", f"/{_quote_segment(id)}/file", {"Content-Type": "application/octet-stream", **length},
+                    chunks).close()
+        return parse_glance_image(self._json("GET", f"/{_quote_segment(id)}"))
 
     def fail(self, id: str, why: str) -> None:
         """Delete an image whose content will not arrive, as Nova does (Glance has no field for the reason). An image
         with content stays."""
-        image = self._json("GET", f"/{_word(id)}", accept=(404,))
+        image = self._json("GET", f"/{_quote_segment(id)}", accept=(404,))
         if image is not None and image["status"] in WAITING:
-            self._json("DELETE", f"/{_word(id)}", accept=(404,))
+            self._json("DELETE", f"/{_quote_segment(id)}", accept=(404,))
 
     def delete(self, context: Context, id: str) -> None:
-        self._json("DELETE", f"/{_word(id)}", token=context.token, accept=(404,))
+        self._json("DELETE", f"/{_quote_segment(id)}", token=context.token, accept=(404,))
 
 
 def parse_glance_image(answer: Document) -> Document:
@@ -137,7 +140,7 @@ def parse_glance_image(answer: Document) -> Document:
     return {**image, "properties": {name: value for name, value in answer.items() if name not in FIELDS}}
 
 
-def _word(id: str) -> str:
+def _quote_segment(id: str) -> str:
     return urllib.parse.quote(id, safe="")
 
 

@@ -68,7 +68,7 @@ def create_network_row(physical_mtu: int | None, connection: Connection, context
     check_admin_state(values, values["admin_state_up"])
     if physical_mtu is not None and values["by_engine"]:
         _check_physical(connection, values)
-        _check_mtu(values, _most(physical_mtu, values["type"]))
+        _check_mtu(values, _largest_mtu(physical_mtu, values["type"]))
     else:
         _check_bridge(values)
         values["mtu"] = values["mtu"] or USUAL_MTU
@@ -96,7 +96,7 @@ def _check_other_mtu(physical_mtu: int | None, connection: Connection, row: RowM
     if physical_mtu is None or not row["by_engine"]:
         raise InvalidField("mtu", f"cannot change, but of a network of OVN: hosts may have this one of type "
                                   f"{row['type']} already. Create another network", values["mtu"])
-    _check_mtu({**row, **values}, _most(physical_mtu, row["type"]))
+    _check_mtu({**row, **values}, _largest_mtu(physical_mtu, row["type"]))
     if values["mtu"] < LEAST_MTU and connection.execute(select(subnets.c.id).where(
             subnets.c.network_id == row["id"], subnets.c.cidr.contains(":")).limit(1)).first():
         raise Conflict(f"mtu: must be at least {LEAST_MTU}, as the network has a subnet of IPv6: on links of less "
@@ -108,7 +108,7 @@ def _check_other_mtu(physical_mtu: int | None, connection: Connection, row: RowM
                        type="NetworkInUse")
 
 
-def _most(physical_mtu: int, type: str) -> int:
+def _largest_mtu(physical_mtu: int, type: str) -> int:
     """Return the largest possible MTU of an engine's network of this *type*. *physical_mtu*: the MTU of the hosts'
     networks."""
     return physical_mtu - (GENEVE if type == "ovn" else 0)

@@ -220,7 +220,7 @@ class Worker:
         begin now. A deletion that runs already is begun again, because it may have come before there was anything to
         delete."""
         with self.database.write() as connection:
-            done = connection.execute(statement.where(_mine(table, row))).rowcount > 0
+            done = connection.execute(statement.where(_own_task_condition(table, row))).rowcount > 0
             if done:
                 complete(connection)
             if not done and row["task"] != "delete":
@@ -315,7 +315,8 @@ class Worker:
         if host is None:
             raise Unreachable("No compute host is up that has the volume's pool.")
         with self.database.write() as connection:
-            if not connection.execute(update(volumes).where(_mine(volumes, row)).values(host=host)).rowcount:
+            if not connection.execute(update(volumes).where(_own_task_condition(volumes,
+                                                                                row)).values(host=host)).rowcount:
                 raise Conflict(f"Volume {row['id']} was deleted before it was made.")
         return host
 
@@ -333,7 +334,7 @@ def _ready(table: Table, moment: Any, id: str | None) -> ColumnElement[bool]:
     return and_(is_ready, table.c.id == id) if id else is_ready
 
 
-def _mine(table: Table, row: Row) -> ColumnElement[bool]:
+def _own_task_condition(table: Table, row: Row) -> ColumnElement[bool]:
     """Return the SQL condition that the row still has the task and worker that *row* had when the task was taken."""
     return and_(table.c.id == row["id"], table.c.task == row["task"], table.c.holder == row["holder"])
 

@@ -113,7 +113,7 @@ class Migrate:
         if server is None:
             raise NotFound("There is no server %r, neither on %s nor on %s." % (
                 self.server, self.source.host["name"], self.target.host["name"]), kind="server", key=self.server)
-        begun = {side: self._half(side, server["id"]) for side in (self.source, self.target)}
+        begun = {side: self._find_migration(side, server["id"]) for side in (self.source, self.target)}
         if source_server is None and not any(begun.values()):
             return
         migration = begun[self.source] or begun[self.target]
@@ -137,7 +137,7 @@ class Migrate:
         except Conflict:  # the guest has moved already, so that attempt continues
             self._gone = True
 
-    def _half(self, side: Side, server: str) -> Optional[dict[str, Any]]:
+    def _find_migration(self, side: Side, server: str) -> Optional[dict[str, Any]]:
         """Return one side's document of this migration: the unfinished migration of *server* on *side*; ``None``
         without one. Raises ``Conflict`` if the server is in another migration.
         """

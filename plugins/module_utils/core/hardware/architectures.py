@@ -73,7 +73,7 @@ def complete_for_architecture(hardware: Mapping[str, Any]) -> dict[str, Any]:
     for name, value in hardware.items():
         choices = CHOICES[architecture].get(name)
         if choices is not None and value not in choices and (choices or value):
-            can = "must be %s" % " or ".join(map(_word, choices)) if choices else "cannot be had"
+            can = "must be %s" % " or ".join(map(_property_text, choices)) if choices else "cannot be had"
             raise InvalidField("hardware.%s" % name, "%s where the architecture is %s (hw_emulation_architecture)"
                                % (can, architecture), value)
     return {**USUAL[architecture], **{
@@ -89,7 +89,7 @@ def check_bus(bus: str | None, architecture: str, field: str) -> None:
                            bus)
 
 
-def _word(value: Any) -> str:
+def _property_text(value: Any) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 

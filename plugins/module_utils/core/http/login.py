@@ -63,18 +63,18 @@ class Login:
     @property
     def address(self) -> Endpoint:
         """The address of the Compute API."""
-        return cloud_endpoint(self._known()[1])
+        return cloud_endpoint(self._session()[1])
 
     @property
     def token(self) -> str:
         """A valid token; the same one until it expires."""
-        return self._known()[0]
+        return self._session()[0]
 
     def renew(self) -> None:
         """Forget the token, because a service refused it; the next use of ``token`` logs in again."""
         _sessions.pop(self._key, None)
 
-    def _known(self) -> tuple[str, str]:
+    def _session(self) -> tuple[str, str]:
         session = _sessions.get(self._key)
         if session is None:
             session = self._log_in()

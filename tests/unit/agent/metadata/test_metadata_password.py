@@ -24,10 +24,10 @@ def test_it_is_kept_told_and_cleared(host: Host) -> None:
     there = host.agent.host
     document = there.documents.get("server", id)
     assert document.state["password"] == "sealed"
-    assert watch._shown(there, document, None)[1]["password"] == "sealed"
+    assert watch._watched_state(there, document, None)[1]["password"] == "sealed"
     assert host.event("clear_password", "one") is not None
     document = there.documents.get("server", id)
-    assert "password" not in document.state and "password" not in watch._shown(there, document, None)[1]
+    assert "password" not in document.state and "password" not in watch._watched_state(there, document, None)[1]
     host.event("clear_password", "two")
     assert password.store_posted_password(there, id, "other") == (200, "")
     assert password.store_posted_password(there, "unknown", "x")[0] == 404

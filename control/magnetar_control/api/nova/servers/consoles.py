@@ -19,7 +19,7 @@ ACTIONS = {"vnc": "os-getVNCConsole", "spice": "os-getSPICEConsole", "serial": "
            "rdp": "os-getRDPConsole"}
 
 
-def _words(*later: str) -> tuple[Choices, Choices]:
+def _console_choices(*later: str) -> tuple[Choices, Choices]:
     """Return the value types of a console's protocol and type, without the protocols and types *later*, which newer
     versions add."""
     types_by_protocol = {name: [console_type for console_type in types if console_type not in later] for name,
@@ -32,8 +32,8 @@ def _body(protocol: Value, type: Value) -> Value:
     return Wrapped("remote_console", body_object({"protocol": protocol, "type": type}, "protocol", "type"))
 
 
-BODY = ByVersion(("2.6", "2.7", _body(*_words("mks", "webmks", "spice-direct"))),
-                 ("2.8", "2.98", _body(*_words("spice-direct"))), ("2.99", None, _body(*_words())))
+BODY = ByVersion(("2.6", "2.7", _body(*_console_choices("mks", "webmks", "spice-direct"))),
+                 ("2.8", "2.98", _body(*_console_choices("spice-direct"))), ("2.99", None, _body(*_console_choices())))
 
 
 def _type(call: Call) -> dict[str, Any]:

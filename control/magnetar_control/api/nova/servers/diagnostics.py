@@ -59,18 +59,20 @@ def _memory(memory: GuestUsage) -> dict[str, int | None]:
 def _old(usage: GuestUsage) -> Iterator[tuple[str, int]]:
     """Yield names and values of *usage* in the form until 2.47: each known counter of each device, and the memory in
     KiB."""
-    yield from _known({f"cpu{cpu['id']}_time": cpu["time"] for cpu in usage["cpus"]})
+    yield from _known_counters({f"cpu{cpu['id']}_time": cpu["time"] for cpu in usage["cpus"]})
     for disk in usage["disks"]:
-        yield from _known({f"{disk['device']}_{counter}": disk[theirs] for counter, theirs in OLD_DISK.items()})
+        yield from _known_counters({f"{disk['device']}_{counter}": disk[theirs] for counter,
+                                    theirs in OLD_DISK.items()})
         yield f"{disk['device']}_errors", UNCOUNTED if disk["errors"] is None else disk["errors"]
     for nic in usage["nics"]:
-        yield from _known({f"{nic['device']}_{counter}": nic[theirs] for counter, theirs in OLD_NIC.items()})
+        yield from _known_counters({f"{nic['device']}_{counter}": nic[theirs] for counter, theirs in OLD_NIC.items()})
     memory = usage["memory"]
-    yield from _known({"memory": memory.get("maximum")})
-    yield from _known({f"memory-{counter}": value for counter, value in memory.items() if counter != "maximum"})
+    yield from _known_counters({"memory": memory.get("maximum")})
+    yield from _known_counters({f"memory-{counter}": value for counter,
+                                value in memory.items() if counter != "maximum"})
 
 
-def _known(counters: Mapping[str, int | None]) -> Iterator[tuple[str, int]]:
+def _known_counters(counters: Mapping[str, int | None]) -> Iterator[tuple[str, int]]:
     return ((name, value) for name, value in counters.items() if value is not None)
 
 

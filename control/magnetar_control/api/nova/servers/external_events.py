@@ -24,14 +24,14 @@ EVENT = body_object({"server_uuid": Id(), "name": NAME, "status": Choices("faile
 MOST = 1000
 
 
-def _given(call: Call) -> dict[str, Any]:
+def _parse_events(call: Call) -> dict[str, Any]:
     if not call.body["events"]:
         raise InvalidField("events", "must have one event at least")
     return {"events": [ExternalEvent(event["server_uuid"], event["name"], event.get("tag"))
                        for event in call.body["events"]]}
 
 
-def _shown(call: Call, codes: Sequence[int]) -> Answer:
+def _render_events(call: Call, codes: Sequence[int]) -> Answer:
     """Return the answer: the events of the body, each with its outcome from *codes*. The status is 207 if some events
     had no effect, otherwise 200."""
     events = [{**event, "code": code, "status": "completed" if code == TAKEN else "failed"}
@@ -42,6 +42,6 @@ def _shown(call: Call, codes: Sequence[int]) -> Answer:
 OPERATIONS = (
     ApiOperation(method="POST", path="/os-server-external-events", name="os-server-external-events.create",
                  use=external_events.accept_external_events, body=body_object({"events": ListOf(EVENT, MOST)},
-                                                                              "events"), given=_given,
-                 shown=_shown),
+                                                                              "events"), given=_parse_events,
+                 shown=_render_events),
 )

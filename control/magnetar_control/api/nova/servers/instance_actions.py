@@ -24,7 +24,7 @@ def _target(call: Call) -> Target:
     return find_server_target(call, call.params["server_id"], deleted=call.at(Gate.DELETED_ACTIONS))
 
 
-def _shown(call: Call, row: ShownAction) -> dict[str, Any]:
+def _render_action(call: Call, row: ShownAction) -> dict[str, Any]:
     shown = {"action": ACTIONS[row.action].label, "instance_uuid": row.server_id, "request_id": row.request_id,
              "user_id": row.user_id, "project_id": row.project_id, "start_time": row.start_time, "message": row.message}
     if call.at(Gate.ACTION_PAGES):
@@ -38,7 +38,7 @@ def handle_list_instance_actions(call: Call) -> dict[str, Any]:
     limit = page_size(call) if call.at(Gate.ACTION_PAGES) else None
     rows = instance_actions.list_instance_actions(call, target, limit, query.get("marker"), query.get("changes-since"),
                                                   query.get("changes-before"))
-    answer: dict[str, Any] = {"instanceActions": [_shown(call, row) for row in rows]}
+    answer: dict[str, Any] = {"instanceActions": [_render_action(call, row) for row in rows]}
     if limit is not None and len(rows) >= limit > 0:
         answer["links"] = next_link(call, f"/servers/{target.row.id}/os-instance-actions", rows[-1].request_id)
     return answer
@@ -50,7 +50,7 @@ def handle_show_instance_action(call: Call) -> dict[str, Any]:
     target = _target(call)
     row, events = instance_actions.show_instance_action(call, target, call.params["id"],
                                                         events=call.at(Gate.EVENTS_FOR_ALL))
-    shown = _shown(call, row)
+    shown = _render_action(call, row)
     if events is not None:
         admin = call.allows(instance_actions.EVENTS, target.row)
         shown["events"] = [_event(call, target, event, admin=admin) for event in events]

@@ -152,7 +152,7 @@ def _forced(call: Call) -> bool:
     return bool(call.body.get("host"))
 
 
-def _given(name: str, key: str) -> dict[str, Any]:
+def _body_argument(name: str, key: str) -> dict[str, Any]:
     """Return ``{"given": function}``, a keyword argument of an operation. The function returns the body's value of
     *key*, or ``None``, as the argument *name* of the use case."""
     return {"given": lambda call: {name: (call.body or {}).get(key)}}
@@ -173,7 +173,7 @@ OPERATIONS = (
         "flavor_id": flavor_id(call.body["flavorRef"]), "disk_config": call.body.get("OS-DCF:diskConfig")}),
     _row("migrate", server_actions.migrate_server,
          AnythingBefore(Gate.COLD_MIGRATION_HOST, body_object({"host": Nullable(Text(1, 255))})),
-         **_given("host", "host")),
+         **_body_argument("host", "host")),
     _row("os-migrateLive", server_actions.live_migrate_server, LIVE_BODY, given=lambda call: {
         "host": call.body.get("host"), "ask_for_hosts": not call.at(Gate.LIVE_MIGRATION_UNCHECKED),
         "forced": _forced(call)}),
@@ -189,12 +189,12 @@ OPERATIONS = (
     _row("unshelve", shelve.unshelve_server, UNSHELVE_BODY, given=_unshelved),
     _row("restore", soft_delete.restore_deleted_server),
     _row("changePassword", server_actions.change_server_password, body_object({"adminPass": PASSWORD}, "adminPass"),
-         waits=True, **_given("password", "adminPass")),
+         waits=True, **_body_argument("password", "adminPass")),
     _row("os-getConsoleOutput", server_actions.show_console_output, body_object({"length": Nullable(Number(-1))}), 200,
          given=_lines, shown=shown_as("output"), waits=True),
     _row("lock", server_actions.lock_server, AnythingBefore(Gate.LOCK_REASONS,
                                                             body_object({"locked_reason": Text(1, 255)})),
-         **_given("reason", "locked_reason")),
+         **_body_argument("reason", "locked_reason")),
     _row("unlock", server_actions.unlock_server),
     _row("os-resetState", server_actions.reset_server_state, body_object({"state": Cased("active", "error")}, "state"),
          given=attrgetter("body")),

@@ -17,7 +17,7 @@ def _to_admins(name: str) -> Callable[[View, Mapping[str, Any]], Any]:
     return lambda view, entry: entry[name] if view.call.is_admin else ABSENT
 
 
-def _known(_shown: Mapping[str, Any], entry: Mapping[str, Any]) -> bool:
+def _has_location(_document: Mapping[str, Any], entry: Mapping[str, Any]) -> bool:
     """Return whether the share *entry* has a location, which is known once the host has attached the share."""
     return entry["location"] is not None
 
@@ -26,8 +26,8 @@ FIELDS = Fields(
     ApiField("share_id", Id(), takes="create", required="create", shows="list show"),
     ApiField("status", shows="list show"),
     ApiField("tag", SHARE_TAG, takes="create", shows="list show"),
-    ApiField("export_location", name="location", shows="show", when=_known, show=_to_admins("location")),
-    ApiField("uuid", shows="show", when=lambda _shown, _entry: True, show=_to_admins("uuid")),
+    ApiField("export_location", name="location", shows="show", when=_has_location, show=_to_admins("location")),
+    ApiField("uuid", shows="show", when=lambda _document, _entry: True, show=_to_admins("uuid")),
     mapping=True)
 _row = operation_factory("servers.shares", "/servers/{server_id}/shares", target="server", since=97)
 OPERATIONS = (

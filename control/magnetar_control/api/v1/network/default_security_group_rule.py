@@ -36,10 +36,10 @@ class DefaultRules(CloudDriver):
     takes_id, only_a_document = False, True
 
     def every(self, caller: Caller) -> list[Document]:
-        return [_shown(row) for row in visible_rows(caller, PLURAL)]
+        return [_rule_document(row) for row in visible_rows(caller, PLURAL)]
 
     def given(self, key: str, want: Document) -> Document:
-        from_key = {} if is_uuid_key(key) else _said(key)
+        from_key = {} if is_uuid_key(key) else _parse_key(key)
         document: Document = self.kind.check({**from_key, **want}, partial=True)
         return document
 
@@ -48,8 +48,8 @@ class DefaultRules(CloudDriver):
         ``None`` if there is none."""
         if is_uuid_key(key):
             rule_rows = visible_rows(caller, PLURAL, id=[key.lower()])
-            return _shown(rule_rows[0]) if rule_rows else None
-        rule = _checked(_said(key))
+            return _rule_document(rule_rows[0]) if rule_rows else None
+        rule = _checked(_parse_key(key))
         for field, _kind, plural in REMOTES.values():
             if rule[field] not in (None, PARENT) and not is_uuid_key(rule[field]):
                 remote_ids = [remote["id"] for remote in rows_by_key(caller, plural, rule[field]) if remote["shared"]]
@@ -88,7 +88,7 @@ class DefaultRules(CloudDriver):
         caller.cloud.services.network.resources[PLURAL].delete(caller.context, str(have["id"]))
 
 
-def _said(key: str) -> Document:
+def _parse_key(key: str) -> Document:
     """Return the rule that the parts of *key* describe. Raises ``InvalidField``."""
     uses, direction, ethertype, protocol, least, most, remote = [*key.split(",", 6), *[""] * 6][:7]
     words = uses.split("+") if uses else []
@@ -129,7 +129,7 @@ def _key(rule: Document) -> str:
                      *("" if part is None else str(part) for part in words), remote])
 
 
-def _shown(row: Row) -> Document:
+def _rule_document(row: Row) -> Document:
     rule = {**{name.removesuffix("_id"): row[name] for name in SAME}, **{name: row[name] for name in USES},
             "remote_ip_prefix": _prefix(row["remote_ip_prefix"]), "description": row["description"]}
     return {"id": row["id"], "name": _key(rule), **rule}

@@ -34,7 +34,7 @@ class RbacPolicies(CloudDriver):
     takes_id, only_a_document = False, True
 
     def every(self, caller: Caller) -> list[Document]:
-        return [_shown(row) for row in visible_rows(caller, "rbac_policies", project_id=[caller.project])]
+        return [_policy_document(row) for row in visible_rows(caller, "rbac_policies", project_id=[caller.project])]
 
     def given(self, key: str, want: Document) -> Document:
         if is_uuid_key(key):
@@ -50,7 +50,7 @@ class RbacPolicies(CloudDriver):
         uuid); ``None`` if there is none."""
         if is_uuid_key(key):
             policy_rows = visible_rows(caller, "rbac_policies", id=[key.lower()], project_id=[caller.project])
-            return _shown(policy_rows[0]) if policy_rows else None
+            return _policy_document(policy_rows[0]) if policy_rows else None
         type, action, target, object_key = [*key.split(":", 3), "", "", ""][:4]
         if type not in OBJECTS or not object_key:
             return None
@@ -60,7 +60,7 @@ class RbacPolicies(CloudDriver):
             return None
         filters = {"object_id": object_ids, "action": [action], "target_project": [_project(caller, target)]}
         policy_rows = visible_rows(caller, "rbac_policies", **filters)
-        return self.only(caller, [_shown(row) for row in policy_rows], key)
+        return self.only(caller, [_policy_document(row) for row in policy_rows], key)
 
     def complete(self, caller: Caller, want: Document, have: Document | None) -> Document:
         kind, plural = OBJECTS[want["object_type"]]
@@ -91,7 +91,7 @@ def _project(caller: Caller, key: str) -> str:
     return key if key == EVERYBODY else resolve_project_id(caller, key, "target_project")
 
 
-def _shown(row: Row) -> Document:
+def _policy_document(row: Row) -> Document:
     policy = {"object": row["object_id"], **{name: row[name] for name in KEY if name != "object"}}
     return {"id": row["id"], "name": ":".join(policy[name] for name in KEY), **{name: policy[name] for name in (
         "object_type", "object", "action", "target_project")}, "_owner": row["project_id"]}

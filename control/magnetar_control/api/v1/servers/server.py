@@ -62,14 +62,14 @@ class CloudServers(CloudDriver):
     # Resources that exist
     def every(self, caller: Caller) -> list[Document]:
         """Return all servers of the project, with one query for each cell."""
-        return _shown(caller, compute.list_project_servers(caller))
+        return _render_servers(caller, compute.list_project_servers(caller))
 
     def filtered(self, caller: Caller, filters: dict[str, Any]) -> list[Document]:
         """Return the servers of the project; with the filter ``all_projects``, for administrators, of all projects.
         Soft-deleted servers are included when the filters name their status or uuid."""
         each = compute.list_all_servers if filters.pop(ALL_PROJECTS, False) else compute.list_project_servers
         named = power.status_word(power.SOFT_DELETED) in filters.get("status", ()) or "id" in filters
-        return _shown(caller, each(caller, soft_deleted=named))
+        return _render_servers(caller, each(caller, soft_deleted=named))
 
     def row(self, caller: Caller, key: str) -> Any:
         """Return the row of the server with the uuid or name *key*, or ``None``. Raises ``Ambiguous``."""
@@ -99,7 +99,7 @@ class CloudServers(CloudDriver):
 
     def seen(self, caller: Caller, row: ServerRow) -> Document:
         """Return the server of *row* in the form that ``plan`` uses, with the names of its volumes."""
-        (server,) = _shown(caller, [row])
+        (server,) = _render_servers(caller, [row])
         for attachment in server["volumes_attached"]:
             volume = caller.cloud.services.volume.show(caller.context, attachment["id"])
             attachment["name"] = volume["name"] if volume else ""
@@ -354,7 +354,7 @@ def _recreated(want: Document, have: Document) -> Document:
                                  if nic["_made"] else {**nic, "port": nic["_port"]} for nic in want["networks"]]}
 
 
-def _shown(caller: Caller, rows: Iterable[ServerRow]) -> list[Document]:
+def _render_servers(caller: Caller, rows: Iterable[ServerRow]) -> list[Document]:
     """Return the servers *rows* as documents, with those facts of their hosts that the caller may read."""
     names, rows = _image_names(caller), list(rows)
     floating = compute.server_floating_ips(caller.cloud, rows)

@@ -50,7 +50,8 @@ def agent_document(action: PlannedAction, want: Document, have: Document) -> Doc
     if action.key == "resize":
         sizes = {name: want["flavor"][name] for name in ("vcpus", "ram", "swap")}
         disks = {name: max(size, want["flavor"][name]) for name, size in have["_disks"].items()}
-        return {"flavor": {**sizes, **disks, **(ANOTHER if want["_assumed"] else {})}, "guest_data": _told_anew(want),
+        return {"flavor": {**sizes, **disks, **(ANOTHER if want["_assumed"] else {})},
+                "guest_data": _placeholder_guest_data(want),
                 **_hardware(want, have)}
     if action.key == "rebuild":
         key = {"key_name": want["key_name"]} if want["key_name"] != have["key_name"] else {}
@@ -72,7 +73,7 @@ def _hardware(want: Document, have: Document) -> Document:
     return {}
 
 
-def _told_anew(want: Document) -> Document:
+def _placeholder_guest_data(want: Document) -> Document:
     """Return a placeholder for the guest's metadata, which change with the flavor. The planner only compares it, so
     most values are empty."""
     return {"name": want["name"], "hostname": want["name"], "project_id": "", "launch_index": 0, "reservation_id": "",
@@ -83,7 +84,7 @@ def predict_actions(actions: Iterable[PlannedAction], want: Document,
                     have: Document) -> Iterator[tuple[PlannedAction, Document | None, list[Step]]]:
     """Yield each action with its ``agent_document`` and its predicted steps. The first action starts from *have*, each
     further action from the result of the previous ones."""
-    predicted, last = _known(have), ""
+    predicted, last = _planned_fields(have), ""
     for action in actions:
         wished, verb = agent_document(action, want, have), VERBS.get(action.key, "")
         if action.key == "rebuild" and not want["image"]:  # its root disk is a volume
@@ -101,7 +102,7 @@ def predict_actions(actions: Iterable[PlannedAction], want: Document,
         last = verb
 
 
-def _known(server: Document) -> Document:
+def _planned_fields(server: Document) -> Document:
     """Return the fields of *server* that the agent's plan depends on. ``networks`` is empty, because NICs have actions
     of their own."""
     return {**{name: server[name] for name in ("name", "description", "config_drive", "power", "rescue")},
@@ -128,7 +129,8 @@ def steps_before(keys: Sequence[str], have: Document) -> list[Step]:
 def creation_steps(want: Document) -> Iterator[Step]:
     """Yield the steps that create the server *want* and, unless it must be off, start it."""
     power = want["power"] if want["power"] == OFF else RUNNING
-    yield from host.plan_server({**_known(want), "block_device_mapping": want["block_device_mapping"], "power": power,
+    yield from host.plan_server({**_planned_fields(want), "block_device_mapping": want["block_device_mapping"],
+                                 "power": power,
                                  "rescue": None}, None)
     yield from (host.server_step(verb) for _key, verb in actions_between(power, want["power"]))
 
@@ -151,7 +153,7 @@ def plan_actions(want: Document, have: Document) -> Iterator[PlannedAction]:
     if have["power"] == SHELVED == want["power"]:
         _check_shelved(want, have, bool(rebuild or plugs))
     power, place = yield from _unshelved(want, have)
-    yield from _told(want, have)
+    yield from _plan_updates(want, have)
     rescued = have["rescue"] is not None
     if rescued and want["rescue"] is None:
         yield PlannedAction("unrescue")
@@ -195,7 +197,7 @@ def _unshelved(want: Document, have: Document) -> Generator[PlannedAction, None,
     return RUNNING, wished or place
 
 
-def _told(want: Document, have: Document) -> Iterator[PlannedAction]:
+def _plan_updates(want: Document, have: Document) -> Iterator[PlannedAction]:
     """Yield the actions that update names, metadata, tags and security groups without an effect on the running guest,
     then the confirmation of a pending resize."""
     updates = {name: want.get(name) for name in TOLD if name in want and want[name] != have[name]}

@@ -103,7 +103,7 @@ def _ids(keys: frozenset[str] | None, kind: str, besides: Iterable[str] = ()) ->
     return sorted({key.partition("/")[2] for key in keys if key.startswith(f"{kind}/")}.union(besides))
 
 
-def _some(column: ColumnElement[Any], every: bool) -> ColumnElement[bool]:
+def _id_condition(column: ColumnElement[Any], every: bool) -> ColumnElement[bool]:
     """Return the SQL condition for all rows (*every*), or for the rows whose *column* is in the parameter ``ids``."""
     return true() if every else column.in_(bindparam("ids", expanding=True))
 
@@ -147,7 +147,7 @@ def _on_engine(every: bool) -> Select[Any]:
         subports, subports.c.port_id == ports.c.id).outerjoin(trunks, trunks.c.id == subports.c.trunk_id).outerjoin(
         parents, parents.c.id == trunks.c.port_id).outerjoin(addresses, addresses.c.port_id == ports.c.id).where(
         networks.c.by_engine, ports.c.vnic_type.not_in(PAST_OVN),
-        ports.c.device_owner != router_ports.FLOATING, _some(ports.c.id, every)).order_by(
+        ports.c.device_owner != router_ports.FLOATING, _id_condition(ports.c.id, every)).order_by(
         addresses.c.subnet_id, addresses.c.number)
 
 
@@ -204,7 +204,7 @@ def _groups_and_rules(every: bool) -> Select[Any]:
     return select(security_groups.c.id.label("group"), security_groups.c.stateful, security_group_rules).outerjoin(
         security_group_rules, and_(rule.security_group_id == security_groups.c.id, or_(
             rule.remote_group_id.is_(None), rule.remote_group_id.in_(group_ids)))).where(
-        _some(security_groups.c.id, every)).order_by(rule.id)
+        _id_condition(security_groups.c.id, every)).order_by(rule.id)
 
 
 def _groups(connection: Connection, ids: Sequence[str] | None) -> Iterator[LogicalGroup]:
@@ -222,7 +222,7 @@ def _groups(connection: Connection, ids: Sequence[str] | None) -> Iterator[Logic
 def _addresses(connection: Connection, ids: Sequence[str] | None) -> Iterator[LogicalAddresses]:
     for every, some in _parts(ids):
         for row in connection.execute(select(*address_groups.c["id", "addresses"]).where(
-                _some(address_groups.c.id, every)), some):
+                _id_condition(address_groups.c.id, every)), some):
             yield LogicalAddresses(row.id, tuple(sorted(row.addresses)))
 
 
@@ -239,7 +239,7 @@ def _networks_and_subnets(every: bool) -> Select[Any]:
                   *subnets.c["id", "cidr", "gateway_ip", "enable_dhcp", "dns_nameservers", "host_routes",
                              "ipv6_address_mode"]).outerjoin(
         subnets, subnets.c.network_id == networks.c.id).where(
-        networks.c.by_engine, _some(networks.c.id, every)).order_by(subnets.c.id)
+        networks.c.by_engine, _id_condition(networks.c.id, every)).order_by(subnets.c.id)
 
 
 def _networks(connection: Connection, ids: Sequence[str] | None) -> Iterator[LogicalNetwork]:
@@ -260,7 +260,7 @@ def _networks(connection: Connection, ids: Sequence[str] | None) -> Iterator[Log
 
 def _routers(connection: Connection, ids: Sequence[str] | None, gateways: Sequence[str]) -> Iterator[LogicalRouter]:
     for every, some in _parts(ids):
-        router_rows = connection.execute(select(*_columns_of_engine(routers)).where(_some(routers.c.id, every)),
+        router_rows = connection.execute(select(*_columns_of_engine(routers)).where(_id_condition(routers.c.id, every)),
                                          some).all()
         router_ids = [row.id for row in router_rows]
         ports_by_router: dict[str, list[RowMapping]] = {id: [] for id in router_ids}

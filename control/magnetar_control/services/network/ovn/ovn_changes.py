@@ -102,10 +102,10 @@ class Northbound:
         for atom in now - previous:
             self.holders.setdefault(atom.value, set()).add(holder)
         for atom in previous - now:
-            self._let_go(atom.value, holder)
+            self._remove_holder(atom.value, holder)
         self._held[place] = now
 
-    def _let_go(self, row_id: Any, holder: Holder) -> None:
+    def _remove_holder(self, row_id: Any, holder: Holder) -> None:
         if holders := self.holders.get(row_id):
             holders.discard(holder)
             if not holders:
@@ -122,7 +122,7 @@ class Northbound:
             del self.units[unit]
         for column in _HOLDING.get(name[0], ()):
             for atom in self._held.pop((row.uuid, column), ()):
-                self._let_go(atom.value, (*name, column))
+                self._remove_holder(atom.value, (*name, column))
 
     def changes(self, desired: Wanted) -> NorthboundChanges:
         """Return the changes that make the cloud's rows match *desired*. Raises ``Incomplete`` when a row belongs to
@@ -153,7 +153,7 @@ class Northbound:
         else:
             self._columns(changes, row, existing_row)
         current_holders = set() if existing_row is None else self.holders.get(existing_row.uuid, set())
-        inside = {holder for holder in row.inside if self._known(new, holder, row)}
+        inside = {holder for holder in row.inside if self._holder_exists(new, holder, row)}
         for holder in sorted(inside - current_holders):
             changes.put.append((holder, name))
             if existing_row is not None:
@@ -165,7 +165,7 @@ class Northbound:
         for column, key in row.refs.items():
             self._refer(changes, new, name, (row, column, key))
 
-    def _known(self, new: Mapping[Name, NorthRow], holder: Holder, row: NorthRow) -> bool:
+    def _holder_exists(self, new: Mapping[Name, NorthRow], holder: Holder, row: NorthRow) -> bool:
         """Return whether *holder* exists or is in *new*; false for a port whose security group was deleted. Raises
         ``Incomplete`` for any other missing holder, which must be written before *row*."""
         if holder[:2] in new or holder[:2] in self.rows:

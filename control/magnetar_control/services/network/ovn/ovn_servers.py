@@ -118,7 +118,7 @@ def fetch_schema(url: str, patience: float, database: str = NORTHBOUND) -> Any:
         try:
             return call_server(address, "get_schema", [database], patience / len(servers))
         except OSError as error:
-            failures.append(f"{address}: {_words(error)}")
+            failures.append(f"{address}: {_error_text(error)}")
     raise OSError("; ".join(failures))
 
 
@@ -136,7 +136,7 @@ def cluster_faults(url: str) -> Iterator[str]:
                 "columns": ["connected", "leader"]}])
             leads = any(row["connected"] and row["leader"] for row in reply["rows"]) or leads
         except (OSError, ValueError, KeyError, TypeError) as error:
-            silent[address] = _words(error)
+            silent[address] = _error_text(error)
     if not leads:
         answers = "all answer" if not silent else f"{_silent_members(silent)} do not answer"
         yield (f"The cluster of the northbound database has no quorum: of {', '.join(servers)} nobody leads, and "
@@ -154,5 +154,5 @@ def _silent_members(silent: dict[str, str]) -> str:
     return ", ".join(f"{address} ({why})" for address, why in silent.items())
 
 
-def _words(error: Exception) -> str:
+def _error_text(error: Exception) -> str:
     return (error.strerror if isinstance(error, OSError) else None) or str(error) or type(error).__name__

@@ -202,7 +202,7 @@ def _may_mark(connection: Connection, context: Context, verb: str, values: Docum
         raise forbidden_by_policy(f"{verb}_port:device_id", "device_id is no server of the project")
 
 
-def _let_go(connection: Connection, row: RowMapping) -> None:
+def _check_unused(connection: Connection, row: RowMapping) -> None:
     """Raise ``Conflict`` while a server has the port: a changed or deleted port would free its address for other ports,
     but the guest still uses the address."""
     server = connection.execute(select(server_mappings.c.server_id).join(
@@ -251,7 +251,7 @@ def prepare_port_update(connection: Connection, context: Context, row: RowMappin
     row = find_resource_row(connection, context, PORT, row["id"], lock=True)
     _check_free(row, "be changed", values.keys() - {"name", "description"})
     if any(values.get(name, row[name]) != row[name] for name in ("device_id", "device_owner")):
-        _let_go(connection, row)
+        _check_unused(connection, row)
         trunks.check_no_subport(connection, row["id"])
         _may_mark(connection, context, "update", {**row, **values})
         values.update(made_for_server=False, place=None, tag=None)
@@ -259,7 +259,7 @@ def prepare_port_update(connection: Connection, context: Context, row: RowMappin
         network = find_resource_row(connection, context, NETWORK, row["network_id"])
         _may_secure(context, network, "update", values, row["port_security_enabled"])
         if not network["by_engine"]:
-            _let_go(connection, row)
+            _check_unused(connection, row)
     if "mac_address" in values:
         _change_mac(connection, context, row, values)
     if "security_groups" in values or values.get("port_security_enabled") is False:
@@ -301,9 +301,9 @@ def _check_function(connection: Connection, context: Context, row: RowMapping, v
     other = values.get("qos_policy_id",
                        row["qos_policy_id"]) != row["qos_policy_id"] and virtual_functions.is_host_device(row)
     if other or virtual_functions.is_trusted({**row, **values}) != virtual_functions.is_trusted(row):
-        _let_go(connection, row)
+        _check_unused(connection, row)
     if values.get("vnic_type", row["vnic_type"]) != row["vnic_type"]:
-        _let_go(connection, row)
+        _check_unused(connection, row)
         trunks.check_in_none(connection, row["id"])
         floating = connection.execute(select(floating_ips.c.floating_ip_address).where(
             _leads_to(row)).limit(1)).scalar()
@@ -346,7 +346,7 @@ def _readdress(connection: Connection, context: Context, row: RowMapping, fixed:
     if any("ip_address" in fixed_ip for fixed_ip in new_ips):
         _may_address(context, find_resource_row(connection, context, NETWORK, row["network_id"]), "update")
     if new_ips or len(stay) < len(have):
-        _let_go(connection, row)
+        _check_unused(connection, row)
     release_floating_ips(connection, [row["id"]], stay)
     connection.execute(deleting(addresses).where(addresses.c.port_id == row["id"], addresses.c.ip_address.not_in(stay),
                                                  addresses.c.subnet_id.not_in(automatic)))
@@ -361,7 +361,7 @@ def prepare_port_delete(connection: Connection, context: Context, row: RowMappin
     row = find_resource_row(connection, context, PORT, row["id"], lock=True)
     _check_free(row, "be deleted", {"id"})
     trunks.check_in_none(connection, row["id"])
-    _let_go(connection, row)
+    _check_unused(connection, row)
     release_floating_ips(connection, [row["id"]])
 
 
