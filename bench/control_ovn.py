@@ -101,16 +101,16 @@ class North:
         """Close the connection."""
         self.connection.stop(timeout=30)
 
-    def until(self, there: Callable[[Mapping[str, Any]], bool]) -> float:
-        """Wait until the function *there* accepts the tables of the database, and all hosts have applied that state.
-        Return the time (``perf_counter``) at which the database had it.
+    def wait_until(self, condition: Callable[[Mapping[str, Any]], bool]) -> float:
+        """Wait until the function *condition* accepts the tables of the database, and all hosts have applied that
+        state. Return the time (``perf_counter``) at which the database had it.
         """
         deadline, asked, had = time.monotonic() + 60, None, 0.0
         while time.monotonic() < deadline:
             with self.connection.lock:
                 tables = self.connection.idl.tables
                 now = next(iter(tables["NB_Global"].rows.values()))
-                if asked is None and there(tables):
+                if asked is None and condition(tables):
                     asked, had = now.nb_cfg, time.perf_counter()
                 if asked is not None and now.hv_cfg >= asked:
                     return had
@@ -140,7 +140,7 @@ def _port(cloud: OvnCloud, rounds: int) -> Figure:
 
     def ours() -> float:
         began = time.perf_counter()
-        cloud.north.until(partial(has_port, cloud.new_port()))
+        cloud.north.wait_until(partial(has_port, cloud.new_port()))
         return (time.perf_counter() - began) * 1000
 
     def theirs() -> float:
@@ -198,19 +198,19 @@ def _group(cloud: OvnCloud, rounds: int) -> list[Figure]:
     """Measure a new rule and a new member of a security group with many members, until all hosts have it."""
     body = {"port": {"network_id": cloud.lan}}
     cloud.load([request("POST", PORTS, cloud.token, body)], 8, MEMBERS)
-    cloud.north.until(partial(has_port, cloud.new_port()))
+    cloud.north.wait_until(partial(has_port, cloud.new_port()))
     group = cloud.ask("GET", f"{PORTS}?network_id={cloud.lan}&limit=1")["ports"][0]["security_groups"][0]
     rules, members = [], []
     north: dict[str, list[float]] = {"rule": [], "member": []}
     for at in range(rounds):
         began = time.perf_counter()
-        north["member"].append(cloud.north.until(partial(has_port, cloud.new_port())) - began)
+        north["member"].append(cloud.north.wait_until(partial(has_port, cloud.new_port())) - began)
         members.append(time.perf_counter() - began)
         before, began = _acls_now(cloud), time.perf_counter()
         cloud.ask("POST", RULES, {"security_group_rule": {
             "security_group_id": group, "direction": "ingress", "protocol": "tcp", "port_range_min": 1000 + at,
             "port_range_max": 1000 + at, "remote_group_id": group}})
-        north["rule"].append(cloud.north.until(
+        north["rule"].append(cloud.north.wait_until(
             lambda tables, before=before: acls(tables) > before) - began)  # type: ignore[misc]
         rules.append(time.perf_counter() - began)
     return [Figure(f"a group of {MEMBERS} members has a {one} more, until all hosts have it", statistics.median(taken),

@@ -271,9 +271,9 @@ def test_a_copy_that_is_cancelled_or_left_behind(place: Place) -> None:
 
 def test_nothing_strays(place: Place) -> None:
     uuid = place.defined()
-    place.hypervisor.stray(uuid)
+    place.hypervisor.abort_stale_job(uuid)
     place.hypervisor.start(uuid)
-    place.hypervisor.stray(uuid)
+    place.hypervisor.abort_stale_job(uuid)
     assert place.state(uuid) == "running"
 
 

@@ -44,9 +44,9 @@ def test_arrived_is_what_is_active_and_lasts(place: Place) -> None:
 
 def test_a_domain_without_a_job_is_not_astray(place: Place) -> None:
     uuid = place.defined()
-    place.hypervisor.stray(uuid)
+    place.hypervisor.abort_stale_job(uuid)
     place.hypervisor.start(uuid)
-    place.hypervisor.stray(uuid)
+    place.hypervisor.abort_stale_job(uuid)
     assert place.state(uuid) == RUNNING
 
 

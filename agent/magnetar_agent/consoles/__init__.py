@@ -109,13 +109,13 @@ class OpenConsoles:
             while piece := await reader.read(PIECE):
                 await _sent(websocket, websocket.send_bytes(piece))
 
-        async def typed(data: bytes) -> None:
+        async def write_input(data: bytes) -> None:
             writer.write(data)
             async with asyncio.timeout(HUNG):
                 await writer.drain()
 
         try:
-            await self._serve(websocket, id, kind, show, typed)
+            await self._serve(websocket, id, kind, show, write_input)
         finally:
             writer.close()
 
@@ -125,14 +125,14 @@ class OpenConsoles:
         line.join(client)
 
         async def broken() -> None:
-            if line.types(client):
+            if line.may_type(client):
                 await to_thread.run_sync(self.agent.host.hypervisor.send_break, id, limiter=self._threads)
 
         try:
             await self._serve(websocket, id, SERIAL, partial(line.show, client, size),
-                              partial(line.typed, client), broken)
+                              partial(line.write_keys, client), broken)
         finally:
-            line.leave(client)
+            line.remove_client(client)
             if line.over and id in self._lines and not self._usable(self._lines[id]):
                 del self._lines[id]
 
@@ -161,15 +161,15 @@ class OpenConsoles:
         return SerialLine(descriptor, console_path(self.agent.host.settings.state_dir, id))
 
     async def _serve(self, websocket: WebSocket, id: str, kind: str, show: Callable[[], Coroutine[Any, Any, None]],
-                     typed: Callable[[bytes], Awaitable[None]],
+                     write_input: Callable[[bytes], Awaitable[None]],
                      broken: Callable[[], Awaitable[None]] | None = None) -> None:
         """Accept the client's WebSocket, and serve a console on it until either side ends. *show* sends the output;
-        *typed* gets the client's input; *broken* is called for each break."""
+        *write_input* gets the client's input; *broken* is called for each break."""
 
-        async def hear() -> None:
+        async def read_messages() -> None:
             while (message := await websocket.receive())["type"] != "websocket.disconnect":
                 if message.get("bytes"):
-                    await typed(message["bytes"])
+                    await write_input(message["bytes"])
                 elif message.get("text") == "break" and broken:
                     await broken()
 
@@ -182,7 +182,7 @@ class OpenConsoles:
                                console=kind)
         code, reason = NORMAL, "the console has ended: the guest stopped, or is on another host"
         try:
-            await run_until_first(show(), hear(), quiet=(WebSocketDisconnect,))
+            await run_until_first(show(), read_messages(), quiet=(WebSocketDisconnect,))
         except (MagnetarError, OSError) as error:
             log.warning("a console of %s ended early: %s", id, error)
             code, reason = FAILED, "the console failed; the agent's log says why"

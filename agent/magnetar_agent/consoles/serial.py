@@ -64,7 +64,7 @@ class SerialLine:
         """Add a client to the console."""
         self._clients.append(client)
 
-    def leave(self, client: SerialClient) -> None:
+    def remove_client(self, client: SerialClient) -> None:
         """Remove a client. If it was the last one, close the line."""
         self._clients.remove(client)
         if not self._clients:
@@ -81,24 +81,24 @@ class SerialLine:
                     await client.send(piece)
                 if over:
                     return
-                if self.types(client) is not may_type:
+                if self.may_type(client) is not may_type:
                     may_type = not may_type
                     await client.send(MAY_TYPE if may_type else READ_ONLY)
                 await self._growth()
         finally:
             log.close()
 
-    def types(self, client: SerialClient) -> bool:
+    def may_type(self, client: SerialClient) -> bool:
         """Return whether *client* may type: the client that joined first may."""
         return self._clients[:1] == [client]
 
-    async def typed(self, client: SerialClient, keys: bytes) -> None:
+    async def write_keys(self, client: SerialClient, keys: bytes) -> None:
         """Write *keys* to the guest's serial line if *client* is the one that may type; drop the keys of other
         clients."""
         remaining = memoryview(keys)
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(DEAF):
-                while remaining and not self.over and self.types(client):
+                while remaining and not self.over and self.may_type(client):
                     try:
                         remaining = remaining[os.write(self._line, remaining):]
                     except BlockingIOError:

@@ -363,7 +363,7 @@ def _made(task: Task, pool: Pool, size: int) -> None:
     task.document.state.pop("begun", None)
     task.document.state.update(made=True, bytes=size)
     task.keep()
-    pool.settle(task.document.id)
+    pool.remove_reservation(task.document.id)
 
 
 def _grow(task: Task) -> None:

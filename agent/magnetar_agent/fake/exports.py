@@ -47,8 +47,8 @@ class Exports(State):
         if served:
             served[1].end()
 
-    def rejoin(self, uuid: str, socket: Path) -> None:
-        with self._call("rejoin"), self._lock:
+    def reconnect_disk(self, uuid: str, socket: Path) -> None:
+        with self._call("reconnect_disk"), self._lock:
             if self._joined is None:
                 self._joined = {}
             if socket in self._joined:

@@ -85,8 +85,8 @@ class Migrations(State):
             domain = self._domains.get(uuid)
             return bool(domain and domain.persistent and domain.state in LIVE)
 
-    def stray(self, uuid: str) -> None:
-        with self._call("stray"):
+    def abort_stale_job(self, uuid: str) -> None:
+        with self._call("abort_stale_job"):
             return
 
     def post_copy(self, uuid: str) -> bool:

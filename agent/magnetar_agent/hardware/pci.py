@@ -92,7 +92,7 @@ class PciDevice(NamedTuple):
         return self.own_class or pci_resource_class(self.vendor_id, self.product_id)
 
     @property
-    def of_network(self) -> tuple[str, ...]:
+    def nic_names(self) -> tuple[str, ...]:
         """Return the names by which NICs request the device (``core.hardware.pci.network_devices_name``); empty if the
         device cannot be a NIC."""
         kind = REMOTE if self.remote else VDPA if self.vdpa else {VF: DIRECT, PF: WHOLE}.get(self.type)
@@ -103,10 +103,10 @@ class PciDevice(NamedTuple):
         return tuple(network_devices_name(self.physical_network, kind, trusted) for trusted in trusts)
 
     @property
-    def of_card(self) -> tuple[str, ...]:
-        """Return the names by which NICs request the device on its own card: those of ``of_network`` with the card
+    def card_nic_names(self) -> tuple[str, ...]:
+        """Return the names by which NICs request the device on its own card: those of ``nic_names`` with the card
         added. Empty for a device without *card*."""
-        return tuple(card_devices_name(name, self.card) for name in self.of_network) if self.card else ()
+        return tuple(card_devices_name(name, self.card) for name in self.nic_names) if self.card else ()
 
     def place(self) -> dict[str, str]:
         """Return the device's address as attributes of libvirt's ``address``."""
@@ -181,8 +181,8 @@ def _remote(sysfs: Path, device: PciDevice, serials: Mapping[str, str],
 def alias_names_device(device: PciDevice, alias: str, aliases: Sequence[Mapping[str, str]]) -> bool:
     """Return whether *alias* names the device by *aliases*, the setting ``pci_alias``, in which one alias may occur
     several times. An alias names only devices of its ``device_type``. The names by which NICs request the device
-    (``PciDevice.of_network``, ``of_card``) count as aliases."""
-    if alias in device.of_network or alias in device.of_card:
+    (``PciDevice.nic_names``, ``card_nic_names``) count as aliases."""
+    if alias in device.nic_names or alias in device.card_nic_names:
         return True
     return not device.vdpa and device.remote is None and any(
         spec["name"] == alias and spec.get("device_type", PCI) == device.type and _suits(device, spec)
@@ -290,8 +290,9 @@ def device_aliases(device: PciDevice, aliases: Sequence[Mapping[str, str]], plac
                                                                                                                   ...]:
     """Return all names by which servers can request the device: aliases of the setting (*aliases*), the name for its
     physical network and, if its card is among *places* (``NETWORK/CARD``), the name for its card."""
-    candidates = dict.fromkeys([*(spec["name"] for spec in aliases), *device.of_network,
-                                *(device.of_card if f"{device.physical_network}/{device.card}" in places else ())])
+    candidates = dict.fromkeys([*(spec["name"] for spec in aliases), *device.nic_names,
+                                *(device.card_nic_names if f"{device.physical_network}/{device.card}" in places
+                                  else ())])
     return tuple(alias for alias in candidates if alias_names_device(device, alias, aliases))
 
 

@@ -360,7 +360,7 @@ class LocalHypervisor(HypervisorNetworks, HypervisorDisks, HypervisorStorage, Pr
     def serving(self, id: str) -> Export | None:
         """Return the running export with this id; ``None`` when there is none."""
 
-    def rejoin(self, uuid: str, socket: Path) -> None:
+    def reconnect_disk(self, uuid: str, socket: Path) -> None:
         """Make QEMU of an active domain read from the disk that it reaches at *socket*. After a broken connection, QEMU
         connects again at the second or third read."""
 
@@ -393,7 +393,7 @@ class LocalHypervisor(HypervisorNetworks, HypervisorDisks, HypervisorStorage, Pr
     def arrived(self, uuid: str) -> bool:
         """Return whether a migrated domain is complete on this host: active and persistent."""
 
-    def stray(self, uuid: str) -> None:
+    def abort_stale_job(self, uuid: str) -> None:
         """Abort a migration of this domain that an earlier process of the agent began, and wait for its end."""
 
     # Statistics -----------------------------------------------------------------------------------------------------

@@ -18,7 +18,7 @@ from magnetar_core.kinds import Host
 from magnetar_core.power import LIVE, RUNNING
 from magnetar_core.version import installed_version
 
-from . import facts as told
+from . import facts
 from . import hypervisor as hv
 
 if TYPE_CHECKING:
@@ -50,10 +50,10 @@ def host_usage(host: LocalHost) -> dict[str, Any]:
         "link_port": host.settings.address[1] if host.settings.address else None,
         "shares": shares.share_names(host), "ovn": ovn_status(host),
         "resources": host.provider_config.resources | pmem.pmem_inventories(persistent), "pmem": persistent,
-        "provider_config": host.provider_config.told, "bandwidths": pci.promised_bandwidths(host),
-        "address": told.advertised_host_address(host), "metrics": host.meter.look(),
-        "images": told.stored_image_ids(host),
-        "image_cache_gb": told.image_cache_gb(host), "injection": told.injection_status(host),
+        "provider_config": host.provider_config.as_field, "bandwidths": pci.promised_bandwidths(host),
+        "address": facts.advertised_host_address(host), "metrics": host.meter.look(),
+        "images": facts.stored_image_ids(host),
+        "image_cache_gb": facts.image_cache_gb(host), "injection": facts.injection_status(host),
         "disk_gb": None if room.total is None else room.total // GIB,
         "disk_gb_free": None if room.free is None else room.free // GIB,
         "pools": report_pools(host),
@@ -64,14 +64,15 @@ def host_usage(host: LocalHost) -> dict[str, Any]:
         domains = host.hypervisor.domains()
         host.load.measure(host.hypervisor.guest_usages)
         active = [d for d in documents if d.id in domains and domains[d.id].state in LIVE]
-        facts = told.host_facts(host)
-        fields = facts | fields | _virt(facts["kvm"]) | _parts(host) | {
-            "machine_types": machines.guest_machines(facts),
-            "consoles": host.kinds_of_consoles(), "traits": told.traits_of(host, facts, facts["kvm"]["usable"]),
+        known_facts = facts.host_facts(host)
+        fields = known_facts | fields | _virt(known_facts["kvm"]) | _parts(host) | {
+            "machine_types": machines.guest_machines(known_facts),
+            "consoles": host.kinds_of_consoles(),
+            "traits": facts.traits_of(host, known_facts, known_facts["kvm"]["usable"]),
             "running": sum(domains[d.id].state == RUNNING for d in active),
             "vcpus_used": sum(placement.floating_vcpus(d.want) for d in active),
             "memory_mb": memory.guest_memory_total(host),
-            "resources": fields["resources"] | encrypted_memory.memory_key_inventory(host, facts),
+            "resources": fields["resources"] | encrypted_memory.memory_key_inventory(host, known_facts),
             "memory_mb_used": sum(d.want["flavor"]["ram"] for d in active),
         }
     except MagnetarError:

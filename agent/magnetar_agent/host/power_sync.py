@@ -118,7 +118,7 @@ class PowerSync:
             if isinstance(todo, hv.DomainEvent):
                 self._follow_if_free(todo)
             else:
-                self.settle()
+                self.restore_power_states()
         except MagnetarError as error:
             log.warning("following %s: %s", todo, error)
         except Exception:
@@ -223,7 +223,7 @@ class PowerSync:
         return True
 
     # The whole host -----------------------------------------------------------------------------------------------
-    def settle(self) -> None:
+    def restore_power_states(self) -> None:
         """Finish interrupted operations, then update or restore power states. Called after a start of agent, libvirt or
         host."""
         rebooted = self._rebooted()

@@ -36,7 +36,7 @@ class ProviderConfig:
     problems: tuple[str, ...] = ()
 
     @property
-    def told(self) -> dict[str, list[str]]:
+    def as_field(self) -> dict[str, list[str]]:
         """Return the host's field ``provider_config``: the ``files`` that were read, and the ``problems`` of ignored
         files."""
         return {"files": [*self.files], "problems": [*self.problems]}

@@ -102,7 +102,7 @@ def checked_content(host: LocalHost, want: Fields, part: ContentPart) -> image_f
     part.check_digests(want.get("checksum"))
     facts = inspect_content(host, part.head(), part.size, want)
     check_boot_fields(want, facts.format)
-    part.settle()
+    part.make_read_only()
     return facts
 
 
@@ -156,7 +156,7 @@ def _converted(host: LocalHost, image: str, part: ContentPart, operation: Operat
         for leftover in (path, written):
             leftover.unlink(missing_ok=True)
     part.size = part.path.stat().st_size
-    part.settle()
+    part.make_read_only()
     return "qcow2"
 
 

@@ -107,7 +107,7 @@ class ContentPart:
         """Raise ``ImageRefused`` unless the content has *checksum* (``sha256:…`` or ``sha512:…``)."""
         check_digests(self.digests, checksum)
 
-    def settle(self) -> None:
+    def make_read_only(self) -> None:
         """Flush the content to disk and make it read-only: ready for ``ImageStore.commit``."""
         os.fchmod(self.descriptor, MODE)
         os.fsync(self.descriptor)

@@ -111,22 +111,22 @@ class Links:
         return name
 
     # The accepting side ------------------------------------------------------------------------------------------
-    def offer(self, offer: Offer, spare: str = "") -> None:
+    def offer(self, offer: Offer, kept_door: str = "") -> None:
         """Let the peers of *offer* connect from now on. An earlier offer with the same id is replaced; connections of
-        peers that are not in the new offer are closed, except at the endpoint *spare*."""
+        peers that are not in the new offer are closed, except at the endpoint *kept_door*."""
         with self._lock:
             self._offers[offer.id] = offer
-        self._cut(offer.id, lambda end: end.accepted and end.peer not in offer.peers and end.door != spare)
+        self._cut(offer.id, lambda end: end.accepted and end.peer not in offer.peers and end.door != kept_door)
 
     def offered(self, id: str) -> Offer | None:
         """Return the offer with this id; ``None`` when there is none."""
         return self._offers.get(id)
 
-    def withdraw(self, id: str, spare: str = "") -> None:
-        """Remove the offer of link *id*, and close the link's connections, except at the endpoint *spare*."""
+    def withdraw(self, id: str, kept_door: str = "") -> None:
+        """Remove the offer of link *id*, and close the link's connections, except at the endpoint *kept_door*."""
         with self._lock:
             self._offers.pop(id, None)
-        self._cut(id, lambda end: not spare or end.door != spare)
+        self._cut(id, lambda end: not kept_door or end.door != kept_door)
 
     def accept(self, transport: asyncio.BaseTransport, admitted: Callable[[], None]) -> None:
         """Take over the TLS connection of a client that asked for a link by ALPN. Must be called in the server's event

@@ -27,7 +27,7 @@ ARRIVE, IDLE, READ = 5.0, 15.0, 30.0
 #: Called with the address that a connection came to; returns the paths of that guest; ``None``: no such guest.
 Find = Callable[[str], Awaitable[GuestPaths | None]]
 #: Called with the address and a password; returns status and text of the answer.
-Leave = Callable[[str, str], Awaitable[tuple[int, str]]]
+SendPassword = Callable[[str, str], Awaitable[tuple[int, str]]]
 
 
 class BadHead(Exception):
@@ -86,8 +86,8 @@ def _path(target: str) -> str:
 class GuestHttp:
     """The HTTP server for connections of guests, in an event loop."""
 
-    def __init__(self, find: Find, leave: Leave) -> None:
-        self._find, self._leave = find, leave
+    def __init__(self, find: Find, send_password: SendPassword) -> None:
+        self._find, self._send_password = find, send_password
         self._open: Counter[str] = Counter()
 
     async def connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -176,7 +176,7 @@ class GuestHttp:
             return 400, _text_answer(400, "A password is text: encode what was encrypted in base64.")
         if "\0" in password:
             return 400, _text_answer(400, "A password is text: encode what was encrypted in base64.")
-        status, why = await self._leave(guest, password)
+        status, why = await self._send_password(guest, password)
         return status, _text_answer(status, why) if why else PathContent(b"")
 
 

@@ -135,7 +135,7 @@ class Questions:
             if self._asked.get(server) is this:
                 del self._asked[server]
 
-    async def leave(self, guest: str, password: str) -> tuple[int, str]:
+    async def send_password(self, guest: str, password: str) -> tuple[int, str]:
         """Send to the agent the *password* that *guest* has posted. Return the status and the text of the agent's
         answer."""
         server = self.guests.get(guest)
@@ -223,7 +223,8 @@ async def serve_guests(commands: socket.socket, question_socket: socket.socket) 
     """Serve the requests of guests until the agent ends. *commands*: the connection for the agent's commands;
     *question_socket*: the connection for questions to the agent."""
     questions = Questions(question_socket)
-    spaces = Namespaces(commands, asyncio.get_running_loop(), GuestHttp(questions.find, questions.leave), questions)
+    spaces = Namespaces(commands, asyncio.get_running_loop(), GuestHttp(questions.find, questions.send_password),
+                        questions)
     asyncio.get_running_loop().set_exception_handler(lambda _loop, _context: None)  # guests choose what goes wrong
     reading = asyncio.create_task(questions.run())
     await asyncio.sleep(0)

@@ -53,7 +53,7 @@ def _at_source(host: LocalHost, document: Document) -> None:
             volumes.forget_attachments(host, id)
         elif server.state.get(MARK) == document.id:
             with suppress(MagnetarError):
-                host.hypervisor.stray(id)
+                host.hypervisor.abort_stale_job(id)
             volumes.revoke_sharing(host, id)
             if rbd_images.uses_rbd_images(server.want) and document.state.get("tried") and not is_here(host, document):
                 # Where the server is remains unknown: disks that the target may own must not be removed with its

@@ -230,7 +230,7 @@ class _Move:
         """Find out which steps of the migration an earlier attempt has completed, then do the remaining ones."""
         with Rpc(self.host.links.call(self.remote, AGENT)) as talk, contextlib.closing(self.logs):
             arrived = talk.call("look")["arrived"]
-            self.host.hypervisor.stray(self.server.id)
+            self.host.hypervisor.abort_stale_job(self.server.id)
             if guest_runs(self.host, self.document) or not arrived:
                 self._go(talk)
             if not self.arrived:

@@ -127,7 +127,7 @@ def restore_server(task: Task) -> None:
     it runs."""
     host, document = task.host, task.document
     with contextlib.suppress(MagnetarError):
-        host.hypervisor.stray(document.want["server"])
+        host.hypervisor.abort_stale_job(document.want["server"])
     with host.locks.hold("server", document.want["server"]):
         server = host.documents.get("server", document.want["server"])
         # otherwise it was restored before

@@ -234,14 +234,14 @@ class Documents:
         path = f"{self.root}/{document.kind}/{document.id}.json"
         if durable:
             write_atomically(path, text.encode() + b"\n")
-            self._drop_note(path)
+            self._remove_note(path)
         else:
             self._note(path, text)
 
     def _discard(self, document: Document) -> None:
         path = self.root / document.kind / f"{document.id}.json"
         path.unlink(missing_ok=True)
-        self._drop_note(str(path))
+        self._remove_note(str(path))
         sync_folder(path.parent)
 
     def _note(self, path: str, text: str) -> None:
@@ -263,7 +263,7 @@ class Documents:
         self.noted.append(document := _document(content["document"], note))
         return document
 
-    def _drop_note(self, path: str) -> None:
+    def _remove_note(self, path: str) -> None:
         """Remove the note of the file at *path*, since the file is newer."""
         note = f"{path}.note"
         if note in self._notes:

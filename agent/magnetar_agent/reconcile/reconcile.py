@@ -34,7 +34,7 @@ from magnetar_core.reconcile import (
 
 from .documents import CLOUD, HELD, REPLACEMENT, Document, Fields
 from .locks import CHOICES
-from .steps import NOTES, cancelled_change, note_fault, pass_with_power, perform_steps, undo_creation
+from .steps import NOTES, cancelled_change, is_undone_by_power_loss, note_fault, perform_steps, undo_creation
 from .task import NotRemovable, Task
 
 if TYPE_CHECKING:
@@ -266,7 +266,7 @@ class _Change(Change):
             document.state["unfinished"] = True
             if fresh:
                 document.state["making"] = True
-            task.keep(durable=not pass_with_power(former, planned))
+            task.keep(durable=not is_undone_by_power_loss(former, planned))
             self.choosing.close()
             with check_mode(False, self.warnings):
                 perform_steps(self.driver, task, planned, begun)

@@ -36,7 +36,7 @@ PASSING = frozenset({"start", "start_paused", "pause", "resume"})
 TIDY = frozenset({"fetch", "plug"})
 
 
-def pass_with_power(former: Document | None, steps: Sequence[Step]) -> bool:
+def is_undone_by_power_loss(former: Document | None, steps: Sequence[Step]) -> bool:
     """Return whether a loss of power undoes *steps*: they only start, pause or resume the guest. After a loss of power
     *former*, the document before the steps, describes the server correctly again. So the new document need not be
     flushed to disk. False for a new server, and for a restore from saved memory, which removes that memory."""

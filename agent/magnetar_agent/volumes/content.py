@@ -24,22 +24,22 @@ DISKS = ("raw", "qcow2", "iso")
 MOVING = "moving"
 
 
-def source_bytes(source: str, standing: Document | None, name: str, field: str) -> int:
-    """Return the size in bytes of the source of a new volume, whose document is *standing* (``None``: not found).
-    *source*: the kind of source, a key of ``SOURCES``; *name*: the requested name or uuid. Raises ``InvalidField`` for
-    *field* if there is no such document or its content is incomplete."""
+def source_bytes(source: str, source_document: Document | None, name: str, field: str) -> int:
+    """Return the size in bytes of the source of a new volume, whose document is *source_document* (``None``: not
+    found). *source*: the kind of source, a key of ``SOURCES``; *name*: the requested name or uuid. Raises
+    ``InvalidField`` for *field* if there is no such document or its content is incomplete."""
     kind = SOURCES[source]
-    if standing is None:
+    if source_document is None:
         refuse_missing(InvalidField(field, f"must name a {kind.replace('_', ' ')} of this host", name), kind, name)
         return 1
     if kind == "image":
-        state = standing.state
+        state = source_document.state
         if state.get("status") != "active" or state["disk_format"] not in DISKS:
             raise InvalidField(field, "must be an active image of format raw, qcow2 or iso", name)
         return int(state.get("virtual_size") or state["size"])
-    if not is_content_complete(standing):
+    if not is_content_complete(source_document):
         raise InvalidField(field, "must be complete, and this one is still being made", name)
-    return int(standing.state["bytes"])
+    return int(source_document.state["bytes"])
 
 
 def source_of(want: Fields) -> tuple[str | None, str]:

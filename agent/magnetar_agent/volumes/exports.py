@@ -113,12 +113,12 @@ def start_export(host: LocalHost, document: Document) -> None:
         host.hypervisor.serve(export)
         doors[NBD] = export.socket
     # A peer that is no longer let in may have just asked for this.
-    host.links.offer(Offer(document.id, frozenset(document.want["peers"]), doors), spare=HAND)
+    host.links.offer(Offer(document.id, frozenset(document.want["peers"]), doors), kept_door=HAND)
 
 
 def stop_export(host: LocalHost, id: str) -> None:
     """Stop serving the export and close the link."""
-    host.links.withdraw(id, spare=HAND)  # the request may come through HAND
+    host.links.withdraw(id, kept_door=HAND)  # the request may come through HAND
     host.hypervisor.unserve(id)
     shutil.rmtree(export_folder(host, id), ignore_errors=True)
 

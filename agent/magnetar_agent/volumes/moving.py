@@ -106,7 +106,7 @@ def move_content(task: Task) -> None:
             return
         _switch(task, pool)
     _remove_other(task)
-    pool.settle(document.id)
+    pool.remove_reservation(document.id)
 
 
 def _begin(task: Task, pool: Pool) -> None:

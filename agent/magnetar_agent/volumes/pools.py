@@ -76,7 +76,7 @@ class Pool(Protocol):
         """Reserve the name *id* for new content, so that no other host uses it. Raises ``Conflict`` if another host has
         it."""
 
-    def settle(self, id: str) -> None:
+    def remove_reservation(self, id: str) -> None:
         """Remove the reservation that ``claim`` made. Called when the document already says that the content is
         complete."""
 
@@ -165,7 +165,7 @@ class FolderPool:
             mark.unlink(missing_ok=True)
             raise self.taken(id)
 
-    def settle(self, id: str) -> None:
+    def remove_reservation(self, id: str) -> None:
         if self.shared:
             (self.folder / f"{id}{BEGUN}").unlink(missing_ok=True)
 

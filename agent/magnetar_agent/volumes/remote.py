@@ -107,7 +107,7 @@ def reconnect_disk(host: LocalHost, attachment: Document) -> None:
     request_export(host, attachment, "look")
     deadline = time.monotonic() + CONNECT
     while time.monotonic() < deadline:
-        host.hypervisor.rejoin(want["server"], exports.export_socket(host, attachment.id))
+        host.hypervisor.reconnect_disk(want["server"], exports.export_socket(host, attachment.id))
         if _is_local(host, attachment) or host.links.connected(attachment.id, exports.NBD):
             return
         time.sleep(0.02)

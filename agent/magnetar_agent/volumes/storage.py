@@ -93,9 +93,9 @@ class StoragePool:
                 raise self.taken(id) from error
             raise
 
-    def settle(self, id: str) -> None:
-        """Implement ``Pool.settle``: do nothing. ``claim`` creates the content itself under its final name, so there is
-        no separate reservation to remove."""
+    def remove_reservation(self, id: str) -> None:
+        """Implement ``Pool.remove_reservation``: do nothing. ``claim`` creates the content itself under its final name,
+        so there is no separate reservation to remove."""
 
     def make(self, id: str, format: str, size: int, key: DiskKey | None = None) -> None:
         self._whole(id, lambda: self._blank(id, size))

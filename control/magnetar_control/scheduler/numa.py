@@ -127,11 +127,11 @@ class HostNuma:
         self._beside = (coming, free) if coming else None
         return free
 
-    def chosen(self, needs: Needs, worth: Mapping[int, int]) -> frozenset[int]:
+    def chosen(self, needs: Needs, cell_weights: Mapping[int, int]) -> frozenset[int]:
         """Return the ids of the cells that the agent would choose for a server with these *needs*; an empty set if it
-        does not fit. *worth*: by cell, how much the agent prefers it."""
+        does not fit. *cell_weights*: by cell, how much the agent prefers it."""
         try:
-            return frozenset(cell["host"] for cell in place_guest(_free(self.free).cells, needs, worth)["cells"])
+            return frozenset(cell["host"] for cell in place_guest(_free(self.free).cells, needs, cell_weights)["cells"])
         except NoFit:
             return frozenset()
 

@@ -28,12 +28,12 @@ def served(talk: Callable[[Callable[[bytes], Awaitable[bytes]]], Awaitable[None]
     async def find(_guest: str) -> GuestPaths:
         return GuestPaths(tree, password or "".join(left))
 
-    async def leave(_guest: str, given: str) -> tuple[int, str]:
+    async def send_password(_guest: str, given: str) -> tuple[int, str]:
         left.append(given)
         return 200, ""
 
     async def run() -> None:
-        http = GuestHttp(find, leave)
+        http = GuestHttp(find, send_password)
         server = await asyncio.start_server(http.connected, "127.0.0.1", 0, limit=HEAD)
         port = server.sockets[0].getsockname()[1]
 

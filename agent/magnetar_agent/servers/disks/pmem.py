@@ -38,22 +38,22 @@ def host_pmem_namespaces(host: LocalHost) -> list[Namespace]:
     return present_namespaces(host.settings.sysfs, host.settings.pmem_namespaces)
 
 
-def held_pmem_names(host: LocalHost, without: str = "") -> set[str]:
+def held_pmem_names(host: LocalHost, excluded_server: str = "") -> set[str]:
     """Return the names of namespaces of servers on this host, and of servers that move to it, except those of the
-    server *without*.
+    server *excluded_server*.
     """
-    return {namespace["name"] for want in placement.fields_of_holders(host, without)
+    return {namespace["name"] for want in placement.fields_of_holders(host, excluded_server)
             for field in (FIELD, BEFORE) for namespace in want.get(field) or ()}
 
 
 def pmem_facts(host: LocalHost) -> dict[str, dict[str, Any]]:
     """Return the host's field ``pmem``: by label, the numbers of all and of free namespaces, and their sizes in MiB."""
     by_label: dict[str, dict[str, Any]] = {}
-    had = held_pmem_names(host) if host.settings.pmem_namespaces else set()
+    held_names = held_pmem_names(host) if host.settings.pmem_namespaces else set()
     for namespace in host_pmem_namespaces(host):
         mine = by_label.setdefault(namespace.label, {"total": 0, "free": 0, "sizes_mb": []})
         mine["total"] += 1
-        mine["free"] += namespace.name not in had
+        mine["free"] += namespace.name not in held_names
         mine["sizes_mb"].append(namespace.size_kib // 1024)
     return by_label
 
@@ -77,15 +77,16 @@ def check_pmem_labels(host: LocalHost, want: Mapping[str, Any]) -> None:
                 "setting pmem_namespaces says which there are; choose another host", ",".join(requested))
 
 
-def choose_pmem(host: LocalHost, want: Mapping[str, Any], id: str, had: list[Fields] | None = None) -> list[Fields]:
-    """Return a namespace for each label that *want* of the server *id* requests: one of *had* if it still exists on the
-    host, otherwise a free one. Raises ``Conflict`` if none is free. The caller holds the lock ``CHOICES`` until the
-    document is written."""
+def choose_pmem(host: LocalHost, want: Mapping[str, Any], id: str,
+                current_namespaces: list[Fields] | None = None) -> list[Fields]:
+    """Return a namespace for each label that *want* of the server *id* requests: one of *current_namespaces* if that
+    still exists on the host, otherwise a free one. Raises ``Conflict`` if none is free. The caller holds the lock
+    ``CHOICES`` until the document is written."""
     if not (requested := requested_pmem_labels(want)):
         return []
     present, taken = host_pmem_namespaces(host), held_pmem_names(host, id)
     present_keys, former, chosen = {(namespace.label, namespace.name)
-                                    for namespace in present}, list(had or ()), list[dict[str, Any]]()
+                                    for namespace in present}, list(current_namespaces or ()), list[dict[str, Any]]()
     for label in requested:
         mine = next((namespace for namespace in former if namespace["label"] == label
                      and (label, namespace["name"]) in present_keys), None)
@@ -94,7 +95,8 @@ def choose_pmem(host: LocalHost, want: Mapping[str, Any], id: str, had: list[Fie
         else:
             free = next((namespace.name for namespace in present if namespace.label == label
                          and namespace.name not in taken
-                         and namespace.name not in [other["name"] for other in (*chosen, *(had or ()))]), None)
+                         and namespace.name not in [other["name"] for other in (*chosen, *(current_namespaces or ()))]),
+                         None)
             if free is None:
                 raise Conflict(f"hardware.pmem: host {host.name} has no free namespace of persistent memory with the "
                                f"label {label} left. Choose another host, or free one there.", field="hardware.pmem")
@@ -155,9 +157,9 @@ def prepare_pmem(host: LocalHost, document: Document, keep: Callable[[], None]) 
         keep()
 
 
-def _check_present(host: LocalHost, server: str, had: list[Fields]) -> None:
+def _check_present(host: LocalHost, server: str, current_namespaces: list[Fields]) -> None:
     present_keys = {(namespace.label, namespace.name) for namespace in host_pmem_namespaces(host)}
-    if lost := next((namespace for namespace in had if namespace["clean"]
+    if lost := next((namespace for namespace in current_namespaces if namespace["clean"]
                      and (namespace["label"], namespace["name"]) not in present_keys), None):
         raise Conflict(f"hardware.pmem: host {host.name} has no persistent memory {lost['name']} with the label "
                        f"{lost['label']} any more, to which server {server!r} has written. Bring it back (ndctl list, "

@@ -40,12 +40,12 @@ def divisible_devices(host: LocalHost) -> list[MdevParent]:
     return mdev_parents(host.settings.sysfs, host.settings.enabled_mdev_types)
 
 
-def _taken(host: LocalHost, parent: MdevParent, without: str = "") -> int:
+def _taken(host: LocalHost, parent: MdevParent, excluded_server: str = "") -> int:
     """Return how many mediated devices of *parent* are taken, by servers or by other programs, not counting
-    that of the server *without*."""
-    part_ids = {part["uuid"] for want in placement.fields_of_holders(host, without) for name in (FIELD, BEFORE)
+    that of the server *excluded_server*."""
+    part_ids = {part["uuid"] for want in placement.fields_of_holders(host, excluded_server) for name in (FIELD, BEFORE)
                 if (part := want.get(name)) and part["parent"] == parent.address}
-    return len(part_ids | parent.made - {_uuid(without)})
+    return len(part_ids | parent.made - {_uuid(excluded_server)})
 
 
 def _uuid(server: str) -> str:
@@ -87,11 +87,13 @@ def mdev_totals(host: LocalHost) -> dict[str, Any]:
     return {"mdevs": [{**mdev, "free": mdev["total"]} for mdev in mdev_facts(host, divisible_devices(host))["mdevs"]]}
 
 
-def choose_mdev(host: LocalHost, want: Mapping[str, Any], id: str, had: Mapping[str, str] | None = None) -> dict[str,
-                                                                                                                 str]:
+def choose_mdev(host: LocalHost, want: Mapping[str, Any], id: str,
+                current_device: Mapping[str, str] | None = None) -> dict[str,
+                                                                         str]:
     """Return the mediated device for the server *id* with the fields *want*; empty if they request none. It is a part
-    of the device that the server *had* a part of, or of the first device with a free part, near the server's NUMA cells
-    if possible. The caller holds the lock ``CHOICES`` until the document is written. Raises ``Conflict``."""
+    of the parent in *current_device*, the device that the server has now, or of the first device with a free part, near
+    the server's NUMA cells if possible. The caller holds the lock ``CHOICES`` until the document is written. Raises
+    ``Conflict``."""
     if not requests_vgpu(want):
         return {}
     near = placement.on_cells(want)
@@ -103,7 +105,8 @@ def choose_mdev(host: LocalHost, want: Mapping[str, Any], id: str, had: Mapping[
         raise Conflict(
             f"hardware.vgpus: host {host.name} has no virtual GPU{with_trait} left. Choose another host, free one "
                        "there, or look at its agent's setting enabled_mdev_types.", field="hardware.vgpus")
-    best = min(free, key=lambda device: ((had or {}).get("parent") != device.address, device.node not in near,
+    best = min(free, key=lambda device: ((current_device or {}).get("parent") != device.address,
+                                         device.node not in near,
                                          device.address))
     return {"uuid": _uuid(id), "parent": best.address, "type": best.type}
 

@@ -128,33 +128,33 @@ def check_pci_live(host: LocalHost, want: Mapping[str, Any], source_can: bool, p
                        "an agent of an earlier version. Migrate it cold, or upgrade that agent first.")
 
 
-def held_pci_addresses(host: LocalHost, without: str = "") -> set[str]:
+def held_pci_addresses(host: LocalHost, excluded_server: str = "") -> set[str]:
     """Return the addresses of devices of servers on this host, and of servers that move to it, except those of the
-    server *without*.
+    server *excluded_server*.
     """
-    return {address for want in placement.fields_of_holders(host, without)
+    return {address for want in placement.fields_of_holders(host, excluded_server)
             for name in (FIELD, BEFORE) for address in want.get(name) or ()}
 
 
-def _taken(device: PciDevice, had: Container[str]) -> bool:
-    """Return whether the *device*, or its parent, is among the addresses *had* of devices of servers: a card is
-    assigned whole or by its virtual functions."""
-    return device.address in had or device.parent in had
+def _taken(device: PciDevice, held_addresses: Container[str]) -> bool:
+    """Return whether the *device*, or its parent, is among the addresses *held_addresses* of devices of servers: a card
+    is assigned whole or by its virtual functions."""
+    return device.address in held_addresses or device.parent in held_addresses
 
 
 def pci_facts(host: LocalHost, pci_devices: Sequence[PciDevice]) -> dict[str, Any]:
     """Return the host's fields ``pci_devices`` (numbers of all and of free devices by alias) and ``pci_pools`` (the
     same by pool) for *pci_devices*. A used one-time device without a server is left out, so that it is not claimed."""
     aliases = host.settings.pci_alias
-    pci_devices = pci_devices if aliases or any(device.of_network for device in pci_devices) else ()
-    had, used, places = (held_pci_addresses(host), _used(host),
-                         promised_bandwidths(host)) if pci_devices else (set(), set(), {})
+    pci_devices = pci_devices if aliases or any(device.nic_names for device in pci_devices) else ()
+    held_addresses, used, places = (held_pci_addresses(host), _used(host),
+                                    promised_bandwidths(host)) if pci_devices else (set(), set(), {})
     pool_counts: dict[tuple[tuple[str, ...], int, str, str], list[int]] = {}
     for device in pci_devices:
         if of := device_aliases(device, aliases, places):
             count = pool_counts.setdefault((of, device.numa_node, device.provider, device.resource_class), [0, 0])
-            count[0] += device.address in had or device.address not in used
-            count[1] += not _taken(device, had) and device.address not in used
+            count[0] += device.address in held_addresses or device.address not in used
+            count[1] += not _taken(device, held_addresses) and device.address not in used
     by_alias: dict[str, dict[str, Any]] = {}
     for alias in aliases:
         policy = {"numa_policy": alias["numa_policy"]} if "numa_policy" in alias else {}
@@ -212,14 +212,16 @@ def preferred_device_cells(host: LocalHost, want: Mapping[str, Any], id: str = "
                             if not _taken(device, taken)), needed_pci_devices(want))
 
 
-def choose_pci_devices(host: LocalHost, want: Mapping[str, Any], id: str, had: Mapping[str, str] | None = None,
+def choose_pci_devices(host: LocalHost, want: Mapping[str, Any], id: str,
+                       current_devices: Mapping[str, str] | None = None,
                        fixed: bool = False) -> dict[str, str]:
-    """Return the devices (holder by address) for the server *id* with the fields *want*: devices that it *had* and that
-    still exist, then the first free ones, near its NUMA cells. *fixed*: devices that it has stay in any case, since its
-    guest may use them. The caller holds the lock ``CHOICES`` until the document is written. Raises ``Conflict``."""
+    """Return the devices (holder by address) for the server *id* with the fields *want*: those of *current_devices*
+    that still exist, then the first free ones, near its NUMA cells. *fixed*: devices that it has stay in any case,
+    since its guest may use them. The caller holds the lock ``CHOICES`` until the document is written. Raises
+    ``Conflict``."""
     if not needed_pci_devices(want):
         return {}
-    taken = held_pci_addresses(host, id) | (_used(host) - set(had or ()))
+    taken = held_pci_addresses(host, id) | (_used(host) - set(current_devices or ()))
     aliases, near = host.settings.pci_alias, _affinity(host, want)
     free = [device for device in assignable_devices(host) if not _taken(device, taken)]
     taps = {nic["mac"] for nic in device_nics(want) if nic.get("vnic_type") == MACVTAP}
@@ -228,7 +230,8 @@ def choose_pci_devices(host: LocalHost, want: Mapping[str, Any], id: str, had: M
     for holder, alias, count in _holders(want):
         alias_policy = next((spec["numa_policy"] for spec in aliases if spec["name"] == alias
                              and "numa_policy" in spec), "")
-        suited = sorted(((had or {}).get(device.address) != holder, near.far(device.numa_node), device.trusted,
+        suited = sorted(((current_devices or {}).get(device.address) != holder, near.far(device.numa_node),
+                         device.trusted,
                          device.address)
                         for device in free if alias_names_device(device, alias, aliases)
                         and near.suits(device.numa_node, alias_policy)
@@ -238,7 +241,7 @@ def choose_pci_devices(host: LocalHost, want: Mapping[str, Any], id: str, had: M
         units += [[address for *_order, address in suited]] * count
         of += [holder] * count
     room = dict.fromkeys((device.address for device in free), 1)
-    chosen = assign_candidates(_keep_candidates(units, of, had or {}), room)
+    chosen = assign_candidates(_keep_candidates(units, of, current_devices or {}), room)
     if chosen is None and not fixed:
         chosen = assign_candidates(units, room)
     if chosen is None:
@@ -246,13 +249,14 @@ def choose_pci_devices(host: LocalHost, want: Mapping[str, Any], id: str, had: M
     return dict(zip(chosen, of, strict=True))
 
 
-def _keep_candidates(units: Sequence[Sequence[str]], of: Sequence[str], had: Mapping[str, str]) -> list[list[str]]:
-    """Reduce *units*, the candidates (addresses) for each requested device, so that a holder keeps devices that it
-    *had* (holders by address): such a device becomes the only candidate of one request, and is no candidate of any
-    other. Return the candidates. *of*: the holder of each request."""
+def _keep_candidates(units: Sequence[Sequence[str]], of: Sequence[str],
+                     current_devices: Mapping[str, str]) -> list[list[str]]:
+    """Reduce *units*, the candidates (addresses) for each requested device, so that a holder keeps its devices in
+    *current_devices* (holders by address): such a device becomes the only candidate of one request, and is no candidate
+    of any other. Return the candidates. *of*: the holder of each request."""
     kept_by_holder: dict[str, list[str]] = {}
     for candidates, holder in zip(units, of, strict=True):
-        kept_by_holder.setdefault(holder, [address for address in candidates if had.get(address) == holder])
+        kept_by_holder.setdefault(holder, [address for address in candidates if current_devices.get(address) == holder])
     mine = {address for addresses in kept_by_holder.values() for address in addresses}
     return [[kept_by_holder[holder].pop(0)] if kept_by_holder[holder]
             else [address for address in candidates if address not in mine]
@@ -299,12 +303,13 @@ def complete_pci_devices(host: LocalHost, desired: Fields, old: Fields, id: str)
     _note_macs(host, desired, old.get(MACS) or {})
 
 
-def _note_macs(host: LocalHost, want: Fields, had: Mapping[str, str]) -> None:
+def _note_macs(host: LocalHost, want: Fields, known_macs: Mapping[str, str]) -> None:
     """Write into the document *want* the MAC address of each network card that the guest gets as a whole.
 
-    Once the guest has a card, the host cannot read its address. *had*: the addresses noted earlier, for such cards."""
+    Once the guest has a card, the host cannot read its address. *known_macs*: the addresses noted earlier, for such
+    cards."""
     whole_cards = {nic["mac"] for nic in device_nics(want) if nic.get("vnic_type") == WHOLE}
-    macs = {address: mac_address(host.settings.sysfs, address) or had.get(address, "")
+    macs = {address: mac_address(host.settings.sysfs, address) or known_macs.get(address, "")
             for address, holder in (want.get(FIELD) or {}).items() if holder in whole_cards} if whole_cards else {}
     want.pop(MACS, None)
     want.update({MACS: macs} if macs else {})

@@ -89,17 +89,18 @@ def shared_cpus(host: LocalHost) -> str:
     return cpu_text(cpu for cell in divide_host_cells(host) for cpu in cell.shared)
 
 
-def held_placements(host: LocalHost, without: str = "") -> Iterator[Placement]:
-    """Yield the placements of servers on this host, and of servers that move to it, except the server *without*."""
-    for want in fields_of_holders(host, without):
+def held_placements(host: LocalHost, excluded_server: str = "") -> Iterator[Placement]:
+    """Yield the placements of servers on this host, and of servers that move to it, except the server
+    *excluded_server*."""
+    for want in fields_of_holders(host, excluded_server):
         yield from _parts(want)
 
 
-def fields_of_holders(host: LocalHost, without: str = "") -> Iterator[Mapping[str, Any]]:
+def fields_of_holders(host: LocalHost, excluded_server: str = "") -> Iterator[Mapping[str, Any]]:
     """Yield the fields of the servers that hold resources of this host: those on it, and those that move to it, except
-    the server *without*."""
+    the server *excluded_server*."""
     for id, want in fields_by_server(host):
-        if id != without:
+        if id != excluded_server:
             yield want
 
 
@@ -127,10 +128,10 @@ def _parts(want: Mapping[str, Any]) -> Iterator[Placement]:
             yield placement[BEFORE]
 
 
-def free_cells(host: LocalHost, without: str = "") -> list[HostCell]:
+def free_cells(host: LocalHost, excluded_server: str = "") -> list[HostCell]:
     """Return the host's NUMA cells (``divide_host_cells``) with only their free CPUs, memory and pages. What the server
-    *without* has counts as free."""
-    return remaining_cells(divide_host_cells(host), held_placements(host, without))
+    *excluded_server* has counts as free."""
+    return remaining_cells(divide_host_cells(host), held_placements(host, excluded_server))
 
 
 def placement_needs(want: Mapping[str, Any]) -> Needs | None:
@@ -146,11 +147,11 @@ def floating_vcpus(want: Mapping[str, Any]) -> int:
 
 
 # What a server gets -------------------------------------------------------------------------------------------------
-def choose_placement(host: LocalHost, want: Mapping[str, Any], id: str, worth: Mapping[int, int],
+def choose_placement(host: LocalHost, want: Mapping[str, Any], id: str, cell_weights: Mapping[int, int],
                      page: Mapping[str, Any] | None = None) -> Placement:
-    """Return the placement for the server *id* with the fields *want*. *worth*: the weight of each host cell because of
-    its devices (``pci.preferred_device_cells``). *page*: the placement of its running guest, whose page size must stay.
-    The caller holds the lock ``CHOICES`` until the document is written. Raises ``Conflict``."""
+    """Return the placement for the server *id* with the fields *want*. *cell_weights*: the weight of each host cell
+    because of its devices (``pci.preferred_device_cells``). *page*: the placement of its running guest, whose page size
+    must stay. The caller holds the lock ``CHOICES`` until the document is written. Raises ``Conflict``."""
     needed = placement_needs(want)
     assert needed is not None
     needed = needed._replace(networks=requested_networks(want))
@@ -167,42 +168,44 @@ def choose_placement(host: LocalHost, want: Mapping[str, Any], id: str, worth: M
                        "all virtual CPUs run in real time. Name some in its agent's setting cpu_shared_set, use "
                        "isolate, or choose another host.", field="hardware.emulator_threads")
     try:
-        return place_guest(available, needed, worth, host.settings.pack_numa_cells)
+        return place_guest(available, needed, cell_weights, host.settings.pack_numa_cells)
     except NoFit as why:
         files = " (memory of its guests is in files, which have none)" if host.settings.file_backed_memory else ""
         raise Conflict(f"hardware: host {host.name} has no room for CPUs and memory of the server: {why}{files}. "
                        "Choose another host, or free some there.", field="hardware") from None
 
 
-def complete_placement(host: LocalHost, desired: Fields, old: Fields, id: str, worth: Mapping[int, int]) -> None:
+def complete_placement(host: LocalHost, desired: Fields, old: Fields, id: str, cell_weights: Mapping[int, int]) -> None:
     """Set the placement of *desired*, whose flavor and hardware are known. If *old*, the former ``want``, has the same
-    needs, the old placement stays; otherwise a new one is chosen, and the old one is stored under ``before``. *worth*:
-    see ``choose_placement``. Raises ``Conflict``."""
+    needs, the old placement stays; otherwise a new one is chosen, and the old one is stored under ``before``.
+    *cell_weights*: see ``choose_placement``. Raises ``Conflict``."""
     had: Placement | None = old.get(FIELD)
     desired.pop(FIELD, None)
     if old and placement_needs(desired) == placement_needs(old):
         desired.update({FIELD: had} if had else {})
         if had or placement_needs(desired) is None:
             return
-    made = choose_placement(host, desired, id, worth) if placement_needs(desired) else None
+    made = choose_placement(host, desired, id, cell_weights) if placement_needs(desired) else None
     if had:
         made = {**(made or {"cells": []}), BEFORE: {name: part for name, part in had.items() if name != BEFORE}}
     if made:
         desired[FIELD] = made
 
 
-def choose_target_placement(host: LocalHost, want: Fields, id: str, live: bool, worth: Mapping[int, int]) -> None:
+def choose_target_placement(host: LocalHost, want: Fields, id: str, live: bool,
+                            cell_weights: Mapping[int, int]) -> None:
     """Set in *want* a placement for the server *id*, which comes from another host. The caller holds the lock
-    ``CHOICES`` until the document is written. *live*: its guest runs, and keeps the size of its pages. *worth*: see
-    ``choose_placement``. Raises ``Conflict`` if the host has no room."""
+    ``CHOICES`` until the document is written. *live*: its guest runs, and keeps the size of its pages. *cell_weights*:
+    see ``choose_placement``. Raises ``Conflict`` if the host has no room."""
     had = want.pop(FIELD, None)
     if placement_needs(want):
-        want[FIELD] = choose_placement(host, want, id, worth, had if live else None)
+        want[FIELD] = choose_placement(host, want, id, cell_weights, had if live else None)
 
 
-def prepare_placement(host: LocalHost, document: Document, keep: Callable[[], None], worth: Mapping[int, int]) -> None:
+def prepare_placement(host: LocalHost, document: Document, keep: Callable[[], None],
+                      cell_weights: Mapping[int, int]) -> None:
     """Prepare the server's placement before its domain is defined or started: release the former placement after a
-    change, and replace a placement that is no longer possible. *keep* writes the document. *worth*: see
+    change, and replace a placement that is no longer possible. *keep* writes the document. *cell_weights*: see
     ``choose_placement``. Raises ``Conflict``."""
     want = document.want
     if FIELD not in want and placement_needs(want) is None:
@@ -220,7 +223,7 @@ def prepare_placement(host: LocalHost, document: Document, keep: Callable[[], No
                 raise Conflict(f"Server {document.name!r} is suspended, and its saved memory is bound to CPUs and "
                                f"pages that it cannot have any more: {why}. Give the host back what is missing, or "
                                "stop the server, which loses the saved memory.")
-            made = choose_placement(host, want, document.id, worth)
+            made = choose_placement(host, want, document.id, cell_weights)
         if made == (had or {}):
             return
         want.pop(FIELD, None)

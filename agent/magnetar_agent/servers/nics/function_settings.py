@@ -90,13 +90,13 @@ def reset_guest_functions(host: LocalHost, document: Document) -> None:
             notes[address].unlink(missing_ok=True)
 
 
-def reset_free_functions(host: LocalHost, without: str = "") -> None:
-    """Restore the defaults of virtual functions that no server has; the functions of the server *without* count as
-    free. A failure is only logged, and does not stop the reset of other functions."""
+def reset_free_functions(host: LocalHost, excluded_server: str = "") -> None:
+    """Restore the defaults of virtual functions that no server has; the functions of the server *excluded_server* count
+    as free. A failure is only logged, and does not stop the reset of other functions."""
     if not _notes(host):
         return
     with host.locks.hold(*SETTING):  # a server that gets one from now on sets it after this
-        held_addresses = pci.held_pci_addresses(host, without)
+        held_addresses = pci.held_pci_addresses(host, excluded_server)
         for address, note in _notes(host).items():
             if address in held_addresses:
                 continue

@@ -106,8 +106,8 @@ def check_type(nic: Fields, former: Fields | None, field: str) -> None:
 def check_device_network(host: LocalHost, devices: str, field: str) -> None:
     """Raise ``Conflict`` if the host has no device with the name *devices* (``core.hardware.pci.nic_devices_name``)."""
     host_devices = pci.assignable_devices(host)
-    networks = {name for device in host_devices for name in device.of_network}
-    if devices not in networks and not any(devices in device.of_card for device in host_devices):
+    networks = {name for device in host_devices for name in device.nic_names}
+    if devices not in networks and not any(devices in device.card_nic_names for device in host_devices):
         has = ", ".join(map(describe_devices, sorted(networks))) or "none"
         raise Conflict(
             f"{field}.physical_network: host {host.name} has no {describe_devices(devices)}; of such devices it has "

@@ -45,7 +45,7 @@ class EventLoop:
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
 
-    def take(self) -> None:
+    def add_user(self) -> None:
         """Add a user of the loop, and start the loop for the first one. Must be called before a connection is
         opened."""
         with self._lock:
@@ -92,7 +92,7 @@ class Connection:
         self._wake = threading.Event()
         self._first = threading.Event()
         self._opened = threading.Event()
-        LOOP.take()
+        LOOP.add_user()
         self._thread = threading.Thread(target=self._keep, name="libvirt-connect", daemon=True)
         self._thread.start()
         self._first.wait(wait)

@@ -69,7 +69,7 @@ class Gates:
         with self._changed:
             return any(turn.hangs or turn.given_up for (name, _kind), turn in self._turns.items() if name == owner)
 
-    def enter(self, owner: str, purpose: str, kind: str = "", long: bool = False) -> Turn:
+    def begin_call(self, owner: str, purpose: str, kind: str = "", long: bool = False) -> Turn:
         """Wait until a call to *owner* may start, register the call, and return its turn. Raises ``GuestSilent`` or
         ``StorageSilent`` if the call that it must wait for hangs, and ``Conflict`` if that call does not end in time or
         too many calls wait. *purpose*, *kind*, *long*: see ``Turn``."""
@@ -102,7 +102,7 @@ class Gates:
             turn.given_up = True
             self._changed.notify_all()
 
-    def leave(self, turn: Turn) -> None:
+    def end_call(self, turn: Turn) -> None:
         """Remove the *turn*, because its call has returned."""
         with self._changed:
             if self._turns.get((turn.owner, turn.kind)) is turn:

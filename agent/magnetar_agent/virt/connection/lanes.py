@@ -69,7 +69,7 @@ class Lanes:
         """Return the number of calls in flight, including hanging ones."""
         return len(self._taken)
 
-    def take(self, lane: Lane, purpose: str, owner: str = "", timeout: float = PLACE_TIMEOUT) -> CallPlace:
+    def take_slot(self, lane: Lane, purpose: str, owner: str = "", timeout: float = PLACE_TIMEOUT) -> CallPlace:
         """Wait for a free slot in *lane*, take the slot for *owner*, and return it. Raises ``GuestSilent`` or
         ``StorageSilent`` when hanging calls hold the slots, and ``Unavailable`` after *timeout* seconds."""
         deadline = time.monotonic() + timeout

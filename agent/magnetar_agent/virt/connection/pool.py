@@ -172,7 +172,7 @@ class ConnectionPool:
 
     # One call -------------------------------------------------------------------------------------------------------
     def _once(self, purpose: str, function: Callable[[Any], T], lane: Lane, guest: str = "") -> T:
-        place = self._lanes.take(lane, purpose, guest)
+        place = self._lanes.take_slot(lane, purpose, guest)
         try:
             return self._on(place, purpose, function)
         finally:
@@ -187,13 +187,13 @@ class ConnectionPool:
                long: bool = False) -> _Call:
         """Wait until *gates* (those of guests or of pools) and *lane* let a call to *owner* (a guest or pool) start,
         then begin the call of *function*. Return the call without waiting for its end. *kind*, *long*: see
-        ``Gates.enter``."""
+        ``Gates.begin_call``."""
         self._wait_until_up()
-        turn = gates.enter(owner, purpose, kind, long or lane in (Lane.START, Lane.LONG))
+        turn = gates.begin_call(owner, purpose, kind, long or lane in (Lane.START, Lane.LONG))
         try:
-            place = self._lanes.take(lane, purpose, owner)
+            place = self._lanes.take_slot(lane, purpose, owner)
         except BaseException:
-            gates.leave(turn)
+            gates.end_call(turn)
             raise
         return self._begin(lambda: self._on(place, purpose, function), place, turn)
 
@@ -209,7 +209,7 @@ class ConnectionPool:
             if turn.given_up:
                 log.warning("%s answers again or has ended: %s took %.0f s", turn.owner, turn.what,
                             time.monotonic() - call.began)
-            turn.gates.leave(turn)
+            turn.gates.end_call(turn)
 
     def _follow(self, call: _Call, look: _Age | MonitorWatch, limit: float) -> Any:
         """Return the result of *call*. Raise the error of a hung guest or pool as soon as *look* reports that the call
@@ -243,7 +243,7 @@ class ConnectionPool:
     def control(self, guest: str) -> _Call:
         """Begin a read of the state of the *guest*'s monitor; see ``monitors``. Return the call without waiting."""
         purpose = f"look at the monitor of the domain {guest}"
-        place = self._lanes.take(Lane.LOOK, purpose, guest)
+        place = self._lanes.take_slot(Lane.LOOK, purpose, guest)
         return self._begin(lambda: self._on(place, purpose, lambda conn: monitor_state(conn, guest)), place, None)
 
     def unplace(self, call: _Call) -> None:

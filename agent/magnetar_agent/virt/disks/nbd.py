@@ -88,7 +88,7 @@ class Exports:
             if server:
                 server.end()
 
-    def rejoin(self, uuid: str, socket: Path) -> None:
+    def reconnect_disk(self, uuid: str, socket: Path) -> None:
         """Make QEMU read from its disk at *socket* (``qemu-io`` in QEMU's monitor), so that its NBD client connects
         again. The client does that only at a request, which fails: libvirt 9.0 cannot set QEMU's reconnect-delay."""
         def read(conn: Any) -> None:

@@ -195,7 +195,7 @@ class RoomSeen:
         """Return whether the cached values are of this *pool* and at most a minute old."""
         return self.pool == pool and time.monotonic() < self.at + GOOD
 
-    def told(self) -> tuple[int, int]:
+    def total_and_free(self) -> tuple[int, int]:
         """Return total and free bytes. Raises the cached ``HypervisorError`` if the read failed."""
         if self.error is not None:
             raise HypervisorError(self.error.message)

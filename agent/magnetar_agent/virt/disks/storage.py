@@ -183,7 +183,7 @@ class Storage:
         tools = self.rbd_pool(pool)
         if self._rbd_room is None or not self._rbd_room.is_good(pool):
             self._rbd_room = RoomSeen.look(pool, tools)
-        return self._rbd_room.told()
+        return self._rbd_room.total_and_free()
 
     def _in(self, pool: str, purpose: str, function: Callable[[Any], T], changes: bool = False,
             wipes: bool = False) -> T:

@@ -95,7 +95,7 @@ class Migrations:
                 tpm.take_back_tpm_secret(conn, uuid)
         self.connection.call(f"forget the keys of the domain {uuid}", take_back, Lane.HOST)
 
-    def stray(self, uuid: str) -> None:
+    def abort_stale_job(self, uuid: str) -> None:
         """Abort the job of the domain, if it has one, and wait for its end. Called when only an earlier process of the
         agent can have begun the job."""
         def end(conn: Any) -> None:
@@ -121,8 +121,8 @@ class Migrations:
     def migrate(self, uuid: str, params: MigrationParams, on_progress: ProgressCallback,
                 on_cut_over: CutOverCallback) -> None:
         """Call virDomainMigrateToURI3 in a separate thread, while this thread reports progress and enforces limits.
-        Raises ``GuestSilent`` when QEMU does not answer: then libvirt's job continues until QEMU answers, and ``stray``
-        ends it."""
+        Raises ``GuestSilent`` when QEMU does not answer: then libvirt's job continues until QEMU answers, and
+        ``abort_stale_job`` ends it."""
         purpose = f"migrate the domain {uuid}"
 
         def pause() -> None:
@@ -139,7 +139,7 @@ class Migrations:
             def follow(conn: Any) -> None:
                 watched = conn.lookupByUUIDString(uuid)
                 with _stopped(conn, watched, disks, pause) if still else nullcontext():
-                    _Watch(watched, params, on_progress).until(work, on_cut_over)
+                    _Watch(watched, params, on_progress).wait_for_end(work, on_cut_over)
             self.connection.call(purpose, follow, Lane.WATCH, uuid)
         self.connection.ask(purpose, uuid, move, Lane.LONG, MIGRATES)
 
@@ -215,7 +215,7 @@ class _Watch:
         self._deadline = time.monotonic() + params.time_limit if params.time_limit else None
         self._began, self._downtimes = time.monotonic(), downtime_schedule(params)
 
-    def until(self, work: _Work, on_cut_over: CutOverCallback) -> None:
+    def wait_for_end(self, work: _Work, on_cut_over: CutOverCallback) -> None:
         """Start *work* and wait for its end. Raises libvirt's error, or this watch's reason to abort the migration.
 
         *on_cut_over* is called as soon as the guest's QEMU has ended: libvirt checks only every 0.2 s, and the guest

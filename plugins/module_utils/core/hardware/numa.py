@@ -198,12 +198,12 @@ class NoFit(Exception):
     """The host lacks something that a server needs; the message names it."""
 
 
-def place_guest(cells: Sequence[HostCell], needs: Needs, worth: Mapping[int, int] = MappingProxyType({}),
+def place_guest(cells: Sequence[HostCell], needs: Needs, cell_weights: Mapping[int, int] = MappingProxyType({}),
                 pack: bool = True) -> Placement:
     """Return the placement of a server on the host's *cells*, with each guest cell on a host cell of its own. Host
-    cells with a higher *worth* (``pci.preferred_cells``) are preferred; of equal ones the fullest that suffice
-    (*pack*), or the emptiest. At least one cell is near each of the networks in *needs*; networks that are near no cell
-    of the host do not count. Raises ``NoFit``.
+    cells with a higher weight in *cell_weights* (``pci.preferred_cells``) are preferred; of equal ones the fullest that
+    suffice (*pack*), or the emptiest. At least one cell is near each of the networks in *needs*; networks that are near
+    no cell of the host do not count. Raises ``NoFit``.
     """
     if len(needs.cells) > len(cells):
         raise NoFit("it needs %d NUMA cells, and the host has %d" % (len(needs.cells), len(cells)))
@@ -211,7 +211,8 @@ def place_guest(cells: Sequence[HostCell], needs: Needs, worth: Mapping[int, int
     if needs.dedicated > free:
         raise NoFit("it needs %d dedicated CPUs, and %d are free" % (needs.dedicated, free))
     way = 1 if pack else -1
-    order = sorted(cells, key=lambda cell: (-worth.get(cell.id, 0), way * len(cell.dedicated), way * cell.memory_mb,
+    order = sorted(cells, key=lambda cell: (-cell_weights.get(cell.id, 0), way * len(cell.dedicated),
+                                            way * cell.memory_mb,
                                             cell.id))
     fits: list[dict[int, Placement]] = []
     for at, guest in enumerate(needs.cells):

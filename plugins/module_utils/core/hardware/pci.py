@@ -322,12 +322,12 @@ def preferred_cells(free_devices: Iterable[tuple[Iterable[str], int, int]], requ
     tuples (aliases, cell, count). Cells with *requested* devices weigh most; for a server that requests none, cells
     with devices weigh least.
     """
-    worth: dict[int, int] = {}
+    weights_by_node: dict[int, int] = {}
     for aliases, node, count in free_devices:
         if node >= 0:
             weight = sum(requested.get(alias, 0) for alias in aliases) if requested else -1
-            worth[node] = worth.get(node, 0) + count * weight
-    return worth
+            weights_by_node[node] = weights_by_node.get(node, 0) + count * weight
+    return weights_by_node
 
 
 # Counting of devices --------------------------------------------------------------------------------------------------

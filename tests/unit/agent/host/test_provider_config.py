@@ -44,8 +44,8 @@ def test_what_files_say(tmp_path: Path) -> None:
         "CUSTOM_TIN": {"total": 3, "reserved": 0, "min_unit": 1, "max_unit": 2147483647, "step_size": 1,
                        "allocation_ratio": 1.0}}
     assert found.traits == ("CUSTOM_FAST", "CUSTOM_SSD")
-    assert found.told == {"files": ["provider.yaml"], "problems": []}
-    assert read_provider_config(tmp_path / "none", "kvm1").told == {"files": [], "problems": []}
+    assert found.as_field == {"files": ["provider.yaml"], "problems": []}
+    assert read_provider_config(tmp_path / "none", "kvm1").as_field == {"files": [], "problems": []}
 
 
 def test_what_names_the_host_comes_before_what_is_said_of_each(tmp_path: Path) -> None:

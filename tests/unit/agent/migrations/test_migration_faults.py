@@ -420,7 +420,7 @@ def test_the_coordinator_dies(pair: Pair, kind: str, at: int) -> None:
 POINTS = tuple(pytest.param(side, part, method, marks=[pytest.mark.deep(
     shard="agents that die in a move")] if part == "documents" else []) for side, part, methods in (
         ("source", "documents", ("write", "remove")), ("target", "documents", ("write", "remove")),
-        ("source", "hypervisor", ("migrate", "stray", "destroy", "undefine", "shutdown", "save_tpm")),
+        ("source", "hypervisor", ("migrate", "abort_stale_job", "destroy", "undefine", "shutdown", "save_tpm")),
         ("target", "hypervisor", ("resume", "define", "render", "start", "make_disk", "arrived", "load_tpm",
                                   "lend_keys", "take_back_keys")),
     ) for method in methods)

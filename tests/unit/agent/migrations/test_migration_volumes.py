@@ -300,7 +300,7 @@ def test_the_coordinator_dies(trio: Trio, kind: str, at: int) -> None:
 POINTS = tuple((side, part, method) for side, part, methods in (
     ("source", "documents", ("write", "remove")), ("target", "documents", ("write", "remove")),
     ("home", "documents", ("write",)), ("source", "hypervisor", ("serve", "unserve", "migrate")),
-    ("target", "hypervisor", ("rejoin", "resume")),
+    ("target", "hypervisor", ("reconnect_disk", "resume")),
 ) for method in methods)
 
 

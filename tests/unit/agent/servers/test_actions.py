@@ -93,7 +93,7 @@ def test_a_guest_that_libvirt_could_not_thaw_is_thawed_when_it_is_back(host: Hos
     with pytest.raises(HypervisorDown):
         host.ensure("volume_snapshot", "s", {"volume": "data"})
     assert not host.agent.host.documents.list("volume_snapshot") and host.fake.frozen == {id}
-    host.agent.power_sync.settle()
+    host.agent.power_sync.restore_power_states()
     assert not host.fake.frozen and not quiesce.frozen_servers(host.agent.host)
 
 

@@ -166,12 +166,12 @@ def test_room(said: Said) -> None:
              {"name": "vms", "stats": {"stored": 10, "bytes_used": 30, "max_avail": 100}}]
     said.answers["ceph df"] = [json.dumps({"stats": {"total_bytes": 1000}, "pools": pools})]
     seen = rbd.RoomSeen.look("rbd0", rbd.RbdTools(PLACE))
-    assert seen.told() == (110, 100) and seen.is_good("rbd0") and not seen.is_good("rbd1")
+    assert seen.total_and_free() == (110, 100) and seen.is_good("rbd0") and not seen.is_good("rbd1")
     said.answers["ceph df"] = [json.dumps({"pools": pools[:1]})]
     bad = rbd.RoomSeen.look("rbd0", rbd.RbdTools(PLACE))
     assert bad.is_good("rbd0")  # a cluster that does not answer is not asked each time
     with pytest.raises(HypervisorError, match="Ceph has no pool 'vms'"):
-        bad.told()
+        bad.total_and_free()
 
 
 def test_a_guest_that_moves_finds_its_images_as_the_target_does() -> None:
