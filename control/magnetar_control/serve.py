@@ -31,7 +31,7 @@ from magnetar_control.compute.attachments import interfaces
 from magnetar_control.compute.availability.ha_policy import check_project_policies
 from magnetar_control.compute.caller import Caller
 from magnetar_control.compute.cloud import Cloud, Hosts
-from magnetar_control.compute.servers import told_guests
+from magnetar_control.compute.servers import due_guests
 from magnetar_control.conductor.flows.flows import FLOWS
 from magnetar_control.conductor.hosts.host_watch import HostWatch
 from magnetar_control.conductor.periodic.notification_sender import NotificationSender
@@ -130,14 +130,14 @@ class Parts:
             Wait(settings.ovn_wait, settings.ovn_hosts_wait), settings.physical_mtu,
             settings.ovn_gateway_hosts, settings.dhcp_domain)
         #: The image service of conductors and volumes: in this process, or at ``image_url``.
-        self.asked: Images = self.images if settings.image_url is None else Remote(
+        self.image_service: Images = self.images if settings.image_url is None else Remote(
             settings.image_url, service_token, settings.image_ca_cert)
-        self.delivery = Delivery(self.asked, settings.action_timeout)
-        self.volumes = EmbeddedVolumes(database, self.places, self.agents, self.bring, self.asked,
-                                       zone=settings.default_availability_zone, used=self.has,
+        self.delivery = Delivery(self.image_service, settings.action_timeout)
+        self.volumes = EmbeddedVolumes(database, self.places, self.agents, self.deliver_image, self.image_service,
+                                       zone=settings.default_availability_zone, used=self.has_attachment,
                                        limits=volume_quotas.default_volume_limits(settings), keys=keys,
                                        pools=settings.volume_pools)
-        return Services(self.identity, self.asked, self.networks, self.volumes, keys)
+        return Services(self.identity, self.image_service, self.networks, self.volumes, keys)
 
     def places(self) -> list[dict[str, Any]]:
         """Return the hosts that may store volumes, with their endpoints, states and disk sizes."""
@@ -148,13 +148,13 @@ class Parts:
                  not host.disabled, **sizes.get(host.name, NO_DISK)}
                 for host in self.hosts.all().values()]
 
-    def bring(self, host: str, id: str) -> None:
+    def deliver_image(self, host: str, id: str) -> None:
         """Deliver the image *id* to the host *host*."""
         if place := self.hosts.get(host):
             with self.agents.client(place.endpoint) as client:
                 self.delivery.image(client, host, id)
 
-    def has(self, server: str, attachment: str) -> bool:
+    def has_attachment(self, server: str, attachment: str) -> bool:
         """Return whether a server has a volume attachment, or is about to get it. *attachment*: the id of the
         attachment."""
         located_server = servers.find_server_row(self.store, server)
@@ -202,7 +202,7 @@ class Parts:
     def applications(self, services: Services) -> dict[str, Application]:
         """Return the HTTP applications (compute, identity, image, …) by the prefix of their paths."""
         cloud = Cloud(self.settings, self.store, services, self.agents, self.hosts)
-        self.networks.on_moved(partial(told_guests.note_guests, self.store))
+        self.networks.on_moved(partial(due_guests.mark_guests_due, self.store))
         console = ConsoleApplication(cloud)
         self.metrics.count_consoles(console.proxy.count)
         where = self.settings.keystone_url or "/identity"
@@ -212,7 +212,7 @@ class Parts:
         return {"": ComputeApplication(cloud, OPERATIONS, self.v1),
                 "/identity": identity.identity_application(
                     self.identity, {"image": self.images.quota}) if isinstance(self.identity, EmbeddedIdentity) else
-                identity.Elsewhere(self.identity.url),
+                identity.ExternalKeystone(self.identity.url),
                 "/image": image.image_application(self.images, authenticate),
                 "/network": network.network_application(
                     self.networks, authenticate, self.compute_hosts, lambda request: interfaces.delete_port(
@@ -242,14 +242,14 @@ class Parts:
         self.runner.start(HostWatch(self.working).run, Periodic(self.working).run, *senders)
         self.volumes.worker.start()
 
-    def wire(self) -> None:
+    def start_network_worker(self) -> None:
         """Start the worker that writes networks to the network engine, if there is one."""
         if worker := self.networks.worker:
             self.api_database.listen()
             self._ends.callback(worker.stop)
             worker.start()
 
-    def watched(self) -> None:
+    def serve_health(self) -> None:
         """Serve health and metrics on a separate address, if the settings name one (``health_listen``)."""
         if self.settings.health_listen:
             self._ends.callback(HealthServer(self.settings.health_listen, self.metrics, self.runner).close)
@@ -266,7 +266,7 @@ class Parts:
         applications = self.applications(services)
         if peers is not None:
             applications[PREFIX] = WorkerPages(peers, self.metrics)
-            self.v1.elsewhere = peers.repeated
+            self.v1.ask_other_processes = peers.repeated
             self.metrics.name, self.metrics.others = peers.name, peers.samples
         return AsgiServer(applications, self.settings.threads, self.settings.trust_proxy,
                           observe=self.metrics.request, url=self.settings.public_url, transfers=self.transfers(),
@@ -313,12 +313,12 @@ def running_server(settings: Settings, with_api: bool, with_conductor: bool,
         services = parts.services()
         if with_api:
             parts.bootstrap()
-        parts.wire()
+        parts.start_network_worker()
         if with_conductor:
             parts.work(services)
         if workers is not None:
             parts.keep_workers(workers)
-        parts.watched()
+        parts.serve_health()
         _tune_process()
         yield parts.server(services) if with_api and workers is None else None
 
@@ -329,7 +329,7 @@ def running_worker(settings: Settings, peers: Peers) -> Iterator[AsgiServer]:
     databases."""
     with contextlib.closing(Parts(settings)) as parts:
         services = parts.services()
-        parts.wire()
+        parts.start_network_worker()
         parts.follow_cells()
         _tune_process()
         yield parts.server(services, peers)

@@ -75,7 +75,7 @@ class PowerSync:
         self._later: list[hv.DomainEvent] = []
         self._busy = False
         self._thread = threading.Thread(target=self._run, name="follow", daemon=True)
-        #: Set after the first round of ``settle``.
+        #: Set after the first round of ``restore_power_states``.
         self.settled = threading.Event()
 
     def hold(self) -> None:
@@ -89,7 +89,8 @@ class PowerSync:
                 self.host.documents.write(document)
 
     def start(self) -> None:
-        """Start the thread. First it calls ``settle``, which finishes interrupted operations and updates power states.
+        """Start the thread. First it calls ``restore_power_states``, which finishes interrupted operations and updates
+        power states.
         """
         self.host.hypervisor.on_event(self._event)
         self.host.hypervisor.on_connect(lambda: self._todo.put("connected"))

@@ -196,7 +196,7 @@ class ImageStore:
         return self.root / image / f"{checksum.partition(':')[2]}.ready"
 
     def keep_ready(self, part: ContentPart, path: Path) -> None:
-        """Move *part*, after its ``settle``, to *path*, which ``ready`` has returned."""
+        """Move *part*, after its ``make_read_only``, to *path*, which ``ready`` has returned."""
         part.path.rename(path)
         sync_folder(path.parent)
         sync_folder(self.root)
@@ -209,8 +209,8 @@ class ImageStore:
             yield
 
     def commit(self, image: str, part: ContentPart) -> Path:
-        """Rename *part*, after its ``settle``, to its final name, durably, and return that path. The caller is in a
-        block of ``still``, and has recorded the path in the document, so that ``sweep`` keeps the file."""
+        """Rename *part*, after its ``make_read_only``, to its final name, durably, and return that path. The caller is
+        in a block of ``still``, and has recorded the path in the document, so that ``sweep`` keeps the file."""
         path = self.path(image, part.digests["sha256"])
         part.path.rename(path)
         sync_folder(path.parent)

@@ -187,7 +187,7 @@ class Cloud:
         self.parts.upgrade()
         self.services = self.parts.services()
         self.parts.bootstrap()
-        self.parts.wire()
+        self.parts.start_network_worker()
         self.parts.work(self.services)
         self.server = self.parts.server(self.services)
         self.port = self._stack.enter_context(listening(self.server))

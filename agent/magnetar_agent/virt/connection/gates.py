@@ -96,8 +96,8 @@ class Gates:
             self._changed.notify_all()
 
     def give_up(self, turn: Turn) -> None:
-        """Record that the caller of this *turn* does not wait for its call any more. Until that call returns, ``enter``
-        raises ``GuestSilent`` or ``StorageSilent`` for calls that would have to wait for it."""
+        """Record that the caller of this *turn* does not wait for its call any more. Until that call returns,
+        ``begin_call`` raises ``GuestSilent`` or ``StorageSilent`` for calls that would have to wait for it."""
         with self._changed:
             turn.given_up = True
             self._changed.notify_all()

@@ -66,7 +66,7 @@ def handle_identity_versions(request: Request) -> Answer:
     return Answer({"versions": {"values": [_document(request)]}}, 300, {"Location": f"{request.base}/v3/"})
 
 
-class Elsewhere(Application):
+class ExternalKeystone(Application):
     """The application at ``/identity`` if an external Keystone is used: it tells clients the URL of Keystone."""
 
     def __init__(self, url: str) -> None:

@@ -54,7 +54,7 @@ def role_assignment_routes(roles: RoleAssignments) -> list[Guarded]:
     for target, actor in product(TARGETS, ACTORS):
         path = f"/v3/{TARGETS[target]}/{actor}s/{{actor}}/roles"
         routes.append(guarded_route(f"GET {path}", partial(given, target=target, actor=actor), who="admin"))
-        for method, do in (("GET", roles.check_given), ("PUT", roles.give), ("DELETE", roles.take)):
+        for method, do in (("GET", roles.check_assigned), ("PUT", roles.assign_role), ("DELETE", roles.unassign_role)):
             routes.append(guarded_route(f"{method} {path}/{{role}}", partial(done, do=do, target=target, actor=actor),
                                         204, "admin"))
     return routes

@@ -46,10 +46,12 @@ class ImageRoutes:
             guarded_route(f"PATCH {image_path}", self.update),
             guarded_route(f"DELETE {image_path}", lambda request: service.delete(request.context,
                                                                                  self._seen(request)["id"]), 204),
-            guarded_route(f"PUT {image_path}/file", lambda request: self.take(request, "active"), 204, stream=True),
+            guarded_route(f"PUT {image_path}/file", lambda request: self.upload_content(request, "active"), 204,
+                          stream=True),
             guarded_route(f"GET {image_path}/file", self.download),
-            guarded_route(f"PUT {image_path}/stage", lambda request: self.take(request, STAGED), 204, stream=True),
-            guarded_route(f"POST {image_path}/import", self.bring, 202),
+            guarded_route(f"PUT {image_path}/stage", lambda request: self.upload_content(request, STAGED), 204,
+                          stream=True),
+            guarded_route(f"POST {image_path}/import", self.import_staged, 202),
             guarded_route("GET /v2/info/usage", self.usage),
             guarded_route(f"GET {image_path}/tasks", self.tasks),
             guarded_route(f"PUT {image_path}/tags/{{tag}}", lambda request: service.tag(*request.named()), 204),
@@ -90,7 +92,7 @@ class ImageRoutes:
         return image_view(self.service.update(*request.named(lambda image: apply_image_patch(image_view(image),
                                                                                              form(operations)))))
 
-    def take(self, request: Request, then: str) -> None:
+    def upload_content(self, request: Request, then: str) -> None:
         """Store the uploaded content of an image, piece by piece. *then*: the status that the image gets after that:
         active, or the status of an image that waits for its import."""
         if _media_type(request) != OCTETS:
@@ -105,7 +107,7 @@ class ImageRoutes:
         except NoSpace as error:
             raise Fault(413, f"Image storage media is full: {error.message}") from None
 
-    def bring(self, request: Request) -> None:
+    def import_staged(self, request: Request) -> None:
         """Import the staged content of an image."""
         body = request.json()
         method = body.get("method") if isinstance(body, dict) else None
@@ -119,7 +121,7 @@ class ImageRoutes:
                 raise InvalidField(name, ONE_STORE, body[name])
         if unknown := {*body} - {"method", "stores", "all_stores", "all_stores_must_succeed"} or {*method} - {"name"}:
             raise InvalidField(min(unknown)[:80], "is nothing that an import looks at")
-        self.service.bring(*request.named())
+        self.service.import_staged(*request.named())
 
     def tasks(self, request: Request) -> Document:
         """Return an empty list of tasks for an image that the caller sees."""

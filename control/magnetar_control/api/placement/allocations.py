@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from magnetar_control.api.values import Anything, build_record
-from magnetar_control.compute.placement.consumers import UNKNOWN, Consumers, Wish, normal_uuid
+from magnetar_control.compute.placement.consumers import UNKNOWN, ConsumerRequest, Consumers, normal_uuid
 from magnetar_control.compute.placement.placement import Placement
 from magnetar_control.web import Request
 from magnetar_control.web.application import Guarded, guarded_route
@@ -73,7 +73,7 @@ class AllocationRoutes:
         body = allocation_body(minor).check(request.json(), "")
         if not body["allocations"] and minor < 28:
             raise InvalidField("allocations", "must not be empty: DELETE removes them")
-        self.consumers.replace({normal_uuid(request.params["uuid"]): _wish(body, minor)})
+        self.consumers.replace({normal_uuid(request.params["uuid"]): _consumer_request(body, minor)})
 
     def replace_many(self, request: Request) -> None:
         """Replace the allocations of several consumers in one transaction (1.13)."""
@@ -82,26 +82,27 @@ class AllocationRoutes:
         bodies = MapOf(Text(1, 36), allocation_body(minor), 500).check(request.json(), "")
         if not bodies:
             raise InvalidField("body", "must have a consumer")
-        self.consumers.replace(consumer_wishes(bodies, minor))
+        self.consumers.replace(consumer_requests(bodies, minor))
 
     def remove(self, request: Request) -> None:
         """Remove the allocations of a consumer."""
         self.consumers.release(normal_uuid(request.params["uuid"]))
 
 
-def consumer_wishes(bodies: Mapping[str, Document], minor: int) -> dict[str, Wish]:
+def consumer_requests(bodies: Mapping[str, Document], minor: int) -> dict[str, ConsumerRequest]:
     """Return the requested allocations by the consumer's uuid. *bodies*: bodies of microversion 1.*minor*, by uuid.
     Raises ``InvalidRequest`` for a consumer that occurs twice."""
-    wishes = {normal_uuid(id): _wish(body, minor) for id, body in bodies.items()}
-    if len(wishes) < len(bodies):
+    requests_by_consumer = {normal_uuid(id): _consumer_request(body, minor) for id, body in bodies.items()}
+    if len(requests_by_consumer) < len(bodies):
         raise InvalidRequest("A consumer is named twice: write each consumer_uuid once, with dashes.")
-    return wishes
+    return requests_by_consumer
 
 
-def _wish(body: Document, minor: int) -> Wish:
+def _consumer_request(body: Document, minor: int) -> ConsumerRequest:
     allocations = body["allocations"]
     if minor < 12:
         allocations = {allocation["resource_provider"]["uuid"]: allocation for allocation in allocations}
     claims = {id.lower(): allocation["resources"] for id, allocation in allocations.items() if allocation["resources"]}
-    return Wish(claims, body.get("project_id", ""), body.get("user_id", ""), body.get("consumer_type", UNKNOWN),
-                body.get("consumer_generation"), minor >= 28)
+    return ConsumerRequest(claims, body.get("project_id", ""), body.get("user_id", ""),
+                           body.get("consumer_type", UNKNOWN),
+                           body.get("consumer_generation"), minor >= 28)

@@ -8,10 +8,10 @@ import re
 import uuid
 from collections.abc import Callable, Iterable
 
-from magnetar_control.compute.placement.candidates import Described
+from magnetar_control.compute.placement.candidates import ProviderFacts
 from magnetar_core.errors import InvalidRequest
 
-Test = Callable[[Described], bool]
+Test = Callable[[ProviderFacts], bool]
 
 
 def parse_resources(value: str) -> dict[str, int]:

@@ -230,4 +230,4 @@ def _test(name: str, value: str, minor: int) -> Callable[[Provider], bool]:
     if name == "required":
         return query.parse_required_traits(value, minor)[0]
     amounts = query.parse_resources(value)
-    return lambda provider: all(provider.gives(kind, amount) for kind, amount in amounts.items())
+    return lambda provider: all(provider.has_room_for(kind, amount) for kind, amount in amounts.items())

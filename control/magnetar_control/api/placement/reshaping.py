@@ -39,4 +39,4 @@ class ReshapingRoutes:
         self.providers.reshape(
             {id.lower(): (provider_body["resource_provider_generation"], provider_body["inventories"])
              for id, provider_body in body["inventories"].items()},
-            allocations.consumer_wishes(body["allocations"], minor))
+            allocations.consumer_requests(body["allocations"], minor))

@@ -80,7 +80,8 @@ class V1Application:
         #: The number of requests that may wait at the same time. Some threads always stay free for other requests.
         self._waiting = threading.BoundedSemaphore(max(1, cloud.settings.threads // 2))
         #: Returns status and body of the answers of other processes on the same port, within a number of seconds.
-        self.elsewhere: Callable[[Request, float], Iterator[tuple[int, bytes]]] = lambda _request, _seconds: iter(())
+        self.ask_other_processes: Callable[[Request, float],
+                                           Iterator[tuple[int, bytes]]] = lambda _request, _seconds: iter(())
 
     def streams(self, method: str, path: str) -> bool:
         """Override ``Application.streams``: return whether the handler reads the content piece by piece, which it does
@@ -254,7 +255,7 @@ class V1Application:
         than *wait* seconds. *action*, *driver*, *key* and *subject* describe it. Raises the errors of *function*."""
         operation = self.operations.begin(
             ProjectOperation(action, driver.kind.noun, key, caller, subject), function)
-        if not self.until(operation, wait):
+        if not self.wait_for_end(operation, wait):
             return Answer({"operation": operation.as_dict(), "request_id": operation.request_id}, 202,
                           {"Location": f"/v1/{OPERATIONS}/{operation.id}"})
         self.operations.forget(operation)
@@ -262,7 +263,7 @@ class V1Application:
             raise operation.exception
         return Answer({**operation.as_dict()["result"], "request_id": operation.request_id})
 
-    def until(self, operation: Operation, wait: float) -> bool:
+    def wait_for_end(self, operation: Operation, wait: float) -> bool:
         """Wait at most *wait* seconds for the end of the operation, or 0.02 seconds if too many requests wait already.
         Return whether the operation has ended."""
         if not operation.wait(min(wait, 0.02)) and wait and self._waiting.acquire(blocking=False):
@@ -283,14 +284,14 @@ class V1Application:
             matching = [operation for operation in mine if all(getattr(operation, name) == value for name,
                                                                value in parameters.items())]
             documents = [operation.as_dict(False) for operation in matching[:limit]]
-            others = [document for status, body in self.elsewhere(request, 0.0) if status == 200
+            others = [document for status, body in self.ask_other_processes(request, 0.0) if status == 200
                       for document in parse_json(body)["operations"]]
             if others:
                 documents = sorted([*documents, *others], key=lambda document: document["started_at"], reverse=True)
             return Answer({"operations": documents[:limit]})
         operation = next((operation for operation in mine if operation.id == subpath[0]), None)
         if operation is None:
-            answer = self._operation_elsewhere(request)
+            answer = self._ask_for_operation(request)
             if answer is not None:
                 return answer
             raise NotFound(
@@ -302,10 +303,10 @@ class V1Application:
             return Answer(operation.as_dict(), 202 if operation.status == RUNNING else 200)
         if request.method not in ("GET", "HEAD"):
             raise MethodNotAllowed("An operation is looked at (GET) or cancelled (DELETE).", allow="DELETE, GET")
-        self.until(operation, query_parameters(request, "wait").get("wait", 0.0))
+        self.wait_for_end(operation, query_parameters(request, "wait").get("wait", 0.0))
         return Answer(operation.as_dict())
 
-    def _operation_elsewhere(self, request: Request) -> Answer | None:
+    def _ask_for_operation(self, request: Request) -> Answer | None:
         """Query the other processes on the same port for the operation in the path. Return the answer of the process
         that has the operation; ``None`` if no process has it."""
         seconds = query_parameters(request, "wait").get("wait", 0.0) if request.query_string else 0.0
@@ -313,7 +314,7 @@ class V1Application:
         if seconds and not waits:
             request.query_string = ""  # too many requests wait
         try:
-            return next((Answer(body, status) for status, body in self.elsewhere(request, seconds)
+            return next((Answer(body, status) for status, body in self.ask_other_processes(request, seconds)
                          if status != 404), None)
         finally:
             if waits:

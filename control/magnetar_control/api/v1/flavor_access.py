@@ -20,12 +20,12 @@ from .flavor import CloudFlavors
 FLAVORS = CloudFlavors()
 
 
-def split_access_key(key: str, thing: str) -> tuple[str, str]:
-    """Return both parts of *key*, PROJECT:THING; PROJECT may be empty. *thing*: the word for THING in the error, such
-    as FLAVOR. Raises ``InvalidField`` for any other key."""
+def split_access_key(key: str, placeholder: str) -> tuple[str, str]:
+    """Return both parts of *key*, PROJECT:THING; PROJECT may be empty. *placeholder*: the word for THING in the
+    error, such as FLAVOR. Raises ``InvalidField`` for any other key."""
     project, colon, name = key.partition(":")
     if not colon or not name:
-        raise InvalidField("key", f"must be PROJECT:{thing}, or a uuid", key[:80])
+        raise InvalidField("key", f"must be PROJECT:{placeholder}, or a uuid", key[:80])
     return project, name
 
 

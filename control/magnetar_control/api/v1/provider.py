@@ -64,7 +64,7 @@ def _provider_document(provider: Provider) -> Document:
             "own_traits": sorted(provider.own_traits), "own_inventories": provider.own_inventories,
             "traits": sorted(provider.traits), "inventories": provider.inventories, "usages": provider.usages,
             "aggregates": sorted(group.name for group in provider.aggregates), "generation": provider.generation,
-            "_reported_classes": frozenset(provider.told_classes), "_reported_traits": provider.told_traits}
+            "_reported_classes": frozenset(provider.reported_classes), "_reported_traits": provider.reported_traits}
 
 
 def traits_of_hosts(caller: Caller) -> list[Document]:

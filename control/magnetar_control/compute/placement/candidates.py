@@ -25,7 +25,7 @@ from .provider_tree import Provider
 MOST, TRIES = 1000, 20000
 
 
-class Described(Protocol):
+class ProviderFacts(Protocol):
     """The attributes that the tests of a request read: of one provider, or of several providers of a host that together
     serve a group."""
 
@@ -50,7 +50,7 @@ class RequestGroup:
 
     suffix: str
     resources: Mapping[str, int]
-    tests: Sequence[Callable[[Described], bool]] = ()
+    tests: Sequence[Callable[[ProviderFacts], bool]] = ()
     traits: frozenset[str] = frozenset()
 
 
@@ -65,7 +65,7 @@ class CandidateRequest:
     """
 
     groups: Sequence[RequestGroup]
-    tests: Sequence[Callable[[Described], bool]] = ()
+    tests: Sequence[Callable[[ProviderFacts], bool]] = ()
     traits: frozenset[str] = frozenset()
     isolate: bool = False
     limit: int | None = None
@@ -156,7 +156,7 @@ def _candidates_of_tree(root: Provider, request: CandidateRequest) -> Iterator[A
                     if earlier_group.suffix and earlier_group.resources):
                 continue
             parts = _amounts_of_group(group, givers)
-            if all(giver.gives(name, amount + taken[id(giver), name]) for giver, name, amount in parts):
+            if all(giver.has_room_for(name, amount + taken[id(giver), name]) for giver, name, amount in parts):
                 more = {(id(giver), name): amount for giver, name, amount in parts}
                 chosen.append(givers)
                 taken.update(more)
@@ -179,13 +179,13 @@ def _provider_options(tree: Sequence[Provider], group: RequestGroup) -> Iterator
     one provider for each resource class."""
     if group.suffix:
         for provider in tree:
-            if all(provider.gives(name, amount) for name, amount in group.resources.items()) and all(
+            if all(provider.has_room_for(name, amount) for name, amount in group.resources.items()) and all(
                     test(provider) for test in group.tests):
                 yield [provider]
         return
     combinations: list[list[Provider]] = [[]]
     for name, amount in group.resources.items():
-        givers = [provider for provider in tree if provider.gives(name, amount)]
+        givers = [provider for provider in tree if provider.has_room_for(name, amount)]
         combinations = [[*combination, provider] for combination in combinations for provider in givers][:MOST]
     for several in combinations:
         if several and all(test(_ProviderSet(several)) for test in group.tests):

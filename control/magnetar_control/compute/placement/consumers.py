@@ -31,7 +31,7 @@ UNKNOWN = "unknown"
 
 
 @dataclass(frozen=True)
-class Wish:
+class ConsumerRequest:
     """The requested allocations of a consumer: amounts by provider's uuid, then by resource class. *generation*: the
     consumer's generation that the caller has seen, ``None`` for a new consumer; checked only with *generational*."""
 
@@ -49,7 +49,7 @@ class Consumers:
     def __init__(self, placement: Placement) -> None:
         self.placement, self.cloud = placement, placement.cloud
 
-    def replace(self, requested: Mapping[str, Wish], locked: Collection[str] = (),
+    def replace(self, requested: Mapping[str, ConsumerRequest], locked: Collection[str] = (),
                 between: Callable[[Connection], None] = lambda _: None,
                 after_claims: Callable[[Connection], None] = lambda _: None) -> None:
         """Set the allocations of all consumers in *requested*, by uuid (``normal_uuid``), in one transaction.
@@ -60,9 +60,10 @@ class Consumers:
         of the allocations when there are several consumers. Raises ``InvalidRequest``, ``Conflict``, and the errors of
         the functions.
         """
-        self.placement.check_classes(name for wish in requested.values() for amounts in wish.held.values()
+        self.placement.check_classes(name for consumer_request in requested.values()
+                                     for amounts in consumer_request.held.values()
                                      for name in amounts)
-        server_ids = {id for id, wish in requested.items() if wish.held
+        server_ids = {id for id, consumer_request in requested.items() if consumer_request.held
                       and servers.find_server_row(self.cloud.store, id) is not None}
 
         def once() -> None:
@@ -73,27 +74,29 @@ class Consumers:
                 roots = self._roots(connection, requested.values(), had.values())
                 below = {child.id: child for root in roots.values() for child in root.children}
                 devices: dict[str, _Devices] = {}
-                wishes = {}
+                consumer_requests = {}
                 for id, rows in had.items():
-                    wishes[id], devices[id] = _split_wish(requested[id], rows, roots, below)
+                    consumer_requests[id], devices[id] = _split_request(requested[id], rows, roots, below)
                 owners = {id: _consumer_owner(id, rows, requested[id], id in server_ids) for id, rows in had.items()}
                 if locked or len(had) > 1:
                     hosts.lock_host_rows(connection, {*locked, *(row.host_id for rows in had.values() for row in rows),
-                                                      *(host for wish in wishes.values() for host in wish.held)})
+                                                      *(host for consumer_request in consumer_requests.values()
+                                                        for host in consumer_request.held)})
                 for id, rows in had.items():  # first, since another of these consumers may claim the released amount
-                    _give_up_amounts(connection, id, rows, wishes[id], devices[id])
+                    _give_up_amounts(connection, id, rows, consumer_requests[id], devices[id])
                 between(connection)
                 for id, rows in had.items():
-                    _claim_wish(connection, id, rows, wishes[id], devices[id], *owners[id])
+                    _claim_request(connection, id, rows, consumer_requests[id], devices[id], *owners[id])
                 after_claims(connection)
 
         self.cloud.store.api.retried(once)
 
-    def _roots(self, connection: Connection, wishes: Iterable[Wish],
-               had: Iterable[Sequence[ClaimRow]]) -> dict[str, Provider]:
-        """Return the hosts that *wishes*, the requested allocations, and *had*, the current ones, refer to, by uuid;
-        all hosts when a request names providers below a host."""
-        ids = {id for wish in wishes for id in wish.held} | {row.host_id for rows in had for row in rows}
+    def _roots(self, connection: Connection, consumer_requests: Iterable[ConsumerRequest],
+               current_allocations: Iterable[Sequence[ClaimRow]]) -> dict[str, Provider]:
+        """Return the hosts that *consumer_requests* and *current_allocations* refer to, by uuid; all hosts when a
+        request names providers below a host."""
+        ids = {id for consumer_request in consumer_requests for id in consumer_request.held} | {
+            row.host_id for rows in current_allocations for row in rows}
         roots = self.placement.read_roots(connection, ids)
         if not ids <= {provider.id for root in roots for provider in root.tree}:
             roots = self.placement.read_roots(connection)
@@ -119,17 +122,17 @@ def _locked_allocations(connection: Connection, id: str) -> Sequence[ClaimRow]:
 _Devices = Mapping[str, Mapping[str, int]]
 
 
-def _split_wish(wish: Wish, rows: Sequence[ClaimRow], roots: Mapping[str, Provider],
-                below: Mapping[str, ChildProvider]) -> tuple[Wish, _Devices]:
-    """Divide *wish* into two parts, and return them: the amounts claimed of hosts (bandwidth becomes an amount of its
-    host), and the numbers of devices that the consumer keeps, by host and alias. *rows*: the consumer's allocations.
-    *roots*, *below*: the hosts, and the providers below them, by uuid. Raises ``InvalidRequest`` when *wish* has
-    devices that the consumer does not hold, or changes its NUMA cells."""
-    places = {id: str(below[id].told["place"]) for id in wish.held  # providers of bandwidth
-              if id in below and "place" in below[id].told}
-    _check_cells(wish, rows, roots, below)
-    remaining = {id: Counter(amounts) for id, amounts in wish.held.items() if id in below and id not in places
-                 and not below[id].is_cell}
+def _split_request(consumer_request: ConsumerRequest, rows: Sequence[ClaimRow], roots: Mapping[str, Provider],
+                   below: Mapping[str, ChildProvider]) -> tuple[ConsumerRequest, _Devices]:
+    """Divide *consumer_request* into two parts, and return them: the amounts claimed of hosts (bandwidth becomes an
+    amount of its host), and the numbers of devices that the consumer keeps, by host and alias. *rows*: the consumer's
+    allocations. *roots*, *below*: the hosts, and the providers below them, by uuid. Raises ``InvalidRequest`` when
+    *consumer_request* has devices that the consumer does not hold, or changes its NUMA cells."""
+    places = {id: str(below[id].report["place"]) for id in consumer_request.held  # providers of bandwidth
+              if id in below and "place" in below[id].report}
+    _check_cells(consumer_request, rows, roots, below)
+    remaining = {id: Counter(amounts) for id, amounts in consumer_request.held.items()
+                 if id in below and id not in places and not below[id].is_cell}
     devices_by_host = {}
     for row in rows:
         devices = Counter[str](row.devices)
@@ -143,27 +146,28 @@ def _split_wish(wish: Wish, rows: Sequence[ClaimRow], roots: Mapping[str, Provid
         raise InvalidRequest(f"{more.name} is a device of host {more.row.name}: servers claim devices by their "
                              "flavor (pci_passthrough:alias, resources:VGPU). Here they can be kept or given up only.")
     amounts_by_provider: dict[str, Mapping[str, int]] = {
-        **{below[id].root_id: {} for id in wish.held if id in below},
-        **{id: amounts for id, amounts in wish.held.items() if id not in below}}
+        **{below[id].root_id: {} for id in consumer_request.held if id in below},
+        **{id: amounts for id, amounts in consumer_request.held.items() if id not in below}}
     for id, place in places.items():
         root = below[id].root_id
         amounts_by_provider[root] = {**amounts_by_provider[root],
-                                     **{f"{kind}:{place}": n for kind, n in wish.held[id].items()}}
-    return replace(wish, held=amounts_by_provider), devices_by_host
+                                     **{f"{kind}:{place}": n for kind, n in consumer_request.held[id].items()}}
+    return replace(consumer_request, held=amounts_by_provider), devices_by_host
 
 
-def _check_cells(wish: Wish, rows: Sequence[ClaimRow], roots: Mapping[str, Provider],
+def _check_cells(consumer_request: ConsumerRequest, rows: Sequence[ClaimRow], roots: Mapping[str, Provider],
                  below: Mapping[str, ChildProvider]) -> None:
-    """Raise ``InvalidRequest`` when *wish* would change the consumer's amounts of NUMA cells, which *rows*, its
-    allocations, hold now. Hosts without amounts in *wish* are not checked. *roots*, *below*: hosts and the providers
-    below them, by uuid."""
+    """Raise ``InvalidRequest`` when *consumer_request* would change the consumer's amounts of NUMA cells, which *rows*,
+    its allocations, hold now. Hosts without amounts in *consumer_request* are not checked. *roots*, *below*: hosts and
+    the providers below them, by uuid."""
     now: dict[str, dict[str, int]] = {}
     for row in rows:
         now |= roots[row.host_id].cells_of(row) if row.host_id in roots else {}
-    host_ids = {below[id].root_id if id in below else id for id in wish.held}
-    for id in sorted(now.keys() | wish.held.keys()):
+    host_ids = {below[id].root_id if id in below else id for id in consumer_request.held}
+    for id in sorted(now.keys() | consumer_request.held.keys()):
         cell = below.get(id)
-        if cell is None or not cell.is_cell or cell.root_id not in host_ids or wish.held.get(id, {}) == now.get(id, {}):
+        if cell is None or not cell.is_cell or cell.root_id not in host_ids or (
+                consumer_request.held.get(id, {}) == now.get(id, {})):
             continue
         has = " and ".join(f"{n} {name}" for name, n in now.get(id, {}).items()) or "nothing"
         raise InvalidRequest(f"{cell.name} is a NUMA cell of host {cell.row.name}, of which the consumer has {has}: "
@@ -171,37 +175,40 @@ def _check_cells(wish: Wish, rows: Sequence[ClaimRow], roots: Mapping[str, Provi
                              "hw:mem_page_size). Say the same here, or leave out all of that host.")
 
 
-def _give_up_amounts(connection: Connection, id: str, rows: Sequence[ClaimRow], wish: Wish, devices: _Devices) -> None:
-    """Release what *rows*, the allocations of consumer *id*, hold in excess of *wish* and of *devices* (by host and
-    alias)."""
+def _give_up_amounts(connection: Connection, id: str, rows: Sequence[ClaimRow], consumer_request: ConsumerRequest,
+                     devices: _Devices) -> None:
+    """Release what *rows*, the allocations of consumer *id*, hold in excess of *consumer_request* and of *devices* (by
+    host and alias)."""
     for row in rows:
-        wished = wish.held.get(row.host_id)
-        if wished is None:
+        requested_amounts = consumer_request.held.get(row.host_id)
+        if requested_amounts is None:
             allocations.release_consumer_claims(connection, id, row.host_id)
             continue
-        amounts = Amounts(**{column: min(int(getattr(row, column)), wished.get(name, 0))
+        amounts = Amounts(**{column: min(int(getattr(row, column)), requested_amounts.get(name, 0))
                              for name, column in COLUMNS.items()})
-        other = {name: less for name, had in row.resources.items() if (less := min(had, wished.get(name, 0)))}
+        other = {name: less for name, had in row.resources.items()
+                 if (less := min(had, requested_amounts.get(name, 0)))}
         allocations.claim_host_resources(connection, id, row.server_id, row.host_id, amounts,
                                          devices=devices[row.host_id], resources=other)
 
 
-def _claim_wish(connection: Connection, id: str, rows: Sequence[ClaimRow], wish: Wish, devices: _Devices, server: str,
-                owner: Mapping[str, str] | None) -> None:
-    """Claim the amounts of *wish* and the *devices* (by host and alias) for consumer *id*, and increment the consumer's
-    generation. *rows*: its previous allocations. *server*: the consumer's server. *owner*: project, user and type of a
-    consumer that is no server. Raises ``InvalidRequest``, ``Conflict``."""
-    for host, wished in sorted(wish.held.items()):
+def _claim_request(connection: Connection, id: str, rows: Sequence[ClaimRow], consumer_request: ConsumerRequest,
+                   devices: _Devices, server: str,
+                   owner: Mapping[str, str] | None) -> None:
+    """Claim the amounts of *consumer_request* and the *devices* (by host and alias) for consumer *id*, and increment
+    the consumer's generation. *rows*: its previous allocations. *server*: the consumer's server. *owner*: project, user
+    and type of a consumer that is no server. Raises ``InvalidRequest``, ``Conflict``."""
+    for host, requested_amounts in sorted(consumer_request.held.items()):
         place = hosts.fetch_host_row(connection, host)
         if place is None or place.id != host:
             raise InvalidRequest(f"Allocation for resource provider {host[:80]!r} that does not exist.")
-        amounts = Amounts(**{column: wished.get(name, 0) for name, column in COLUMNS.items()})
-        other = {name: amount for name, amount in wished.items() if name not in COLUMNS}
+        amounts = Amounts(**{column: requested_amounts.get(name, 0) for name, column in COLUMNS.items()})
+        other = {name: amount for name, amount in requested_amounts.items() if name not in COLUMNS}
         fits = all(amount <= has for amount, has in zip(amounts, place.totals, strict=True))
         if not fits or not allocations.claim_host_resources(connection, id, server, host, amounts,
                                                             devices=devices.get(host, {}),
                                                             resources=other, owner=owner):
-            raise no_room(place.name, wished)
+            raise no_room(place.name, requested_amounts)
     allocations.update_consumer_rows(connection, id, (_generation(rows) or 0) + 1, owner)
 
 
@@ -225,25 +232,26 @@ def _generation(rows: Sequence[ClaimRow]) -> int | None:
     return max((row.generation for row in rows), default=None)
 
 
-def _check_generation(id: str, rows: Sequence[ClaimRow], wish: Wish) -> None:
-    """Raise ``Conflict`` when the generation of the consumer in *wish*, which the caller has seen, is not that of
-    *rows*, its current allocations."""
+def _check_generation(id: str, rows: Sequence[ClaimRow], consumer_request: ConsumerRequest) -> None:
+    """Raise ``Conflict`` when the generation of the consumer in *consumer_request*, which the caller has seen, is not
+    that of *rows*, its current allocations."""
     now = _generation(rows)
-    if wish.generational and wish.generation != now:
+    if consumer_request.generational and consumer_request.generation != now:
         raise Conflict(f"consumer generation conflict - expected {'null' if now is None else now} but got "
-                       f"{'null' if wish.generation is None else wish.generation} for consumer {id}. Read its "
-                       "allocations again, and ask again.", generation=now)
+                       f"{'null' if consumer_request.generation is None else consumer_request.generation} for consumer "
+                       f"{id}. Read its allocations again, and ask again.", generation=now)
 
 
-def _consumer_owner(id: str, rows: Sequence[ClaimRow], wish: Wish, is_server: bool) -> tuple[str,
-                                                                                             dict[str, str] | None]:
+def _consumer_owner(id: str, rows: Sequence[ClaimRow], consumer_request: ConsumerRequest,
+                    is_server: bool) -> tuple[str, dict[str, str] | None]:
     """Return (server id, ``None``) for a server or its migration, otherwise (*id*, owner of the consumer). Raises
-    ``InvalidRequest`` when *wish* names a wrong type for a server or migration."""
+    ``InvalidRequest`` when *consumer_request* names a wrong type for a server or migration."""
     first = rows[0] if rows else None
     if is_server if first is None else first.owner is None:
         server = id if first is None else first.server_id
         real = allocations.SERVER_TYPES[server != id]
-        if wish.type not in (real, UNKNOWN):
-            raise InvalidRequest(f"Consumer {id} is of type {real}, and not {wish.type[:80]}.")
+        if consumer_request.type not in (real, UNKNOWN):
+            raise InvalidRequest(f"Consumer {id} is of type {real}, and not {consumer_request.type[:80]}.")
         return server, None
-    return id, {"type": wish.type, "project_id": wish.project_id, "user_id": wish.user_id}
+    return id, {"type": consumer_request.type, "project_id": consumer_request.project_id,
+                "user_id": consumer_request.user_id}

@@ -158,7 +158,7 @@ class Provider:
         return self.row.generation
 
     @cached_property
-    def told_traits(self) -> frozenset[str]:
+    def reported_traits(self) -> frozenset[str]:
         """The traits that the agent reports, and COMPUTE_STATUS_DISABLED for a disabled host."""
         agent_traits = frozenset(self.info.get("traits") or ())
         return agent_traits | {traits.DISABLED} if self.row.disabled else agent_traits
@@ -171,7 +171,7 @@ class Provider:
     @property
     def traits(self) -> frozenset[str]:
         """The traits that the agent reports, and those that an operator has set."""
-        return self.told_traits | self.own_traits
+        return self.reported_traits | self.own_traits
 
     @cached_property
     def ratios(self) -> Ratios:
@@ -200,7 +200,7 @@ class Provider:
         return int(self.info.get("image_cache_gb") or 0)
 
     @property
-    def told_classes(self) -> list[str]:
+    def reported_classes(self) -> list[str]:
         """The resource classes that the host's agent reports."""
         return [*(name for name in CLASSES if name in self.inventories),
                 *(name for name, row in self.classes.items() if row.told is not None)]
@@ -234,7 +234,7 @@ class Provider:
         row = self.row
         return getattr(row.totals, column), getattr(row.used, column), getattr(row.limits, column)
 
-    def gives(self, name: str, amount: int) -> bool:
+    def has_room_for(self, name: str, amount: int) -> bool:
         """Return whether one consumer can claim *amount* more of the resource class *name*."""
         if column := COLUMNS.get(name):
             total, used, limit = self._amounts_of(column)
@@ -242,7 +242,7 @@ class Provider:
         row = self.classes.get(name)
         return row is not None and _suits_row(row, amount) and row.used + amount <= row.limit
 
-    def bears(self, name: str, amount: int) -> bool:
+    def claims_fit(self, name: str, amount: int) -> bool:
         """Return whether the current claims on the class *name* fit its inventory, and *amount* is allowed for one
         consumer."""
         if column := COLUMNS.get(name):
@@ -254,27 +254,27 @@ class Provider:
 
 @dataclass(frozen=True)
 class ChildProvider(Provider):
-    """A resource provider below the host *root*: a part of the host, as the host's agent reports it (*told*). *used*:
+    """A resource provider below the host *root*: a part of the host, as the host's agent reports it (*report*). *used*:
     the claimed amounts, by resource class; empty for a NUMA cell. Aggregates and generation are the host's."""
 
     root: Provider | None = None
-    told: Mapping[str, Any] = field(default_factory=dict)
+    report: Mapping[str, Any] = field(default_factory=dict)
     used: Mapping[str, int] = field(default_factory=dict)
 
     @cached_property
     def id(self) -> str:
         """The provider's uuid."""
-        return child_provider_id(self.root_id, self.told["name"])
+        return child_provider_id(self.root_id, self.report["name"])
 
     @property
     def name(self) -> str:
         """The name: the host's name, ``_`` and the agent's name for the part."""
-        return f"{self.row.name}_{self.told['name']}"
+        return f"{self.row.name}_{self.report['name']}"
 
     @property
     def parent_id(self) -> str | None:
         """The uuid of the parent provider: another part of the host, or the host."""
-        return child_provider_id(self.root_id, self.told["parent"]) if self.told["parent"] else self.root_id
+        return child_provider_id(self.root_id, self.report["parent"]) if self.report["parent"] else self.root_id
 
     @cached_property
     def children(self) -> Sequence[ChildProvider]:
@@ -289,7 +289,7 @@ class ChildProvider(Provider):
     @property
     def is_cell(self) -> bool:
         """Whether the provider is a NUMA cell."""
-        return numa_providers.is_cell_provider(self.told)
+        return numa_providers.is_cell_provider(self.report)
 
     @cached_property
     def taken(self) -> Mapping[str, int]:
@@ -298,14 +298,14 @@ class ChildProvider(Provider):
         if not self.is_cell:
             return self.used
         total: Counter[str] = Counter()
-        for amounts in self.told["held"].values():
+        for amounts in self.report["held"].values():
             total.update(amounts)
         return total
 
     @cached_property
-    def told_traits(self) -> frozenset[str]:
+    def reported_traits(self) -> frozenset[str]:
         """The traits that the agent reports."""
-        return frozenset(self.told["traits"])
+        return frozenset(self.report["traits"])
 
     @cached_property
     def own_traits(self) -> frozenset[str]:
@@ -315,7 +315,8 @@ class ChildProvider(Provider):
     @cached_property
     def inventories(self) -> dict[str, dict[str, Any]]:
         """Inventories by resource class."""
-        return {name: Inventory(**inventory)._asdict() for name, inventory in sorted(self.told["inventories"].items())}
+        return {name: Inventory(**inventory)._asdict()
+                for name, inventory in sorted(self.report["inventories"].items())}
 
     @property
     def usages(self) -> dict[str, int]:
@@ -327,9 +328,9 @@ class ChildProvider(Provider):
         the class."""
         return Inventory(**self.inventories[name]).limit
 
-    def gives(self, name: str, amount: int) -> bool:
+    def has_room_for(self, name: str, amount: int) -> bool:
         """Return whether one consumer can claim *amount* more of the resource class *name*."""
-        return name in self.told["inventories"] and amount <= min(
+        return name in self.report["inventories"] and amount <= min(
             self.inventories[name]["max_unit"], self.capacity(name) - self.taken.get(name, 0))
 
 

@@ -27,7 +27,7 @@ from magnetar_core.errors import Conflict, InUse, InvalidField, InvalidRequest, 
 from magnetar_core.hardware import traits
 from magnetar_core.hardware.standard import GIVEN_CLASSES
 
-from .consumers import Consumers, Wish, no_room
+from .consumers import ConsumerRequest, Consumers, no_room
 from .placement import Placement
 from .provider_tree import CLASSES, COLUMNS, STANDARD, Provider
 
@@ -74,7 +74,8 @@ class Providers:
                 for name in own_inventories:
                     if not traits.check_custom_traits([name]):
                         inventories.insert_resource_class(connection, name)
-                agent_totals = {name: {"total": provider.inventories[name]["total"]} for name in provider.told_classes}
+                agent_totals = {name: {"total": provider.inventories[name]["total"]}
+                                for name in provider.reported_classes}
                 requested = {name: {**agent_totals.get(name, {}), **fields} for name, fields in own_inventories.items()}
                 self._set_inventories(connection, provider, requested, whole=True, sure=True)
             if dry_run:
@@ -89,7 +90,7 @@ class Providers:
         return self.placement.provider(id)
 
     def _give_traits(self, connection: Connection, provider: Provider, names: Iterable[str]) -> None:
-        own_traits = frozenset(names) - provider.told_traits
+        own_traits = frozenset(names) - provider.reported_traits
         unknown = own_traits - traits.STANDARD - provider.own_traits
         if missing := sorted(unknown and unknown - custom_traits.fetch_trait_names(connection)):
             raise InvalidRequest(f"No such trait(s): {', '.join(missing)[:255]}. Make custom ones first: PUT "
@@ -166,7 +167,7 @@ class Providers:
         _check_inventories(connection, requested)
         columns: dict[str, Any] = {}
         for name, fields in sorted(requested.items()):
-            if name not in CLASSES and name not in provider.told_classes:
+            if name not in CLASSES and name not in provider.reported_classes:
                 _set_own_class(connection, provider, name, fields)
                 continue
             own_values = _own_settings(provider, name, fields, sure)
@@ -185,14 +186,15 @@ class Providers:
         return columns | ({f"{column}_ratio": own_values.get("allocation_ratio")} if column in SHARED else {})
 
     # Inventories and allocations together
-    def reshape(self, requested: Mapping[str, tuple[int, Mapping[str, Wanted]]], wishes: Mapping[str, Wish]) -> None:
+    def reshape(self, requested: Mapping[str, tuple[int, Mapping[str, Wanted]]],
+                consumer_requests: Mapping[str, ConsumerRequest]) -> None:
         """Replace all inventories of providers and the allocations of consumers in one transaction. So a class can move
         from one host to another together with its claims.
 
-        *requested*: by provider's uuid, (the generation that the caller has seen, inventories by class). *wishes*: by
-        consumer's uuid, the allocations. Raises as ``set_inventories`` and ``Consumers.replace``, with
-        ``InvalidRequest`` for a provider that does not exist; and ``Conflict`` when allocations of these consumers,
-        even unchanged ones, do not fit the new inventories.
+        *requested*: by provider's uuid, (the generation that the caller has seen, inventories by class).
+        *consumer_requests*: by consumer's uuid, the allocations. Raises as ``set_inventories`` and
+        ``Consumers.replace``, with ``InvalidRequest`` for a provider that does not exist; and ``Conflict`` when
+        allocations of these consumers, even unchanged ones, do not fit the new inventories.
         """
         def between(connection: Connection) -> None:
             for id, (generation, fields) in requested.items():
@@ -205,11 +207,12 @@ class Providers:
 
         def after(connection: Connection) -> None:
             for root in self.placement.read_roots(connection, requested):
-                for amounts in (wish.held.get(root.id, {}) for wish in wishes.values()):
-                    if less := {name: n for name, n in amounts.items() if not root.bears(name, n)}:
+                for amounts in (consumer_request.held.get(root.id, {})
+                                for consumer_request in consumer_requests.values()):
+                    if less := {name: n for name, n in amounts.items() if not root.claims_fit(name, n)}:
                         raise no_room(root.name, less)
 
-        Consumers(self.placement).replace(wishes, requested, between, after)
+        Consumers(self.placement).replace(consumer_requests, requested, between, after)
         self.cloud.hosts.all(fresh=True)
 
     # Aggregates

@@ -38,18 +38,18 @@ class RoleAssignments:
             ids = select(tables.assignments.c.role_id).filter_by(**_assignment_columns(connection, named))
             return ROLES.documents(connection, tables.roles.c.id.in_(ids))
 
-    def check_given(self, **named: str) -> None:
+    def check_assigned(self, **named: str) -> None:
         """Raise ``NotFound`` unless the assignment *named* exists."""
         with self.tokens.database.read() as connection:
             if fetch_identity_row(connection, tables.assignments, **_assignment_columns(connection, named)) is None:
                 raise _missing(named)
 
-    def give(self, **named: str) -> None:
+    def assign_role(self, **named: str) -> None:
         """Assign the role to the actor on the target (all in *named*); do nothing when it is assigned already."""
         with self.tokens.change() as connection:
             insert_if_absent(connection, tables.assignments, **_assignment_columns(connection, named))
 
-    def take(self, **named: str) -> None:
+    def unassign_role(self, **named: str) -> None:
         """Remove the role assignment *named*. Raises ``NotFound`` when the role is not assigned."""
         with self.tokens.change() as connection:
             if not connection.execute(delete(tables.assignments).filter_by(**_assignment_columns(connection,

@@ -53,8 +53,8 @@ class Content:
             path.unlink(missing_ok=True)
             os.close(part)
 
-    def take(self, part: int, chunks: Iterable[bytes], claimed: str, empty: bool = False,
-             encrypted: bool = False) -> Document:
+    def write(self, part: int, chunks: Iterable[bytes], claimed: str, empty: bool = False,
+              encrypted: bool = False) -> Document:
         """Write *chunks* to the file *part* and inspect the content; return the image's columns size, virtual_size (in
         bytes), checksum and os_hash_value.
 

@@ -143,7 +143,7 @@ class EmbeddedImages:
                 raise Forbidden(f"Image {image['id']} is {image['status']}; only what is active or deactivated can "
                                 f"become {status}.")
 
-    def bring(self, context: Context, id: str) -> None:
+    def import_staged(self, context: Context, id: str) -> None:
         """Import staged content. Staging has checked it already, so the image becomes active immediately."""
         with self.database.write() as connection:
             image = images.require_image_document(connection, context, id, lock=True)
@@ -175,8 +175,8 @@ class EmbeddedImages:
                 if image["owner"] is not None:
                     chunks = quotas.Share(self.database, self.quota, id, image["owner"]).of(chunks, size)
                 signed = SignedUpload(image, self.keys, _owner(image)) if self.keys and is_signed(image) else None
-                taken = self.files.take(part, signed.seen(chunks) if signed else chunks, image["disk_format"], empty,
-                                        is_encrypted(image))
+                taken = self.files.write(part, signed.seen(chunks) if signed else chunks, image["disk_format"], empty,
+                                         is_encrypted(image))
                 if signed:
                     self._check(id, signed)
                 self.files.keep(id)

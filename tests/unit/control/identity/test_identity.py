@@ -8,7 +8,7 @@ from urllib.request import urlopen
 
 import pytest
 
-from magnetar_control.api.identity.app import Elsewhere, identity_application
+from magnetar_control.api.identity.app import ExternalKeystone, identity_application
 from magnetar_control.conductor.worker.vendordata_auth import VendordataAuth
 from magnetar_control.services.identity import EmbeddedIdentity
 from magnetar_control.services.identity.keystone import Keystone, keystone_of_settings
@@ -221,7 +221,7 @@ def test_settings_that_cannot_be(more, words):
 
 
 def test_in_place_of_the_embedded_service_is_a_sign():
-    with served(identity=Elsewhere(Keystone("https://keystone:5000", "a", "b").url)) as url:
+    with served(identity=ExternalKeystone(Keystone("https://keystone:5000", "a", "b").url)) as url:
         with pytest.raises(HTTPError, match="404") as caught:
             urlopen(f"{url}/identity/v3/auth/tokens")
         assert "https://keystone:5000/v3" in caught.value.read().decode()

@@ -25,7 +25,7 @@ class BootIndex(Value):
         return Number(-1, 1000).check(value, path, version)
 
 
-class Vain(Value):
+class EmptyValue(Value):
     """A value type: null or the empty text, for a key that Nova accepts and that has no effect here. *why*: the
     alternative, for the error."""
 
@@ -47,8 +47,8 @@ _FIELDS: dict[str, Any] = {
     "delete_on_termination": TRUTH, "guest_format": Nullable(Text(0, 255)), "device_name": Nullable(DEVICE),
     "device_type": Nullable(Text(0, 255)), "disk_bus": Nullable(Text(0, 255)), "no_device": Anything(),
     "volume_id": Id(), "snapshot_id": Id(),
-    "virtual_name": Vain("a swap or ephemeral disk is said by source_type blank with destination_type local"),
-    "connection_info": Vain("the volume service tells hosts how they reach a volume"),
+    "virtual_name": EmptyValue("a swap or ephemeral disk is said by source_type blank with destination_type local"),
+    "connection_info": EmptyValue("the volume service tells hosts how they reach a volume"),
     "tag": device_tag("2.32"), "volume_type": field_since("2.67", Nullable(Text(0, 255)))}
 #: The value type of virtual_name in block_device_mapping: a swap or ephemeral disk, which has no source.
 VIRTUAL = Nullable(Text(0, 10, r"|swap|ephemeral[0-9]", "must be swap, or ephemeral and a digit"))

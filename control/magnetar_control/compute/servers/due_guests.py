@@ -9,7 +9,7 @@ from magnetar_control.store.servers import servers
 from magnetar_control.store.store import Store
 
 
-def note_guests(store: Store, server_ids: Collection[str]) -> None:
+def mark_guests_due(store: Store, server_ids: Collection[str]) -> None:
     """Mark servers whose guests must be informed of a change; a conductor informs them later
     (``conductor.hosts.guest_news``). Deleted servers, and servers of cells that do not answer, are ignored."""
     for id, (database, row) in servers.find_server_rows(store, server_ids).items():
