@@ -82,7 +82,7 @@ def best_hosts(states: HostStates, spec: RequestSpec, count: int = 1, *,
     *random* the order is fixed."""
     rules = states.rules
     with states.lock:
-        filters = states.asked(spec)
+        filters = states.filters_for(spec)
         late = [host_filter for host_filter in filters if host_filter.sight in LATE]
         parts = _parts(states, spec, [host_filter for host_filter in filters if host_filter.sight not in LATE], rules)
         candidates = [Candidate(host.id, host.name, host.profile.cell_id, w) for w, host in islice(
@@ -97,7 +97,7 @@ def best_hosts(states: HostStates, spec: RequestSpec, count: int = 1, *,
 def explain_refusals(states: HostStates, spec: RequestSpec) -> NoValidHost:
     """Return the error that says how many hosts each filter refused, and what the best of the refused hosts lacks."""
     with states.lock:
-        filters = states.asked(spec)
+        filters = states.filters_for(spec)
         cached_answers: dict[tuple[Profile, Filter], bool] = {}
         refused: dict[Filter, list[HostState]] = {host_filter: [] for host_filter in filters}
         for host in states.hosts.values():
@@ -120,7 +120,7 @@ def explain_refusals(states: HostStates, spec: RequestSpec) -> NoValidHost:
 def would_pass(states: HostStates, spec: RequestSpec, names: Collection[str]) -> bool:
     """Return whether at least one of the hosts *names* is down, but would pass all filters if its agent answered."""
     with states.lock:
-        filters = [host_filter for host_filter in states.asked(spec) if host_filter.name != UP]
+        filters = [host_filter for host_filter in states.filters_for(spec) if host_filter.name != UP]
         return any(
             takes_servers(host, spec) and not host.profile.up and not host.columns.forced_down
             and all(host_filter.passes(host, spec) for host_filter in filters)
@@ -134,7 +134,7 @@ def why_not_image(states: HostStates, name: str, spec: RequestSpec) -> str:
         host = states.hosts.get(name)
         if host is None:
             return ""
-        filters = (host_filter for host_filter in states.asked(spec) if host_filter.name in OF_IMAGES)
+        filters = (host_filter for host_filter in states.filters_for(spec) if host_filter.name in OF_IMAGES)
         refuses = next((host_filter for host_filter in filters if not host_filter.passes(host, spec)), None)
         return "" if refuses is None else f"{refuses.name} refuses {name}. {_lack_text(refuses, [host], spec)}".rstrip()
 

@@ -61,16 +61,16 @@ class Filter(NamedTuple):
     """One filter. ``passes(host, spec)`` returns whether the host passes; its docstring becomes the filter's row in
     docs/reference/configuration.md.
 
-    If ``asked(spec)`` is false, every host passes. *bound*: for filters with the ``sight`` ``ROOM``, returns the bound
-    that a number of the hosts of a profile must meet. *optioned*: whether ``passes`` and *bound* take the settings as
-    ``options``; ``active`` returns whether these settings make the filter do anything. *lacks*: returns what a refused
-    host lacks, for administrators.
+    If ``applies(spec)`` is false, every host passes. *bound*: for filters with the ``sight`` ``ROOM``, returns the
+    bound that a number of the hosts of a profile must meet. *optioned*: whether ``passes`` and *bound* take the
+    settings as ``options``; ``active`` returns whether these settings make the filter do anything. *lacks*: returns
+    what a refused host lacks, for administrators.
     """
 
     name: str
     sight: str
     passes: Callable[..., bool]
-    asked: Callable[[RequestSpec], object] = lambda _spec: True
+    applies: Callable[[RequestSpec], object] = lambda _spec: True
     bound: Callable[..., Bound] | None = None
     optioned: bool = False
     active: Callable[[Options], object] = lambda _options: True

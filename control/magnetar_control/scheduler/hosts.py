@@ -186,7 +186,7 @@ class HostStates:
                 self.set_refused(name, refused=name in look.refused)
             self.busy(name, look.io_ops.get(name, 0))
             if heartbeat:
-                self.told(name, heartbeat.get("metrics") or {}, heartbeat.get("images") or ())
+                self.save_report(name, heartbeat.get("metrics") or {}, heartbeat.get("images") or ())
             if look.flavors is not None and (host := self.hosts.get(name)):
                 host.flavors = frozenset(look.flavors.get(name, ()))
 
@@ -246,7 +246,7 @@ class HostStates:
                 host.io_ops = io_ops
                 self._touch(host)
 
-    def told(self, name: str, metrics: Mapping[str, float], images: Iterable[str]) -> None:
+    def save_report(self, name: str, metrics: Mapping[str, float], images: Iterable[str]) -> None:
         """Save what the host's agent reports: *metrics*, and the ids of the *images* whose content the host has."""
         with self.lock:
             if host := self.hosts.get(name):
@@ -263,7 +263,7 @@ class HostStates:
             return sum(float(metrics[name]) * ratio for name, ratio in options.metrics.items())
         return options.weight_of_unavailable
 
-    def built(self, name: str, well: bool) -> None:
+    def count_build(self, name: str, well: bool) -> None:
         """Note that a build on the host has ended. A successful one (*well*) resets the count of failures."""
         with self.lock:
             if host := self.hosts.get(name):
@@ -271,12 +271,13 @@ class HostStates:
                 host.io_ops = max(0, host.io_ops - 1)
                 self._touch(host)
 
-    def asked(self, spec: RequestSpec) -> list[Filter]:
+    def filters_for(self, spec: RequestSpec) -> list[Filter]:
         """Return the filters that may refuse a host for *spec*. The filter of aggregates that are reserved for projects
         (``TENANTS``) is left out for a project without such an aggregate, unless the settings require one for each
         project."""
         free = spec.project_id not in self._projects and not self.rules.options.tenants_need_aggregates
-        return [host_filter for host_filter in self.rules.asked(spec) if not (free and host_filter.name == TENANTS)]
+        return [host_filter for host_filter in self.rules.filters_for(spec)
+                if not (free and host_filter.name == TENANTS)]
 
     def blocks(self) -> list[Block]:
         """Return all top-level blocks, up to date. Hold ``lock``. This may move hosts to other blocks: read a host's
@@ -346,8 +347,8 @@ class HostStates:
 
     def _profile(self, row: HostRow) -> Profile:
         name, info = row.name, row.info
-        self.hosts[name].numa.hear(info)
-        self.hosts[name].pci.hear(info)
+        self.hosts[name].numa.save_report(info)
+        self.hosts[name].pci.save_report(info)
         if self.hosts[name].counted() != self.hosts[name].numbers:
             self._touch(self.hosts[name])
         aggregates = tuple(aggregate.metadata for aggregate in self._aggregates.get(name, ()))

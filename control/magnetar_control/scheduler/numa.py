@@ -87,7 +87,7 @@ class HostNuma:
         after the last placement: by then the agent has reported the servers, or they have left."""
         return self._coming if self._coming and monotonic() < self._placed + LATE else ()
 
-    def hear(self, info: Mapping[str, Any]) -> None:
+    def save_report(self, info: Mapping[str, Any]) -> None:
         """Save the NUMA cells in the agent's report *info*: the field ``numa_cells`` of ``kinds.Host``."""
         cells = info.get("numa_cells") or ()
         whole = orjson.dumps([{name: value for name, value in cell.items() if name != "free"} for cell in cells])

@@ -37,20 +37,20 @@ class HostPci:
     after the last placement: the server may have left before the agent reported it. When a server has left, all devices
     count as free for ``LATE`` seconds."""
 
-    __slots__ = ("_coming", "_freed", "_placed", "pools", "told")
+    __slots__ = ("_coming", "_freed", "_placed", "pools", "reported")
 
     def __init__(self) -> None:
-        self.told: Mapping[str, Mapping[str, Any]] = {}
+        self.reported: Mapping[str, Mapping[str, Any]] = {}
         self.pools: Sequence[DevicePool] = ()
         self._coming: Counter[str] = Counter()
         self._freed = self._placed = -LATE
 
-    def hear(self, info: Mapping[str, Any]) -> None:
+    def save_report(self, info: Mapping[str, Any]) -> None:
         """Save the PCI devices in the agent's report *info*: the fields ``pci_devices`` and ``pci_pools`` of
         ``kinds.Host``."""
         devices, pci_pools = reported_devices(info), device_pools(info)
-        if (devices, pci_pools) != (self.told, self.pools):
-            self.told, self.pools, self._coming = devices, pci_pools, Counter()
+        if (devices, pci_pools) != (self.reported, self.pools):
+            self.reported, self.pools, self._coming = devices, pci_pools, Counter()
 
     def freed(self) -> None:
         """Count all devices as free for ``LATE`` seconds, because a server has left the host."""
@@ -66,10 +66,10 @@ class HostPci:
         if devices:
             self._coming, self._placed = self.coming + Counter(devices), monotonic()
 
-    def gives(self, name: str) -> bool:
+    def has_free(self, name: str) -> bool:
         """Return whether a device of this name is free, by the agent's last report. Servers placed since then may not
         be counted."""
-        device = self.told.get(name, {"free": 0, "total": 0})
+        device = self.reported.get(name, {"free": 0, "total": 0})
         return bool(device["total"] if monotonic() < self._freed + LATE else device["free"])
 
     @property
@@ -83,7 +83,7 @@ class HostPci:
 
     def whole(self) -> dict[str, dict[str, Any]]:
         """Return the host's devices by name, with those in use counted as free."""
-        return {name: {**device, "free": device["total"]} for name, device in self.told.items()}
+        return {name: {**device, "free": device["total"]} for name, device in self.reported.items()}
 
     @property
     def free(self) -> int:
@@ -91,17 +91,17 @@ class HostPci:
         return max(0, min(MOST, sum(pool.free for pool in self.pools) - self.coming.total()))
 
     def lacks(self, requested: Mapping[str, int], policy: str, numa: HostNuma, needs: Needs | None,
-              has: Mapping[str, int] = MappingProxyType({})) -> list[str]:
+              own_devices: Mapping[str, int] = MappingProxyType({})) -> list[str]:
         """Return texts about what the host lacks of the *requested* devices of a server; empty if nothing. *needs*: the
         server's NUMA needs; devices must be near the cells chosen for them, as *policy* (PCI NUMA affinity) demands.
-        *has*: devices on the host that the server has already."""
+        *own_devices*: devices on the host that the server has already."""
         late = monotonic() < self._freed + LATE
         coming = self.coming
         available = self.whole() if late else {
-            name: {**device, "free": device["free"] - coming[name] + has.get(name, 0)}
-            for name, device in self.told.items()}
+            name: {**device, "free": device["free"] - coming[name] + own_devices.get(name, 0)}
+            for name, device in self.reported.items()}
         lacks = [lack for _field, lack in missing_devices(requested, available)]
-        if lacks or needs is None or late or has:
+        if lacks or needs is None or late or own_devices:
             return lacks
         return self._lacks_near(requested, policy, numa, needs)
 
@@ -114,7 +114,7 @@ class HostPci:
         if not cells:
             return []  # NUMATopologyFilter reports that
         near = Affinity(policy, cells, numa.sockets())
-        policies = {name: device["numa_policy"] for name, device in self.told.items() if "numa_policy" in device}
+        policies = {name: device["numa_policy"] for name, device in self.reported.items() if "numa_policy" in device}
         if pools_suffice(self.pools, [pool.free for pool in self.pools], [requested], near, policies):
             return []
         names = ",".join(f"{name}:{count}" for name, count in sorted(requested.items()))

@@ -118,14 +118,14 @@ def _claimed(database: Database, spec: RequestSpec, candidate: Candidate, map_ce
     def once() -> bool:
         if at_once:
             with database.single() as connection:
-                done = claim_by_single_statement(connection, _claim(spec, candidate), anyway=spec.forced)
+                done = claim_by_single_statement(connection, _claim(spec, candidate), ignore_disabled=spec.forced)
             if done is not None:
                 return done
         with database.write() as connection:
             return allocations.claim_host_resources(
                 connection, spec.server_id, spec.server_id, candidate.host_id, spec.amounts, devices=spec.devices,
                 resources=spec.resources, nics=spec.nics, isolate=spec.isolate, project_id=spec.project_id,
-                cell_id=candidate.cell_id if map_cell else None, group=spec.group, anyway=spec.forced)
+                cell_id=candidate.cell_id if map_cell else None, group=spec.group, ignore_disabled=spec.forced)
     return database.retried(once)
 
 

@@ -16,7 +16,7 @@ from magnetar_control.documents import BlockDevice, FlavorOfServer, PortRequest,
 from magnetar_control.store.claims import inventories
 from magnetar_control.store.claims.allocations import Amounts, Group
 from magnetar_control.store.claims.nic_bandwidth import (
-    Asking,
+    BandwidthRequest,
     WantedResources,
     bandwidth_placements,
     bandwidth_requests,
@@ -182,7 +182,7 @@ class RequestSpec:
     #: Amounts of custom resource classes, and of bandwidth (``core.bandwidth``).
     resources: Mapping[str, int] = field(default_factory=dict)
     #: The NICs that request the bandwidth in ``resources``, and whether each needs a separate provider.
-    nics: Sequence[Asking] = ()
+    nics: Sequence[BandwidthRequest] = ()
     isolate: bool = False
     #: The unclaimed amounts of the classes in ``resources``, by host name; filled by ``with_current_offers``.
     offers: Mapping[str, Mapping[str, int]] = field(default_factory=dict)

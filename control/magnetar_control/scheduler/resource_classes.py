@@ -42,12 +42,11 @@ def lacking_functions(host: HostState, spec: RequestSpec) -> str:
     if not mine or host.name in spec.has_devices:
         return ""
 
-    def gives(place: str) -> bool:
-        return any(host.pci.gives(card_devices_name(nic.devices, card_of_place(place))) for nic in mine if nic.network
-                   == network_of_place(
-            place))
+    def has_free_device(place: str) -> bool:
+        return any(host.pci.has_free(card_devices_name(nic.devices, card_of_place(place))) for nic in mine
+                   if nic.network == network_of_place(place))
 
-    usable_offer = {name: n if not card_of_place(place) or gives(place) else 0
+    usable_offer = {name: n if not card_of_place(place) or has_free_device(place) else 0
                     for name, n in offer.items() for _kind, place in [split_resource(name)]}
     if next(nic_bandwidth.bandwidth_placements(mine, usable_offer), None) is not None:
         return ""

@@ -29,7 +29,7 @@ class Rules:
     options: Options = USUAL_OPTIONS  # settings of the filters, and of metrics
 
     @property
-    def looks_at_told(self) -> bool:
+    def reads_reports(self) -> bool:
         """Return whether a weigher or filter reads the metrics and images that hosts report."""
         return bool(self.options.metrics or self.own)
 
@@ -38,9 +38,9 @@ class Rules:
         """Return whether a filter reads the flavors of the servers on hosts."""
         return any(host_filter.name == "TypeAffinityFilter" for host_filter in self.filters)
 
-    def asked(self, spec: RequestSpec) -> list[Filter]:
+    def filters_for(self, spec: RequestSpec) -> list[Filter]:
         """Return the filters that may refuse a host for *spec*."""
-        return [host_filter for host_filter in self.filters if host_filter.asked(spec)]
+        return [host_filter for host_filter in self.filters if host_filter.applies(spec)]
 
 
 #: Nova's defaults.

@@ -77,7 +77,7 @@ class Trial:
             unbound = replace(spec, ignored=frozenset())
             self._candidates[shape] = deque(
                 candidate.host for candidate in best_hosts(self.states, unbound, CANDIDATES))
-        names, filters = self._candidates[shape], self.states.asked(spec)
+        names, filters = self._candidates[shape], self.states.filters_for(spec)
         for _turn in range(len(names)):
             names.rotate(-1)
             host = self.states.hosts[names[-1]]

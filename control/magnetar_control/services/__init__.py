@@ -270,7 +270,8 @@ class Networks(Protocol):
     def groups_of(self, server_id: str) -> Documents:
         """Return the security groups of a server's ports, each once, as ``resources`` shows them: with ``rules``."""
 
-    #: Security groups that hosts filter with when no engine does: ``services.network.security.host_groups.HostGroups``.
+    #: Security groups that hosts filter with when no engine does:
+    #: ``services.network.security.host_groups.HostSecurityGroups``.
     host_groups: Any
 
     def change_groups(self, project_id: str, server_id: str, name: str, *, add: bool) -> None:

@@ -80,7 +80,7 @@ class BarbicanKeys(KeyStore):
         return [f"/{uuid.UUID(ref.rpartition('/')[2])}" for _created, ref in named_secrets]
 
     def _payload(self, path: str, type: str, token: str = "") -> bytes:
-        with self._client.asked("GET", f"{path}/payload", {"Accept": type}, token=token) as answer:
+        with self._client.send("GET", f"{path}/payload", {"Accept": type}, token=token) as answer:
             return self._client.content(answer, MOST)
 
 

@@ -60,7 +60,7 @@ class ServiceClient:
         content = None if body is None else orjson.dumps(body)
         headers = {"Content-Type": "application/json", "Accept": "application/json"}
         try:
-            with self.asked(method, path, headers, content, token) as answer:
+            with self.send(method, path, headers, content, token) as answer:
                 text = self.content(answer)
         except errors.MagnetarError as error:
             if error.status in accept:
@@ -85,7 +85,7 @@ class ServiceClient:
     def _silent(self, error: Exception) -> errors.Unavailable:
         return errors.Unavailable(f"The {self.what} does not answer ({type(error).__name__}). Try again in a moment.")
 
-    def asked(self, method: str, path: str, headers: dict[str, str], content: Any = None, token: str = "") -> Any:
+    def send(self, method: str, path: str, headers: dict[str, str], content: Any = None, token: str = "") -> Any:
         """Send a request with *content* (bytes or an iterator), and return the answer, which the caller must read and
         close. *path*: follows the service's URL. *token*: the caller's; without it, the service user's is used, and the
         request is repeated once with a new one if the service refuses that. Raises the error that corresponds to the

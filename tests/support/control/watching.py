@@ -25,7 +25,7 @@ class FollowedHost:
             agents=agents or Agents(), settings=SimpleNamespace(heartbeat=heartbeat), tell_action=lambda *_event: False,
             begin_settling=lambda: self.attempts.append(endpoint),
             states=SimpleNamespace(rows={"kvm1": SimpleNamespace(endpoint=endpoint, info={}), "kvm2": None},
-                                   rules=SimpleNamespace(looks_at_told=False), up=lambda *_args, **_more: None,
+                                   rules=SimpleNamespace(reads_reports=False), up=lambda *_args, **_more: None,
                                    set_refused=lambda name, **_more: self.refused.append(name)))
         self.loop = WatchLoop(conductor, lambda _name, event, document: self.handled.append((event, document)),
                               lambda _name, host: self.saved.append(host), lambda _name, report: "traits" not in report)

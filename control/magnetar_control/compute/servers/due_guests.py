@@ -11,7 +11,7 @@ from magnetar_control.store.store import Store
 
 def mark_guests_due(store: Store, server_ids: Collection[str]) -> None:
     """Mark servers whose guests must be informed of a change; a conductor informs them later
-    (``conductor.hosts.guest_news``). Deleted servers, and servers of cells that do not answer, are ignored."""
+    (``conductor.hosts.guest_updates``). Deleted servers, and servers of cells that do not answer, are ignored."""
     for id, (database, row) in servers.find_server_rows(store, server_ids).items():
         if row is not None:
             with database.write() as connection:

@@ -54,10 +54,10 @@ def run_server_build(work: Work) -> None:
         work.failed(Conflict("The server was deleted while it was built."), vm_state="error")
         return
     except MagnetarError as error:
-        work.conductor.states.built(host, well=False)
+        work.conductor.states.count_build(host, well=False)
         _reschedule(work, host, error)
         return
-    work.conductor.states.built(host, well=True)
+    work.conductor.states.count_build(host, well=True)
     work.done(**nics.observed_columns(ports, resource), **machines.machine_type_column(work, resource), host=host,
               vm_state=POWERS[power_of(work)].vm_state, config_drive=True,
               launched_at=work.server.launched_at or utc_now(), availability_zone=work.server.availability_zone)

@@ -231,10 +231,10 @@ def _build_on(move: Evacuation, host: str) -> None:
             _undo_build(move, host, error)
     except MagnetarError as error:
         if not isinstance(error, Cancelled):
-            work.conductor.states.built(host, well=False)
+            work.conductor.states.count_build(host, well=False)
         _undo_build(move, host, error)
     else:
-        work.conductor.states.built(host, well=True)
+        work.conductor.states.count_build(host, well=True)
         move.read_hosts()
         work.end_writes.append(lambda connection: consoles.remove_console_tokens(connection, work.id))
         move.end("done", **nics.observed_columns(ports, resource), vm_state=STOPPED if off else ACTIVE, host=host,

@@ -100,10 +100,10 @@ def _build_on(work: Work, host: str) -> None:
             resource = make_server(work, host, ports)
     except MagnetarError as error:
         if not isinstance(error, Cancelled):
-            work.conductor.states.built(host, well=False)
+            work.conductor.states.count_build(host, well=False)
         _undo_build(work, host, error)
         return
-    work.conductor.states.built(host, well=True)
+    work.conductor.states.count_build(host, well=True)
     # Saved before the image is deleted: nothing is built from it again.
     work.note(**{**nics.observed_columns(ports, resource), **machines.machine_type_column(work, resource), **OVER},
               host=host, launched_at=utc_now())

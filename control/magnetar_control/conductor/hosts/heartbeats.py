@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The writer of heartbeats. One transaction saves the heartbeats of all hosts that were heard within a second, and
+"""The writer of heartbeats. One transaction saves the heartbeats of all hosts that sent one within a second, and
 renews all leases."""
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ GAP, RENEWED = 1.0, LEASE / 2
 
 class Heartbeat(NamedTuple):
     """A heartbeat that is not written yet. *report*: the frequently changing properties as JSON; ``None`` if the
-    scheduler does not use them. *settled*: uuids of the evacuations from the host whose guests are already stopped or
+    scheduler does not use them. *handled*: uuids of the evacuations from the host whose guests are already stopped or
     removed there."""
 
     report: str | None
-    settled: Collection[str]
+    handled: Collection[str]
 
 
 class Heartbeats:
@@ -41,7 +41,7 @@ class Heartbeats:
         self._gap = min(GAP, conductor.settings.heartbeat / 4)
         self._changed = threading.Condition()
         self._closed = self._waits = False
-        self._heard: dict[str, Heartbeat] = {}
+        self._heartbeats: dict[str, Heartbeat] = {}
         #: New problems of hosts, to be written.
         self._problems: dict[str, str | None] = {}
         #: Watched hosts, with the time of their last renewal.
@@ -57,16 +57,16 @@ class Heartbeats:
     def remove(self, host: str) -> None:
         """Stop renewing the lease of a host, so that another conductor can take it."""
         with self._changed:
-            for of_hosts in (self._renewed, self._heard, self._problems, self._reports):
+            for of_hosts in (self._renewed, self._heartbeats, self._problems, self._reports):
                 of_hosts.pop(host, None)
 
-    def hear(self, host: str, report: str | None, settled: Collection[str] = ()) -> None:
+    def add_heartbeat(self, host: str, report: str | None, handled: Collection[str] = ()) -> None:
         """Queue a heartbeat of *host*. *report*: the frequently changing properties as JSON; ``None`` if the scheduler
-        does not use them. *settled*: uuids of the evacuations from the host whose guests are already stopped or
+        does not use them. *handled*: uuids of the evacuations from the host whose guests are already stopped or
         removed there."""
         with self._changed:
             if host in self._renewed:
-                self._heard[host] = Heartbeat(report, settled)
+                self._heartbeats[host] = Heartbeat(report, handled)
                 self._problems.pop(host, None)
                 self._wake_writer()
 
@@ -75,7 +75,7 @@ class Heartbeats:
         with self._changed:
             if host in self._renewed:
                 self._problems[host] = problem
-                self._heard.pop(host, None)
+                self._heartbeats.pop(host, None)
                 self._wake_writer()
 
     def _wake_writer(self) -> None:
@@ -92,22 +92,22 @@ class Heartbeats:
         """Write heartbeats and renew leases until ``close``; needs its own thread."""
         failing = ""
         while not self._closed:
-            heard, problems, silent = self._due()
+            heartbeats, problems, silent = self._due()
             if self._closed:
                 return
             try:
-                if heard or problems or silent:
-                    self._write(heard, problems, silent)
+                if heartbeats or problems or silent:
+                    self._write(heartbeats, problems, silent)
                     failing = ""
             except DBAPIError as error:
                 if failing != (failing := type(error.orig).__name__):
                     log.warning("hosts of cell %s: heartbeats are not written: %s", self.conductor.cell.name,
                                 error.orig)
-                self._requeue(heard, problems)
+                self._requeue(heartbeats, problems)
             except Exception:
                 log.exception("hosts of cell %s: heartbeats are not written", self.conductor.cell.name)
                 failing = "unexpected"
-                self._requeue(heard, problems)
+                self._requeue(heartbeats, problems)
             with self._changed:
                 self._changed.wait_for(lambda: self._closed, GAP if failing else self._gap)
 
@@ -115,7 +115,7 @@ class Heartbeats:
         """Wait until something must be written. Return heartbeats and problems by host, and the hosts whose leases must
         be renewed."""
         with self._changed:
-            while not (self._heard or self._problems or self._closed):
+            while not (self._heartbeats or self._problems or self._closed):
                 oldest = min(self._renewed.values(), default=float("inf"))
                 remaining = oldest + RENEWED - time.monotonic()
                 if remaining <= 0:
@@ -123,28 +123,29 @@ class Heartbeats:
                 self._waits = True
                 self._changed.wait(min(remaining, LEASE))
             self._waits = False
-            heard, problems, self._heard, self._problems = self._heard, self._problems, {}, {}
+            heartbeats, problems, self._heartbeats, self._problems = self._heartbeats, self._problems, {}, {}
             cutoff = time.monotonic() - RENEWED + self._gap
-            return heard, problems, {host for host, at in self._renewed.items() if at <= cutoff and host not in heard}
+            silent = {host for host, at in self._renewed.items() if at <= cutoff and host not in heartbeats}
+            return heartbeats, problems, silent
 
-    def _write(self, heard: dict[str, Heartbeat], problems: dict[str, str | None], silent: set[str]) -> None:
+    def _write(self, heartbeats: dict[str, Heartbeat], problems: dict[str, str | None], silent: set[str]) -> None:
         conductor = self.conductor
-        reports = {host: heartbeat.report for host, heartbeat in heard.items()
+        reports = {host: heartbeat.report for host, heartbeat in heartbeats.items()
                    if self._reports.get(host, "") != heartbeat.report}
         with statement_timeout(LEASE / 2, refused=False):
             renewal = renew_host_leases(conductor.database, conductor.holder, {
-                host: heartbeat.settled for host, heartbeat in heard.items()}, silent, problems, reports)
+                host: heartbeat.handled for host, heartbeat in heartbeats.items()}, silent, problems, reports)
         moment = time.monotonic()
         with self._changed:
-            self._renewed.update({host: moment for host in (*heard, *problems, *silent) if host in self._renewed})
+            self._renewed.update({host: moment for host in (*heartbeats, *problems, *silent) if host in self._renewed})
             self._reports.update({host: text for host, text in reports.items() if host in self._renewed})
         self._written(renewal)
 
-    def _requeue(self, heard: dict[str, Heartbeat], problems: dict[str, str | None]) -> None:
+    def _requeue(self, heartbeats: dict[str, Heartbeat], problems: dict[str, str | None]) -> None:
         with self._changed:
-            for host, heartbeat in heard.items():
+            for host, heartbeat in heartbeats.items():
                 if host in self._renewed and host not in self._problems:
-                    self._heard.setdefault(host, heartbeat)
+                    self._heartbeats.setdefault(host, heartbeat)
             for host, problem in problems.items():
-                if host in self._renewed and host not in self._heard:
+                if host in self._renewed and host not in self._heartbeats:
                     self._problems.setdefault(host, problem)

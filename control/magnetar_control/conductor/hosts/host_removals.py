@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from contextlib import suppress
 from functools import partial
 
-from magnetar_control.conductor.steps.host_news import HostNews
+from magnetar_control.conductor.steps.host_updates import HostUpdateSender
 from magnetar_control.conductor.worker.work import DOWN
 from magnetar_control.services.volume.removal_rows import RECORD
 from magnetar_control.store.engine.database import Database
@@ -18,7 +18,7 @@ from magnetar_core.errors import NotFound
 from magnetar_core.http.client import Client
 
 
-class HostRemovals(HostNews):
+class HostRemovals(HostUpdateSender):
     """The sender of pending removals to the hosts of a conductor's cell. If the host refuses a removal, it is tried
     again later: a guest that is being removed may still have a NIC on the network."""
 

@@ -56,13 +56,13 @@ class ImageCache:
             if self.over.is_set():
                 return
             try:
-                if row.host not in silent and not self.bring(row):
+                if row.host not in silent and not self.deliver_image(row):
                     silent.add(row.host)
             except Exception:
                 log.exception("image %s was not brought to host %s", row.image_id, row.host)
                 self._failed(row, row.attempts + 1, "see above")
 
-    def bring(self, row: ImageRequest) -> bool:
+    def deliver_image(self, row: ImageRequest) -> bool:
         """Bring the image of the request *row* to its host, and save the result. Return ``False``, and save nothing, if
         the host does not answer."""
         conductor = self.conductor

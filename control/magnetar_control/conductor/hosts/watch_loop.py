@@ -148,7 +148,7 @@ class WatchLoop:
             self._stop(name)  # another conductor watches it
         for name in renewal.evacuated:
             if follower := self._followers.get(name):
-                follower.settle()
+                follower.start_evacuation_cleanup()
         for name in renewal.up:
             if follower := self._followers.get(name):
                 follower.be_up()
@@ -171,8 +171,8 @@ class HostFollower:
         #: Why the host is refused, or its watch fails for an unexpected reason; it is logged once.
         self._refusal: str | None = None
         #: Whether servers that were evacuated are being removed, and the evacuations that are handled.
-        self._settling = False
-        self._settled: Collection[str] = ()
+        self._cleaning_up = False
+        self._handled: Collection[str] = ()
         self.task = self._loop.create_task(self._run())
 
     async def _run(self) -> None:
@@ -187,7 +187,7 @@ class HostFollower:
                 self._report(error)
             finally:
                 self.watch.jobs.drop(self.name)
-                self._settling = self._full = False
+                self._cleaning_up = self._full = False
             longest = min(LONGEST, PAUSE * 2 ** (self._failures - 1)) if self._failures else PAUSE
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(longest * random.uniform(0.75, 1.0)):  # noqa: S311 - hosts take turns
@@ -201,7 +201,7 @@ class HostFollower:
             return  # the next round stops this
         client = self.conductor.agents.make(row.endpoint)
         connection = self._connection = AgentConnection(client)
-        self._up, self._settled = self._loop.create_future(), ()
+        self._up, self._handled = self._loop.create_future(), ()
         try:
             async with watch.opening:
                 self.conductor.begin_settling()
@@ -222,7 +222,7 @@ class HostFollower:
 
     def _save_first(self, connection: AgentConnection, host: Mapping[str, Any]) -> None:
         self.watch.save(self.name, host)
-        self.watch.soon(self._settle_done, connection, ())
+        self.watch.soon(self._end_cleanup, connection, ())
 
     def _report(self, error: Exception) -> None:
         """Save *error* as the reason why the host is not up, and log it once."""
@@ -253,7 +253,7 @@ class HostFollower:
         """Check a heartbeat, and return whether the properties in it are saved already. Raises ``HostRefused`` for an
         invalid heartbeat."""
         is_saved = isinstance(heartbeat, dict) and self.watch.is_saved(self.name, heartbeat)
-        if not is_saved or heartbeat.get("name") != self._reported_name or self.conductor.states.rules.looks_at_told:
+        if not is_saved or heartbeat.get("name") != self._reported_name or self.conductor.states.rules.reads_reports:
             self._check(heartbeat)  # what is saved was checked before
         return is_saved
 
@@ -264,24 +264,24 @@ class HostFollower:
         self._reported_name = report.get("name") or self._reported_name
 
     def _hear(self, heartbeat: Mapping[str, Any]) -> None:
-        if not self._settling:
+        if not self._cleaning_up:
             report = json_text({key: heartbeat.get(key) for key in TOLD}) \
-                if self.conductor.states.rules.looks_at_told else None
-            self.watch.heartbeats.hear(self.name, report, self._settled)
+                if self.conductor.states.rules.reads_reports else None
+            self.watch.heartbeats.add_heartbeat(self.name, report, self._handled)
 
     def be_up(self) -> None:
         """Count the host as up, because one of its heartbeats is in the database now."""
-        self._settled = ()
+        self._handled = ()
         if not self._up.done():
             self.conductor.states.up(self.name, up=True)
             self._up.set_result(None)
 
-    def settle(self) -> None:
+    def start_evacuation_cleanup(self) -> None:
         """Start to remove evacuated servers from the host. The host does not count as up until they are removed."""
-        if self._settling or self._connection is None:
+        if self._cleaning_up or self._connection is None:
             return
-        self._settling = True
-        self._put(partial(self._complete_evacuations, self._connection, self._settled))
+        self._cleaning_up = True
+        self._put(partial(self._complete_evacuations, self._connection, self._handled))
 
     def on_event(self, event: str, document: Mapping[str, Any]) -> None:
         """Handle an event of the agent. A heartbeat is handled here. A report on servers goes to the running action of
@@ -296,7 +296,7 @@ class HostFollower:
                 self._host |= watch.shared({key: value for key, value in heartbeat.items() if value is not None})
                 self._put(partial(watch.save, self.name, dict(self._host)))
         elif event == "server" and not document.get("password") and not watch.jobs.count(self.name) and (
-                document.get("removed") or self.conductor.in_hand.tell_action(self.name, document)):
+                document.get("removed") or self.conductor.running_works.tell_action(self.name, document)):
             return  # an action has it
         elif event in ("servers", "server"):
             self._put(partial(watch.handle, self.name, event, document))
@@ -331,13 +331,13 @@ class HostFollower:
         else:
             self._up.set_exception(error)
 
-    def _complete_evacuations(self, connection: AgentConnection, settled: Collection[str]) -> None:
+    def _complete_evacuations(self, connection: AgentConnection, handled_before: Collection[str]) -> None:
         with self.conductor.agents.client(self.conductor.endpoint(self.name)) as client:
-            handled = host_return.complete_evacuations(self.conductor, client, self.name, settled)
-        self.watch.soon(self._settle_done, connection, handled)
+            handled = host_return.complete_evacuations(self.conductor, client, self.name, handled_before)
+        self.watch.soon(self._end_cleanup, connection, handled)
 
-    def _settle_done(self, connection: AgentConnection, handled: Collection[str]) -> None:
+    def _end_cleanup(self, connection: AgentConnection, handled: Collection[str]) -> None:
         if connection is self._connection:
-            self._settling, self._settled = False, handled
+            self._cleaning_up, self._handled = False, handled
             if self._refusal is None:
                 self._hear(self._host)

@@ -59,7 +59,7 @@ def find_lost_servers(state: AuditState) -> Findings:
     """Yield findings about servers that are mapped to a cell without a row there, and not known to be deleted: they may
     still exist."""
     for id, cell in state.lost.items():
-        names = sorted(name for name, guests in state.there.items() if id in guests)
+        names = sorted(name for name, guests in state.guests.items() if id in guests)
         yield Finding("lost", id, cell, f"server {id} is mapped to cell {cell}, whose database has no row of it (an "
                       f"older backup, or another database?); hosts that have it: "
                       f"{', '.join(names) or 'none that answers'}; nothing of it is touched")
@@ -70,7 +70,7 @@ def find_orphan_claims(state: AuditState) -> Findings:
     claims = (claim for server_claims in state.claims.values() for claim in server_claims)
     for claim in filter(allocations.is_server_claim, claims):  # other claims are removed by their owner
         row, name = state.servers.get(claim.server_id), claim.host
-        free = name in state.there and claim.server_id not in state.there[name]
+        free = name in state.guests and claim.server_id not in state.guests[name]
         if row is None:
             if claim.server_id in state.deleted or (free and claim.server_id not in state.unknown):
                 yield _claim("orphan", claim, "is of a server that is gone")
@@ -127,22 +127,23 @@ def find_orphan_attachments(state: AuditState) -> Findings:
 
 
 def _find_unused(kind: str, state: AuditState, servers_by_id: Mapping[str, str], of: str,
-                 had: Callable[[Any], list[str]]) -> Findings:
+                 ids_in_row: Callable[[Any], list[str]]) -> Findings:
     """Yield findings about ports or attachments that are of no use: their server is gone, or its row does not have
     them.
 
     *kind*: of the findings, ``port`` or ``attachment``. *servers_by_id*: the server's uuid of each port or attachment.
-    *had*: a function that returns the ids of these objects in a server's row. *of*: ``volumes`` or ``nics``. If the
-    server's row lacks some of these which the guest has, the finding is of kind ``kept`` and is never repaired."""
+    *ids_in_row*: a function that returns the ids of these objects in a server's row. *of*: ``volumes`` or ``nics``. If
+    the server's row lacks some of the volumes or NICs of its guest, the finding is of kind ``kept`` and is never
+    repaired."""
     for id, server in servers_by_id.items():
         row = state.servers.get(server)
         if row is None and server in state.deleted:
             yield Finding(kind, id, server, f"{kind} {id} is of server {server}, which is gone", server)
-        elif row is not None and not row.busy and id not in had(row):
-            if without := state.without(row, of):
+        elif row is not None and not row.busy and id not in ids_in_row(row):
+            if row_is_complete := state.has_all_of_guests(row, of):
                 yield Finding(kind, id, row.id, f"{kind} {id} is kept for server {row.id}, which does not have it",
                               server)
-            elif without is False:
+            elif row_is_complete is False:
                 yield Finding("kept", id, row.id, f"{kind} {id} is kept for server {row.id}, whose row lacks it; its "
                               f"guest has {of} that the row does not know", server)
 
@@ -167,7 +168,7 @@ def find_stalled_migrations(state: AuditState) -> Findings:
 
 def find_leftover_guests(state: AuditState) -> Findings:
     """Yield findings about guests whose server is deleted, unknown, or on another host."""
-    for host, guests in state.there.items():
+    for host, guests in state.guests.items():
         for id in guests:
             row = state.servers.get(id)
             if row is None and id not in state.unknown:
@@ -182,8 +183,8 @@ def find_leftover_guests(state: AuditState) -> Findings:
 def find_leftover_migrations(state: AuditState) -> Findings:
     """Yield findings about hosts that have parts of a migration (such as copied disks) but not the server: the server
     is deleted, or its move has ended."""
-    for host, open_migrations in state.halves.items():
-        for id in open_migrations.keys() - state.there[host].keys():
+    for host, open_migrations in state.open_migrations.items():
+        for id in open_migrations.keys() - state.guests[host].keys():
             text, row = f"host {host} has a part of a migration of server {id}, ", state.servers.get(id)
             if id in state.deleted:
                 yield Finding("half", id, host, f"{text}which is deleted")
@@ -195,7 +196,7 @@ def _is_failed_build(state: AuditState, row: AuditedServer, host: str) -> bool:
     """Return whether the server's guest on *host* is left from a failed build: no claim and no migration of the server
     names *host*, and the server has either no host or a guest on its own host."""
     claimed = any(claim.host == host for claim in state.claims.get(row.id, ()))
-    is_surplus = row.host is None or (row.vm_state != ERROR and row.id in state.there.get(row.host, ()))
+    is_surplus = row.host is None or (row.vm_state != ERROR and row.id in state.guests.get(row.host, ()))
     return is_surplus and not claimed and not any_migration_at(state.moves.get(row.id, ()), host)
 
 
@@ -203,9 +204,9 @@ def find_absent_guests(state: AuditState) -> Findings:
     """Yield findings about servers whose host does not have their guest, or has it with other volumes, NICs or another
     power state than the database."""
     for id, row in state.servers.items():
-        if row.busy or row.host not in state.there or row.vm_state == ERROR:
+        if row.busy or row.host not in state.guests or row.vm_state == ERROR:
             continue
-        resource = state.there[row.host].get(id)
+        resource = state.guests[row.host].get(id)
         if resource is None:
             yield Finding("absent", id, row.host, f"server {id} is {row.vm_state}, and {row.host} does not have it")
             continue
@@ -221,7 +222,7 @@ def find_absent_guests(state: AuditState) -> Findings:
 def find_leftover_networks(state: AuditState) -> Findings:
     """Yield findings about deleted networks that are still on a host and that no guest uses."""
     for host, nets in state.nets.items():
-        used = {nic.get(name) for guest in state.there[host].values() for nic in guest.get("networks") or ()
+        used = {nic.get(name) for guest in state.guests[host].values() for nic in guest.get("networks") or ()
                 for name in ("network", "network_id")}
         for net in nets:
             ours = OF_THE_CLOUD.fullmatch(net["name"])

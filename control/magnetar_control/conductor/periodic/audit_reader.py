@@ -96,7 +96,7 @@ class AuditReader:
             state.networks = self.services.network.names()
         if page_hosts:
             self._read_counters(state, page_hosts)
-            state.ids.update(*state.there.values(), *state.halves.values(), self._ids_on(page_hosts))
+            state.ids.update(*state.guests.values(), *state.open_migrations.values(), self._ids_on(page_hosts))
         if subjects.engine:
             state.engine = self.services.network.differences()
         if subjects.usage:
@@ -135,8 +135,8 @@ class AuditReader:
         except MagnetarError as error:
             self._note_silence(host.name, error)
             return
-        state.there[host.name], state.nets[host.name] = guests, nets
-        migrations_by_server = state.halves[host.name] = {}
+        state.guests[host.name], state.nets[host.name] = guests, nets
+        migrations_by_server = state.open_migrations[host.name] = {}
         for migration in halves:
             migrations_by_server.setdefault(migration["server"], []).append(migration["id"])
 
@@ -205,13 +205,13 @@ class AuditReader:
         """Read the guests of the page's servers from further hosts that their rows or claims name."""
         ids_by_host: dict[str, set[str]] = {}
         for id in state.ids:
-            for name in state.places(id) - state.there.keys():
+            for name in state.places(id) - state.guests.keys():
                 if name in self.hosts and name in self.asked and name not in self.silent_hosts:
                     ids_by_host.setdefault(name, set()).add(id)
         for name in sorted(ids_by_host)[:OTHER_HOSTS]:
             try:
                 with self.agents.client(self.hosts[name].endpoint) as client:
-                    state.there[name] = _guests_among(client, ids_by_host[name])
+                    state.guests[name] = _guests_among(client, ids_by_host[name])
             except MagnetarError as error:
                 self._note_silence(name, error)
 

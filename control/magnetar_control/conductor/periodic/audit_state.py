@@ -75,7 +75,7 @@ class Finding:
 class AuditState:
     """One page of the audit: all rows about some servers, and the guests on hosts.
 
-    ``servers``: the rows that are not deleted, by id. ``there``: the guests found on each host that answers, by host
+    ``servers``: the rows that are not deleted, by id. ``guests``: the guests found on each host that answers, by host
     name and then server id. On the page's own hosts these are all guests; on other hosts only guests of the page's
     servers."""
 
@@ -96,11 +96,11 @@ class AuditState:
     copies: dict[str, str] = field(default_factory=dict)
     twins: dict[str, str] = field(default_factory=dict)
     moves: dict[str, list[Any]] = field(default_factory=dict)
-    there: dict[str, dict[str, Any]] = field(default_factory=dict)
+    guests: dict[str, dict[str, Any]] = field(default_factory=dict)
     #: By host of the page, its networks.
     nets: dict[str, list[Any]] = field(default_factory=dict)
     #: By host of the page, its parts of open migrations, by server.
-    halves: dict[str, dict[str, list[str]]] = field(default_factory=dict)
+    open_migrations: dict[str, dict[str, list[str]]] = field(default_factory=dict)
     deleted: set[str] = field(default_factory=set)  # ids of deleted servers; see ``deleted_servers``
     unknown: set[str] = field(default_factory=set)  # ids whose cell does not answer, or has no row for them
     lost: dict[str, str] = field(default_factory=dict)  # the unknown ids whose cell answers, with the cell
@@ -113,12 +113,12 @@ class AuditState:
             names.add(row.host)
         return names
 
-    def without(self, row: AuditedServer, kind: str) -> bool | None:
+    def has_all_of_guests(self, row: AuditedServer, kind: str) -> bool | None:
         """Return whether the server's *row* has all volumes or NICs (*kind*: ``volumes`` or ``nics``) that its guests
         have; ``None`` if this is unknown, because a host that may have a guest of the server does not answer."""
-        if not self.places(row.id) <= self.there.keys():
+        if not self.places(row.id) <= self.guests.keys():
             return None
-        volumes_or_nics = [volumes_and_nics(row, guests[row.id])[kind] for guests in self.there.values()
+        volumes_or_nics = [volumes_and_nics(row, guests[row.id])[kind] for guests in self.guests.values()
                            if row.id in guests]
         return all(present <= noted for noted, present in volumes_or_nics)
 
@@ -127,7 +127,7 @@ class AuditState:
         if finding.kind in ("engine", "usage"):
             return AuditSubjects(engine=finding.kind == "engine", usage=finding.kind == "usage")
         server = finding.server or finding.id
-        names = {name for name in self.subjects.hosts if name == finding.place or server in self.there.get(name, ())}
+        names = {name for name in self.subjects.hosts if name == finding.place or server in self.guests.get(name, ())}
         return AuditSubjects(hosts=frozenset(names)) if names else AuditSubjects(frozenset((server,)))
 
 

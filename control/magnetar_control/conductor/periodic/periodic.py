@@ -28,12 +28,12 @@ from magnetar_control.conductor.flows import (
     server_shelve,
     server_soft_delete,
 )
-from magnetar_control.conductor.hosts.guest_news import GuestNews
+from magnetar_control.conductor.hosts.guest_updates import GuestUpdateSender
 from magnetar_control.conductor.hosts.host_removals import HostRemovals
 from magnetar_control.conductor.hosts.host_watch import HostWatch
 from magnetar_control.conductor.hosts.image_cache import LOOK, ImageCache
-from magnetar_control.conductor.steps.host_groups import GroupNews
-from magnetar_control.conductor.steps.host_news import QUIET, HostNews
+from magnetar_control.conductor.steps.host_groups import GroupUpdateSender
+from magnetar_control.conductor.steps.host_updates import QUIET, HostUpdateSender
 from magnetar_control.conductor.worker.conductor import Conductor
 from magnetar_control.services.image.boot_parts import named_parts
 from magnetar_control.services.volume.worker import COPY as VOLUME_COPY
@@ -99,8 +99,8 @@ class Periodic:
         self.conductor = conductor
         self.watch = HostWatch(conductor)
         self.image_cache = ImageCache(conductor, conductor.over)
-        self.guest_news = GuestNews(conductor, conductor.over)
-        self.group_news = GroupNews(conductor, conductor.over)
+        self.guest_updates = GuestUpdateSender(conductor, conductor.over)
+        self.group_updates = GroupUpdateSender(conductor, conductor.over)
         self.usage_check = UsageCheck(conductor)
         self.host_removals = HostRemovals(conductor, conductor.over)
         self.availability_watch = AvailabilityWatch(conductor)
@@ -155,10 +155,10 @@ class Periodic:
                 conductors.c.seen_at > database.clock(-SILENT))).scalar()
         return name in (None, self.conductor.holder)
 
-    def tell_news(self, news: HostNews) -> None:
-        """Start to send the changes of *news*, if there are any and this conductor runs the tasks of its cell."""
-        if news.is_due() and self._runs_alone():
-            news.look()
+    def send_updates(self, sender: HostUpdateSender) -> None:
+        """Start to send the changes of *sender*, if there are any and this conductor runs the tasks of its cell."""
+        if sender.is_due() and self._runs_alone():
+            sender.look()
 
     def audit(self, rest: Callable[[float], object] = lambda _seconds: None) -> list[Finding]:
         """Run the audit's next turn, and return the findings that the last turn had too. *rest*: see
@@ -262,10 +262,11 @@ def _purge(periodic: Periodic) -> None:
 
 
 TASKS = (
-    PeriodicTask("telling guests", TICK, lambda periodic: periodic.tell_news(periodic.guest_news), alone=False),
-    PeriodicTask("telling hosts of security groups", TICK, lambda periodic: periodic.tell_news(periodic.group_news),
+    PeriodicTask("telling guests", TICK, lambda periodic: periodic.send_updates(periodic.guest_updates), alone=False),
+    PeriodicTask("telling hosts of security groups", TICK,
+                 lambda periodic: periodic.send_updates(periodic.group_updates),
                  alone=False),
-    PeriodicTask("removing deleted things from hosts", TICK, lambda periodic: periodic.tell_news(
+    PeriodicTask("removing deleted things from hosts", TICK, lambda periodic: periodic.send_updates(
         periodic.host_removals), alone=False),
     PeriodicTask("confirming resizes", server_confirm_resize.LOOK,
                  lambda periodic: server_confirm_resize.confirm_expired(periodic.conductor)),

@@ -14,7 +14,7 @@ from magnetar_control.conductor.hosts.host_watch import HostWatch
 from magnetar_control.conductor.steps.migration import remove_server_from_host
 from magnetar_control.scheduler.request_spec import amounts_held_by
 from magnetar_control.store.claims import allocations, host_counters
-from magnetar_control.store.claims.nic_bandwidth import Asking
+from magnetar_control.store.claims.nic_bandwidth import BandwidthRequest
 from magnetar_control.store.engine.database import utc_now
 from magnetar_control.store.engine.tables import actions, servers
 from magnetar_control.store.servers import cell_moves, migrations
@@ -117,7 +117,7 @@ def _unclaimed(watch: HostWatch, state: AuditState, finding: Finding) -> None:
     conductor.read_host(finding.place)
 
 
-def _nics_with_cards(watch: HostWatch, row: ServerRow, nics: Sequence[Asking]) -> list[Asking]:
+def _nics_with_cards(watch: HostWatch, row: ServerRow, nics: Sequence[BandwidthRequest]) -> list[BandwidthRequest]:
     """Set ``place`` in the bandwidth requests *nics*, and return them. The place is the physical network or, for a
     virtual function, its network card as the host reports it. If no NIC is a virtual function, return *nics*
     unchanged."""
@@ -152,7 +152,7 @@ def _guests_elsewhere(watch: HostWatch, state: AuditState, id: str) -> Iterator[
     """Yield the server's guests from the hosts of the cell that are up but were not asked for the page *state*."""
     conductor = watch.conductor
     for name, host in list(conductor.states.hosts.items()):
-        if name not in state.there and host.profile.up and host.profile.cell_id == conductor.cell.id:
+        if name not in state.guests and host.profile.up and host.profile.cell_id == conductor.cell.id:
             with contextlib.suppress(MagnetarError), conductor.client(name) as client:
                 yield client.get("server", id)
 
@@ -186,7 +186,7 @@ def _discard_migrations(watch: HostWatch, state: AuditState, finding: Finding) -
     if not _quiet(watch, state, finding.id):
         raise Conflict(f"Something is done to server {finding.id} again.")
     with watch.conductor.client(finding.place) as client:
-        for migration_id in state.halves[finding.place][finding.id]:
+        for migration_id in state.open_migrations[finding.place][finding.id]:
             with contextlib.suppress(NotFound):
                 client.event("migration", migration_id, "discard")
 

@@ -52,7 +52,7 @@ def prepare_volumes(work: Work, host: str) -> tuple[list[Document], list[str]]:
     agent_devices, block_devices = _local(work), requested_volumes(work)
     if not block_devices:
         return agent_devices, []
-    attachments, abroad, new = work.volumes, [], work.server.vm_state == "building"
+    attachments, remote_volumes, new = work.volumes, [], work.server.vm_state == "building"
     if len(attachments) != len(block_devices):  # saved before anything else
         attachments = [{"volume_id": str(requested_device["uuid"] if requested_device["source_type"] == "volume"
                                          else uuid.uuid4()),
@@ -72,10 +72,10 @@ def prepare_volumes(work: Work, host: str) -> tuple[list[Document], list[str]]:
         elif order == 0:
             raise _wrong_host(attachment, place)
         elif attachment["device"] is None:
-            abroad.append(attachment["volume_id"])
+            remote_volumes.append(attachment["volume_id"])
     if work.server.task_state in (servers.NETWORKING, servers.MAPPING):
         work.note(task_state=servers.SPAWNING)
-    return agent_devices, abroad
+    return agent_devices, remote_volumes
 
 
 def _attachment_id(work: Work, block_device: BlockDevice) -> str:
@@ -94,7 +94,7 @@ def free_reserved_volumes(work: Work) -> None:
 def _prepare_again(work: Work, host: str) -> tuple[list[Document], list[str]]:
     """Reserve the present volumes of a server that was on a host before (shelved or evacuated). Return its block
     devices in the agent's form, with the same device names, and the uuids of volumes that are stored on other hosts."""
-    agent_devices, abroad, attachments = _local(work), [], work.volumes
+    agent_devices, remote_volumes, attachments = _local(work), [], work.volumes
     volumes = work.conductor.services.volume
     for attachment, order in zip(attachments, boot_order(attachments), strict=True):
         id = attachment["volume_id"]
@@ -106,8 +106,8 @@ def _prepare_again(work: Work, host: str) -> tuple[list[Document], list[str]]:
         elif order == 0:
             raise _wrong_host(attachment, place)
         else:
-            abroad.append(id)
-    return agent_devices, abroad
+            remote_volumes.append(id)
+    return agent_devices, remote_volumes
 
 
 def _device_name(attachment: VolumeOfServer) -> Document:
@@ -220,27 +220,27 @@ def _agent_block_device(block_device: BlockDevice | VolumeOfServer, attachment: 
     return {name: value for name, value in fields.items() if value is not None}
 
 
-def finish_build(work: Work, host: str, resource: Document, abroad: Collection[str], want: Document, *,
+def finish_build(work: Work, host: str, resource: Document, remote_volumes: Collection[str], want: Document, *,
                  ports_pending: bool) -> Document:
-    """Finish a build: attach the volumes *abroad*, save device names in the row and at the volume service, and start
-    the server if it was created powered off. Return the server as its agent reports it.
+    """Finish a build: attach the volumes *remote_volumes*, save device names in the row and at the volume service, and
+    start the server if it was created powered off. Return the server as its agent reports it.
 
-    *resource*: the created server as its agent reports it. *abroad*: uuids of volumes that are stored on other hosts.
-    *ports_pending*: whether its ports were not ready at the creation. The server was created off if either applies.
-    *want*: the fields for its start: the final ``power``, and the TPM's secret.
+    *resource*: the created server as its agent reports it. *remote_volumes*: uuids of volumes that are stored on other
+    hosts. *ports_pending*: whether its ports were not ready at the creation. The server was created off if either
+    applies. *want*: the fields for its start: the final ``power``, and the TPM's secret.
     """
     device_names = {volume["id"]: volume["device"] for volume in resource.get("volumes_attached") or ()}
     devices: dict[str, str] = {}
     for attachment in work.volumes:
         id = attachment["volume_id"]
-        device = connect_volume(work, host, attachment) if id in abroad else device_names.get(id)
+        device = connect_volume(work, host, attachment) if id in remote_volumes else device_names.get(id)
         if device:
             devices[attachment["attachment_id"]] = f"/dev/{device}"
             work.conductor.services.volume.attached(attachment["attachment_id"], host, f"/dev/{device}",
                                                     work.confirm_lease)
     if devices:
         _save(work, devices)
-    if not (abroad or ports_pending) or want["power"] == OFF:
+    if not (remote_volumes or ports_pending) or want["power"] == OFF:
         return resource
     with work.client(host) as client:
         started_server: Document = client.ensure("server", work.id, want, progress=work.progress)["resource"]

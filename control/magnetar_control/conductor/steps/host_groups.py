@@ -3,9 +3,9 @@
 (``services.network.security.host_groups``).
 
 A host gets a group before its first NIC with that group (``bring_security_groups``); later changes are sent by
-``GroupNews``. While an action of a server runs, changes of its ports wait for the end of the action. Two conductors
-may send the same message at the same time: repeating one does no harm, and a host ignores messages older than its own
-state.
+``GroupUpdateSender``. While an action of a server runs, changes of its ports wait for the end of the action. Two
+conductors may send the same message at the same time: repeating one does no harm, and a host ignores messages older
+than its own state.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from magnetar_control.store.engine.tables import servers
 from magnetar_core.errors import InvalidField, NotFound, TimedOut, Unreachable
 from magnetar_core.http.client import Client
 
-from .host_news import HostNews
+from .host_updates import HostUpdateSender
 
 if TYPE_CHECKING:
     from magnetar_control.services.network.security.host_groups import DuePort
@@ -65,12 +65,12 @@ def tell_security_group(conductor: Conductor, client: Client, host: str, id: str
     for named in dict.fromkeys(rule["remote_group"] for rule in document["rules"] if rule["remote_group"]):
         _bring(conductor, client, host, named)
     client.ensure(NOUN, id, document)
-    groups.told(host, id, document["revision"])
+    groups.mark_sent(host, id, document["revision"])
 
 
 def compare_security_groups(conductor: Conductor, client: Client, host: str, server_ids: Collection[str]) -> None:
     """Compare the security groups on *host*, and the groups of the NICs of the servers *server_ids* (uuids), with the
-    database. Queue each difference for ``GroupNews``, which then sends the right state to the host."""
+    database. Queue each difference for ``GroupUpdateSender``, which then sends the right state to the host."""
     groups = conductor.services.network.host_groups
     groups.compare(host, {group_filter["id"]: group_filter["revision"] for group_filter in client.list(NOUN)})
     if ports := groups.held(host, server_ids):
@@ -81,7 +81,7 @@ def compare_security_groups(conductor: Conductor, client: Client, host: str, ser
             groups.tell_again(host, other)
 
 
-class GroupNews(HostNews):
+class GroupUpdateSender(HostUpdateSender):
     """The sender of changes to the hosts of a conductor's cell: changed security groups, and ports whose groups have
     changed."""
 

@@ -146,7 +146,7 @@ def _write_to_cell(target: Database, leaving: Sequence[tuple[servers.LeavingServ
     with conductor.choosing(target) as mine:
         arrived, events = _write_servers(target, leaving, began, mine)
         for arrived_server in arrived:
-            conductor.shares.begin((target.name, arrived_server.creation.id), arrived_server.creation.host)
+            conductor.leased_actions.begin((target.name, arrived_server.creation.id), arrived_server.creation.host)
     for arrived_server in arrived:
         works[arrived_server.server.id].continuation = Continuation(
             target, arrived_server.creation, arrived_server.server, events[arrived_server.creation.id])

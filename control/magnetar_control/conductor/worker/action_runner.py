@@ -25,7 +25,7 @@ from magnetar_core.errors import Conflict
 from magnetar_core.power import ERROR, OFFLOADED, SHELVED, SOFT_DELETED
 
 from .conductor import Conductor
-from .host_shares import HostBusy
+from .leased_actions import HostBusy
 from .retry import AGAIN, TRIES
 from .work import Continuation, LeaseLost, Work
 from .worker_places import GUESTS
@@ -110,7 +110,7 @@ class ActionRunner:
                     likely, left[database.name] = left[database.name], True  # for those that end now
                     with conductor.choosing(database):
                         taken, left[database.name] = actions.lease_next_actions(
-                            database, conductor.holder, room, limits, likely, conductor.shares.now())
+                            database, conductor.holder, room, limits, likely, conductor.leased_actions.now())
                         begun = [action for action in taken if self._begins(database, action)]
             except DBAPIError as error:
                 log.warning("database %s: %s", database.name, error.orig)
@@ -137,7 +137,7 @@ class ActionRunner:
     def _begins(self, database: Database, action: ActionRow) -> bool:
         """Count an action that was leased from the queue as running on its host. Return ``False`` if this conductor
         runs it already: its lease had expired, and the queue returned it again."""
-        return self.conductor.shares.begin((database.name, action.id), action.host, action.waits_for)
+        return self.conductor.leased_actions.begin((database.name, action.id), action.host, action.waits_for)
 
     def _submit(self, database: Database, taken: Sequence[Any]) -> None:
         """Pass leased actions to worker threads: new actions of the same name with a common first step together, all
@@ -177,7 +177,7 @@ class ActionRunner:
                 rows = servers.fetch_server_rows(connection, [action.server_id for action in taken])
             works = {action.id: Work(self.conductor, database, action, row) for action in taken
                      if (row := rows.get(action.server_id)) is not None and not row.deleted_at}
-            self.conductor.in_hand.add_works({(database.name, number): work for number, work in works.items()})
+            self.conductor.running_works.add_works({(database.name, number): work for number, work in works.items()})
             for work in works.values():
                 self._tell(work)
             begin = self._together[taken[0].action]
@@ -192,9 +192,9 @@ class ActionRunner:
             raise
         finally:
             keys = [(database.name, action.id) for action in taken]
-            self.conductor.in_hand.remove_works(keys)
+            self.conductor.running_works.remove_works(keys)
             for key in keys:
-                self.conductor.shares.end(key)
+                self.conductor.leased_actions.end(key)
         going = {number: work.continuation for number, work in works.items() if number not in alone}
         return [going[action.id] if action.id in going else Continuation(database, action) for action in taken]
 
@@ -218,7 +218,7 @@ class ActionRunner:
         work = None
         try:
             work = Work(self.conductor, database, action, server, event)
-            self.conductor.in_hand.add_works({key: work})
+            self.conductor.running_works.add_works({key: work})
             self._flow(work, self._flows[database.name])
             work.flush()
         except LeaseLost:
@@ -231,10 +231,10 @@ class ActionRunner:
             self._not_continued(*([work] if work else []))
             raise
         finally:
-            self.conductor.in_hand.remove_works([key])
-            self.conductor.shares.end(key)
-            if work and work.heard and not work.matches(work.heard[1]):
-                self.conductor.recheck(*work.heard)
+            self.conductor.running_works.remove_works([key])
+            self.conductor.leased_actions.end(key)
+            if work and work.last_report and not work.matches(work.last_report[1]):
+                self.conductor.recheck(*work.last_report)
             request_id.reset(named)
         return work.continuation if work else None
 
@@ -242,7 +242,7 @@ class ActionRunner:
         """Stop counting the continuations of *works* as running: no thread will run them."""
         for work in works:
             if work.continuation:
-                self.conductor.shares.end((work.continuation.database.name, work.continuation.action.id))
+                self.conductor.leased_actions.end((work.continuation.database.name, work.continuation.action.id))
 
     def _unexpected(self, database: Database, action: ActionRow, error: Exception) -> None:
         """Handle an exception that no flow handles (a database that is away, or a bug).
@@ -298,7 +298,7 @@ class ActionRunner:
                             self.conductor.database, self.conductor.holder, self.conductor.name)
                 except DBAPIError as error:
                     log.warning("database %s: not seen there: %s", self.conductor.database.name, error.orig)
-            works = self.conductor.in_hand.works_of_database(database.name)
+            works = self.conductor.running_works.works_of_database(database.name)
             try:
                 if works:
                     with statement_timeout(actions.LEASE / 2, refused=False):

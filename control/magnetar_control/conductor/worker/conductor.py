@@ -39,10 +39,10 @@ from magnetar_control.store.scatter_gather import scatter_gather_cells
 from magnetar_control.store.store import CELL0, Store
 from magnetar_core.errors import NotFound, Unreachable
 
-from .host_shares import HostShares
+from .leased_actions import LeasedActions
+from .running_works import RunningWorks
 from .vendordata import Vendordata
 from .worker_places import WorkerPlaces
-from .works_in_hand import WorksInHand
 
 #: Seconds to wait for the right to choose which actions begin; after that, new servers go to the queue.
 BRIEFLY = 1.0
@@ -69,8 +69,8 @@ class Conductor:
                              settings.disk_allocation_ratio)
         self.reserved = {"vcpus_reserved": settings.reserved_host_cpus, "memory_mb_reserved":
                          settings.reserved_host_memory_mb, "disk_gb_reserved": settings.reserved_host_disk_gb}
-        self.shares = HostShares(settings.workers_of_host(), self.is_up)
-        self.places, self.in_hand = WorkerPlaces(settings.workers, self.shares), WorksInHand()
+        self.leased_actions = LeasedActions(settings.workers_of_host(), self.is_up)
+        self.places, self.running_works = WorkerPlaces(settings.workers, self.leased_actions), RunningWorks()
         #: Set when the conductor stops.
         self.over, self.schedules = threading.Event(), schedules
         #: Called with a host and its report on a server, when the report came during an action that left the server
@@ -150,13 +150,13 @@ class Conductor:
         """Return a context manager that holds the lock for choosing which actions of *database* begin. It yields
         ``False`` if the caller must leave all actions in the queue: the lock is not free, or *database* is not this
         cell's."""
-        return self.shares.choosing(BRIEFLY) if database is self.database else nullcontext(False)
+        return self.leased_actions.choosing(BRIEFLY) if database is self.database else nullcontext(False)
 
     def room(self, database: Database, connection: Connection, places: Collection[str], kind: str) -> Counter[str]:
         """Return how many more actions of *kind* may begin now on each of the hosts *places*, within all limits. Call
         it in a transaction, within the context of ``choosing``."""
         room_by_host, share = actions.free_action_slots(database, connection, places, kind,
-                                                        self.settings.limits()), self.shares.now()
+                                                        self.settings.limits()), self.leased_actions.now()
         return Counter({host: min(many, share.left(host)) for host, many in room_by_host.items()})
 
     def begin_settling(self) -> None:

@@ -131,7 +131,7 @@ class Work:
         self.end_writes: list[Callable[[Connection], object]] = []
         self.continuation: Continuation | None = None  # the action that the same worker does next
         #: A host and its last resource of the server, as reported during this action.
-        self.heard: tuple[str, Mapping[str, Any]] | None = None
+        self.last_report: tuple[str, Mapping[str, Any]] | None = None
         self._left: Mapping[str, Any] = {}
         self._abroad: str | None = None  # the host that was asked last, except the server's own
         #: Called with the connection of the next transaction.
@@ -229,7 +229,7 @@ class Work:
             return
         if host != self.action.host:
             self._abroad = host
-        with self.conductor.shares.asking((self.database.name, self.action.id), host):
+        with self.conductor.leased_actions.asking((self.database.name, self.action.id), host):
             yield
 
     def delete_on(self, host: str, noun: str = "server", key: str | None = None) -> None:

@@ -7,7 +7,7 @@ import contextlib
 import threading
 from collections.abc import Callable, Iterator
 
-from .host_shares import HostShares, Key
+from .leased_actions import Key, LeasedActions
 
 #: Seconds to wait for a free place at a time; seconds to wait for more free places after all were taken.
 PATIENCE, FREED = 0.2, 0.04
@@ -16,11 +16,11 @@ GUESTS = 64
 
 
 class WorkerPlaces:
-    """The slots of *count* workers; each running action uses one slot. *shares*: the counts of the conductor's actions
-    by host."""
+    """The slots of *count* workers; each running action uses one slot. *leased_actions*: the counts of the conductor's
+    actions by host."""
 
-    def __init__(self, count: int, shares: HostShares) -> None:
-        self._shares = shares
+    def __init__(self, count: int, leased_actions: LeasedActions) -> None:
+        self._leased_actions = leased_actions
         self._free, self._guests = threading.BoundedSemaphore(count), threading.BoundedSemaphore(GUESTS)
         self._worker = threading.local()  # ``placed``: whether this thread has one of the places that ``_free`` counts
         #: By database, whether the last read left actions in the queue, which may become available when others end.
@@ -67,7 +67,7 @@ class WorkerPlaces:
             return
         self._worker.placed = False
         try:
-            with self._shares.resting(key):
+            with self._leased_actions.resting(key):
                 self._free.release()
                 self.on_free()
                 yield

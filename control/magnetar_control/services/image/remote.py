@@ -41,7 +41,7 @@ class Remote:
 
     def __init__(self, url: str, token: Callable[[bool], str], ca: Path | None = None, timeout: float = 60.0) -> None:
         client = ServiceClient("image service", url, "/v2/images", token, ca, timeout)
-        self._json, self._asked = client.json, client.asked
+        self._json, self._send = client.json, client.send
 
     def show(self, context: Context, id: str) -> Document | None:
         """Return the image; ``None`` if there is none that *context* may see.
@@ -82,13 +82,13 @@ class Remote:
         patch: Documents = [{"op": "remove" if value is None and name not in FIELDS else "add", "value": value,
                              "path": "/" + name.replace("~", "~0").replace("/", "~1")}
                             for name, value in change(parse_glance_image(have)).items()]
-        with self._asked("PATCH", f"/{_quote_segment(id)}", {"Content-Type": PATCH}, orjson.dumps(patch),
-                         context.token) as got:
+        with self._send("PATCH", f"/{_quote_segment(id)}", {"Content-Type": PATCH}, orjson.dumps(patch),
+                        context.token) as got:
             return parse_glance_image(orjson.loads(got.read()))
 
     def content(self, id: str) -> tuple[Iterator[bytes], int]:
         """Return (iterator over the content's pieces, size in bytes). Raises ``NotFound`` when there is no content."""
-        answer = self._asked("GET", f"/{_quote_segment(id)}/file", {"Accept": "application/octet-stream"})
+        answer = self._send("GET", f"/{_quote_segment(id)}/file", {"Accept": "application/octet-stream"})
         if answer.status == 204:
             answer.close()
             raise errors.NotFound(f"Image {id} has no content.")
@@ -119,8 +119,8 @@ class Remote:
 
     def upload(self, id: str, chunks: Iterable[bytes], *, size: int | None = None) -> Document:
         length = {} if size is None else {"Content-Length": str(size)}
-        self._asked("PUT", f"/{_quote_segment(id)}/file", {"Content-Type": "application/octet-stream", **length},
-                    chunks).close()
+        self._send("PUT", f"/{_quote_segment(id)}/file", {"Content-Type": "application/octet-stream", **length},
+                   chunks).close()
         return parse_glance_image(self._json("GET", f"/{_quote_segment(id)}"))
 
     def fail(self, id: str, why: str) -> None:

@@ -136,7 +136,7 @@ class EmbeddedNetworks:
         self.moved: Callable[[Collection[str]], None] = lambda _servers: None  # see ``on_moved``
         self.worker = None if engine is None else EngineWorker(database, engine, wait, gateways)
         self.log = ChangeLog(database, engine is not None, self._leads)
-        self.host_groups = host_groups.HostGroups(database)
+        self.host_groups = host_groups.HostSecurityGroups(database)
         network = network_resource.network_resource(physical_mtu if engine else None)
         port = port_resource.port_resource(dns.normalize_domain(domain), cards=bool(engine and engine.knows_cards))
         self.resources: dict[str, NetworkStore] = {f"{resource.name}s": NetworkStore(database, resource, self.quota,
@@ -291,7 +291,7 @@ class EmbeddedNetworks:
                 raise Conflict(f"Port {port.id} is of the SmartNIC with serial number {card} of host {host}, and no "
                                "chassis of OVN says that it is there. On the SmartNIC: ovs-vsctl set Open_vSwitch . "
                                f"external_ids:ovn-cms-options=card-serial-number={card}.", type="PortBindingFailed")
-        self.worker.settle(changes.port_unit_keys(port.id for port in engine_ports))
+        self.worker.wait_until_applied(changes.port_unit_keys(port.id for port in engine_ports))
 
     def stay(self, server_id: str, sure: Sure = always_allowed) -> None:
         if self.worker is None:
@@ -313,7 +313,7 @@ class EmbeddedNetworks:
         if self.worker is None:
             self.bind(server_id, host, sure, devices)
             return
-        with self.worker.hears() as hearing:
+        with self.worker.watch_writes() as write_watch:
             bound_rows: Sequence[Row[Any]] = ()
             if not devices:
                 with self.database.single() as connection:
@@ -324,7 +324,7 @@ class EmbeddedNetworks:
                 self.bind(server_id, host, sure, devices)
                 self.prepare(server_id, host, sure)
             else:
-                self.worker.follow(changes.port_unit_keys(row.id for row in bound_rows), hearing,
+                self.worker.follow(changes.port_unit_keys(row.id for row in bound_rows), write_watch,
                                    None if bound_rows[0].noted else bound_rows[0].number or 0)
 
     def unbind(self, server_id: str, sure: Sure = always_allowed) -> None:

@@ -292,20 +292,20 @@ class NetworkStore:
         def act(connection: Connection) -> Document:
             this = id or self.make(connection, context, values)
             if id is not None and parts is not None:
-                self.leave(connection, context, self._owned(connection, context, this, "update"), parts)
+                self.remove_old_parts(connection, context, self._owned(connection, context, this, "update"), parts)
             if id is not None and values:
                 self._update(connection, context, this, dict(values))
             if parts is not None:
-                self.enter(connection, context, self._owned(connection, context, this, "update"), parts)
+                self.set_parts(connection, context, self._owned(connection, context, this, "update"), parts)
             return self._documents(connection, this)[0]
 
         return run_transaction(self.database, act, dry)
 
-    def leave(self, connection: Connection, context: Context, row: RowMapping, parts: Sequence[Any]) -> None:
+    def remove_old_parts(self, connection: Connection, context: Context, row: RowMapping, parts: Sequence[Any]) -> None:
         """Remove the parts of the resource *row* that are not in *parts*, before ``put`` changes the resource's values.
         This base method removes none."""
 
-    def enter(self, connection: Connection, context: Context, row: RowMapping, parts: Sequence[Any]) -> None:
+    def set_parts(self, connection: Connection, context: Context, row: RowMapping, parts: Sequence[Any]) -> None:
         """Add and remove parts of the resource *row*, so that it has exactly *parts*. Stores of resources with parts
         implement this; other stores never get *parts*."""
         raise NotImplementedError
@@ -340,7 +340,7 @@ class NetworkStore:
         return self.resource.documents(connection, self._rows(connection, *ids))
 
     def _note(self, connection: Connection, row: RowMapping, values: Document | None) -> None:
-        if self.log.minds(self.resource.name):
+        if self.log.is_followed(self.resource.name):
             self.log.changed(connection, *self.resource.units(connection, row, values))
 
     def _check_quota(self, connection: Connection, context: Context, new: Documents) -> None:

@@ -50,7 +50,7 @@ Limits = Mapping[str, int]
 
 
 @dataclass(frozen=True)
-class HostShare:
+class HostLimits:
     """How many actions one conductor (the holder) may lease for each host, and how many it has leased. An action
     counts for its server's host and, while it waits for another host, for that host too.
 
@@ -85,7 +85,7 @@ class HostShare:
         return (not row.host or self.left(row.host) > 0) and (
             not row.waits_for or self.left_for_others(row.waits_for) > 0)
 
-    def with_one_more(self, row: QueuedAction) -> HostShare:
+    def with_one_more(self, row: QueuedAction) -> HostLimits:
         """Return a copy that also counts the queued action *row* as leased."""
         other = [row.waits_for] if row.waits_for else []
         return replace(self, held=self.held + Counter([*other, *([row.host] if row.host else [])]),
@@ -93,7 +93,7 @@ class HostShare:
 
 
 #: The share of a conductor without limits.
-ALL = HostShare()
+ALL = HostLimits()
 
 
 def is_open_action(of: Table | Alias = actions) -> ColumnElement[bool]:
@@ -132,7 +132,7 @@ class Batch(NamedTuple):
 
 
 def lease_next_actions(database: Database, holder: str, count: int, limits: Limits, likely: bool = False,
-                       share: HostShare = ALL) -> Batch:
+                       share: HostLimits = ALL) -> Batch:
     """Lease up to *count* actions for the conductor *holder* and return them. Actions of different projects and hosts
     alternate, even if many actions of one of them wait.
 
@@ -299,7 +299,7 @@ def _full(running: Sequence[RunningActions], limits: Limits) -> list[tuple[str, 
 
 
 def _fair(waiting: Sequence[QueuedAction], running: Sequence[RunningActions], count: int, limits: Limits,
-          share: HostShare) -> list[int]:
+          share: HostLimits) -> list[int]:
     """Return the ids of the *waiting* actions to lease, at most *count* and within *limits* and *share*: projects take
     turns, starting with the one with the fewest running actions."""
     busy = _busy(running)

@@ -52,7 +52,7 @@ from magnetar_control.store.engine.tables import (
 )
 
 from . import device_claims, inventories, nic_bandwidth
-from .nic_bandwidth import Asking, SettledResources, WantedResources
+from .nic_bandwidth import BandwidthRequest, GrantedResources, WantedResources
 
 
 class Amounts(NamedTuple):
@@ -125,7 +125,7 @@ _RELEASE = delete(allocations).where(allocations.c.consumer_id == bindparam("con
 _OF_SERVER = select(allocations, hosts.c.name.label("host"), hosts.c.cell_id).join_from(
     allocations, hosts, hosts.c.id == allocations.c.host_id).where(
     allocations.c.server_id == bindparam("server")).order_by(allocations.c.created_at, allocations.c.consumer_id)
-_OPEN = or_(bindparam("anyway", type_=Boolean), and_(~hosts.c.disabled, ~hosts.c.forced_down))
+_OPEN = or_(bindparam("ignore_disabled", type_=Boolean), and_(~hosts.c.disabled, ~hosts.c.forced_down))
 #: The conditional UPDATE of a host's counters: if there is room for one claim only, one of two concurrent claims fails.
 RAISE = update(hosts).where(hosts.c.id == bindparam("host"), _OPEN, *(
     or_(bindparam(f"more_{name}", type_=hosts.c[name].type) <= 0,
@@ -153,12 +153,12 @@ def claimable_amounts(row: Mapping[Any, Any], ratios: Ratios = USUAL) -> Amounts
 
 def claim_host_resources(connection: Connection, consumer_id: str, server_id: str, host_id: str, amounts: Amounts, *,
                          devices: Mapping[str, int] = NONE, resources: Mapping[str, int] = NONE, project_id: str = "",
-                         cell_id: str | None = None, group: Group | None = None, anyway: bool = True,
-                         owner: Mapping[str, str] | None = None, nics: Sequence[Asking] | None = None,
+                         cell_id: str | None = None, group: Group | None = None, ignore_disabled: bool = True,
+                         owner: Mapping[str, str] | None = None, nics: Sequence[BandwidthRequest] | None = None,
                          isolate: bool = False) -> bool:
     """Set the resources that a consumer holds on a host: *amounts*, PCI *devices* by alias, and *resources* by class
     of ``inventories``. Return ``False``, with nothing changed, when the host lacks room or is gone, when the group's
-    policy does not allow it, or (with *anyway* false) when the host is disabled or forced down.
+    policy does not allow it, or (with *ignore_disabled* false) when the host is disabled or forced down.
 
     *cell_id*: also map the server to this cell. *owner*: type, project and user of a consumer that is no server, and
     does not count as one. *nics*, *isolate*: see ``nic_bandwidth.WantedResources``; with *nics* ``None``, NICs keep
@@ -169,9 +169,9 @@ def claim_host_resources(connection: Connection, consumer_id: str, server_id: st
     # lock order: allocations before hosts
     claim_row = connection.execute(_HELD, me).one_or_none() if devices else None
     desired = WantedResources(resources, devices, nics or (), isolate)
-    if (settled := nic_bandwidth.resolve_claim_resources(connection, consumer_id, server_id, host_id, desired)) is None:
+    if (granted := nic_bandwidth.resolve_claim_resources(connection, consumer_id, server_id, host_id, desired)) is None:
         return False
-    mine = {**amounts._asdict(), **_texts(settled, nics is not None)}
+    mine = {**amounts._asdict(), **_texts(granted, nics is not None)}
     row = {"consumer_id": consumer_id, "host_id": host_id, "server_id": server_id, "created_at": utc_now(), **mine,
            "owner": None if owner is None else inventories.canonical_json(owner)}
     while claim_row is None and not connection.execute(_HOLD[kind], row).rowcount:
@@ -181,7 +181,7 @@ def claim_host_resources(connection: Connection, consumer_id: str, server_id: st
     else:
         more, servers = Amounts(*(int(n) - int(previous) for n, previous in zip(amounts, claim_row, strict=False))), 0
         had = orjson.loads(claim_row.resources)
-    if not _take(connection, host_id, more, servers, _differing(settled.resources, had), anyway):
+    if not _take(connection, host_id, more, servers, _differing(granted.resources, had), ignore_disabled):
         if claim_row is None:
             connection.execute(_DROP, me)
         return False
@@ -205,21 +205,21 @@ def set_claimed_resources(connection: Connection, consumer_id: str, host_id: str
     claim_row = connection.execute(_HELD, me).one_or_none()
     if claim_row is None:
         return False
-    settled = nic_bandwidth.resolve_claim_resources(connection, consumer_id, consumer_id, host_id, desired_resources())
-    if settled is None:
+    granted = nic_bandwidth.resolve_claim_resources(connection, consumer_id, consumer_id, host_id, desired_resources())
+    if granted is None:
         return False
-    if not _take(connection, host_id, Amounts(), 0, _differing(settled.resources, orjson.loads(claim_row.resources))):
+    if not _take(connection, host_id, Amounts(), 0, _differing(granted.resources, orjson.loads(claim_row.resources))):
         return False
-    mine = _texts(settled)
+    mine = _texts(granted)
     if any(getattr(claim_row, name) != text for name, text in mine.items()):
         connection.execute(_CHANGE, me | mine | {"updated_at": utc_now()})
     return True
 
 
-def _texts(settled: SettledResources, placed: bool = True) -> dict[str, str]:
-    """Return the columns of ``allocations`` for *settled*, as JSON text by column name. *placed*: whether to include
+def _texts(granted: GrantedResources, placed: bool = True) -> dict[str, str]:
+    """Return the columns of ``allocations`` for *granted*, as JSON text by column name. *placed*: whether to include
     the column ``places``."""
-    texts = {name: inventories.canonical_json(document) for name, document in settled._asdict().items()}
+    texts = {name: inventories.canonical_json(document) for name, document in granted._asdict().items()}
     return texts if placed else {name: text for name, text in texts.items() if name != "places"}
 
 
@@ -249,7 +249,7 @@ def claim_for_servers(connection: Connection, claims: Sequence[Claim]) -> bool:
         of_host.setdefault(claim.host_id, []).append(claim.amounts)
     for host, amounts in sorted(of_host.items()):  # always in the same order, as in ``release_consumer_claims``
         more = Amounts(*map(sum, zip(*amounts, strict=True)))
-        if not _raise(connection, host, more, len(amounts), anyway=False):
+        if not _raise(connection, host, more, len(amounts), ignore_disabled=False):
             return False
     equipped: dict[str, dict[str, Mapping[str, int]]] = {}
     for claim in claims:
@@ -366,13 +366,13 @@ def _differing(resources: Mapping[str, int], had: Mapping[str, int]) -> dict[str
 
 
 def _take(connection: Connection, host_id: str, more: Amounts, servers: int, other: Mapping[str, tuple[int, int]],
-          anyway: bool = True) -> bool:
+          ignore_disabled: bool = True) -> bool:
     """Raise the counters of a host for a claim. Return ``False``, with nothing changed, when too little is left.
 
     *more*: increases of the claimed amounts (may be negative). *servers*: increase of the number of servers. *other*:
-    by resource class, the consumer's new amount and the increase. *anyway*: raise them even if the host is disabled or
-    forced down."""
-    if (servers or any(more)) and not _raise(connection, host_id, more, servers, anyway):
+    by resource class, the consumer's new amount and the increase. *ignore_disabled*: raise them even if the host is
+    disabled or forced down."""
+    if (servers or any(more)) and not _raise(connection, host_id, more, servers, ignore_disabled):
         return False
     done: list[tuple[str, int]] = []
     for name, (whole, n) in other.items():
@@ -386,15 +386,15 @@ def _take(connection: Connection, host_id: str, more: Amounts, servers: int, oth
     return True
 
 
-def _raise(connection: Connection, host_id: str, more: Amounts, servers: int, anyway: bool = True) -> bool:
-    return connection.execute(RAISE, raise_parameters(host_id, more, servers, anyway)).rowcount == 1
+def _raise(connection: Connection, host_id: str, more: Amounts, servers: int, ignore_disabled: bool = True) -> bool:
+    return connection.execute(RAISE, raise_parameters(host_id, more, servers, ignore_disabled)).rowcount == 1
 
 
-def raise_parameters(host_id: str, more: Amounts, servers: int, anyway: bool) -> dict[str, Any]:
+def raise_parameters(host_id: str, more: Amounts, servers: int, ignore_disabled: bool) -> dict[str, Any]:
     """Return the parameters of the statement ``RAISE``, which raises the counters of a host by the amounts *more* and
-    the number *servers*. *anyway*: also when the host is disabled or forced down."""
+    the number *servers*. *ignore_disabled*: also when the host is disabled or forced down."""
     return {**{f"more_{name}": n for name, n in zip(RESOURCES, more, strict=True)},
-            "host": host_id, "more_servers": servers, "anyway": anyway}
+            "host": host_id, "more_servers": servers, "ignore_disabled": ignore_disabled}
 
 
 def _allowed(connection: Connection, group: Group, server_id: str, host_id: str) -> bool:
@@ -434,7 +434,7 @@ def join_migration_claims(connection: Connection, server_id: str, migration_id: 
             ("resources", Counter(a) + Counter(b)), ("devices", Counter(c) | Counter(d)), ("places", old | new))}
         connection.execute(delete(allocations).where(
             allocations.c.consumer_id == server_id, allocations.c.host_id == host_id))
-        connection.execute(RAISE, raise_parameters(host_id, Amounts(), -1, anyway=True))
+        connection.execute(RAISE, raise_parameters(host_id, Amounts(), -1, ignore_disabled=True))
     connection.execute(update(allocations).where(
         allocations.c.consumer_id == migration_id, allocations.c.host_id == host_id).values(values))
 
@@ -453,7 +453,7 @@ def set_claimed_disk(connection: Connection, server_id: str, host: str, disk_gb:
     if claim_row is None or claim_row.disk_gb == disk_gb:
         return True
     more = Amounts(disk_gb=disk_gb - claim_row.disk_gb)
-    if not connection.execute(RAISE, raise_parameters(claim_row.host_id, more, 0, anyway=True)).rowcount:
+    if not connection.execute(RAISE, raise_parameters(claim_row.host_id, more, 0, ignore_disabled=True)).rowcount:
         return False
     connection.execute(update(allocations).where(
         allocations.c.consumer_id == server_id, allocations.c.host_id == claim_row.host_id).values(
@@ -493,7 +493,7 @@ _HELD_ANYWHERE = select(allocations.c.host_id).where(
     allocations.c.consumer_id == bindparam("own_server_id"), allocations.c.host_id == bindparam("host"))
 
 
-def claim_by_single_statement(connection: Connection, claim: Claim, *, anyway: bool = False) -> bool | None:
+def claim_by_single_statement(connection: Connection, claim: Claim, *, ignore_disabled: bool = False) -> bool | None:
     """Make the *claim*, and map its server to its cell, by one statement on a connection of PostgreSQL's
     ``Database.single``: one message instead of five, and the host's row is locked only while the statement commits.
 
@@ -504,7 +504,7 @@ def claim_by_single_statement(connection: Connection, claim: Claim, *, anyway: b
     columns = {"server_id": claim.server_id, "cell_id": claim.cell_id, "project_id": claim.project_id,
                "created_at": utc_now(), **claim.amounts._asdict()}
     values = {f"own_{name}": column_value for name, column_value in columns.items()} | raise_parameters(
-        claim.host_id, claim.amounts, 1, anyway)
+        claim.host_id, claim.amounts, 1, ignore_disabled)
     try:
         if connection.execute(_CLAIM, values).rowcount:
             return True

@@ -26,7 +26,7 @@ from . import device_claims
 STEPS = 300
 
 
-class Asking(NamedTuple):
+class BandwidthRequest(NamedTuple):
     """A request of one NIC for bandwidth.
 
     *id*: uuid of its port. *network*: the physical network (or ``bandwidth.TUNNELS``). *amounts*: the amounts by
@@ -52,11 +52,11 @@ class WantedResources(NamedTuple):
 
     resources: Mapping[str, int]
     devices: Mapping[str, int]
-    nics: Sequence[Asking] = ()
+    nics: Sequence[BandwidthRequest] = ()
     isolate: bool = False
 
 
-class SettledResources(NamedTuple):
+class GrantedResources(NamedTuple):
     """The resources that a server will hold on a certain host, after the network cards for its NICs were chosen.
     *resources*, *devices*: amounts by class, and PCI devices, of these cards instead of their networks. *places*: by
     port, the place (``core.bandwidth``) of its bandwidth."""
@@ -66,7 +66,7 @@ class SettledResources(NamedTuple):
     places: Mapping[str, str]
 
 
-def bandwidth_requests(nics: Iterable[ServerNic | PortRequest]) -> tuple[Asking, ...]:
+def bandwidth_requests(nics: Iterable[ServerNic | PortRequest]) -> tuple[BandwidthRequest, ...]:
     """Return the bandwidth requests of NICs (mappings with ``port_id``, ``resources`` and ``devices``)."""
     requests = []
     for at, nic in enumerate(nics):
@@ -74,27 +74,27 @@ def bandwidth_requests(nics: Iterable[ServerNic | PortRequest]) -> tuple[Asking,
             amounts = {split_resource(name)[0]: int(n) for name, n in nic["resources"].items()}
             devices = next((name for name in nic.get("devices") or () if device_kind(name) == VF), "")
             network = split_resource(next(iter(nic["resources"])))[1]
-            requests.append(Asking(str(nic.get("port_id") or at), network, amounts, devices))
+            requests.append(BandwidthRequest(str(nic.get("port_id") or at), network, amounts, devices))
     return tuple(requests)
 
 
-def bandwidth_placements(nics: Sequence[Asking], free_amounts: Mapping[str, int], isolate: bool = False,
+def bandwidth_placements(nics: Sequence[BandwidthRequest], free_amounts: Mapping[str, int], isolate: bool = False,
                          current_places: Mapping[str, str] | None = None,
-                         gives: Callable[[Mapping[str, str]], bool] | None = None) -> Iterator[dict[str, str]]:
+                         devices_fit: Callable[[Mapping[str, str]], bool] | None = None) -> Iterator[dict[str, str]]:
     """Yield possible placements of the NICs' bandwidth as ``{port: place}``, cards with most free bandwidth first.
 
     *free_amounts*: the unclaimed amount of each inventory of a host. *isolate*: give each NIC a different place.
-    *current_places*: by port, the place that its NIC keeps. *gives*: returns whether the host has the devices for a
-    placement, possibly of only some NICs. The search ends after ``STEPS`` steps.
+    *current_places*: by port, the place that its NIC keeps. *devices_fit*: returns whether the host has the devices for
+    a placement, possibly of only some NICs. The search ends after ``STEPS`` steps.
     """
     order = sorted(nics, key=lambda nic: (-sum(nic.amounts.values()), nic.id))
     cards = _cards(free_amounts)
     room, places, steps = dict(free_amounts), dict[str, str](), iter(range(STEPS))
 
-    def rest(place: str, nic: Asking) -> int:
+    def rest(place: str, nic: BandwidthRequest) -> int:
         return min(room.get(f"{kind}:{place}", 0) - n for kind, n in nic.amounts.items())
 
-    def take(place: str, nic: Asking, sign: int) -> None:
+    def take(place: str, nic: BandwidthRequest, sign: int) -> None:
         for kind, n in nic.amounts.items():
             room[f"{kind}:{place}"] -= sign * n
 
@@ -112,7 +112,7 @@ def bandwidth_placements(nics: Sequence[Asking], free_amounts: Mapping[str, int]
                 return
             take(place, nic, 1)
             places[nic.id] = place
-            if gives is None or gives(places):
+            if devices_fit is None or devices_fit(places):
                 yield from fill(at + 1)
             del places[nic.id]
             take(place, nic, -1)
@@ -120,7 +120,7 @@ def bandwidth_placements(nics: Sequence[Asking], free_amounts: Mapping[str, int]
     return fill(0)
 
 
-def requests_on_cards(nics: Iterable[Asking], names: Iterable[str]) -> list[Asking]:
+def requests_on_cards(nics: Iterable[BandwidthRequest], names: Iterable[str]) -> list[BandwidthRequest]:
     """Return the bandwidth requests in *nics* that a network card must fulfil, on a host with inventories of these
     *names*."""
     cards = _cards(names)
@@ -158,11 +158,11 @@ def _shift(amounts: dict[str, int], old: str, new: str, n: int) -> None:
 
 
 def resolve_claim_resources(connection: Connection, consumer_id: str, server_id: str, host_id: str,
-                            desired: WantedResources) -> SettledResources | None:
+                            desired: WantedResources) -> GrantedResources | None:
     """Return the resources that a consumer will hold on a host for *desired*; ``None`` when the host has too few
     devices, or no card with enough bandwidth. NICs of the server keep the places that they have on the host. Locks the
     host's row when devices are requested."""
-    whole = SettledResources(desired.resources, desired.devices, {nic.id: nic.network for nic in desired.nics})
+    whole = GrantedResources(desired.resources, desired.devices, {nic.id: nic.network for nic in desired.nics})
     if not desired.devices:
         return whole
     room = device_claims.lock_device_room(connection, host_id)
@@ -182,12 +182,13 @@ def resolve_claim_resources(connection: Connection, consumer_id: str, server_id:
             for name, n in orjson.loads(row.resources).items():
                 free_amounts[name] = free_amounts.get(name, 0) + n
 
-    def gives(places: Mapping[str, str]) -> bool:
+    def devices_fit(places: Mapping[str, str]) -> bool:
         return device_claims.devices_suffice(room, {server_id: apply_bandwidth_places(desired, places)[1]})
 
-    granted_places = next(bandwidth_placements(desired.nics, free_amounts, desired.isolate, current_places, gives),
+    granted_places = next(bandwidth_placements(desired.nics, free_amounts, desired.isolate, current_places,
+                                               devices_fit),
                           None)
-    return None if granted_places is None else SettledResources(*apply_bandwidth_places(desired, granted_places),
+    return None if granted_places is None else GrantedResources(*apply_bandwidth_places(desired, granted_places),
                                                                 granted_places)
 
 
@@ -206,7 +207,7 @@ def _free_on_card(free_amounts: Mapping[str, int], kind: str, place: str) -> str
     return f"{max(0, free_amounts.get(f'{kind}:{place}', 0))} ({card_of_place(place)})"
 
 
-def bandwidth_shortage_text(nics: Sequence[Asking], free_amounts: Mapping[str, int]) -> str:
+def bandwidth_shortage_text(nics: Sequence[BandwidthRequest], free_amounts: Mapping[str, int]) -> str:
     """Return a text about the bandwidth that a host's cards lack for NICs that are virtual functions; empty when
     nothing is missing, or when the host has no such cards. *free_amounts*: the unclaimed amounts of the host."""
     mine, cards = requests_on_cards(nics, free_amounts), _cards(free_amounts)

@@ -101,21 +101,22 @@ def take_host_leases(database: Database, holder: str, names: Collection[str]) ->
     return taken
 
 
-def renew_host_leases(database: Database, holder: str, heard: Mapping[str, Collection[str]],
+def renew_host_leases(database: Database, holder: str, heartbeats: Mapping[str, Collection[str]],
                       silent: Collection[str] = (), problems: Mapping[str, str | None] = MappingProxyType({}),
                       reports: Mapping[str, str | None] = MappingProxyType({})) -> Renewal:
-    """Renew the leases of hosts that *holder* watches, write heartbeats of the hosts *heard*, and return the result.
+    """Renew the leases of hosts that *holder* watches, write *heartbeats*, and return the result.
 
-    *heard*: by host, the uuids of those evacuations from the host that are handled there (guest stopped or removed).
+    *heartbeats*: by host that has sent a heartbeat, the uuids of those evacuations from the host that are handled there
+    (guest stopped or removed).
     *silent*: hosts without a heartbeat. *problems*: by host, why the host is not up. *reports*: by host, the report in
     its heartbeat."""
-    statements, names = _statements(database.kind), {*heard, *silent, *problems}
+    statements, names = _statements(database.kind), {*heartbeats, *silent, *problems}
     if not names:
         return Renewal(frozenset(), frozenset(), frozenset())
     with database.write() as connection:
         mine = frozenset(connection.execute(statements.free, _parameters(database, holder, names)).scalars())
-        evacuated = _unhandled_evacuations(connection, heard) & mine if heard else frozenset[str]()
-        up = mine & heard.keys() - evacuated
+        evacuated = _unhandled_evacuations(connection, heartbeats) & mine if heartbeats else frozenset[str]()
+        up = mine & heartbeats.keys() - evacuated
         if up:
             connection.execute(statements.up, _parameters(database, holder, up))
         if mine - up:
@@ -127,8 +128,9 @@ def renew_host_leases(database: Database, holder: str, heard: Mapping[str, Colle
     return Renewal(up, evacuated, frozenset(names) - mine)
 
 
-def _unhandled_evacuations(connection: Connection, heard: Mapping[str, Collection[str]]) -> frozenset[str]:
-    """Return the hosts in *heard* that may still have guests of evacuated servers, because an evacuation from the host
-    is missing in *heard*. *heard*: by host, the uuids of handled evacuations (see ``renew_host_leases``)."""
+def _unhandled_evacuations(connection: Connection, heartbeats: Mapping[str, Collection[str]]) -> frozenset[str]:
+    """Return the hosts in *heartbeats* that may still have guests of evacuated servers, because an evacuation from the
+    host is missing in *heartbeats*. *heartbeats*: by host, the uuids of handled evacuations (see
+    ``renew_host_leases``)."""
     return frozenset(host for host, evacuation in connection.execute(_EVACUATIONS)
-                     if host in heard and evacuation not in heard[host])
+                     if host in heartbeats and evacuation not in heartbeats[host])

@@ -47,7 +47,7 @@ def create(cloud: Cloud, host: str) -> str:
 def busy(cloud: Cloud) -> int:
     """How many actions the conductor has in hand."""
     assert cloud.parts.working
-    return len(cloud.parts.working.in_hand.works)
+    return len(cloud.parts.working.running_works.works)
 
 
 def waiting(cloud: Cloud) -> int:
@@ -78,7 +78,7 @@ def test_others_pass_those_that_wait_for_a_silent_host(cloud: Cloud, what: str) 
         assert all(one["OS-EXT-STS:task_state"] for one in map(cloud.admin.server, asked))
     assert all(cloud.admin.settled(id) for id in asked)
     eventually(lambda: busy(cloud) == 0)
-    assert cloud.parts.working and not cloud.parts.working.shares.now().held
+    assert cloud.parts.working and not cloud.parts.working.leased_actions.now().held
 
 
 @pytest.mark.parametrize("what", ["attach_volume", "migrate"])
@@ -97,7 +97,7 @@ def test_others_pass_those_that_wait_for_another_host_than_their_servers(cloud: 
         found = cloud.admin.settled(other)
         assert found and found["status"] == "SHUTOFF"
     eventually(lambda: busy(cloud) == 0 and not waiting(cloud))
-    assert cloud.parts.working and not cloud.parts.working.shares.now().held
+    assert cloud.parts.working and not cloud.parts.working.leased_actions.now().held
     owner.clear()
 
 
@@ -126,11 +126,11 @@ def test_operations_that_wait_for_a_silent_host_keep_none_from_going_on(cloud: C
 
 
 def test_a_host_that_is_down_has_a_quarter() -> None:
-    from magnetar_control.conductor.worker.host_shares import HostShares
+    from magnetar_control.conductor.worker.leased_actions import LeasedActions
 
     up: Callable[[str], bool] = lambda host: host == "kvm1"  # noqa: E731
-    shares = HostShares(8, up)
-    assert (shares.most("kvm1"), shares.most("kvm2"), HostShares(1, up).most("kvm2")) == (8, 2, 1)
+    shares = LeasedActions(8, up)
+    assert (shares.most("kvm1"), shares.most("kvm2"), LeasedActions(1, up).most("kvm2")) == (8, 2, 1)
     for number in range(2):
         assert shares.begin(("cell1", number), "kvm2")
     assert not shares.begin(("cell1", 0), "kvm2"), "it is in hand already"
@@ -142,9 +142,9 @@ def test_a_host_that_is_down_has_a_quarter() -> None:
 
 
 def test_who_asks_another_host_counts_there_while_he_does() -> None:
-    from magnetar_control.conductor.worker.host_shares import HostBusy, HostShares
+    from magnetar_control.conductor.worker.leased_actions import HostBusy, LeasedActions
 
-    shares = HostShares(4, lambda _host: True)
+    shares = LeasedActions(4, lambda _host: True)
     for number in range(4):
         shares.begin(("cell1", number), "kvm2", "kvm1" if number == 0 else None)
     assert (shares.now().held, shares.now().others) == ({"kvm1": 1, "kvm2": 4}, {"kvm1": 1})

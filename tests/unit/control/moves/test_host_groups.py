@@ -8,7 +8,7 @@ import threading
 import pytest
 
 from magnetar_control.conductor.steps import host_groups
-from magnetar_control.conductor.steps.host_groups import GroupNews
+from magnetar_control.conductor.steps.host_groups import GroupUpdateSender
 from magnetar_core.errors import InvalidField, Unreachable
 from tests.support.waiting import eventually
 
@@ -132,8 +132,8 @@ def test_a_host_that_was_away(cloud, boot, monkeypatch):
     id = boot(security_groups=[{"name": own}])
     host = row(cloud, id).host
     with monkeypatch.context() as patched:
-        patched.setattr(GroupNews, "look", lambda _self: None)
-        alone = GroupNews(cloud.parts.working, threading.Event())
+        patched.setattr(GroupUpdateSender, "look", lambda _self: None)
+        alone = GroupUpdateSender(cloud.parts.working, threading.Event())
         rule(cloud, own)
         with patched.context() as away:
             away.setattr(cloud.parts.working, "client", lambda _host: (_ for _ in ()).throw(Unreachable("It is away.")))
@@ -165,10 +165,10 @@ def test_servers_of_before_hosts_filtered_by_groups(cloud, boot):
 
 
 def test_what_a_host_refuses_keeps_nothing_else(cloud, boot, monkeypatch):
-    monkeypatch.setattr(GroupNews, "look", lambda _self: None)
+    monkeypatch.setattr(GroupUpdateSender, "look", lambda _self: None)
     bad, good = sorted([group(cloud, "bad"), group(cloud, "good")])
     id = boot(security_groups=[{"name": bad}, {"name": good}])
-    host, alone = row(cloud, id).host, GroupNews(cloud.parts.working, threading.Event())
+    host, alone = row(cloud, id).host, GroupUpdateSender(cloud.parts.working, threading.Event())
     for one in (bad, good):
         rule(cloud, one)
     tell, told = host_groups.tell_security_group, []

@@ -81,7 +81,7 @@ def test_guests_that_take_their_time_keep_no_others_waiting(cloud, deaf):
     for id in slow:
         assert cloud.admin.settled(id)["status"] == "SHUTOFF"
         check(cloud, id)
-    shares = cloud.parts.working.shares
+    shares = cloud.parts.working.leased_actions
     eventually(lambda: not shares._hosts and not shares._others)
     eventually(lambda: cloud.parts.working.places._free._value == WORKERS)
 

@@ -190,7 +190,7 @@ def test_nothing_of_it_is_left_where_the_engine_does_not_take_its_port(cloud, en
 
 def test_hosts_that_did_not_follow_are_waited_for_shortly(cloud, engine, monkeypatch, caplog):
     worker, asked = cloud.services.network.worker, []
-    worker.settle(["port/none"])  # they have followed
+    worker.wait_until_applied(["port/none"])  # they have followed
 
     def reached(_number, seconds):
         asked.append(seconds)
@@ -199,6 +199,6 @@ def test_hosts_that_did_not_follow_are_waited_for_shortly(cloud, engine, monkeyp
     monkeypatch.setattr(engine, "reached", reached)
     monkeypatch.setattr(worker, "wait", Wait(30.0, 5.0))
     for _time in range(5):
-        worker.settle(["port/none"])
+        worker.wait_until_applied(["port/none"])
     assert asked == [5.0, 0.5, 0.5, 0.5, 5.0]
     assert len([one for one in caplog.records if "followed OVN" in one.message]) == 1

@@ -311,7 +311,7 @@ def test_a_port_is_kept_if_a_guest_where_nothing_leads_to_has_it(macs):
             ("kvm0", "kvm2", "kvm1"), up)),
         services=SimpleNamespace(network=SimpleNamespace(release=lambda *words: freed.append(words)))))
     state = AuditState(servers={"s": AuditedServer.of_values({"id": "s", "volumes": "[]", "interfaces": "[]"})},
-                       there={"kvm0": {}})
+                       guests={"kvm0": {}})
     finding = Finding("port", "p", "s", "", "s")
     with pytest.raises(Conflict) if macs else contextlib.nullcontext():
         REPAIRS["port"](watch, state, finding)

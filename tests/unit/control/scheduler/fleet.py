@@ -54,7 +54,7 @@ def aggregate(*hosts, id=1, **metadata):
 
 def plainly(states, spec):
     """The definition of ``choose``, for tests and benchmarks: weights and names of all that pass, best first."""
-    asked = states.asked(spec)
+    asked = states.filters_for(spec)
     passed = [host for host in states.hosts.values() if all(one.passes(host, spec) for one in asked)]
     rows = [(*host.row(spec.mates.get(host.name, 0)), *(one.worth(host, spec) for one in states.rules.own))
             for host in passed]

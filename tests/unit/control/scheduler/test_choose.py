@@ -35,7 +35,7 @@ def a_fleet(chance, size):
     for name in names:
         found.busy(name, chance.choice((0, 0, 0, 3)))
         if chance.random() < 0.05:
-            found.built(name, well=False)
+            found.count_build(name, well=False)
     return found
 
 
@@ -144,9 +144,9 @@ def test_a_host_whose_disks_are_busy_comes_later():
     assert found.hosts["kvm1"].numbers[6] == 1
     found.rules = Rules(Multipliers(io_ops=-2.0))
     assert choose_hosts(found, request())[0].host == "kvm2"
-    found.built("kvm1", well=True)
+    found.count_build("kvm1", well=True)
     assert choose_hosts(found, request())[0].host == "kvm1"
-    found.built("kvm1", well=True)  # that of another conductor, which was not counted yet
+    found.count_build("kvm1", well=True)  # that of another conductor, which was not counted yet
     assert found.hosts["kvm1"].io_ops == 0
     found.busy("kvm1", 3)
     assert choose_hosts(found, request())[0].host == "kvm2"
@@ -180,9 +180,9 @@ def test_a_subset_is_drawn_of_the_best():
 
 def test_a_host_where_builds_failed_comes_last_until_one_goes_well():
     found = states(row("kvm1"), row("kvm2", memory_mb_used=60000))
-    found.built("kvm1", well=False)
+    found.count_build("kvm1", well=False)
     assert choose_hosts(found, request())[0].host == "kvm2"
-    found.built("kvm1", well=True)
+    found.count_build("kvm1", well=True)
     assert choose_hosts(found, request())[0].host == "kvm1"
 
 

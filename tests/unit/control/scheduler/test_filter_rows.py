@@ -149,9 +149,9 @@ def test_metrics_and_images_weigh():
     for name in names:
         found.up(name, True)
     for name, busy, waiting in (("kvm1", 50, 0), ("kvm2", 10, 25)):
-        found.told(name, {"cpu.percent": busy, "cpu.iowait.percent": waiting}, ())
+        found.save_report(name, {"cpu.percent": busy, "cpu.iowait.percent": waiting}, ())
     assert [one.host for one in choose_hosts(found, request(), 3)] == ["kvm1", "kvm2", "kvm3"]
-    found.told("kvm3", {}, ["i1"])
+    found.save_report("kvm3", {}, ["i1"])
     assert [one.host for one in choose_hosts(found, request(), 3)] == ["kvm1", "kvm2", "kvm3"]
     found.refresh(list(found.rows.values()), [aggregate("kvm1", "kvm2", "kvm3", metrics_weight_multiplier="-1")])
     assert [one.host for one in choose_hosts(found, request(), 3)] == ["kvm3", "kvm2", "kvm1"]

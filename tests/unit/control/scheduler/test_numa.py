@@ -65,7 +65,7 @@ def test_what_was_placed_and_has_gone_before_the_host_told_it_counts_no_longer(m
         monkeypatch.setattr(module, "monotonic", lambda: clock[0])
     device = {"pci_devices": {"card": {"total": 1, "free": 1}}}
     found = states(a_host("kvm1", "4-7", ""))
-    found.hosts["kvm1"].pci.hear(device)
+    found.hosts["kvm1"].pci.save_report(device)
     found.used("kvm1", Amounts(), numa=asked().numa, devices={"card": 1})
     host = found.hosts["kvm1"]
 

@@ -265,7 +265,7 @@ def test_what_is_beyond_a_hosts_share_waits_and_others_pass(database):
 
     def look(**held):
         return [row.server_id for row in queue.lease_next_actions(
-            database, "one", 6, NO_LIMITS, share=queue.HostShare(lambda _host: 3, Counter(held))).rows]
+            database, "one", 6, NO_LIMITS, share=queue.HostLimits(lambda _host: 3, Counter(held))).rows]
 
     assert sorted(look(kvm1=1)) == ["s0", "s1", "t1", "t2"]
     assert look(kvm1=3) == []
@@ -282,7 +282,7 @@ def test_who_waits_for_a_full_host_waits_and_others_of_its_servers_host_pass(dat
     put(database, "t2", host="kvm1")
 
     def look(held, guests):
-        share = queue.HostShare(lambda _host: 4, Counter(held), Counter(guests))
+        share = queue.HostLimits(lambda _host: 4, Counter(held), Counter(guests))
         return sorted(row.server_id for row in queue.lease_next_actions(database, "one", 6, NO_LIMITS,
                                                                         share=share).rows)
 

@@ -82,7 +82,7 @@ def test_what_does_not_fit_changes_nothing(postgres, column, amounts):
     assert at_once(postgres, "one", host, amounts) is False
     assert at_once(postgres, "one", "gone", amounts) is False
     assert rows(postgres) == ([], [], (0, 0, 0, 0), 0)
-    assert at_once(postgres, "one", host, amounts, anyway=True) is bool(column)
+    assert at_once(postgres, "one", host, amounts, ignore_disabled=True) is bool(column)
 
 
 def test_of_many_who_race_as_many_win_as_there_is_room_for(postgres):

@@ -60,7 +60,7 @@ class ChangeLog:
         self.note(connection, *units)
         host_groups.note_changed_units(connection, units)
 
-    def minds(self, resource: str) -> bool:
+    def is_followed(self, resource: str) -> bool:
         """Return whether the engine, or hosts that filter packets, need changes of the resource kind *resource*, so
         that ``changed`` must be called for them."""
         return self.enabled or resource in ON_HOSTS

@@ -43,7 +43,7 @@ class Wait(NamedTuple):
     hosts: float = 5.0
 
 
-class Hearing:
+class WriteWatch:
     """The record of a waiting caller: the notes that this process has written to the engine since the wait began."""
 
     def __init__(self) -> None:
@@ -66,7 +66,7 @@ class EngineWorker:
         #: Whether this process writes the noted changes to the engine.
         self.leads = False
         self._lock = threading.Lock()
-        self._hearing: set[Hearing] = set()
+        self._write_watches: set[WriteWatch] = set()
 
     def start(self) -> None:
         """Start the thread, unless it runs already."""
@@ -152,42 +152,42 @@ class EngineWorker:
     def _done(self, noted: Collection[str], number: int) -> None:
         """Remove the notes *noted*, because the engine has them with its change *number*. Notify the waiting callers
         first: they need not wait for the removal, and after a crash the remaining notes are written again."""
-        self._tell_hearing(noted, number)
+        self._tell_waiting(noted, number)
         changes.finish_change_notes(self.database, noted, number)
-        self._tell_hearing(noted, number)  # again, for callers that read the notes since
+        self._tell_waiting(noted, number)  # again, for callers that read the notes since
 
-    def _tell_hearing(self, noted: Collection[str], number: int) -> None:
+    def _tell_waiting(self, noted: Collection[str], number: int) -> None:
         with self._lock:
-            for hearing in self._hearing:
-                hearing.notes.update(noted)
-                hearing.number = number
-                hearing.rung.set()
+            for write_watch in self._write_watches:
+                write_watch.notes.update(noted)
+                write_watch.number = number
+                write_watch.rung.set()
 
-    def settle(self, units: Collection[str]) -> None:
+    def wait_until_applied(self, units: Collection[str]) -> None:
         """Wait until the engine has *units* (keys such as ``port/UUID``), and for a few seconds until hosts have
         applied them. Raises ``Unavailable``."""
         if units:
-            with self.hears() as hearing:
-                self.follow(units, hearing)
+            with self.watch_writes() as write_watch:
+                self.follow(units, write_watch)
 
     @contextlib.contextmanager
-    def hears(self) -> Iterator[Hearing]:
-        """Yield a ``Hearing`` that collects the notes written to the engine until the block ends."""
-        hearing = Hearing()
+    def watch_writes(self) -> Iterator[WriteWatch]:
+        """Yield a ``WriteWatch`` that collects the notes written to the engine until the block ends."""
+        write_watch = WriteWatch()
         with self._lock:
-            self._hearing.add(hearing)
+            self._write_watches.add(write_watch)
         try:
-            yield hearing
+            yield write_watch
         finally:
             with self._lock:
-                self._hearing.discard(hearing)
+                self._write_watches.discard(write_watch)
 
-    def follow(self, units: Collection[str], hearing: Hearing, number: int | None = None) -> None:
-        """Wait until the engine has *units* (keys), and for a few seconds until hosts have applied them. *hearing*:
-        from ``hears``. *number*: the number of the engine's last change, if the caller knows that the engine has
+    def follow(self, units: Collection[str], write_watch: WriteWatch, number: int | None = None) -> None:
+        """Wait until the engine has *units* (keys), and for a few seconds until hosts have applied them. *write_watch*:
+        from ``watch_writes``. *number*: the number of the engine's last change, if the caller knows that the engine has
         *units*: then do not wait for the engine."""
         if number is None:
-            number = self._written(units, hearing)
+            number = self._written(units, write_watch)
         if self.wait.hosts <= 0:
             return
         patience = min(self.wait.hosts, BEHIND) if self._behind else self.wait.hosts
@@ -196,9 +196,9 @@ class EngineWorker:
             log.warning("not all hosts have followed OVN within %g s; guests start all the same", patience)
         self._behind = behind
 
-    def _written(self, units: Collection[str], hearing: Hearing) -> int:
-        """Wait until the engine has *units* (keys), and return the number of the engine's last change. *hearing*: from
-        ``hears``."""
+    def _written(self, units: Collection[str], write_watch: WriteWatch) -> int:
+        """Wait until the engine has *units* (keys), and return the number of the engine's last change. *write_watch*:
+        from ``watch_writes``."""
         deadline = time.monotonic() + self.wait.engine
         while True:
             bell_count = self.database.bell.count(changes.WRITTEN)
@@ -209,10 +209,10 @@ class EngineWorker:
             look = time.monotonic() + LOOK
             while self.leads and time.monotonic() < min(look, deadline):  # no other process writes then
                 with self._lock:
-                    if pending.notes <= hearing.notes:
-                        return hearing.number
-                    hearing.rung.clear()
-                hearing.rung.wait(min(look, deadline) - time.monotonic())
+                    if pending.notes <= write_watch.notes:
+                        return write_watch.number
+                    write_watch.rung.clear()
+                write_watch.rung.wait(min(look, deadline) - time.monotonic())
             remaining = deadline - time.monotonic()
             if remaining <= 0:
                 raise Unavailable(f"OVN did not take the server's ports within {self.wait.engine:g} s. See whether its "

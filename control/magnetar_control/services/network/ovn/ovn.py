@@ -207,8 +207,8 @@ class _Idl(ovn_servers.DatabaseCopy):
         if row._table.name == GLOBAL:  # noqa: SLF001 - a row has no other name of its table
             self.followed.ring(HOSTS)
         elif self._north:
-            self._north.hear(row, updates._data if event == ROW_UPDATE else None,  # noqa: SLF001 - what was, by column
-                             is_present=event != ROW_DELETE)
+            self._north.update_row(row, updates._data if event == ROW_UPDATE else None,  # noqa: SLF001 - what was, by column
+                                   is_present=event != ROW_DELETE)
 
     def known(self) -> Northbound:
         """Return the cloud's rows, for the connection's thread. They are read once, and then kept up to date."""

@@ -41,13 +41,13 @@ class NorthboundChanges:
 
 
 class Northbound:
-    """The cloud's rows in *tables* (of an IDL). Callers call ``hear`` for each changed row, to keep this object up to
-    date: reading all rows again would take longer than writing a change."""
+    """The cloud's rows in *tables* (of an IDL). Callers call ``update_row`` for each changed row, to keep this object
+    up to date: reading all rows again would take longer than writing a change."""
 
     def __init__(self, tables: Mapping[str, Any]) -> None:
         self.rows: dict[Name, Any] = {}
         self.units: dict[str, dict[Name, None]] = {}
-        self.spare: list[Any] = []  # further rows with the same name
+        self.duplicates: list[Any] = []  # further rows with the same name
         self.names: dict[Any, Name] = {}
         self.holders: dict[Any, set[Holder]] = {}
         self._of: dict[Any, str] = {}  # the unit of a row
@@ -64,13 +64,13 @@ class Northbound:
         """Return whether this object was read from *tables* and is up to date."""
         return not self.stale and all(tables[table].rows is rows_ for table, rows_ in self._seen.items())
 
-    def hear(self, row: Any, changed: Collection[str] | None, *, is_present: bool) -> None:
+    def update_row(self, row: Any, changed: Collection[str] | None, *, is_present: bool) -> None:
         """Update this object after a change of *row*. *changed*: the changed columns; ``None`` for a new or deleted
         row. *is_present*: false for a deleted one."""
         table = row._table  # noqa: SLF001 - a row has no other name of its table
         if self.stale or table.name not in self._seen:
             return
-        if table.rows is not self._seen[table.name] or self.spare:
+        if table.rows is not self._seen[table.name] or self.duplicates:
             self.stale = True
         elif changed is None or "external_ids" in changed:
             self._forget(row)
@@ -87,7 +87,7 @@ class Northbound:
             return
         name = (table, ids[KEY])
         if name in self.rows:
-            self.spare.append(row)
+            self.duplicates.append(row)
             return
         self.rows[name], self.names[row.uuid], self._of[row.uuid] = row, name, ids.get(UNIT, "")
         self.units.setdefault(self._of[row.uuid], {})[name] = None
@@ -134,7 +134,7 @@ class Northbound:
         units: Iterable[str] = self.units if desired.scope is None else {*desired.scope, DROP_UNIT}
         for name in [name for unit in units for name in self.units.get(unit, ()) if name not in new]:
             self._gone(changes, self.rows[name], name)
-        for row in self.spare if desired.scope is None else ():
+        for row in self.duplicates if desired.scope is None else ():
             changes.drop.append(row)
             changes.found.append(EngineDifference(row.external_ids.get(UNIT, ""),
                                                   f"{row.external_ids[KEY]} is there twice"))

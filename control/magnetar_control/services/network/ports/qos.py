@@ -197,7 +197,7 @@ RULES = tuple(_rule(kind, **defaults) for kind, defaults in (
 class PolicyStore(NetworkStore):
     """The store of QoS policies. ``put`` can set a policy together with its rules."""
 
-    def enter(self, connection: Connection, context: Context, row: RowMapping, parts: Sequence[Document]) -> None:
+    def set_parts(self, connection: Connection, context: Context, row: RowMapping, parts: Sequence[Document]) -> None:
         """Make *parts* the rules of the policy *row*: {kind, direction, …}, one for each kind and direction."""
         find_resource_row(connection, context, POLICY, row["id"], lock=True)
         current_rules = rules_of_policies(connection, [row["id"]]).get(row["id"], [])

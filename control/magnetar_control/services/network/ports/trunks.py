@@ -274,24 +274,25 @@ TRUNK = NetworkResource(
 class TrunkStore(NetworkStore):
     """The store of trunks, whose subports can be added and removed."""
 
-    def leave(self, connection: Connection, context: Context, row: RowMapping, parts: Sequence[Document]) -> None:
+    def remove_old_parts(self, connection: Connection, context: Context, row: RowMapping,
+                         parts: Sequence[Document]) -> None:
         """Make *parts* the subports of the trunk *row*, if it is enabled. ``put`` calls this before it changes the
         trunk's values, because the subports of a disabled trunk cannot change."""
         if row["admin_state_up"]:
-            self.enter(connection, context, row, parts)
+            self.set_parts(connection, context, row, parts)
 
-    def enter(self, connection: Connection, context: Context, row: RowMapping, parts: Sequence[Document]) -> None:
+    def set_parts(self, connection: Connection, context: Context, row: RowMapping, parts: Sequence[Document]) -> None:
         """Make *parts* the subports of the trunk *row*. To change the tag of a subport, remove it and add it again."""
         row = find_resource_row(connection, context, self.resource, row["id"], lock=True)
         _check_once(parts)
         have, want = _tags(_inside(connection, row["id"])), _tags(parts)
         removed_ids = [id for id, tag in have.items() if want.get(id) != tag]
-        self._leave(connection, row, removed_ids)
-        self._enter(connection, context, row, [subport for subport in parts
-                                               if have.get(subport["port_id"]) != want[subport["port_id"]]])
+        self._remove_subports(connection, row, removed_ids)
+        self._add_subports(connection, context, row, [subport for subport in parts
+                                                      if have.get(subport["port_id"]) != want[subport["port_id"]]])
 
-    def _enter(self, connection: Connection, context: Context, row: RowMapping,
-               new_subports: Sequence[Document]) -> None:
+    def _add_subports(self, connection: Connection, context: Context, row: RowMapping,
+                      new_subports: Sequence[Document]) -> None:
         if not new_subports:
             return
         _check_enabled(row)
@@ -299,7 +300,7 @@ class TrunkStore(NetworkStore):
         _insert_subports(connection, locked_ports, row, new_subports)
         self.log.note(connection, *changes.port_unit_keys(subport["port_id"] for subport in new_subports))
 
-    def _leave(self, connection: Connection, row: RowMapping, ids: Sequence[str]) -> None:
+    def _remove_subports(self, connection: Connection, row: RowMapping, ids: Sequence[str]) -> None:
         if not ids:
             return
         _check_enabled(row)
@@ -314,14 +315,14 @@ class TrunkStore(NetworkStore):
             row = find_resource_row(connection, context, self.resource, id, lock=True)
             if put:
                 _check_once(changed_subports)
-                self._enter(connection, context, row, changed_subports)
+                self._add_subports(connection, context, row, changed_subports)
             else:
                 ids = list(dict.fromkeys(subport["port_id"] for subport in changed_subports))
                 have = _tags(_inside(connection, id))
                 if missing := [port_id for port_id in ids if port_id not in have]:
                     raise NotFound(f"SubPort on trunk {id} with parent port {missing[0]} could not be found.",
                                    type="SubPortNotFound")
-                self._leave(connection, row, ids)
+                self._remove_subports(connection, row, ids)
             return self._documents(connection, id)[0]
 
         return run_transaction(self.database, act)

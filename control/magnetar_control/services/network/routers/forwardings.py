@@ -114,7 +114,8 @@ def forwarding_key(row: Mapping[Any, Any]) -> tuple[Any, ...]:
 class FloatingIpStore(ObservedFloatingIps):
     """The store of floating IPs. ``put`` can set a floating IP together with its port forwardings."""
 
-    def leave(self, connection: Connection, context: Context, row: RowMapping, parts: Sequence[Document]) -> None:
+    def remove_old_parts(self, connection: Connection, context: Context, row: RowMapping,
+                         parts: Sequence[Document]) -> None:
         """Delete the port forwardings that are not in *parts*, so that the floating IP may be associated with a
         port."""
         find_resource_row(connection, context, FLOATING_IP, row["id"], lock=True)
@@ -126,7 +127,7 @@ class FloatingIpStore(ObservedFloatingIps):
             connection.execute(deleting(forwardings).where(forwardings.c.id.in_(removed_ids)))
             _clear_unused_router(connection, row["id"])
 
-    def enter(self, connection: Connection, context: Context, row: RowMapping, parts: Sequence[Document]) -> None:
+    def set_parts(self, connection: Connection, context: Context, row: RowMapping, parts: Sequence[Document]) -> None:
         """Create the port forwardings in *parts* that do not exist."""
         have = {forwarding_key(forwarding) for forwarding in forwardings_of(connection, [row["id"]])}
         for forwarding in parts:

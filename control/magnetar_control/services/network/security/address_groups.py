@@ -78,7 +78,7 @@ ADDRESS_GROUP = NetworkResource(
 class AddressGroupStore(NetworkStore):
     """The store of address groups, whose addresses can be added and removed."""
 
-    def enter(self, connection: Connection, context: Context, row: RowMapping, parts: Sequence[str]) -> None:
+    def set_parts(self, connection: Connection, context: Context, row: RowMapping, parts: Sequence[str]) -> None:
         """Make *parts* the addresses of the address group *row*."""
         have = find_resource_row(connection, context, self.resource, row["id"], lock=True)
         new_addresses = _distinct_addresses(parts)

@@ -109,7 +109,7 @@ def forget_host_groups(connection: Connection, host: str) -> None:
     connection.execute(deleting(security_group_hosts).where(_HELD.host == host))
 
 
-class HostGroups:
+class HostSecurityGroups:
     """The record of the security groups that hosts have, in the API *database*. Conductors use it."""
 
     def __init__(self, database: Database) -> None:
@@ -149,7 +149,7 @@ class HostGroups:
         return {"name": id, "revision": revision, "rules": [rule for row in rules for rule in _rules(row)],
                 "members": sorted(members)}
 
-    def told(self, host: str, id: str, revision: int) -> None:
+    def mark_sent(self, host: str, id: str, revision: int) -> None:
         """Remove the mark of the group *id*: *host* now has the group in this *revision*. Do nothing if the group has
         changed meanwhile."""
         with self.database.write() as connection:

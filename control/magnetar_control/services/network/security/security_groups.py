@@ -287,7 +287,7 @@ class GroupStore(NetworkStore):
         rules = default_rules.of_other_groups(connection)
         super()._create(connection, context, [{**values, "rules": rules} for values in new])
 
-    def enter(self, connection: Connection, context: Context, row: RowMapping, parts: Sequence[Document]) -> None:
+    def set_parts(self, connection: Connection, context: Context, row: RowMapping, parts: Sequence[Document]) -> None:
         """Make *parts* the rules of the group *row*."""
         id = row["id"]
         connection.execute(select(security_groups.c.id).where(security_groups.c.id == id).with_for_update()).all()

@@ -148,7 +148,7 @@ def test_who_waits_asks_the_database_once(ask, service, engine, sqlite):
     service.worker.wait = Wait(60.0, 0.0)
     service.bind(SERVER, "h1")
     with ThreadPoolExecutor() as pool, counted(api=sqlite) as count:
-        waiting = pool.submit(service.worker.settle, [f"port/{nic['port_id']}"])
+        waiting = pool.submit(service.worker.wait_until_applied, [f"port/{nic['port_id']}"])
         time.sleep(0.3)
         assert not waiting.done() and len(count) == 1
         service.worker.round()
@@ -163,7 +163,7 @@ def test_who_waits_hears_before_the_notes_are_gone(ask, service, sqlite, monkeyp
     service.worker.wait = Wait(60.0, 0.0)
     service.bind(SERVER, "h1")
     with ThreadPoolExecutor() as pool:
-        waiting = pool.submit(service.worker.settle, [f"port/{nic['port_id']}"])
+        waiting = pool.submit(service.worker.wait_until_applied, [f"port/{nic['port_id']}"])
 
         def kept(*_words):
             waiting.result(5)

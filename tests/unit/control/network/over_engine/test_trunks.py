@@ -92,22 +92,22 @@ def test_a_subport_is_where_its_parent_is(ask, running, engine, ports, trunk):
     moving = engine.port(ports["a"]["id"])
     assert (moving.hosts, engine.port(ports["parent"]["id"]).hosts) == (("kvm1",), ("kvm1", "kvm2"))
     service.bind(SERVER, "kvm2")
-    service.worker.settle([f"port/{ports['parent']['id']}"])
+    service.worker.wait_until_applied([f"port/{ports['parent']['id']}"])
     assert engine.port(ports["a"]["id"]).hosts == ("kvm2",)
     service.prepare(SERVER, "kvm1")
     service.bind(SERVER, "kvm1")
     path = f"{TOP}/{trunk['id']}"
     ask("PUT", f"{path}/add_subports", {"sub_ports": [sub(ports["b"], 102)]})
     ask("PUT", f"{path}/remove_subports", {"sub_ports": [sub(ports["a"], 101)]})
-    service.worker.settle([f"port/{ports[name]['id']}" for name in "ab"])
+    service.worker.wait_until_applied([f"port/{ports[name]['id']}" for name in "ab"])
     assert (engine.port(ports["a"]["id"]).parent, engine.port(ports["b"]["id"]).hosts) == (None, ("kvm1",))
     assert ask("DELETE", path, status=409)["NeutronError"]["type"] == "TrunkInUse"
     service.release(SERVER)
-    service.worker.settle([f"port/{ports['parent']['id']}"])
+    service.worker.wait_until_applied([f"port/{ports['parent']['id']}"])
     assert engine.port(ports["b"]["id"]).hosts == ()
     assert service.worker.differences() == []
     ask("DELETE", path)
-    service.worker.settle([f"port/{ports['b']['id']}"])
+    service.worker.wait_until_applied([f"port/{ports['b']['id']}"])
     assert engine.port(ports["b"]["id"]).parent is None
     assert service.worker.differences() == []
 

@@ -13,7 +13,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 
-from magnetar_control.store.actions.actions import HostShare
+from magnetar_control.store.actions.actions import HostLimits
 
 #: Divisor of the share of a host that is down: few workers should wait for its agent.
 DOWN = 4
@@ -27,7 +27,7 @@ class HostBusy(Exception):
     queue."""
 
 
-class HostShares:
+class LeasedActions:
     """The actions that this conductor has leased from queues, counted by host. *most*: the maximum for one host that
     is up; it is lower for a host that is down. *is_up*: a function that returns whether a host is up."""
 
@@ -42,12 +42,12 @@ class HostShares:
         """Return the maximum number of actions that this conductor may run for *host* at the same time."""
         return self._most if self._is_up(host) else max(1, self._most // DOWN)
 
-    def now(self) -> HostShare:
+    def now(self) -> HostLimits:
         """Return the present counts of actions by host, as limits for the next read of the queue."""
         with self._lock:
             asks_by_host = Counter(host for _key, host in self._others)
-            return HostShare(self.most, asks_by_host + Counter(host for host in self._hosts.values() if host),
-                             asks_by_host)
+            return HostLimits(self.most, asks_by_host + Counter(host for host in self._hosts.values() if host),
+                              asks_by_host)
 
     @contextlib.contextmanager
     def choosing(self, seconds: float = -1) -> Iterator[bool]:

@@ -24,7 +24,7 @@ PAUSE = 5.0
 QUIET = 15.0
 
 
-class HostNews:
+class HostUpdateSender:
     """A sender of changes to the hosts of a conductor's cell; each subclass sends one kind of changes. ``about``: the
     kind, for logs and names of threads."""
 

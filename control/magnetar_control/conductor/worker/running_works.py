@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The running works of a conductor. ``host_shares`` also counts leased actions that still wait for a worker."""
+"""The running works of a conductor. ``leased_actions`` also counts leased actions that still wait for a worker."""
 
 from __future__ import annotations
 
@@ -7,22 +7,22 @@ import threading
 from collections.abc import Collection, Mapping
 from typing import Any, Protocol
 
-from .host_shares import Key
+from .leased_actions import Key
 
 
 class RunningWork(Protocol):
     """The attributes through which a running ``Work`` is informed by other threads. *cancelled*: set when its action
-    is cancelled. *heard*: a host and its last report on the server."""
+    is cancelled. *last_report*: a host and its last report on the server."""
 
     cancelled: threading.Event
-    heard: tuple[str, Mapping[str, Any]] | None
+    last_report: tuple[str, Mapping[str, Any]] | None
 
     @property
     def id(self) -> str:
         """The server's uuid."""
 
 
-class WorksInHand:
+class RunningWorks:
     """The running works of this conductor, keyed by (database name, id of the action)."""
 
     def __init__(self) -> None:
@@ -50,5 +50,5 @@ class WorksInHand:
         with self._lock:
             works = [work for work in self.works.values() if work.id == document["id"]]
             for work in works:
-                work.heard = host, document
+                work.last_report = host, document
             return bool(works)

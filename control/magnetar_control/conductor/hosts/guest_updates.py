@@ -15,7 +15,7 @@ from functools import partial
 from sqlalchemy import select, update
 
 from magnetar_control.conductor.steps.guest_data import guest_data
-from magnetar_control.conductor.steps.host_news import HostNews
+from magnetar_control.conductor.steps.host_updates import HostUpdateSender
 from magnetar_control.conductor.worker.work import DOWN
 from magnetar_control.store.engine.database import Database
 from magnetar_control.store.engine.tables import servers
@@ -32,7 +32,7 @@ DUE = (servers.c.guest_data_due.is_(True), servers.c.guest_data_due.is_not(None)
 _HOSTS = select(servers.c.host).where(*DUE).distinct()
 
 
-class GuestNews(HostNews):
+class GuestUpdateSender(HostUpdateSender):
     """The sender of changed names and metadata of servers to their running guests, in a conductor's cell."""
 
     about, away = "guests", DOWN

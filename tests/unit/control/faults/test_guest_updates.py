@@ -8,8 +8,8 @@ import threading
 import pytest
 from sqlalchemy import select
 
-from magnetar_control.conductor.hosts import guest_news
-from magnetar_control.conductor.hosts.guest_news import GuestNews
+from magnetar_control.conductor.hosts import guest_updates
+from magnetar_control.conductor.hosts.guest_updates import GuestUpdateSender
 from magnetar_control.store.engine.tables import servers
 from magnetar_core.errors import Conflict, Unreachable
 from tests.support.control.cloud import Cloud
@@ -85,8 +85,8 @@ class Agent:
 @pytest.fixture
 def alone(cloud, monkeypatch):
     """Only the test tells."""
-    monkeypatch.setattr(GuestNews, "look", lambda _self: None)
-    yield GuestNews(cloud.parts.working, threading.Event())
+    monkeypatch.setattr(GuestUpdateSender, "look", lambda _self: None)
+    yield GuestUpdateSender(cloud.parts.working, threading.Event())
 
 
 def test_a_host_that_is_away_is_told_later_and_only_the_last(cloud, id, alone, monkeypatch):
@@ -122,7 +122,7 @@ def test_a_conductor_that_dies_in_between_tells_again(cloud, id, alone, monkeypa
     monkeypatch.setattr(cloud.parts.working, "client", lambda _host: agent)
     rename(cloud, id, "one")
     with monkeypatch.context() as patched:
-        patched.setattr(guest_news, "update", lambda _table: 1 / 0)
+        patched.setattr(guest_updates, "update", lambda _table: 1 / 0)
         with pytest.raises(ZeroDivisionError):
             alone.tell("kvm1")
     assert alone.tell("kvm1") == 1
