@@ -70,14 +70,15 @@ def _client_of(parts: Parts) -> ClientOf:
     return client_of
 
 
-def _command_of(do: Callable[[argparse.Namespace, Parts], int], odd: int, wrong: int) -> Callable[
+def _command_of(do: Callable[[argparse.Namespace, Parts], int], unknown_status: int, invalid_status: int) -> Callable[
         [argparse.Namespace], int]:
-    """Return a command that calls *do*. *odd*: the exit status for an unknown name; *wrong*: the exit status for an
-    invalid request."""
+    """Return a command that calls *do*. *unknown_status*: the exit status for an unknown name; *invalid_status*: the
+    exit status for an invalid request."""
     def run(options: argparse.Namespace) -> int:
         from magnetar_control.compute.servers.stored_hardware import NotOff, UnknownName
 
-        statuses = ((NotOff, 3), (NotFound, 2), (UnknownName, odd), (InvalidField, wrong), (Conflict, wrong))
+        statuses = ((NotOff, 3), (NotFound, 2), (UnknownName, unknown_status), (InvalidField, invalid_status),
+                    (Conflict, invalid_status))
         with open_parts(options) as parts:
             try:
                 return do(options, parts)

@@ -50,11 +50,11 @@ class _Process(AnsibleModule):
         super().fail_json(**(dict(more, msg=msg) if wrong is None else refusal_result(wrong)))
 
 
-def refusal_result(wrong):
-    """Return the result for the error *wrong* in a task's arguments. The result does not repeat the arguments, because
+def refusal_result(error):
+    """Return the result for *error* in a task's arguments. The result does not repeat the arguments, because
     Ansible does not know yet which are secret.
     """
-    return dict(results.failure_result(wrong), invocation={"module_args": {}})
+    return dict(results.failure_result(error), invocation={"module_args": {}})
 
 
 def find_misfit(options, arguments, prefix=""):

@@ -40,8 +40,8 @@ class Action(NamedTuple):
     * *states*: vm_states that allow it. *task*: the task_state during it. *steps*: further task_states, in order, as it
       progresses. *after*: the vm_state after success (``None``: unchanged).
     * *locked*: it is refused on a locked server, except for admins. *busy*: it is allowed while the server has a
-      task_state. *alone*: it is refused while another *alone* action of the server is queued or running, even without a
-      task_state. *over*: task_states that it supersedes: queued work is dropped, running work ends first.
+      task_state. *exclusive*: it is refused while another *exclusive* action of the server is queued or running, even
+      without a task_state. *over*: task_states that it supersedes: queued work is dropped, running work ends first.
     * *want*: the fields that it sets in the agent's desired state. *kind*: its kind in the limits of concurrent actions
       per host. *placed*: whether a server that never got a host is refused (Nova's "is not ready"); an offloaded server
       had one. *plain*: it has no arguments, so the API only queues it for the conductors.
@@ -65,7 +65,7 @@ class Action(NamedTuple):
     placed: bool = True
     rule: str = ""
     plain: bool = False
-    alone: bool = False
+    exclusive: bool = False
     over: tuple[str, ...] = ()
     bare: bool = False
     tpm: tuple[str, ...] = ANY_TPM
@@ -139,7 +139,7 @@ ACTIONS: dict[str, Action] = {
                       event="compute_rebuild_instance", kind="build", rule="servers:rebuild", bare=True,
                       starts=True, notification="rebuild", steps=REBUILD[1:]),
     "evacuate": Action((ACTIVE, STOPPED, ERROR), REBUILD[0], None, locked=False, busy=True, label="evacuate",
-                       event="rebuild_server", kind="build", rule="os-evacuate", alone=True, bare=True, tpm=(),
+                       event="rebuild_server", kind="build", rule="os-evacuate", exclusive=True, bare=True, tpm=(),
                        notification="rebuild", steps=REBUILD[1:]),
     "rescue": Action((ACTIVE, STOPPED, ERROR), "rescuing", RESCUED, label="rescue", event="compute_rescue_instance",
                      rule="os-rescue", tpm=(), notification="rescue"),
@@ -150,9 +150,9 @@ ACTIONS: dict[str, Action] = {
     "migrate": Action((ACTIVE, STOPPED), "resize_prep", RESIZED, label="migrate", event="compute_prep_resize",
                       kind="build", rule="os-migrate-server:migrate", bare=True, starts=True, notification="resize"),
     "confirmResize": Action((RESIZED,), None, None, label="confirmResize", event="compute_confirm_resize",
-                            rule="servers:confirm_resize", plain=True, alone=True, notification="resize_confirm"),
+                            rule="servers:confirm_resize", plain=True, exclusive=True, notification="resize_confirm"),
     "revertResize": Action((RESIZED,), "resize_reverting", None, label="revertResize", event="compute_revert_resize",
-                           rule="servers:revert_resize", plain=True, alone=True, starts=True,
+                           rule="servers:revert_resize", plain=True, exclusive=True, starts=True,
                            notification="resize_revert"),
     "os-migrateLive": Action((ACTIVE, PAUSED), "migrating", None, label="live-migration",
                              event="compute_live_migration", kind="live", rule="os-migrate-server:migrate_live",

@@ -71,7 +71,7 @@ class ConsoleApplication(Application):
         if content is None:
             raise Fault(404, self._missing(path))
         if path.endswith(".html") and (site := framing_site(self.sites, request.headers, request.root)):
-            return frame_refusal_page(site, sure=tells_of_frames(request.headers))
+            return frame_refusal_page(site, in_frame=tells_of_frames(request.headers))
         return Answer(content, 200, self._headers(request.root, path), TYPES[Path(path).suffix])
 
     def _missing(self, path: str) -> str:

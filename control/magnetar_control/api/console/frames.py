@@ -78,14 +78,14 @@ def tells_of_frames(headers: Mapping[str, str]) -> bool:
     return "sec-fetch-dest" in headers
 
 
-def frame_refusal_page(site: str, *, sure: bool = True) -> Answer:
+def frame_refusal_page(site: str, *, in_frame: bool = True) -> Answer:
     """Return the HTML page that a browser gets instead of the console in a frame of *site*. The page does not contain
-    the console's URL. *sure*: whether the page is certainly in a frame; if not, a script in the page opens the console
-    when the page is in no frame."""
+    the console's URL. *in_frame*: whether the page is certainly in a frame; if not, a script in the page opens the
+    console when the page is in no frame."""
     _FRAME_LOG.add(site)
     origin = html.escape(site) if "://" in site else "https://dashboard.example"
-    page = PAGE.format(site=html.escape(site), origin=origin, script="" if sure else f"<script>{SCRIPT}</script>")
-    policy = "default-src 'none'" + ("" if sure else f"; script-src 'sha256-{_SCRIPT_HASH}'")
-    return Answer(page, 403 if sure else 200, {
+    page = PAGE.format(site=html.escape(site), origin=origin, script="" if in_frame else f"<script>{SCRIPT}</script>")
+    policy = "default-src 'none'" + ("" if in_frame else f"; script-src 'sha256-{_SCRIPT_HASH}'")
+    return Answer(page, 403 if in_frame else 200, {
         "Content-Security-Policy": policy, "Referrer-Policy": "no-referrer", "Cache-Control": "no-store",
         "X-Content-Type-Options": "nosniff"}, "text/html; charset=utf-8")

@@ -79,7 +79,7 @@ def create_keypair(caller: Caller, name: str, public_key: str | None = None, *, 
         private, public_key = key_material.generate_key_pair(type, user)
     keypair = NewKeypair(name, user, type, public_key, key_material.public_key_fingerprint(type, public_key), private)
     with caller.cloud.store.api.write() as connection:
-        quotas.check_keypair_quota(connection, user, most, alone=True)
+        quotas.check_keypair_quota(connection, user, most, locked=True)
         row = {"user_id": user, "name": name, "type": type, "fingerprint": keypair.fingerprint,
                "public_key": public_key}
         new = keypairs.insert_keypair_row(connection, **row)

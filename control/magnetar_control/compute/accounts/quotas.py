@@ -187,10 +187,10 @@ def check_file_quota(limit: Limits, personality: Sequence[Mapping[str, str]]) ->
                             f"{limit[name]} at most.")
 
 
-def check_keypair_quota(connection: Connection, user: str, most: int, *, alone: bool = False) -> None:
-    """Raise ``Forbidden`` when *user* has as many key pairs as the quota *most* allows. *alone*: make concurrent checks
-    wait until the transaction ends."""
-    lock_name = f"key pairs {user}" if alone else None
+def check_keypair_quota(connection: Connection, user: str, most: int, *, locked: bool = False) -> None:
+    """Raise ``Forbidden`` when *user* has as many key pairs as the quota *most* allows. *locked*: make concurrent
+    checks wait until the transaction ends."""
+    lock_name = f"key pairs {user}" if locked else None
     if not quotas.has_room(connection, most, lambda: keypairs.count_keypair_rows(connection, user), lock_name):
         raise Forbidden("Quota exceeded, too many key pairs.")
 
@@ -204,10 +204,10 @@ def check_group_member_quota(caller: Caller, group: str) -> None:
         raise Forbidden("Quota exceeded, too many servers in group")
 
 
-def check_group_quota(connection: Connection, project: str, most: int, *, alone: bool = True) -> None:
-    """Raise ``Forbidden`` when *project* has as many server groups as the quota *most* allows. *alone*: make concurrent
-    checks wait until the transaction ends."""
-    lock_name = f"server groups {project}" if alone else None
+def check_group_quota(connection: Connection, project: str, most: int, *, locked: bool = True) -> None:
+    """Raise ``Forbidden`` when *project* has as many server groups as the quota *most* allows. *locked*: make
+    concurrent checks wait until the transaction ends."""
+    lock_name = f"server groups {project}" if locked else None
     if not quotas.has_room(connection, most, lambda: server_groups.count_server_group_rows(connection, project),
                            lock_name):
         raise Forbidden("Quota exceeded, too many server groups.")

@@ -43,36 +43,38 @@ def root_name(flavor: FlavorOfServer, image: Mapping[str, Any]) -> str:
 
 
 def check_server_specs(caller: Caller, flavor: FlavorOfServer | None, image: Mapping[str, Any] | None,
-                       had: Mapping[str, Any] | None = None, stands: Mapping[str, Any] | None = None) -> str | None:
+                       current: Mapping[str, Any] | None = None,
+                       accepted_properties: Mapping[str, Any] | None = None) -> str | None:
     """Raise ``InvalidRequest`` for extra specs of *flavor* and properties of *image* that are malformed, contradict
     each other, or have no effect (unless the setting ``specs_without_effect`` is ``warn``). Return a warning about
     those that are accepted without effect; ``None`` if there are none.
 
     *flavor* and *image* are results of ``find_flavor`` and ``find_image``. When the request changes only the flavor,
-    *image* is ``None`` and *had* is the server's current image; when it changes only the image, *flavor* is ``None``
-    and *had* is the current flavor. *stands*: properties of the server's current image; they are accepted.
+    *image* is ``None`` and *current* is the server's current image; when it changes only the image, *flavor* is
+    ``None`` and *current* is the current flavor. *accepted_properties*: properties of the server's current image, which
+    are not checked.
     """
-    of_image = image or (had if flavor and had else None) or {}
+    of_image = image or (current if flavor and current else None) or {}
     try:
-        requested_hardware(flavor or had or {}, of_image)
+        requested_hardware(flavor or current or {}, of_image)
     except InvalidField as error:
         raise InvalidRequest(f"Flavor and image ask for hardware that no server can have. {error.message}") from None
     ineffective, ignored = [], ""
     if flavor:
         specs = flavor.get("extra_specs") or {}
-        if odd := next(FLAVOR_SPECS.malformed(specs), None):
-            raise InvalidRequest(f"Flavor {flavor['name']}, {odd}.")
-        if odd := groups.check_request_groups(specs):
-            raise InvalidRequest(f"Flavor {flavor['name']}: {odd}.")
+        if problem := next(FLAVOR_SPECS.malformed(specs), None):
+            raise InvalidRequest(f"Flavor {flavor['name']}, {problem}.")
+        if problem := groups.check_request_groups(specs):
+            raise InvalidRequest(f"Flavor {flavor['name']}: {problem}.")
         ineffective += [f"flavor {flavor['name']}, {text}" for text in FLAVOR_SPECS.without_effect(specs)]
         _check_classes(caller, flavor, of_image)
         _check_aliases(caller, flavor, specs)
     if image:
         check_image_unencrypted(image)
         properties = {name: str(value) for name, value in (image.get("properties") or {}).items()
-                      if (name, value) not in (stands or {}).items()}
-        if odd := next(IMAGE_PROPERTIES.malformed(properties), None):
-            raise InvalidRequest(f"Image {image.get('name') or image['id']}, {odd}.")
+                      if (name, value) not in (accepted_properties or {}).items()}
+        if problem := next(IMAGE_PROPERTIES.malformed(properties), None):
+            raise InvalidRequest(f"Image {image.get('name') or image['id']}, {problem}.")
         ineffective += [f"image {image.get('name') or image['id']}, {text}"
                         for text in IMAGE_PROPERTIES.without_effect(properties)]
         ignored = "".join(f"{text}. " for text in IMAGE_PROPERTIES.ignored(properties)).strip()
@@ -106,8 +108,8 @@ def _check_classes(caller: Caller, flavor: FlavorOfServer, image: Mapping[str, A
     """Raise ``InvalidRequest`` if *flavor* or *image* requests resource classes that no host has, or classes that count
     persistent memory (``hw:pmem``)."""
     specs = flavor.get("extra_specs") or {}
-    if odd := sorted(name for name in groups.custom_resources(specs) if name.startswith(pmem.CLASS)):
-        raise InvalidRequest(f"Flavor {flavor['name']} asks for resources:{', resources:'.join(odd)}, which counts "
+    if problem := sorted(name for name in groups.custom_resources(specs) if name.startswith(pmem.CLASS)):
+        raise InvalidRequest(f"Flavor {flavor['name']} asks for resources:{', resources:'.join(problem)}, which counts "
                              "namespaces of persistent memory: a server gets them by the extra spec hw:pmem, with "
                              "their labels. Choose another flavor.")
     resources = resources_of(flavor, image)

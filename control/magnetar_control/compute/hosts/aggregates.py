@@ -246,10 +246,10 @@ def set_aggregate_metadata(caller: Caller, id: Id, metadata: Mapping[str, str | 
     return _change_aggregate(caller, id, change, "update_metadata")
 
 
-def check_aggregate_metadata(metadata: Mapping[str, str | None], stands: Mapping[str, str]) -> None:
+def check_aggregate_metadata(metadata: Mapping[str, str | None], current_metadata: Mapping[str, str]) -> None:
     """Raise ``InvalidField`` if *metadata* has an invalid value under a key that the scheduler reads. Values that equal
-    those in *stands*, the current metadata, are accepted."""
-    new_values = {name: value for name, value in metadata.items() if value not in (None, stands.get(name))}
+    those in *current_metadata* are accepted."""
+    new_values = {name: value for name, value in metadata.items() if value not in (None, current_metadata.get(name))}
     for name in malformed_multipliers(new_values):
         raise InvalidField(f"metadata.{name}", "must be a finite number, such as 2.0 or -1.0: hosts are weighed with "
                            "it", new_values[name])

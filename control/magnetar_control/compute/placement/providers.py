@@ -77,7 +77,7 @@ class Providers:
                 agent_totals = {name: {"total": provider.inventories[name]["total"]}
                                 for name in provider.reported_classes}
                 requested = {name: {**agent_totals.get(name, {}), **fields} for name, fields in own_inventories.items()}
-                self._set_inventories(connection, provider, requested, whole=True, sure=True)
+                self._set_inventories(connection, provider, requested, whole=True, store_equal=True)
             if dry_run:
                 connection.rollback()
 
@@ -159,9 +159,9 @@ class Providers:
         return self.placement.provider(id)
 
     def _set_inventories(self, connection: Connection, provider: Provider, requested: Mapping[str, Wanted], whole: bool,
-                         sure: bool = False) -> None:
+                         store_equal: bool = False) -> None:
         """Set the *requested* inventories, by class, of a locked provider. *whole*: also remove the operator's values
-        of all other classes. *sure*: also store values that equal the current ones."""
+        of all other classes. *store_equal*: also store values that equal the current ones."""
         if whole:
             requested = {**dict.fromkeys((*provider.inventories, *provider.classes)), **requested}
         _check_inventories(connection, requested)
@@ -170,7 +170,7 @@ class Providers:
             if name not in CLASSES and name not in provider.reported_classes:
                 _set_own_class(connection, provider, name, fields)
                 continue
-            own_values = _own_settings(provider, name, fields, sure)
+            own_values = _own_settings(provider, name, fields, store_equal)
             if name in CLASSES:
                 columns |= self._columns(COLUMNS[name], own_values)
             else:
@@ -272,16 +272,16 @@ def _without_images(provider: Provider, fields: Mapping[str, Any]) -> dict[str, 
     return {**fields, **({"reserved": max(0, fields["reserved"] - provider.images_gb)} if "reserved" in fields else {})}
 
 
-def _own_settings(provider: Provider, name: str, fields: Wanted, sure: bool) -> dict[str, Any]:
+def _own_settings(provider: Provider, name: str, fields: Wanted, store_equal: bool) -> dict[str, Any]:
     """Return the operator's values to store for a class that the agent reports; {} without *fields*. Values that equal
-    the current ones are left out, unless they are already stored or *sure* is set. Raises ``InvalidField``,
+    the current ones are left out, unless they are already stored or *store_equal* is set. Raises ``InvalidField``,
     ``InvalidRequest``."""
     if fields is None:
         return {}
     have, own_values = provider.inventories.get(name), provider.own_inventories.get(name, {})
     if have is None:
         raise InvalidRequest(f"Host {provider.name} has no {name}: its agent tells none.")
-    if name == "DISK_GB" and not sure:  # the API shows reserved with the share of images
+    if name == "DISK_GB" and not store_equal:  # the API shows reserved with the share of images
         have, fields = _without_images(provider, have), _without_images(provider, fields)
     for field in ("total", "min_unit", "max_unit", "step_size"):
         if field == "max_unit" and fields.get(field, 0) >= have["total"]:
@@ -293,4 +293,4 @@ def _own_settings(provider: Provider, name: str, fields: Wanted, sure: bool) -> 
         raise InvalidField(f"{name}.allocation_ratio", "must be 1.0: a dedicated CPU is one server's",
                            fields["allocation_ratio"])
     return {key: fields[key] for key in inventories.SETTABLE
-            if key in fields and (sure or key in own_values or fields[key] != have[key])}
+            if key in fields and (store_equal or key in own_values or fields[key] != have[key])}

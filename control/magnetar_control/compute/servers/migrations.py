@@ -129,19 +129,19 @@ def _check_migrating(caller: Caller, target: Target, action: str) -> None:
 KEYS = {migrations.ABORT: "live_migration_cancel", migrations.FORCE: "live_migration_force_complete"}
 
 
-def _request_outcome(caller: Caller, target: Target, number: str, wish: str, states: tuple[str, ...]) -> None:
-    """Record the request *wish*, to abort or complete the migration *number*, and its instance action. Raises
+def _request_outcome(caller: Caller, target: Target, number: str, outcome: str, states: tuple[str, ...]) -> None:
+    """Record the request *outcome*, to abort or complete the migration *number*, and its instance action. Raises
     ``InvalidRequest`` unless the migration's status is in *states*. If the status changes meanwhile, check and record
     again."""
     server, done = target.row, False
     while not done:
         row = _find_migration(target, number)
         if row.type != migrations.LIVE or row.status not in states:
-            raise InvalidRequest(f"Migration {row.id} state of instance {server.id} is {row.status}. Cannot {wish} "
+            raise InvalidRequest(f"Migration {row.id} state of instance {server.id} is {row.status}. Cannot {outcome} "
                                  "while the migration is in this state.")
         with target.database.write() as connection:
             dropped = row.status == "queued" and migrations.cancel_queued_migration(connection, row)
-            done = dropped or migrations.update_migration_row(connection, row.uuid, row.status, asked=wish)
+            done = dropped or migrations.update_migration_row(connection, row.uuid, row.status, asked=outcome)
             if done:
-                note_done_action(caller, target, connection, KEYS[wish])
+                note_done_action(caller, target, connection, KEYS[outcome])
                 target.database.ring(connection, servers.SERVERS_BELL)

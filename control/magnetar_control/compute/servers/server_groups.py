@@ -69,7 +69,7 @@ def check_server_group(caller: Caller, policy: str, rules: Mapping[str, int], *,
     most = quotas.quota_limits(caller, user=caller.context.user_id)["server_groups"]
     if not replaced:
         with caller.cloud.store.api.read() as connection:
-            quotas.check_group_quota(connection, caller.project, most, alone=False)
+            quotas.check_group_quota(connection, caller.project, most, locked=False)
 
 
 def _check_rules(policy: str, rules: Mapping[str, int] | None) -> None:

@@ -74,14 +74,14 @@ def image_fields(caller: Caller, server: ServerRow, properties: Mapping[str, str
             "min_disk": 0 if mapping is not None else server.flavor["disk"]}
 
 
-def _inherited_properties(stored_image: Mapping[str, Any], without: Collection[str]) -> dict[str, Any]:
+def _inherited_properties(stored_image: Mapping[str, Any], excluded_names: Collection[str]) -> dict[str, Any]:
     """Return the properties that an image of a server inherits from *stored_image*, the image that the server's row
-    stores: all except *without*, signatures and encryption keys. Add the guest's machine type, on which the guest's
-    system depends."""
+    stores: all except *excluded_names*, signatures and encryption keys. Add the guest's machine type, on which the
+    guest's system depends."""
     inheritable = machines.properties_with_machine(stored_image.get("properties") or {},
                                                    machines.machine_of_image(stored_image))
     return {name: value for name, value in inheritable.items()
-            if is_property(name) and name not in NEVER and name not in without}
+            if is_property(name) and name not in NEVER and name not in excluded_names}
 
 
 @server_use_case("createBackup")

@@ -49,11 +49,11 @@ def run_cold_migration(work: Work) -> None:
     _migrate_cold(work, migrations.MIGRATION, work.flavor, host=work.args.get("host"), same=False)
 
 
-def flavor_with_grown_disks(flavor: Flavor, had: Flavor) -> Flavor:
-    """Return *flavor* with ``grown``: the sizes of disks that were larger in the server's previous flavor *had*, if
-    any."""
+def flavor_with_grown_disks(flavor: Flavor, current_flavor: Flavor) -> Flavor:
+    """Return *flavor* with ``grown``: the sizes of disks that were larger in the server's previous flavor
+    *current_flavor*, if any."""
     own_sizes = flavor_disk_sizes({**flavor, "grown": {}})
-    larger = {name: size for name, size in flavor_disk_sizes(had).items() if size > own_sizes[name]}
+    larger = {name: size for name, size in flavor_disk_sizes(current_flavor).items() if size > own_sizes[name]}
     plain = cast("Flavor", {name: value for name, value in flavor.items() if name != "grown"})
     return {**plain, "grown": larger} if larger else plain
 

@@ -82,13 +82,13 @@ OF_A_VOLUME = re.compile(re.escape(VOLUME_COPY) + "([0-9a-f-]{36})")
 
 
 class PeriodicTask(NamedTuple):
-    """One task. *every*: seconds between two runs. *alone*: only one conductor of the cell runs it. *own_thread*: the
-    task takes long, and runs in its own thread so that the others do not wait for it."""
+    """One task. *every*: seconds between two runs. *one_conductor*: only one conductor of the cell runs it.
+    *own_thread*: the task takes long, and runs in its own thread so that the others do not wait for it."""
 
     name: str
     every: float
     run: Callable[[Periodic], Any]
-    alone: bool = True
+    one_conductor: bool = True
     own_thread: bool = False
 
 
@@ -132,7 +132,7 @@ class Periodic:
 
     def _run_task(self, task: PeriodicTask) -> None:
         try:
-            if not task.alone or self._runs_alone():
+            if not task.one_conductor or self._runs_alone():
                 task.run(self)
         except DBAPIError as error:
             log.warning("%s: %s", task.name, error.orig)
@@ -262,12 +262,13 @@ def _purge(periodic: Periodic) -> None:
 
 
 TASKS = (
-    PeriodicTask("telling guests", TICK, lambda periodic: periodic.send_updates(periodic.guest_updates), alone=False),
+    PeriodicTask("telling guests", TICK, lambda periodic: periodic.send_updates(periodic.guest_updates),
+                 one_conductor=False),
     PeriodicTask("telling hosts of security groups", TICK,
                  lambda periodic: periodic.send_updates(periodic.group_updates),
-                 alone=False),
+                 one_conductor=False),
     PeriodicTask("removing deleted things from hosts", TICK, lambda periodic: periodic.send_updates(
-        periodic.host_removals), alone=False),
+        periodic.host_removals), one_conductor=False),
     PeriodicTask("confirming resizes", server_confirm_resize.LOOK,
                  lambda periodic: server_confirm_resize.confirm_expired(periodic.conductor)),
     PeriodicTask("offloading shelved servers", server_shelve.LOOK,
@@ -286,11 +287,11 @@ TASKS = (
     PeriodicTask("checking quota usage", USAGE_CHECK_LOOK, lambda periodic: periodic.usage_check.look()),
     PeriodicTask("purge", 3600.0, _purge),
     PeriodicTask("closing idle connections to agents", 30.0,
-                 lambda periodic: periodic.conductor.agents.close_idle(), alone=False),
-    PeriodicTask("returning free memory", FREED, lambda _periodic: memory.return_free_memory(), alone=False),
+                 lambda periodic: periodic.conductor.agents.close_idle(), one_conductor=False),
+    PeriodicTask("returning free memory", FREED, lambda _periodic: memory.return_free_memory(), one_conductor=False),
     PeriodicTask("emptying logs of databases", EMPTIED, lambda periodic: empty_logs(periodic.conductor)),
     PeriodicTask("telling usage", USAGE_LOOK, lambda periodic: tell_usage(periodic.conductor)),
-    PeriodicTask("looking at hosts again", 3600.0, _forget_deliveries, alone=False),
+    PeriodicTask("looking at hosts again", 3600.0, _forget_deliveries, one_conductor=False),
     # In each conductor: only scheduling conductors send from the shared databases, and the first may be none of them.
-    PeriodicTask("dropping notifications", 60.0, lambda periodic: drop_old(periodic.conductor), alone=False),
+    PeriodicTask("dropping notifications", 60.0, lambda periodic: drop_old(periodic.conductor), one_conductor=False),
     PeriodicTask("removing images from hosts", 3600.0, lambda periodic: remove_unused_images(periodic.conductor)))

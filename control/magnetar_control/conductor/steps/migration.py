@@ -208,7 +208,7 @@ class MigrationTask:
             return settings.max_attempts
         return math.inf if settings.migrate_max_retries < 0 else settings.migrate_max_retries + 1
 
-    def wish(self, kind: str, target_host: str) -> dict[str, Any]:
+    def migration_request(self, kind: str, target_host: str) -> dict[str, Any]:
         """Return the request for the agents: the type, the options of a live migration, the changes of a resize, and
         the cards of the virtual functions on *target_host*."""
         work, cards = self.work, nics.claimed_cards(self.work, target_host, self.work.nics)
@@ -282,7 +282,7 @@ class MigrationTask:
         with self.sides(source_host, target_host) as (source, target):
             nics.make_nic_networks(self.work, target.client, target_host,
                                    self.conductor.services.network.ports(self.work.id))
-            migrate.Migrate(source, target, self.work.id, self.wish(kind, target_host)).plan()
+            migrate.Migrate(source, target, self.work.id, self.migration_request(kind, target_host)).plan()
 
     def accepts(self, source_host: str, target_host: str) -> bool:
         """Return whether *target_host* accepts the server for a cold move."""
@@ -322,9 +322,9 @@ class MigrationTask:
     def _run_flow(self, kind: str, source_host: str, target_host: str) -> None:
         work = self.work
         with self.sides(source_host, target_host) as (source, target), MigrationMonitor(work, self.id, source_host):
-            wish = self.wish(kind, target_host)
-            limit = live_migration_patience(work.conductor.settings, wish) if kind == "live" else None
-            flow = migrate.Migrate(source, target, work.id, wish, timeout=limit,
+            request = self.migration_request(kind, target_host)
+            limit = live_migration_patience(work.conductor.settings, request) if kind == "live" else None
+            flow = migrate.Migrate(source, target, work.id, request, timeout=limit,
                                    id=str(uuid.uuid5(uuid.UUID(self.id), f"{source_host} {target_host}")))
             for step in flow.steps():
                 work.confirm_lease()
@@ -350,8 +350,8 @@ class MigrationTask:
         guest if necessary. Return the server as its agent reports it."""
         self.work.confirm_lease()
         with self.work.client(host) as client, self.work.guest(client) as watch:
-            wish = {**want, **keys.tpm_secret_field(self.work, want.get("hardware"))}
-            resource: dict[str, Any] = client.ensure("server", self.work.id, wish, allow_reboot=True,
+            request = {**want, **keys.tpm_secret_field(self.work, want.get("hardware"))}
+            resource: dict[str, Any] = client.ensure("server", self.work.id, request, allow_reboot=True,
                                                      progress=watch)["resource"]
         return resource
 
@@ -381,10 +381,10 @@ def live_migration_options(settings: Settings, flavor: FlavorOfServer, volume_ba
         "time_limit": min(limit, LONGEST_MIGRATION) or None}
 
 
-def live_migration_patience(settings: Settings, wish: Mapping[str, Any]) -> float:
+def live_migration_patience(settings: Settings, request: Mapping[str, Any]) -> float:
     """Return how many seconds to wait for the agents during a live migration: longer than the migration may take.
-    *wish*: the request of the migration (``MigrationTask.wish``)."""
-    return max(settings.action_timeout, (wish.get("time_limit") or LONGEST_MIGRATION) + MIGRATION_MARGIN)
+    *request*: the request of the migration (``MigrationTask.migration_request``)."""
+    return max(settings.action_timeout, (request.get("time_limit") or LONGEST_MIGRATION) + MIGRATION_MARGIN)
 
 
 class MigrationMonitor(threading.Thread):

@@ -108,12 +108,12 @@ def make_nic_networks(work: Work, client: Client, host: str, nics: Sequence[Serv
         work.conductor.delivery.remember(key)
 
 
-def nic_for_agent(nic: ServerNic, cards: Mapping[str, str]) -> dict[str, Any]:
-    """Return the NIC in the agent's form, with the facts about network and port for its guest. *cards*:
+def nic_for_agent(nic: ServerNic, cards_by_mac: Mapping[str, str]) -> dict[str, Any]:
+    """Return the NIC in the agent's form, with the facts about network and port for its guest. *cards_by_mac*:
     ``claimed_cards`` of its host."""
     network_facts = {"network_id": nic["network_id"], "port_id": nic["port_id"], **(nic.get("told") or {})}
     return {**nic["on_host"], **({"tag": nic["tag"]} if nic.get("tag") else {}), "told": network_facts,
-            **({"card": cards[nic["mac"]]} if nic["mac"] in cards else {})}
+            **({"card": cards_by_mac[nic["mac"]]} if nic["mac"] in cards_by_mac else {})}
 
 
 def claimed_cards(work: Work, host: str, nics: Sequence[ServerNic]) -> dict[str, str]:

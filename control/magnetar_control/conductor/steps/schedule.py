@@ -179,7 +179,7 @@ def _write_servers(target: Database, leaving: Sequence[tuple[servers.LeavingServ
         if conductor.notifications:
             _notify_selected(conductor, connection, arrived, begun=True)
             _notify_selected(conductor, connection, waiting, begun=False)
-        if len(arrived) < len(leaving) or not all(arrived_server.alone for arrived_server in arrived):
+        if len(arrived) < len(leaving) or not all(arrived_server.no_other_action for arrived_server in arrived):
             target.ring(connection, servers.ACTIONS_BELL)
     return arrived, events
 

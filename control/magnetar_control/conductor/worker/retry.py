@@ -105,17 +105,18 @@ def flow_on_host(fails: Callable[[Work, MagnetarError], None],
     return made
 
 
-def detachment_failed(work: Work, description: str, has: Callable[[Mapping[str, Any]], bool], error: MagnetarError,
+def detachment_failed(work: Work, description: str, has_device: Callable[[Mapping[str, Any]], bool],
+                      error: MagnetarError,
                       keep: Callable[[Work], None] = lambda _work: None) -> None:
     """Handle a refused detachment. If the guest still has the volume or NIC, call *keep*, which saves that it stays
-    attached, and end the action as failed. *has*: returns whether the server, as its host reports it, has the device.
-    *description*: of the device, for the log.
+    attached, and end the action as failed. *has_device*: returns whether the server, as its host reports it, has the
+    device. *description*: of the device, for the log.
 
     If the guest has lost the device already, or the host does not answer, repeat the detachment until it is done.
     """
     try:
         with work.client() as client:
-            still_attached = has(client.get("server", work.id))
+            still_attached = has_device(client.get("server", work.id))
     except HostDown:
         still_attached = False
     except MagnetarError:

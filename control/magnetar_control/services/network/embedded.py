@@ -138,7 +138,8 @@ class EmbeddedNetworks:
         self.log = ChangeLog(database, engine is not None, self._leads)
         self.host_groups = host_groups.HostSecurityGroups(database)
         network = network_resource.network_resource(physical_mtu if engine else None)
-        port = port_resource.port_resource(dns.normalize_domain(domain), cards=bool(engine and engine.knows_cards))
+        port = port_resource.port_resource(dns.normalize_domain(domain),
+                                           engine_knows_smartnics=bool(engine and engine.knows_cards))
         self.resources: dict[str, NetworkStore] = {f"{resource.name}s": NetworkStore(database, resource, self.quota,
                                                                                      self.log)
                           for resource in (network, subnet_resource(pools), port,

@@ -46,11 +46,11 @@ _COUNTED = {name: _counted(table) for name, table in zip(
     strict=True)}
 
 
-def build_network_quotas(limits: Mapping[str, int], engine: bool = False) -> Quotas:
+def build_network_quotas(limits: Mapping[str, int], has_engine: bool = False) -> Quotas:
     """Return the quotas of the network service. *limits*: the default limits of projects; Neutron's defaults apply to
-    the rest. *engine*: include the resources of an engine."""
+    the rest. *has_engine*: include the resources of an engine."""
     usual = {**default_network_limits(Settings()), **limits}
-    names = (*RESOURCES, *(OF_ENGINE if engine else ()))
+    names = (*RESOURCES, *(OF_ENGINE if has_engine else ()))
     return Quotas("network", {name: usual[name] for name in names}, _count, _refusal)
 
 

@@ -210,14 +210,14 @@ def _unshare(connection: Connection, kind: str, row: Mapping[Any, Any], action: 
 
 
 def uncovered_projects(connection: Connection, kind: str, row: Mapping[Any, Any], action: str,
-                       without: ColumnElement[bool], plus: Collection[str] = ()) -> set[str]:
-    """Return the projects that would lose the use of the object *row* by *action*, if its policies *without* (an SQL
-    condition) were deleted and policies for the projects *plus* were added. Locks the object. *kind*: a key of
+                       excluded_policy: ColumnElement[bool], plus: Collection[str] = ()) -> set[str]:
+    """Return the projects that would lose the use of the object *row* by *action*, if its policies *excluded_policy*
+    (an SQL condition) were deleted and policies for the projects *plus* were added. Locks the object. *kind*: a key of
     ``KINDS``."""
     table, policy = KINDS[kind].table, rbac_policies.c
     connection.execute(select(table.c.id).where(table.c.id == row["id"]).with_for_update()).all()
     targets = {*plus, *connection.execute(select(policy.target_project).where(
-        policy.object_id == row["id"], policy.action == action, ~without)).scalars()}
+        policy.object_id == row["id"], policy.action == action, ~excluded_policy)).scalars()}
     if ALL in targets:
         return set()
     users = {project for query in KINDS[kind].users[action](row["id"])

@@ -358,11 +358,11 @@ def revert_claims_to_server(connection: Connection, server_id: str, migration_id
     return True
 
 
-def _differing(resources: Mapping[str, int], had: Mapping[str, int]) -> dict[str, tuple[int, int]]:
-    """Return the resource classes whose amounts in *resources* (new) and *had* (old) differ: by name, the new amount
-    and the increase, which may be negative."""
-    return {name: (resources.get(name, 0), n) for name in sorted(resources.keys() | had.keys())
-            if (n := resources.get(name, 0) - had.get(name, 0))}
+def _differing(resources: Mapping[str, int], current_resources: Mapping[str, int]) -> dict[str, tuple[int, int]]:
+    """Return the resource classes whose amounts in *resources* (new) and *current_resources* (old) differ: by name, the
+    new amount and the increase, which may be negative."""
+    return {name: (resources.get(name, 0), n) for name in sorted(resources.keys() | current_resources.keys())
+            if (n := resources.get(name, 0) - current_resources.get(name, 0))}
 
 
 def _take(connection: Connection, host_id: str, more: Amounts, servers: int, other: Mapping[str, tuple[int, int]],

@@ -18,36 +18,36 @@ Counts = Mapping[str, Mapping[str, int]]
 
 
 class DeviceRoom(NamedTuple):
-    """The PCI devices of a host. *there*: its pools of devices. *had*: the devices that servers hold on it, by server
+    """The PCI devices of a host. *pools*: its pools of devices. *held*: the devices that servers hold on it, by server
     and alias."""
 
-    there: Sequence[pci.DevicePool]
-    had: Counts
+    pools: Sequence[pci.DevicePool]
+    held: Counts
 
 
-def lock_device_room(connection: Connection, host_id: str, without: Sequence[str] = ()) -> DeviceRoom | None:
-    """Lock the host's row and return its devices; ``None`` when the host is gone. *without*: servers whose devices
-    count as free."""
+def lock_device_room(connection: Connection, host_id: str, excluded_servers: Sequence[str] = ()) -> DeviceRoom | None:
+    """Lock the host's row and return its devices; ``None`` when the host is gone. *excluded_servers*: servers whose
+    devices count as free."""
     info = connection.execute(select(hosts.c.info).where(hosts.c.id == host_id).with_for_update()).scalar_one_or_none()
     if info is None:
         return None
-    had: dict[str, dict[str, int]] = {}
+    devices_by_server: dict[str, dict[str, int]] = {}
     for server, text in connection.execute(select(allocations.c.server_id, allocations.c.devices).where(
             allocations.c.host_id == host_id, allocations.c.devices != "{}")):
-        if server not in without:
-            of = had.setdefault(server, {})
+        if server not in excluded_servers:
+            of = devices_by_server.setdefault(server, {})
             of.update({alias: max(count, of.get(alias, 0)) for alias, count in orjson.loads(text).items()})
-    return DeviceRoom(pci.device_pools(orjson.loads(info)), had)
+    return DeviceRoom(pci.device_pools(orjson.loads(info)), devices_by_server)
 
 
 def devices_suffice(room: DeviceRoom, requested: Counts) -> bool:
     """Return whether the host has enough devices for the servers in *requested* (devices by server and alias). A
     server keeps the devices that it already holds on the host, so only further ones must be free."""
-    more = [{alias: count - room.had.get(server, {}).get(alias, 0) for alias, count in devices.items()}
+    more = [{alias: count - room.held.get(server, {}).get(alias, 0) for alias, count in devices.items()}
             for server, devices in requested.items()]
     if not any(count > 0 for counts in more for count in counts.values()):
         return True
-    return pci.pools_suffice(room.there, [pool.total for pool in room.there], more, occupied=room.had.values())
+    return pci.pools_suffice(room.pools, [pool.total for pool in room.pools], more, occupied=room.held.values())
 
 
 def claimed_devices_suffice(connection: Connection, host_id: str, claimed: Counts) -> bool:

@@ -87,7 +87,7 @@ _FORGET_SERVERS = delete(servers).where(servers.c.id.in_(_IDS)).returning(server
 _CANCELLED = update(actions).where(actions.c.server_id == _AT, actions.c.state == "running").values(cancel=True)
 #: Queued or running actions that are exclusive (``alone``).
 _OTHERS = select(actions.c.id).where(
-    actions.c.server_id == _AT, actions.c.action.in_([key for key, action in ACTIONS.items() if action.alone]),
+    actions.c.server_id == _AT, actions.c.action.in_([key for key, action in ACTIONS.items() if action.exclusive]),
     actions.c.state.in_(("queued", "running"))).limit(1)
 #: Queued actions that overtake other ones.
 _NEXT = select(actions.c.id).where(
@@ -319,7 +319,7 @@ def request_server_action(connection: Connection, server: ServerRow, key: str, r
     action = ACTIONS[key]
     # before the server's row is locked, see stopped_actions
     stopped(connection, overtake_server_actions(connection, server.id, action.overtakes()))
-    if action.alone:  # locked first, so that a concurrent request is seen before anything changes
+    if action.exclusive:  # locked first, so that a concurrent request is seen before anything changes
         fetch_server_row(connection, server.id, lock=True)
         if connection.execute(_OTHERS, {"at": server.id}).first():
             return False
@@ -388,11 +388,12 @@ def remove_scheduled_servers(connection: Connection, ids: Collection[str]) -> li
 
 
 class ArrivedServer(NamedTuple):
-    """A server's row in its cell, the row of its create action, and whether it has no other action yet (*alone*)."""
+    """A server's row in its cell, the row of its create action, and whether it has no other action yet
+    (*no_other_action*)."""
 
     server: ServerRow
     creation: ActionRow
-    alone: bool
+    no_other_action: bool
 
 
 Begin = Callable[[Sequence[Mapping[str, Any]]], Sequence[ActionRow]]
@@ -437,7 +438,7 @@ def insert_scheduled_servers(connection: Connection, leaving: Sequence[tuple[Lea
     if other_actions:
         connection.execute(_ASKED, other_actions)
     return [ArrivedServer(inserted[leaving_server.server["id"]], created[leaving_server.server["id"]],
-                          alone=len(leaving_server.actions) == 1)
+                          no_other_action=len(leaving_server.actions) == 1)
             for leaving_server, _host in leaving if leaving_server.server["id"] in created]
 
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 #: Options of a migration that may change while it runs.
 OPTIONS = ("max_downtime", "downtime_steps", "downtime_delay", "bandwidth", "auto_converge", "post_copy", "time_limit",
            "on_time_limit")
-#: Fields of ``Migrate.wish`` that the target gets in addition to the source's description of the server.
+#: Fields of ``Migrate.request`` that the target gets in addition to the source's description of the server.
 COMING = ("becomes", "cards")
 
 
@@ -74,17 +74,17 @@ class Side:
 class Migrate:
     """The migration of a server from *source* to *target*; ``steps`` runs it.
 
-    *wish*: the request: ``type`` (auto, live, cold), the options ``OPTIONS``, ``becomes`` (flavor and hardware after a
+    *request*: ``type`` (auto, live, cold), the options ``OPTIONS``, ``becomes`` (flavor and hardware after a
     resize, cold only), and ``cards`` (by MAC, the network card on the target for each NIC that is a virtual function).
     *id*: the uuid of the migration on both sides, by default a new one. A caller that stores the uuid can run the flow
     again before the agents show a migration document.
     """
 
-    def __init__(self, source: Side, target: Side, server: str, wish: Optional[dict[str, Any]] = None,
+    def __init__(self, source: Side, target: Side, server: str, request: Optional[dict[str, Any]] = None,
                  progress: Optional[Callable[[dict[str, Any]], None]] = None, timeout: Optional[float] = None,
                  id: Optional[str] = None) -> None:
         self.source, self.target, self.server = source, target, server
-        self.wish = dict(wish or {})
+        self.request = dict(request or {})
         self.progress, self.timeout = progress, timeout
         self._given = id
         #: The uuid of the migration on both sides.
@@ -153,7 +153,7 @@ class Migrate:
     def _bring(self, server: dict[str, Any], begun: dict[Side, Any], dry: bool) -> Iterator[tuple[Step, Any]]:
         source_migration = begun[self.source]
         kind = source_migration["type"] if source_migration else self._type(server)
-        options = {name: value if self.wish.get(name) is None else self.wish[name]
+        options = {name: value if self.request.get(name) is None else self.request[name]
                    for name, value in Migration.defaults().items() if name in OPTIONS}
         want = {"server": server["id"], "name": server["name"], "side": "source", "type": kind,
                 "peer": self.target.link_name(), "address": self.target.link_address(), **options}
@@ -161,8 +161,8 @@ class Migrate:
             manifest = self.source.client.ensure("migration", str(self.id), want, dry_run=True)["resource"]["manifest"]
             target_request = {"server": server["id"], "name": server["name"], "side": "target", "type": kind,
                               "peer": self.source.link_name(), "address": self.source.link_address(),
-                              "manifest": {**manifest, **{name: self.wish[name] for name in COMING
-                                                          if self.wish.get(name)}}}
+                              "manifest": {**manifest, **{name: self.request[name] for name in COMING
+                                                          if self.request.get(name)}}}
             target_migration = begun[self.target]
             if target_migration is None or target_migration["status"] == "failed":  # it has not admitted the source
                 if dry:
@@ -176,11 +176,11 @@ class Migrate:
             self.source, dict(want, phase="moved"))
 
     def _type(self, server: dict[str, Any]) -> str:
-        wished = self.wish.get("type") or "auto"
-        if wished not in ("auto", "live", "cold"):
-            raise InvalidField("type", "must be auto, live or cold", wished)
-        if wished != "auto":
-            return str(wished)
+        requested_type = self.request.get("type") or "auto"
+        if requested_type not in ("auto", "live", "cold"):
+            raise InvalidField("type", "must be auto, live or cold", requested_type)
+        if requested_type != "auto":
+            return str(requested_type)
         return "live" if server["power_state"] in LIVE else "cold"
 
     def _ensure(self, side: Side, want: dict[str, Any]) -> None:

@@ -51,12 +51,13 @@ def cell_parents(cells: Iterable[int]) -> dict[int, str]:
     return {cell: cell_provider_name(cell) for cell in cells}
 
 
-def cell_providers(cells: Iterable[HostCell], had: Mapping[str, Iterable[Placement]]) -> list[dict[str, Any]]:
-    """Return an item of the field ``providers`` of ``kinds.Host`` for each of a host's *cells*. *had*: the placements
-    by server uuid; a server that is being resized has two.
+def cell_providers(cells: Iterable[HostCell],
+                   placements_by_server: Mapping[str, Iterable[Placement]]) -> list[dict[str, Any]]:
+    """Return an item of the field ``providers`` of ``kinds.Host`` for each of a host's *cells*. *placements_by_server*:
+    the placements by server uuid; a server that is being resized has two.
     """
     allocations: dict[int, dict[str, dict[str, int]]] = {}
-    for server, placements in sorted(had.items()):
+    for server, placements in sorted(placements_by_server.items()):
         for cell, amounts in _amounts(placements).items():
             allocations.setdefault(cell, {})[server] = amounts
     return [{"name": cell_provider_name(cell.id), "parent": "", "traits": [ROOT], "held": allocations.get(cell.id, {}),

@@ -181,7 +181,7 @@ def test_what_was_asked_later_comes_after_the_creation(database_pair, begins):
         arrived = servers.insert_scheduled_servers(connection, [
             (left, "kvm1") for left in servers.remove_scheduled_servers(source, ids)], partial(
             actions.insert_running_actions, cell, connection, "b") if begins else None)
-    assert {one.server.id: one.alone for one in arrived} == {ids[0]: True, ids[1]: False, ids[2]: True}
+    assert {one.server.id: one.no_other_action for one in arrived} == {ids[0]: True, ids[1]: False, ids[2]: True}
     tasks = {one.server.id: one.server.task_state for one in arrived}
     assert tasks[ids[1]] == "deleting" and {tasks[ids[0]], tasks[ids[2]]} == {"spawning" if begins else "scheduling"}
     with cell.read() as connection:

@@ -12,8 +12,8 @@ def test_no_task_waits_for_the_audit(monkeypatch):
     assert [task.name for task in periodic.TASKS if task.own_thread] == [
         "watching for dead hosts", "audit", "checking room to fail"]
     over, others = threading.Event(), threading.Event()
-    slow = PeriodicTask("slow", 0.0, lambda _periodic: over.wait(120), alone=False, own_thread=True)
-    quick = PeriodicTask("quick", 0.0, lambda _periodic: others.set(), alone=False)
+    slow = PeriodicTask("slow", 0.0, lambda _periodic: over.wait(120), one_conductor=False, own_thread=True)
+    quick = PeriodicTask("quick", 0.0, lambda _periodic: others.set(), one_conductor=False)
     monkeypatch.setattr(periodic, "TASKS", (slow, quick))
     monkeypatch.setattr(periodic, "TICK", 0.01)
     made = Periodic.__new__(Periodic)

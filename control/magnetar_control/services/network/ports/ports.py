@@ -71,9 +71,10 @@ def _with_request(port: Document, asking: Document | None) -> Document:
     return {**port, "resource_request": asking["request"], "profile": {**port["profile"], **allocation}}
 
 
-def create_port_row(connection: Connection, context: Context, values: Document, cards: bool = True) -> None:
-    """Check *values* and insert a port with its addresses and groups. *cards*: whether the engine finds chassis of
-    SmartNICs."""
+def create_port_row(connection: Connection, context: Context, values: Document,
+                    engine_knows_smartnics: bool = True) -> None:
+    """Check *values* and insert a port with its addresses and groups. *engine_knows_smartnics*: whether the engine
+    finds chassis of SmartNICs."""
     network = find_resource_row(connection, context, NETWORK, values["network_id"])
     if network["external"] and connection.execute(select(networks.c.id).where(
             networks.c.id == network["id"], usable_networks(context))).first() is None:
@@ -94,7 +95,7 @@ def create_port_row(connection: Connection, context: Context, values: Document, 
     check_admin_state(network, values["admin_state_up"])
     dns.check_dns_name(network, values["dns_name"])
     qos.check_qos_policy(connection, context, network, values)
-    virtual_functions.check_host_device_port(connection, network, values, cards)
+    virtual_functions.check_host_device_port(connection, network, values, engine_knows_smartnics)
     mac = ipam.add_port(connection, **column_values(ports, values), status="DOWN", created_at=utc_now())
     if mac is None:
         raise _mac_in_use(values)
@@ -244,9 +245,9 @@ def _groups(connection: Connection, values: Document) -> list[str]:
 
 
 def prepare_port_update(connection: Connection, context: Context, row: RowMapping, values: Document,
-                        cards: bool = True) -> None:
+                        engine_knows_smartnics: bool = True) -> None:
     """Check the new *values* of the port *row*, and add values that follow from them. The addresses in ``fixed_ips``
-    replace the port's immediately. *cards*: whether the engine finds chassis of SmartNICs."""
+    replace the port's immediately. *engine_knows_smartnics*: whether the engine finds chassis of SmartNICs."""
     # no server gets the port until the transaction ends
     row = find_resource_row(connection, context, PORT, row["id"], lock=True)
     _check_free(row, "be changed", values.keys() - {"name", "description"})
@@ -267,7 +268,7 @@ def prepare_port_update(connection: Connection, context: Context, row: RowMappin
         values["security_groups"] = _groups(connection, {**row, **values, "security_groups": groups})
     _check_with_network(connection, context, row, values)
     if virtual_functions.is_host_device({**row, **values}) or "vnic_type" in values or "profile" in values:
-        _check_function(connection, context, row, values, cards)
+        _check_function(connection, context, row, values, engine_knows_smartnics)
     if (fixed := values.pop("fixed_ips", None)) is not None:
         _readdress(connection, context, row, fixed)
 
@@ -292,11 +293,12 @@ def _check_with_network(connection: Connection, context: Context, row: RowMappin
                                   values["qos_policy_id"] or network["qos_policy_id"])
 
 
-def _check_function(connection: Connection, context: Context, row: RowMapping, values: Document, cards: bool) -> None:
+def _check_function(connection: Connection, context: Context, row: RowMapping, values: Document,
+                    engine_knows_smartnics: bool) -> None:
     """Check a change of the port's ``vnic_type``, of its trust and, for a device of a host, of its QoS policy. Raises
     ``Conflict`` while a server has the port, because the server has claimed the device on its host. Another
-    ``vnic_type`` is also refused while the port has a floating IP or trunk, because these need OVN. *cards*: whether
-    the engine finds chassis of SmartNICs."""
+    ``vnic_type`` is also refused while the port has a floating IP or trunk, because these need OVN.
+    *engine_knows_smartnics*: whether the engine finds chassis of SmartNICs."""
     virtual_functions.check_trust({**row, **values})
     other = values.get("qos_policy_id",
                        row["qos_policy_id"]) != row["qos_policy_id"] and virtual_functions.is_host_device(row)
@@ -312,7 +314,7 @@ def _check_function(connection: Connection, context: Context, row: RowMapping, v
                            "and a device of a host cannot have. Take it from the port first.", type="PortInUse")
     virtual_functions.check_host_device_port(connection, find_resource_row(connection, context, NETWORK,
                                                                            row["network_id"]), {**row, **values},
-                                             cards)
+                                             engine_knows_smartnics)
 
 
 def _change_mac(connection: Connection, context: Context, row: RowMapping, values: Document) -> None:
@@ -411,8 +413,9 @@ PORT = NetworkResource(
              **{name: trunks.binding_filter(name) for name in ("status", "host")}})
 
 
-def port_resource(usual_domain: str, *, cards: bool) -> NetworkResource:
-    """Return the kind of resource "port". *usual_domain*: the DNS domain of networks without one. *cards*: whether the
-    engine finds chassis of SmartNICs."""
-    return replace(PORT, documents=partial(port_documents, usual_domain), create=partial(create_port_row, cards=cards),
-                   update=partial(prepare_port_update, cards=cards))
+def port_resource(usual_domain: str, *, engine_knows_smartnics: bool) -> NetworkResource:
+    """Return the kind of resource "port". *usual_domain*: the DNS domain of networks without one.
+    *engine_knows_smartnics*: whether the engine finds chassis of SmartNICs."""
+    return replace(PORT, documents=partial(port_documents, usual_domain),
+                   create=partial(create_port_row, engine_knows_smartnics=engine_knows_smartnics),
+                   update=partial(prepare_port_update, engine_knows_smartnics=engine_knows_smartnics))

@@ -102,15 +102,15 @@ def prepare_qos_policy_delete(connection: Connection, context: Context, row: Row
 
 
 def check_qos_policy(connection: Connection, context: Context, network: RowMapping | Document, values: Document,
-                     had: str | None = None) -> None:
-    """Check that a network, or a port on *network*, may get the ``qos_policy_id`` in *values*. *had*: the id of the
-    present policy of this network or port. A present policy that the caller cannot see may not be removed: it is the
-    operator's limit. Locks the new policy. Raises ``Forbidden``, ``InvalidField``, ``NotFound``."""
-    if "qos_policy_id" not in values or values["qos_policy_id"] == had:
+                     current_policy: str | None = None) -> None:
+    """Check that a network, or a port on *network*, may get the ``qos_policy_id`` in *values*. *current_policy*: the id
+    of the present policy of this network or port. A present policy that the caller cannot see may not be removed: it is
+    the operator's limit. Locks the new policy. Raises ``Forbidden``, ``InvalidField``, ``NotFound``."""
+    if "qos_policy_id" not in values or values["qos_policy_id"] == current_policy:
         return
-    if had is not None and connection.execute(select(qos_policies.c.id).where(
-            qos_policies.c.id == had, visible(context))).first() is None:
-        raise Forbidden(f"Policy {had} cannot be removed: it is another project's.",
+    if current_policy is not None and connection.execute(select(qos_policies.c.id).where(
+            qos_policies.c.id == current_policy, visible(context))).first() is None:
+        raise Forbidden(f"Policy {current_policy} cannot be removed: it is another project's.",
                         type="PolicyRemoveAuthorizationError")
     id = values["qos_policy_id"]
     if id is None:

@@ -138,11 +138,12 @@ def check_promises(connection: Connection, policy_id: str) -> None:
     _check_unused(connection, POLICY.is_not_distinct_from(policy_id), f"What QoS policy {policy_id} promises")
 
 
-def check_policy(connection: Connection, which: ColumnElement[bool], had: str | None, new: str | None) -> None:
-    """Raise ``Conflict`` when servers have some of the ports that *which* selects, and the QoS policies *had* and *new*
-    differ in their minimum bandwidth. The caller has locked the port or network."""
-    minima = minima_of_policies(connection, {policy_id for policy_id in (had, new) if policy_id})
-    if minima.get(had or "") != minima.get(new or ""):
+def check_policy(connection: Connection, which: ColumnElement[bool], current_policy: str | None,
+                 new: str | None) -> None:
+    """Raise ``Conflict`` when servers have some of the ports that *which* selects, and the QoS policies
+    *current_policy* and *new* differ in their minimum bandwidth. The caller has locked the port or network."""
+    minima = minima_of_policies(connection, {policy_id for policy_id in (current_policy, new) if policy_id})
+    if minima.get(current_policy or "") != minima.get(new or ""):
         _check_unused(connection, which, "The minimum bandwidth of a port")
 
 

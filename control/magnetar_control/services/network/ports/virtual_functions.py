@@ -170,15 +170,15 @@ def _check_policy(connection: Connection, port: Mapping[Any, Any]) -> None:
 
 
 def check_host_device_port(connection: Connection, network: Mapping[Any, Any], port: Mapping[Any, Any],
-                           cards: bool = True) -> None:
+                           engine_knows_smartnics: bool = True) -> None:
     """Raise an error when *port*, with all its values, is a device of a host and requests what such a device does not
-    support: ``InvalidField``, or ``Conflict`` if its network has a QoS policy. *cards*: whether the engine finds
-    chassis of SmartNICs."""
+    support: ``InvalidField``, or ``Conflict`` if its network has a QoS policy. *engine_knows_smartnics*: whether the
+    engine finds chassis of SmartNICs."""
     if port["vnic_type"] in BY_OVN and not network["by_engine"]:
         raise InvalidField("binding:vnic_type", f"must be another one on a network of type {network['type']}: it is "
                                                 "OVN that has cards forward the packets of such devices",
                            port["vnic_type"])
-    if port["vnic_type"] == REMOTE and not cards:
+    if port["vnic_type"] == REMOTE and not engine_knows_smartnics:
         raise InvalidField("binding:vnic_type", "must be another one here: nothing finds the chassis of SmartNICs "
                                                 "without the control plane's setting ovn_southbound", REMOTE)
     if not is_host_device(port):

@@ -64,11 +64,11 @@ def bootstrap_default_rules(connection: Connection) -> None:
          "created_at": utc_now()} for direction in ("egress", "ingress") for ethertype in ETHERTYPES])
 
 
-def create_default_rule_row(engine: bool, connection: Connection, context: Context, values: Document) -> None:
+def create_default_rule_row(has_engine: bool, connection: Connection, context: Context, values: Document) -> None:
     """Check *values* and insert a default rule. Raises ``Conflict`` if the same rule exists for the same groups.
-    *engine*: whether networks have an engine; then the engine must support the rule. A group that the rule refers to
-    must be shared with all projects, because the groups of each project will refer to it."""
-    check_rule_values(engine, values)
+    *has_engine*: whether networks have an engine; then the engine must support the rule. A group that the rule refers
+    to must be shared with all projects, because the groups of each project will refer to it."""
+    check_rule_values(has_engine, values)
     advisory_lock(connection, "default security group rules")
     _check_named(connection, "security_group", values)
     _check_named(connection, "address_group", values)
@@ -115,10 +115,10 @@ def check_unnamed(connection: Connection, group_id: str) -> None:
                        "administrator deletes that first.", type="SecurityGroupInUse")
 
 
-def default_rule_resource(engine: bool) -> NetworkResource:
-    """Return the kind of resource "default rule". *engine*: whether networks have an engine; then the engine must
+def default_rule_resource(has_engine: bool) -> NetworkResource:
+    """Return the kind of resource "default rule". *has_engine*: whether networks have an engine; then the engine must
     support the rules."""
     return NetworkResource(
         name="default_security_group_rule", table=default_security_group_rules, visible=lambda _context: true(),
-        create=partial(create_default_rule_row, engine), writers_are_admins=True,
+        create=partial(create_default_rule_row, has_engine), writers_are_admins=True,
         defaults={"description": "", "ethertype": "IPv4", USES[0]: False, USES[1]: True, **dict.fromkeys(SAME[2:])})

@@ -27,18 +27,18 @@ SAME = ("direction", "ethertype", "protocol", "port_range_min", "port_range_max"
         "remote_address_group_id")
 
 
-def check_rule_values(engine: bool, values: Document) -> None:
-    """Check that the *values* of a rule are consistent. *engine*: whether networks have an engine; then the engine must
-    support the rule. Raises ``InvalidRequest``, ``InvalidField``."""
+def check_rule_values(has_engine: bool, values: Document) -> None:
+    """Check that the *values* of a rule are consistent. *has_engine*: whether networks have an engine; then the engine
+    must support the rule. Raises ``InvalidRequest``, ``InvalidField``."""
     _check_remote(values)
     if values["ethertype"] == "IPv4" and values["protocol"] in OF_IPV6:
         raise InvalidRequest(f"Invalid ethertype IPv4 for protocol {values['protocol']}: it is of IPv6. Give the rule "
                              "ethertype IPv6.", type="SecurityGroupEthertypeConflictWithProtocol")
     _check_ports(values)
-    if engine and values["port_range_min"] is not None and values["protocol"] in WITHOUT_MATCH:
+    if has_engine and values["port_range_min"] is not None and values["protocol"] in WITHOUT_MATCH:
         raise InvalidField("port_range_min", "must be left out: OVN looks at ports of tcp, udp or sctp, and the "
                                              f"protocol is {values['protocol']}", values["port_range_min"])
-    if values["remote_address_group_id"] and not engine:
+    if values["remote_address_group_id"] and not has_engine:
         raise InvalidField("remote_address_group_id", "must be null: address groups are for networks of OVN (setting "
                                                       "ovn_northbound)", values["remote_address_group_id"])
 

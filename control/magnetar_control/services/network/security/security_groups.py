@@ -151,10 +151,10 @@ def change_server_groups(connection: Connection, project: str, server_id: str, n
     return [*changed, f"group/{id}"] if changed else []
 
 
-def create_security_group_row(engine: bool, connection: Connection, context: Context, values: Document) -> None:
+def create_security_group_row(has_engine: bool, connection: Connection, context: Context, values: Document) -> None:
     """Check *values* and insert a group with the default ``rules``. Users cannot create a group called ``default``.
-    *engine*: whether networks have an engine; without an engine all groups are stateful."""
-    _check_stateful(engine, values)
+    *has_engine*: whether networks have an engine; without an engine all groups are stateful."""
+    _check_stateful(has_engine, values)
     if values["name"] == "default":
         raise Conflict("Default security group already exists.", type="SecurityGroupDefaultAlreadyExists")
     default_group(connection, values["project_id"])
@@ -162,11 +162,11 @@ def create_security_group_row(engine: bool, connection: Connection, context: Con
     _insert_default_rules(connection, values, values["rules"])
 
 
-def prepare_security_group_update(engine: bool, connection: Connection, context: Context, row: RowMapping,
+def prepare_security_group_update(has_engine: bool, connection: Connection, context: Context, row: RowMapping,
                                   values: Document) -> None:
     """Check the new *values* of the group *row*. The name ``default`` cannot change, and no other group gets it.
-    *engine*: whether networks have an engine; without an engine all groups are stateful."""
-    _check_stateful(engine, values)
+    *has_engine*: whether networks have an engine; without an engine all groups are stateful."""
+    _check_stateful(has_engine, values)
     if "name" in values and "default" in (row["name"], values["name"]) and row["name"] != values["name"]:
         raise Conflict("Updating default security group not allowed.", type="SecurityGroupCannotUpdateDefault")
 
@@ -206,28 +206,29 @@ def _prepare(connection: Connection, context: Context) -> list[str]:
     return [f"group/{default_group(connection, context.project_id)}"]
 
 
-def group_resource(engine: bool) -> NetworkResource:
-    """Return the kind of resource "security group". *engine*: whether there is an engine; only an engine supports
+def group_resource(has_engine: bool) -> NetworkResource:
+    """Return the kind of resource "security group". *has_engine*: whether there is an engine; only an engine supports
     stateless groups."""
     return NetworkResource(
         name="security_group", table=security_groups, visible=VISIBLE,
         listed=sharing.own_or_shared_list(security_groups), documents=security_group_documents,
-        create=partial(create_security_group_row, engine), update=partial(prepare_security_group_update, engine),
+        create=partial(create_security_group_row, has_engine),
+        update=partial(prepare_security_group_update, has_engine),
         delete=prepare_security_group_delete,
         defaults={"description": "", "stateful": True}, before_list=_prepare,
         counts=lambda values: {"security_group_rule": len(values["rules"])}, units=changed_security_group_units)
 
 
-def _check_stateful(engine: bool, values: Document) -> None:
-    if values.get("stateful") is False and not engine:
+def _check_stateful(has_engine: bool, values: Document) -> None:
+    if values.get("stateful") is False and not has_engine:
         raise InvalidField("stateful", "must be true: answers always pass where hosts filter, as they do without OVN "
                                        "(setting ovn_northbound)", False)
 
 
-def create_group_rule_row(engine: bool, connection: Connection, context: Context, values: Document) -> None:
-    """Check *values* and insert a rule of a group of the project. *engine*: whether an engine exists; it must support
-    the rule."""
-    check_rule_values(engine, values)
+def create_group_rule_row(has_engine: bool, connection: Connection, context: Context, values: Document) -> None:
+    """Check *values* and insert a rule of a group of the project. *has_engine*: whether an engine exists; it must
+    support the rule."""
+    check_rule_values(has_engine, values)
     group = _existing(connection, context, values["security_group_id"])
     values["project_id"] = group["project_id"]
     if values["remote_address_group_id"]:
@@ -264,12 +265,12 @@ def _check_addresses(connection: Connection, context: Context, id: str) -> None:
         raise NotFound(f"Address group {id} could not be found.", type="AddressGroupNotFound")
 
 
-def rule_resource(engine: bool) -> NetworkResource:
-    """Return the kind of resource "security group rule". *engine*: whether networks have an engine; then the engine
+def rule_resource(has_engine: bool) -> NetworkResource:
+    """Return the kind of resource "security group rule". *has_engine*: whether networks have an engine; then the engine
     must support the rules."""
     return NetworkResource(
         name="security_group_rule", table=security_group_rules, visible=rows_of_caller(security_group_rules),
-        create=partial(create_group_rule_row, engine), owner=_owner,
+        create=partial(create_group_rule_row, has_engine), owner=_owner,
         units=lambda _connection, row, _values: [f"group/{row['security_group_id']}"],
         defaults={"description": "", "ethertype": "IPv4", **dict.fromkeys(SAME[2:])})
 
