@@ -304,7 +304,8 @@ def _watched_state(host: LocalHost, document: Document, domain: Domain | None) -
 
 
 def _public(document: Document) -> dict[str, Any]:
-    """Return the part of a document whose changes are reported; it excludes the agent's notes on work in progress."""
+    """Return the part of a document whose changes are reported; it excludes the state fields that record work in
+    progress."""
     state = document.state
     return {**document.want, "name": document.name,
             "state": [state.get("reason"), bool(state.get("unfinished")), state.get("fault"), state.get(PASSWORD)]}

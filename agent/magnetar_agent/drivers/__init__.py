@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Drivers: one per kind. Each observes the host, plans without side effects, and applies the plan with a table of
-verbs."""
+"""Resource drivers: one for each resource type, such as server. A driver observes the host, plans the steps from the
+current to the requested state without side effects, and applies the plan with a table of verbs."""
 
 from __future__ import annotations
 
@@ -20,11 +20,12 @@ if TYPE_CHECKING:
 
 
 class Driver(Protocol):
-    """The interface between ``reconcile`` and the resources of one kind."""
+    """A resource driver: the interface between ``reconcile`` and the resources of one type. In its methods, *want* is
+    the requested document of a resource, and *have* its current state on the host."""
 
     @property
     def kind(self) -> type[Kind]:
-        """Return the kind of the driver's resources."""
+        """Return the driver's resource type."""
 
     @property
     def unique_names(self) -> bool:
@@ -58,8 +59,8 @@ class Driver(Protocol):
         """Return the fields of *document* as they are on the host now; ``None`` if no part of the resource exists."""
 
     def plan(self, want: Fields | None, have: Fields | None) -> Iterator[Step]:
-        """Yield the steps from *have* to *want* (``None``: absent). No side effects. Storing the document is not a
-        step."""
+        """Yield the steps from the current state *have* to the requested fields *want* (``None``: absent). No side
+        effects. Storing the document is not a step."""
 
     def show(self, host: LocalHost, document: Document, have: Fields | None, snapshot: Any = None) -> Fields:
         """Return the resource as API responses show it: with the fields of its kind that are meant for responses."""
@@ -74,7 +75,7 @@ class Driver(Protocol):
 
 @runtime_checkable
 class SubresourceDriver(Protocol):
-    """A driver of resources without documents of their own: each is part of another resource's document."""
+    """A resource driver of resources without documents of their own: each is part of another resource's document."""
 
     def ensure(self, host: LocalHost, key: str, want: Fields | None, permissions: Mapping[str, Any], dry_run: bool,
                operation: Operation) -> Result:

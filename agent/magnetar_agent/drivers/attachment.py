@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The driver of volume_attachment: plugs volumes into servers and unplugs them. ``servers.spec`` puts attached volumes
-into the domain."""
+"""The driver of the resource type volume_attachment: plugs volumes into servers and unplugs them. ``servers.spec`` puts
+attached volumes into the domain."""
 
 from __future__ import annotations
 
@@ -43,8 +43,8 @@ ASLEEP = ("The server is suspended to disk and would wake up to other disks than
 
 
 class AttachmentDriver(DocumentDriver):
-    """The driver of volume attachments; see ``volumes.attaching``. A volume is attached at most once to the same
-    server."""
+    """The resource driver of volume attachments; see ``volumes.attaching``. A volume is attached at most once to the
+    same server."""
 
     unique_names = False
 
@@ -69,8 +69,8 @@ class AttachmentDriver(DocumentDriver):
         return attaching.attachment_id(*pairs[0])
 
     def complete(self, host: LocalHost, want: Fields, document: Document | None) -> Fields:
-        """Return *want* with the uuids of server and volume, and a device name. Raises ``InvalidField`` or ``Conflict``
-        for a volume that cannot be attached."""
+        """Return the requested document *want* with the uuids of server and volume, and a device name. Raises
+        ``InvalidField`` or ``Conflict`` for a volume that cannot be attached."""
         server = _named(host, "server", want["server"], document)
         refuse_while_it_moves(host, host.documents.get("server", server.id))
         volume = _remote_volume(host, want, document) if want.get("origin") else \
@@ -163,8 +163,8 @@ class AttachmentDriver(DocumentDriver):
 
 
 def plan_attachment(want: Fields | None, have: Fields | None) -> Iterator[Step]:
-    """Yield the steps from *have* (``power`` of the server, ``defined``, ``plugged``) to *want*. Raises ``Conflict``
-    for a suspended server: it would resume with other disks than it was suspended with."""
+    """Yield the steps from the current state *have* (``power`` of the server, ``defined``, ``plugged``) to *want*.
+    Raises ``Conflict`` for a suspended server: it would resume with other disks than it was suspended with."""
     if want is not None and want.get("replaces"):
         yield Step("swap", "copy the old volume and go on with the new one")
         return

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The driver of volume_backup: backups of volumes in the host's backup directory.
+"""The driver of the resource type volume_backup: backups of volumes in the host's backup directory.
 
 Once the backup is complete, ``document.state`` holds ``made`` and facts of the backup's catalogue (its file
 ``backup.json``). ``begun`` is set before anything is written: without it, a folder of that name belongs to another
@@ -39,15 +39,15 @@ SOURCES = {"snapshot": "volume_snapshot", "volume": "volume"}
 
 
 class BackupDriver(DocumentDriver):
-    """The driver of backups: folders in the backup directory, named by their uuid."""
+    """The resource driver of backups: folders in the backup directory, named by their uuid."""
 
     def __init__(self) -> None:
         super().__init__(VolumeBackup)
         self.verbs: Mapping[str, Verb] = {"make": _make, "drop": _drop}
 
     def complete(self, host: LocalHost, want: Fields, document: Document | None) -> Fields:
-        """Return *want* with the uuids of volume and snapshot. Raises ``InvalidField`` for a source or parent that
-        cannot be used, and ``Conflict`` without a backup directory."""
+        """Return the requested document *want* with the uuids of volume and snapshot. Raises ``InvalidField`` for a
+        source or parent that cannot be used, and ``Conflict`` without a backup directory."""
         completed = dict(want)
         if document is not None and is_content_complete(document):
             return {**completed, **{name: document.want[name] for name in SOURCES}}

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The driver of kinds that consist of a document only: flavor and keypair."""
+"""The resource driver of kinds that consist of a document only: flavor and keypair."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class DocumentDriver:
         return key
 
     def complete(self, host: LocalHost, want: Fields, document: Document | None) -> Fields:
-        """Return *want* unchanged."""
+        """Return the requested document *want* unchanged."""
         return want
 
     def check_replacement(self, host: LocalHost, want: Fields, requested: Fields, document: Document) -> None:

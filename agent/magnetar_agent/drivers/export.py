@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The driver of volume_export: lets one server of another host use a volume of this host; see ``volumes.exports``."""
+"""The driver of the resource type volume_export: lets one server of another host use a volume of this host; see
+``volumes.exports``."""
 
 from __future__ import annotations
 
@@ -22,7 +23,8 @@ if TYPE_CHECKING:
 
 
 class ExportDriver(DocumentDriver):
-    """The driver of volume exports. An export permits one server of another host to use one volume of this host."""
+    """The resource driver of volume exports. An export permits one server of another host to use one volume of this
+    host."""
 
     unique_names = False
 
@@ -37,8 +39,8 @@ class ExportDriver(DocumentDriver):
         return attaching.attachment_id(server, volume_document.id if volume_document else volume) if colon else key
 
     def complete(self, host: LocalHost, want: Fields, document: Document | None) -> Fields:
-        """Return *want* with the volume's uuid. Raises ``InvalidField``, or ``Conflict`` if the volume is not free: it
-        is being made, or another server uses it."""
+        """Return the requested document *want* with the volume's uuid. Raises ``InvalidField``, or ``Conflict`` if the
+        volume is not free: it is being made, or another server uses it."""
         current_volume = document.want["volume"] if document else None
         volume = host.documents.find("volume", want["volume"]) if current_volume else \
             host.documents.standing("volume", want["volume"])
@@ -79,8 +81,8 @@ class ExportDriver(DocumentDriver):
 
 
 def plan_export(want: Fields | None, have: Fields | None) -> Iterator[Step]:
-    """Yield the steps from *have* to *want*. *have*: ``open`` (whether the volume is served) and ``peers`` (the agents
-    that may connect to the export)."""
+    """Yield the steps from the current state *have* to the requested fields *want*. *have*: ``open`` (whether the
+    volume is served) and ``peers`` (the agents that may connect to the export)."""
     if want is None:
         yield Step("close", "let nobody use the volume")
     elif not have or not have.get("open") or have["peers"] != want["peers"]:

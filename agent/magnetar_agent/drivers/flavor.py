@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The driver of flavor. Servers keep the sizes that they were made with, so a flavor may always be removed."""
+"""The resource driver of flavor. Servers keep the sizes that they were made with, so a flavor may always be removed."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from .document import DocumentDriver
 
 
 class FlavorDriver(DocumentDriver):
-    """The driver of flavors, which consist of a document only."""
+    """The resource driver of flavors, which consist of a document only."""
 
     def __init__(self) -> None:
         super().__init__(Flavor)

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The driver of group_filter: stores security groups, from which ``port_security`` makes the kernel's filter."""
+"""The driver of the resource type group_filter: stores security groups, from which ``port_security`` makes the kernel's
+filter."""
 
 from __future__ import annotations
 
@@ -20,14 +21,15 @@ VERSIONS = {"IPv4": 4, "IPv6": 6}
 
 
 class GroupFilterDriver(DocumentDriver):
-    """The driver of a cloud's security groups. A request with an older revision than the document's changes nothing:
-    two conductors may send the same group."""
+    """The resource driver of a cloud's security groups. A request with an older revision than the document's changes
+    nothing: two conductors may send the same group."""
 
     def __init__(self) -> None:
         super().__init__(GroupFilter)
 
     def complete(self, host: LocalHost, want: Fields, document: Document | None) -> Fields:
-        """Return *want* with its rules checked and its addresses in normal form. Raises ``InvalidField``."""
+        """Return the requested document *want* with its rules checked and its addresses in normal form. Raises
+        ``InvalidField``."""
         if document is not None and want["revision"] < document.want["revision"]:
             return {**document.want, "name": want["name"]}
         rules = [_checked(rule, f"rules[{at}]") for at, rule in enumerate(want["rules"])]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The driver of image: checks the content that servers boot from, and stores it once, read-only.
+"""The driver of the resource type image: checks the content that servers boot from, and stores it once, read-only.
 
 ``document.state`` holds the facts of the content: ``status``, ``size``, ``virtual_size``, ``disk_format``, ``digests``
 (sha256 and sha512), ``file`` (its path), ``source`` (where it came from), ``origin`` (the identity of the file that it
@@ -43,15 +43,15 @@ FIXED = [field.name for field in Image.settable() if field.fixed and field.compa
 
 
 class ImageDriver(DocumentDriver):
-    """The driver of images. It stores images' content, and returns the content's path for servers. The module's
-    docstring describes ``document.state``."""
+    """The resource driver of images. It stores images' content, and returns the content's path for servers. The
+    module's docstring describes ``document.state``."""
 
     def __init__(self) -> None:
         super().__init__(Image)
         self.verbs: Mapping[str, Verb] = {"fetch": _fetch, "drop": _drop}
 
     def complete(self, host: LocalHost, want: Fields, document: Document | None) -> Fields:
-        """Return *want* with its source checked, and with the uuids of kernel and ramdisk."""
+        """Return the requested document *want* with its source checked, and with the uuids of kernel and ramdisk."""
         want = dict(want)
         stored, requested_source = document and importing.content_is_stored(document), want.get("source")
         source = ceph.ceph_source(host, want) if requested_source and requested_source.get(

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The driver of interface_attachment: adds, changes and removes one NIC of a server, which is part of the server's
-document."""
+"""The driver of the resource type interface_attachment: adds, changes and removes one NIC of a server, which is part of
+the server's document."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ MARKS = ("mac", *PLUGS)
 
 
 class InterfaceDriver(DocumentDriver):
-    """The driver of NICs, which are parts of their server's document."""
+    """The resource driver of NICs, which are parts of their server's document."""
 
     def __init__(self) -> None:
         super().__init__(InterfaceAttachment)

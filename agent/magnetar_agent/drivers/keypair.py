@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The driver of keypair: checks public SSH keys, and stores them in normal form: ``type base64 comment``.
+"""The driver of the resource type keypair: checks public SSH keys, and stores them in normal form: ``type base64
+comment``.
 
 Formats: RFC 4253 section 6.6, RFC 5656, RFC 8709, and OpenSSH's PROTOCOL.u2f for the sk- types. Keys that OpenSSH
 refuses by default (ssh-dss, RSA below 1024 bits) are refused here.
@@ -39,13 +40,13 @@ _PRIVATE = re.compile(r"PRIVATE KEY|PuTTY-User-Key-File|b3BlbnNzaC1rZXktdjE|Priv
 
 
 class KeypairDriver(DocumentDriver):
-    """The driver of public keys, which are shown with their fingerprints."""
+    """The resource driver of public keys, which are shown with their fingerprints."""
 
     def __init__(self) -> None:
         super().__init__(Keypair)
 
     def complete(self, host: LocalHost, want: Fields, document: Document | None) -> Fields:
-        """Return *want* with the public key checked and in normal form."""
+        """Return the requested document *want* with the public key checked and in normal form."""
         return {**want, "public_key": normalize_public_key(want["public_key"])}
 
     def show(self, host: LocalHost, document: Document, have: Fields | None, snapshot: Any = None) -> Fields:

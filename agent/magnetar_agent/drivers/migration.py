@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The driver of migration: runs this host's part of a migration, as source or target; see ``migrations``."""
+"""The driver of the resource type migration: runs this host's part of a migration, as source or target; see
+``migrations``."""
 
 from __future__ import annotations
 
@@ -40,7 +41,8 @@ KEPT = 1000
 
 
 def plan_migration(want: Fields | None, have: Fields | None) -> Iterator[Step]:
-    """Yield the steps from *have* to *want*. *have*: the document's fields and ``done``, the phases reached.
+    """Yield the steps from the current state *have* to the requested fields *want*. *have*: the document's fields and
+    ``done``, the phases reached.
 
     Phases are reached in order; asking for an earlier phase undoes nothing."""
     if want is None:
@@ -55,7 +57,7 @@ def plan_migration(want: Fields | None, have: Fields | None) -> Iterator[Step]:
 
 
 class MigrationDriver:
-    """The driver of migrations. Source and target host each have a document of the same migration."""
+    """The resource driver of migrations. Source and target host each have a document of the same migration."""
 
     kind = Migration
     unique_names = False
@@ -66,9 +68,9 @@ class MigrationDriver:
         return key
 
     def complete(self, host: LocalHost, want: Fields, document: Document | None) -> Fields:
-        """Return *want*. Before the migration begins, check that it can succeed; on the source also add the server's
-        manifest, which the target checks. After the begin, a requested phase that is earlier than the document's phase
-        is replaced by the document's."""
+        """Return the requested document *want*. Before the migration begins, check that it can succeed; on the source
+        also add the server's manifest, which the target checks. After the begin, a requested phase that is earlier than
+        the document's phase is replaced by the document's."""
         if document is None or (want["side"] == "source" and not document.state.get("claimed")
                                 and not document.state.get("moved")):
             host.links.required()

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The driver of network: records existing bridges of the host, and makes libvirt networks (nat, isolated).
+"""The driver of the resource type network: records existing bridges of the host, and makes libvirt networks (nat,
+isolated).
 
 The libvirt network has the document's name and uuid. A network that the agent did not make is never adopted; servers
 may use it by its name without a document.
@@ -41,15 +42,15 @@ class HostNetworks:
 
 
 class NetworkDriver(DocumentDriver):
-    """The driver of networks: bridges of the host, and libvirt networks."""
+    """The resource driver of networks: bridges of the host, and libvirt networks."""
 
     def __init__(self) -> None:
         super().__init__(Network)
         self.verbs: Mapping[str, Verb] = {"make": _make, "remove": _remove}
 
     def complete(self, host: LocalHost, want: Fields, document: Document | None) -> Fields:
-        """Return *want* with addresses and the name of the bridge. Raises an error for a network that cannot work on
-        this host."""
+        """Return the requested document *want* with addresses and the name of the bridge. Raises an error for a network
+        that cannot work on this host."""
         want = _renewed(want, document.want) if document else dict(want)
         if want["mode"] == "ovn":
             raise InvalidField("mode", "must be bridge, nat or isolated: ovn is over all hosts of a cloud, which makes "
@@ -145,8 +146,9 @@ def _check_name(name: str, networks: Mapping[str, NetworkSeen]) -> None:
 
 
 def _existing(host: LocalHost, want: Fields) -> Fields:
-    """Return *want*, a network of mode bridge, with its default values. Raises ``InvalidField`` if the bridge does not
-    exist, or if *want* has addresses or DHCP settings: the agent does not change an existing bridge."""
+    """Return the requested document *want*, a network of mode bridge, with its default values. Raises ``InvalidField``
+    if the bridge does not exist, or if *want* has addresses or DHCP settings: the agent does not change an existing
+    bridge."""
     if not want.get("bridge"):
         raise InvalidField("bridge", "is required with mode bridge")
     for name in ("cidr", "dhcp", "dhcp_start", "dhcp_end", "domain", "mtu"):

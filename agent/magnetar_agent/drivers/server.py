@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The driver of server: observes domains and disks, plans their changes, and shows servers under Nova's names."""
+"""The driver of the resource type server: observes domains and disks, plans their changes, and shows servers under
+Nova's names."""
 
 from __future__ import annotations
 
@@ -37,7 +38,7 @@ log = logging.getLogger(__name__)
 
 
 class ServerDriver:
-    """The driver of servers: libvirt domains with disks under ``<state_dir>/servers/<uuid>``."""
+    """The resource driver of servers: libvirt domains with disks under ``<state_dir>/servers/<uuid>``."""
 
     kind = Server
     unique_names = False
@@ -48,8 +49,8 @@ class ServerDriver:
         return key
 
     def complete(self, host: LocalHost, want: Fields, document: Document | None) -> Fields:
-        """Return *want* with its references (flavor, image, networks, keys) resolved, its kind of virtualisation chosen
-        and its MACs drawn."""
+        """Return the requested document *want* with its references (flavor, image, networks, keys) resolved, its kind
+        of virtualisation chosen and its MACs drawn."""
         refuse_while_it_moves(host, document)
         completed = resolve.complete_server(host, want, document)
         tpm.check_tpm_secret(completed, document)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The drivers of volume and volume_snapshot: make, grow, copy and remove content in pools.
+"""The resource drivers of volume and volume_snapshot: make, grow, copy and remove content in pools.
 
 ``document.state`` holds ``made`` (the content is complete), ``bytes`` (its size), ``bootable``, and ``source_name``
 (its source, which may be removed later). A snapshot's state also has ``pool``, ``format`` and ``volume_name``.
@@ -51,7 +51,7 @@ COPIES = {"image": copying.from_image, "source_volume": copying.from_volume, "sn
 
 
 class VolumeDriver(DocumentDriver):
-    """The driver of volumes: files, or libvirt volumes, named by their uuid."""
+    """The resource driver of volumes: files, or libvirt volumes, named by their uuid."""
 
     def __init__(self) -> None:
         super().__init__(Volume)
@@ -59,7 +59,7 @@ class VolumeDriver(DocumentDriver):
                                              "move": moving.move_content}
 
     def complete(self, host: LocalHost, want: Fields, document: Document | None) -> Fields:
-        """Return *want* with the uuid of its source, and with format, size and sealed key."""
+        """Return the requested document *want* with the uuid of its source, and with format, size and sealed key."""
         completed = dict(want)
         pool = pools.find_pool(host, completed["pool"])
         hidden = _origin_is_encrypted(host, completed) if document is None else False
@@ -144,14 +144,15 @@ class VolumeDriver(DocumentDriver):
 
 
 class SnapshotDriver(DocumentDriver):
-    """The driver of volume snapshots: full copies in the pool of their volume."""
+    """The resource driver of volume snapshots: full copies in the pool of their volume."""
 
     def __init__(self) -> None:
         super().__init__(VolumeSnapshot)
         self.verbs: Mapping[str, Verb] = {"make": _take, "drop": _drop}
 
     def complete(self, host: LocalHost, want: Fields, document: Document | None) -> Fields:
-        """Return *want* with the volume's uuid. Raises ``InvalidField`` if the volume is missing or not complete."""
+        """Return the requested document *want* with the volume's uuid. Raises ``InvalidField`` if the volume is missing
+        or not complete."""
         completed, old = dict(want), document.want.get("volume") if document else None
         if old and completed["volume"] in (old, document.state.get("volume_name") if document else None):
             return {**completed, "volume": old}
@@ -186,8 +187,8 @@ class SnapshotDriver(DocumentDriver):
 
 
 def plan_volume(want: Fields | None, have: Fields | None) -> Iterator[Step]:
-    """Yield the steps from *have* (``made``, ``there``, ``bytes``) to *want*. Raises ``Conflict`` or ``Immutable`` if
-    *want* cannot be reached without a loss of data."""
+    """Yield the steps from the current state *have* (``made``, ``there``, ``bytes``) to *want*. Raises ``Conflict`` or
+    ``Immutable`` if *want* cannot be reached without a loss of data."""
     if want is None:
         yield Step("drop", "remove the content")
     elif not have or not have["made"]:

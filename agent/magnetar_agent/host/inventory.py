@@ -52,8 +52,8 @@ def host_usage(host: LocalHost) -> dict[str, Any]:
         "resources": host.provider_config.resources | pmem.pmem_inventories(persistent), "pmem": persistent,
         "provider_config": host.provider_config.as_field, "bandwidths": pci.promised_bandwidths(host),
         "address": facts.advertised_host_address(host), "metrics": host.meter.look(),
-        "images": facts.stored_image_ids(host),
-        "image_cache_gb": facts.image_cache_gb(host), "injection": facts.injection_status(host),
+        "images": facts.stored_image_ids(host), "image_cache_gb": facts.image_cache_gb(host),
+        "injection": facts.injection_status(host),
         "disk_gb": None if room.total is None else room.total // GIB,
         "disk_gb_free": None if room.free is None else room.free // GIB,
         "pools": report_pools(host),
@@ -67,9 +67,8 @@ def host_usage(host: LocalHost) -> dict[str, Any]:
         known_facts = facts.host_facts(host)
         fields = known_facts | fields | _virt(known_facts["kvm"]) | _parts(host) | {
             "machine_types": machines.guest_machines(known_facts),
-            "consoles": host.kinds_of_consoles(),
             "traits": facts.traits_of(host, known_facts, known_facts["kvm"]["usable"]),
-            "running": sum(domains[d.id].state == RUNNING for d in active),
+            "consoles": host.kinds_of_consoles(), "running": sum(domains[d.id].state == RUNNING for d in active),
             "vcpus_used": sum(placement.floating_vcpus(d.want) for d in active),
             "memory_mb": memory.guest_memory_total(host),
             "resources": fields["resources"] | encrypted_memory.memory_key_inventory(host, known_facts),

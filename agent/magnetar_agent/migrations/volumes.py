@@ -186,7 +186,7 @@ def forget_attachments(host: LocalHost, server: str) -> None:
 
 
 def adopt_attachments(host: LocalHost, migration: Document) -> None:
-    """Remove the note that marks the attachments of a server as arriving (``ARRIVING``): the server has arrived, and
+    """Remove the state field ``ARRIVING`` from the attachments of a server: the server has arrived, and
     they belong to this host now."""
     for attachment in host.documents.list("volume_attachment"):
         if attachment.state.get(ARRIVING) == migration.id:

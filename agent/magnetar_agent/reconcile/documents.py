@@ -51,7 +51,7 @@ class UnreadableDocument(MagnetarError):
 
 @dataclass
 class Document:
-    """The requested fields of one resource (*want*, in normal form) and the agent's notes about it (*state*).
+    """The requested fields of one resource (*want*, in normal form) and the agent's own records about it (*state*).
 
     *deleting* is set before the first part of the resource is removed; if the agent dies, its next start finishes that.
     """

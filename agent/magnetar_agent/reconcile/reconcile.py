@@ -68,7 +68,8 @@ def ensure_resource(drivers: Drivers, kind: type[Kind], key: str, want: Fields |
 
 
 def without_fields_of_clouds(kind: type[Kind], want: Fields) -> Fields:
-    """Return *want* without the fields that only a cloud has. Raises ``InvalidField`` if one of them has a value."""
+    """Return the requested document *want* without the fields that only a cloud has. Raises ``InvalidField`` if one of
+    them has a value."""
     for name in sorted(kind.of_clouds & want.keys()):
         if want[name] not in EMPTY:
             raise InvalidField(name, "is for a cloud, and this is the agent of one host. Leave it out, or name a "

@@ -143,8 +143,8 @@ class HostRebuildArgs(RebuildArgs):
 
 
 def rebuild_root_disk(call: EventCall) -> Fields:
-    """Make the root disk again from an image (Nova's rebuild). A note in the document, with the id of the request, lets
-    the agent finish the rebuild after a crash, and recognise a request that was done."""
+    """Make the root disk again from an image (Nova's rebuild). A state field of the document, with the id of the
+    request, lets the agent finish the rebuild after a crash, and recognise a request that was done."""
     document, state = call.document, call.document.state
     if state.get("rebuilt") == call.request:
         return {}

@@ -64,8 +64,8 @@ def admin_user(document: Document) -> str:
 
 
 def note_admin_password(document: Document) -> None:
-    """Move the password from ``want`` to a note for the guest agent: the config drive has it already, or the server has
-    no config drive. The caller writes *document*."""
+    """Move the password from the requested fields ``want`` to the state field ``admin_pass``, for the guest agent: the
+    config drive has it already, or the server has no config drive. The caller writes *document*."""
     password = document.want.get("admin_pass")
     if password is None:
         return
@@ -112,8 +112,8 @@ def override_admin_password(host: LocalHost, id: str, user_name: str | None) -> 
 
 
 def _resolve_aside_password(host: LocalHost, id: str, note: Fields | None, *, set_instead: bool) -> None:
-    """Remove *note*, a password set aside, if another password was *set_instead*; otherwise make it pending again. The
-    note of a server that moves stays aside."""
+    """Remove *note* (the state field ``admin_pass``), a password set aside, if another password was *set_instead*;
+    otherwise make it pending again. The password of a server that moves stays aside."""
     with _locked(host, id) as document:
         if note and document.state.get(NOTE) == note and not migration_of_server(host, document):
             if set_instead:
@@ -135,8 +135,8 @@ def _locked(host: LocalHost, id: str) -> Iterator[Document]:
 
 @dataclass
 class _PendingPassword:
-    """A server with a note: its guest has not got the password yet. *due*: time of the next attempt; *looked*: time of
-    the last one; *until* and *aside* as in the note."""
+    """A server whose document has the state field ``admin_pass``: its guest has not got the password yet. *due*: time
+    of the next attempt; *looked*: time of the last one; *until* and *aside* as in that field."""
 
     until: float
     due: float
@@ -151,8 +151,8 @@ class _PendingPassword:
 
 
 class AdminPasswords:
-    """A thread that sets passwords when guest agents connect. It sleeps while no server has a note, and until an event
-    of a server that has one."""
+    """A thread that sets passwords when guest agents connect. It sleeps while no server has a password that waits
+    (state field ``admin_pass``), and until an event of such a server."""
 
     def __init__(self, host: LocalHost) -> None:
         self.host = host
@@ -161,7 +161,7 @@ class AdminPasswords:
         self._thread = threading.Thread(target=self._run, name="admin passwords", daemon=True)
 
     def start(self) -> None:
-        """Start the thread, with the notes that an earlier process of the agent left."""
+        """Start the thread, with the waiting passwords that an earlier process of the agent left in documents."""
         self.host.documents.listen(self._written)
         for document in self.host.documents.peek("server"):
             self._written(document, False)
@@ -218,7 +218,7 @@ class AdminPasswords:
 
     def _next(self) -> str | None:
         """Wait for the next server that is due and return its id; ``None`` when the thread ends. The server is due
-        again when its note expires, or when it is woken."""
+        again when its password expires, or when it is woken."""
         with self._changed:
             while not self._ending:
                 now = time.time()
@@ -236,10 +236,8 @@ class AdminPasswords:
                 pending.due = time.time() + seconds
 
     def _look(self, id: str) -> None:
-        """Set the noted password in the guest, if its agent is connected and no other operation holds the server's
-        lock.
-
-        An expired note is only removed.
+        """Set the waiting password in the guest, if its agent is connected and no other operation holds the server's
+        lock. An expired password is only removed.
         """
         with ExitStack() as setting:
             with self.host.locks.hold_if_free("server", id) as free:
@@ -290,8 +288,8 @@ class AdminPasswords:
         return ""
 
     def _settle(self, id: str, note: Fields, why: str) -> None:
-        """Record whether the guest agent has set the password of *note*. *why*: the reason of its failure; "" on
-        success. If the server is locked now, try again later."""
+        """Record whether the guest agent has set the password in *note*, the document's state field ``admin_pass``.
+        *why*: the reason of its failure; "" on success. If the server is locked now, try again later."""
         with self.host.locks.hold_if_free("server", id) as free:
             document = self._noted(id) if free else None
             if document is None or document.state[NOTE] != note:

@@ -74,8 +74,8 @@ def build_guest(host: LocalHost, document: Document) -> Guest:
 
 
 def write_drive(host: LocalHost, document: Document, name: str, flushed: bool = True) -> None:
-    """Write the config drive *name*, which contains the password, then move the password in *document* to the note for
-    the guest agent (``admin_password``). *flushed*: make the drive survive a loss of power."""
+    """Write the config drive *name*, which contains the password, then move the password in *document* to the state
+    field for the guest agent (``admin_password``). *flushed*: make the drive survive a loss of power."""
     path = server_folder(host, document.id) / name
     vfat = disk_layout.config_drive_filesystem(host, document) == "vfat"
     make = host.hypervisor.make_vfat if vfat else host.hypervisor.make_iso

@@ -37,7 +37,7 @@ Plug = tuple[str | None, str | None, str | None, str | None]
 
 
 def complete_server(host: LocalHost, want: Fields, document: Document | None) -> Fields:
-    """Return *want* with defaults and uuids as references. Raises ``InvalidField``, or ``Conflict`` for a taken MAC."""
+    """Return the document *want* with defaults, and uuids as references. Raises ``InvalidField``, ``Conflict``."""
     old = document.want if document else {}
     desired = dict(want)
     if want.get("power") == SHELVED:

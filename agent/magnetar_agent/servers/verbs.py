@@ -76,7 +76,7 @@ def _hold(task: Task, place: Path) -> None:
 
 def _holds(document: Document, base: Fields, place: Path) -> bool:
     """Return whether *place*, the server's folder, has the content of the server's image: as the file ``base`` or
-    ``kernel``, or copied into the root disk. *base*: the document's note about the content (``state["base"]``)."""
+    ``kernel``, or copied into the root disk. *base*: the document's state field ``base`` about the content."""
     if base.get("image", document.want["image"]) != document.want["image"]:
         return False
     copied = document.want["root_format"] != "qcow2" or base.get("encrypted")
@@ -125,8 +125,8 @@ def rescue_drive(task: Task) -> None:
 
 
 def forget_password(task: Task) -> None:
-    """Move the password in the document to the note for the guest agent: the config drive has it already, or there is
-    no drive."""
+    """Move the password in the document to the state field ``admin_pass``, for the guest agent: the config drive has it
+    already, or there is no drive."""
     admin_password.note_admin_password(task.document)
     task.note()
 

@@ -62,7 +62,7 @@ def release_volume(host: LocalHost, key: str) -> None:
 
 def check_unused(host: LocalHost, volume: Document) -> None:
     """Raise ``InUse`` while a server has the volume. The attachment of a deleted server is ignored if it is only kept
-    until the volume's former host has been told that it has ended."""
+    until the agent of the volume's former host is informed that the attachment has ended."""
     users = sorted(attaching.server_name(host, holder) for holder in holders_of_volume(host, volume.id)
                    if not (holder.deleting and remote.is_taken_over(host, holder)
                            and host.documents.get("server", holder.want["server"]) is None))

@@ -67,7 +67,8 @@ def is_current(host: LocalHost, attachment: Document) -> bool:
 
 def is_swapped(host: LocalHost, attachment: Document) -> bool:
     """Return whether the guest already uses the volume of an *attachment* that replaces another one. While QEMU
-    switches to this volume (note ``PIVOTING``), libvirt's definition of the domain tells which one the guest uses."""
+    switches to this volume (state field ``PIVOTING``), libvirt's definition of the domain tells which one the guest
+    uses."""
     if attachment.state.get(SWAPPED):
         return True
     place = attached_disk(host, attachment) if attachment.state.get(PIVOTING) else None

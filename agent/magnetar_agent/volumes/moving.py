@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """The move of a volume's content to another pool of the same host (``move_to``).
 
-The note ``MOVING`` in the document's state is written first. It names the other pool that may have content of the
+The state field ``MOVING`` of the document is written first. It names the other pool that may have content of the
 volume: the new pool while the content is copied; the old one once the document names the new pool. A later attempt
 removes content in that other pool, or writes it again.
 
@@ -230,8 +230,8 @@ def _define_servers(host: LocalHost, document: Document) -> None:
 
 
 def _remove_other(task: Task) -> None:
-    """Remove the volume's content from the pool in the note ``MOVING``: the old pool after a completed move, the new
-    pool after an aborted move. Remove the note."""
+    """Remove the volume's content from the pool in the state field ``MOVING``: the old pool after a completed move, the
+    new pool after an aborted move. Remove the field."""
     host, document = task.host, task.document
     end_copies(host, document)
     _define_servers(host, document)
@@ -241,7 +241,7 @@ def _remove_other(task: Task) -> None:
 
 
 def end_copies(host: LocalHost, document: Document) -> None:
-    """Abort QEMU's copies of the volume into the pool that the note ``MOVING`` names."""
+    """Abort QEMU's copies of the volume into the pool that the state field ``MOVING`` names."""
     note = document.state[MOVING]
     pool = pools.find_pool(host, note["pool"])
     if not pool.has(document.id):

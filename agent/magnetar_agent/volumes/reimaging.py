@@ -3,8 +3,8 @@
 guest has the volume.
 
 ``want["reimage"]`` has the image or the backup, and the id of the request; ``document.state["reimaged"]`` is the last
-completed request. From the note ``renewed`` until completion the content is incomplete: ``made`` is missing, and no
-server starts with the volume.
+completed request. From the time when the state field ``renewed`` is written until completion the content is incomplete:
+``made`` is missing, and no server starts with the volume.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 """The replacement of a volume by another one in a running server (``replaces`` of the new attachment).
 
 QEMU copies the old volume to the new one, together with all writes of the guest meanwhile, and then continues with the
-new one (``pivot``). ``attaching.is_current`` tells which of the two volumes the server has: the old one until
-``SWAPPED`` is noted in the new attachment. Between the notes ``PIVOTING`` and ``SWAPPED`` libvirt's definition decides,
+new one (``pivot``). ``attaching.is_current`` tells which of the two volumes the server has: the old one until the state
+field ``SWAPPED`` is written in the new attachment. Between ``PIVOTING`` and ``SWAPPED`` libvirt's definition decides,
 which ``pivot`` changes: so the answer is clear after a crash at any line, and when the guest ends meanwhile. QEMU goes
 on copying while no agent runs; the next agent finds the copy and waits until it is complete.
 

@@ -233,8 +233,8 @@ def warn_caller(text: str) -> None:
 
 
 def refuse_missing(error: InvalidField, noun: str, name: str) -> None:
-    """Raise *error* because the *noun* that a field names does not exist. A dry run only warns, assuming that an
-    earlier task makes it; the caller then continues with a placeholder.
+    """Raise *error* because the resource of the type *noun* that a field names does not exist. A dry run only warns,
+    assuming that an earlier task makes it; the caller then continues with a placeholder.
     """
     mode = _mode.get()
     if mode is None or not mode[0]:
@@ -243,7 +243,8 @@ def refuse_missing(error: InvalidField, noun: str, name: str) -> None:
 
 
 def assumed_warning(noun: str, name: str) -> str:
-    """Return the warning of a dry run that assumes that the *noun* *name* exists, because an earlier task makes it."""
+    """Return the warning of a dry run that assumes that the resource *name* of the type *noun* exists, because an
+    earlier task makes it."""
     return "There is no %s %r yet; the prediction assumes that it is made before this." % (noun, name)
 
 

@@ -2,7 +2,7 @@
 """The modules without Ansible: their options, and the conversion of option values to requests and of answers to
 results.
 
-``ResourceModule`` and ``InfoModule`` serve every ``Kind``; a file per noun holds the differences of that noun. Nothing
+``ResourceModule`` and ``InfoModule`` serve every ``Kind``; a file for each resource type holds its differences. Nothing
 here imports Ansible, so the module process and the action plugin run the same code.
 """
 

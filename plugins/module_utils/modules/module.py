@@ -76,7 +76,8 @@ def checked_endpoint(params, option):
 
 
 def get_resource(client, noun, key):
-    """Return the resource *key* of the kind *noun*. Raises ``NotFound`` with a message for users of a task."""
+    """Return the resource *key* of the type *noun*, such as server. Raises ``NotFound`` with a message for users of a
+    task."""
     try:
         return client.get(noun, key)
     except NotFound as error:

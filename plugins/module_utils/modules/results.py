@@ -7,8 +7,8 @@ from ..core.errors import MagnetarError
 
 
 def module_result(noun, label, answer, diff_mode):
-    """Return the module's result for *answer*, the API's answer to an ensure of the *noun* called *label*: ``changed``,
-    ``<noun>``, ``actions``, ``changes``, ``request_id``, ``diff``, …
+    """Return the module's result for *answer*, the API's answer to a request that ensures the resource *label* of the
+    type *noun*: ``changed``, ``<noun>``, ``actions``, ``changes``, ``request_id``, ``diff``, …
 
     An answer with only an operation (``wait: false``) counts as changed, since work is in progress.
     """
@@ -60,7 +60,7 @@ def one_line(text):
 
 
 def batch_result(noun, labels, answers, diff_mode, continue_on_error):
-    """Return the module's result for a batch of resources of the kind *noun*, in the order of its items. *labels*: the
+    """Return the module's result for a batch of resources of the type *noun*, in the order of its items. *labels*: the
     names of the items. *answers*: the API's answers to them. One failed item fails the task; with *continue_on_error*,
     only the failure of all items does.
     """

@@ -91,8 +91,8 @@ def is_made_anew(document: Document) -> bool:
 
 
 def flush_noted(host: LocalHost) -> None:
-    """Flush the files of servers whose documents a killed agent left as notes (``Task.note``). The killed agent may not
-    have flushed these files, and documents that are written from now on rely on them."""
+    """Flush the files of servers whose documents a killed agent left as unflushed note files (``Task.note``). The
+    killed agent may not have flushed these files, and documents that are written from now on rely on them."""
     for document in host.documents.noted:
         place = server_folder(host, document.id)
         if document.kind == "server" and place.is_dir():

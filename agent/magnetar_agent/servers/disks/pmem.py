@@ -107,8 +107,8 @@ def choose_pmem(host: LocalHost, want: Mapping[str, Any], id: str,
 
 def complete_pmem(host: LocalHost, desired: Fields, old: Fields, id: str) -> None:
     """Choose the persistent memory of *desired*, whose hardware is known, and store it under ``FIELD``. *old*: the
-    former ``want``, whose namespaces are kept where possible. Raises ``Conflict``, and ``InvalidField`` for a server
-    that would be suspended with persistent memory."""
+    formerly requested fields, whose namespaces are kept where possible. Raises ``Conflict``, and ``InvalidField`` for a
+    server that would be suspended with persistent memory."""
     if requested_pmem_labels(desired) and desired.get("power") == SUSPENDED:
         raise InvalidField("power", "cannot be suspended while the server has persistent memory, which would be saved "
                                     "with its RAM, and written over at the next start; stop it, or pause it", SUSPENDED)

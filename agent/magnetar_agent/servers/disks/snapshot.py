@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Images of a server's root disk (Nova's createImage): a qcow2 without backing file.
 
-While an image is made, the server's document has the note ``state["imaging"]``, and the copy is in the server's folder.
+While an image is made, the server's document has the state field ``imaging``, and the copy is in the server's folder.
 The image's document is written at the end, with its content. So ``clear_snapshot`` finds what a crash left.
 """
 
@@ -69,8 +69,8 @@ def create_snapshot_image(host: LocalHost, document: Document, args: Fields, ope
 
 
 def clear_snapshot(host: LocalHost, document: Document) -> None:
-    """Remove what an interrupted ``create_snapshot_image`` left, if anything: the copy, the note, the image's document.
-    The caller holds the server's lock."""
+    """Remove what an interrupted ``create_snapshot_image`` left, if anything: the copy, the state field ``imaging``,
+    the image's document. The caller holds the server's lock."""
     hypervisor, path = host.hypervisor, server_folder(host, document.id) / FILE
     with host.locks.hold("copy", document.id):
         hypervisor.abort_copy(document.id, path)

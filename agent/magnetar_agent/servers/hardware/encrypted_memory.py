@@ -44,7 +44,7 @@ def memory_key_inventory(host: LocalHost, facts: Mapping[str, Any]) -> dict[str,
 
 def complete_memory_encryption(host: LocalHost, desired: Fields, old: Fields, id: str) -> None:
     """Raise ``InvalidField`` if *desired* would be suspended with encrypted memory, and ``Conflict`` if the host has no
-    key left for its memory. *old*: the former ``want``."""
+    key left for its memory. *old*: the formerly requested fields."""
     mine = _encryption_model(desired)
     if mine and desired.get("power") == SUSPENDED:
         raise InvalidField("power", _STATE, SUSPENDED)

@@ -40,7 +40,8 @@ _CGROUP_V2, WEIGHT_MAX = Path("/sys/fs/cgroup/cgroup.controllers"), 10_000
 
 def complete_hardware(host: LocalHost, desired: Fields, old: Fields, image: Document | None, virt_type: str) -> None:
     """Set ``hardware``, ``virt_type`` and ``machine`` of *desired*, whose flavor and *image* are known. *old*: the
-    former ``want``. *virt_type*: as requested; guests of another architecture are emulated. Raises ``InvalidField``."""
+    formerly requested fields. *virt_type*: as requested; guests of another architecture are emulated. Raises
+    ``InvalidField``."""
     requested_by, requested, had = {**old.get(ASKED, {})}, desired.get("hardware") or {}, old.get("hardware") or {}
     if desired["flavor"] != old.get("flavor"):
         requested_by["flavor"] = parse_hardware_specs(_specs(host, desired["flavor"]), BY_SPEC)

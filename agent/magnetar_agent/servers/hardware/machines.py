@@ -25,8 +25,8 @@ log = logging.getLogger(__name__)
 
 def complete_machine(host: LocalHost, desired: Fields, old: Fields) -> None:
     """Replace the ``machine`` of *desired*, which has its ``hardware``, by a version that this host's QEMU has. *old*:
-    the former ``want``; its machine stays if *desired* requests the same. Raises ``InvalidField`` for a machine type
-    that QEMU lacks."""
+    the formerly requested fields; its machine stays if *desired* requests the same. Raises ``InvalidField`` for a
+    machine type that QEMU lacks."""
     if old and machines.is_same_machine(desired["machine"], old["machine"]):
         desired["machine"] = old["machine"]
         return

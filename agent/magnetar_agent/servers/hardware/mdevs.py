@@ -113,8 +113,8 @@ def choose_mdev(host: LocalHost, want: Mapping[str, Any], id: str,
 
 def complete_mdev(host: LocalHost, desired: Fields, old: Fields, id: str) -> None:
     """Choose the virtual GPU of *desired*, whose hardware and placement are known, and store it under ``FIELD``. *old*:
-    the former ``want``. Raises ``Conflict``, and ``InvalidField`` for a server that would be suspended with a virtual
-    GPU."""
+    the formerly requested fields. Raises ``Conflict``, and ``InvalidField`` for a server that would be suspended with a
+    virtual GPU."""
     if requests_vgpu(desired) and desired.get("power") == SUSPENDED:
         raise InvalidField("power", "cannot be suspended while the server has a virtual GPU, whose state cannot be "
                                     "saved; stop it, or pause it", SUSPENDED)

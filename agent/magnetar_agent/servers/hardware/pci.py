@@ -285,8 +285,8 @@ def _too_few(host: LocalHost, names: Sequence[str], count: int, free: int, near:
 
 def complete_pci_devices(host: LocalHost, desired: Fields, old: Fields, id: str) -> None:
     """Choose the PCI devices of *desired*, whose hardware and placement are known, and store them under ``FIELD``.
-    *old*: the former ``want``. Raises ``Conflict``, and ``InvalidField`` for a server that would be suspended with
-    devices other than NICs."""
+    *old*: the formerly requested fields. Raises ``Conflict``, and ``InvalidField`` for a server that would be suspended
+    with devices other than NICs."""
     had, former = old.get(FIELD) or {}, old.get(BEFORE) or {}
     desired.pop(FIELD, None)
     desired.pop(BEFORE, None)

@@ -232,8 +232,8 @@ def prepare_placement(host: LocalHost, document: Document, keep: Callable[[], No
 
 
 def write_choice(document: Document, keep: Callable[[], None]) -> None:
-    """Write the *document*, which has newly chosen CPUs, memory or devices, by *keep*, with a note to define the domain
-    again: the domain is then defined even after a failure."""
+    """Write the *document*, which has newly chosen CPUs, memory or devices, by *keep*, with a state field that requests
+    to define the domain again: the domain is then defined even after a failure."""
     document.state[REDEFINE] = True
     keep()
 

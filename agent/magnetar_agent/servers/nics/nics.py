@@ -2,7 +2,7 @@
 """Hot-plug of NICs: plugging and unplugging while the server runs.
 
 The state of NICs that are devices of the host cannot be saved. So they are unplugged before a guest is suspended, and
-plugged again when it runs. The note ``PULLED`` is in the document's state from before the first NIC is unplugged until
+plugged again when it runs. The state field ``PULLED`` is in the document from before the first NIC is unplugged until
 all are plugged in again.
 """
 
@@ -84,8 +84,8 @@ def restore_nics(task: Task) -> None:
 
 
 def forget_pulled(task: Task) -> None:
-    """Clear the note ``PULLED`` (the guest's NICs are unplugged) before a start, except for a suspended guest: other
-    guests boot with all their NICs."""
+    """Clear the state field ``PULLED`` (the guest's NICs are unplugged) before a start, except for a suspended guest:
+    other guests boot with all their NICs."""
     if PULLED in task.document.state:
         domain = task.host.hypervisor.domain(task.document.id)
         if domain is None or domain.state != SUSPENDED:

@@ -106,8 +106,8 @@ def render_device(device: Disk | Nic, cache: str = "none", folder: Path = FOLDER
 
 
 def owner_note(root: ET.Element, noun: str) -> ET.Element | None:
-    """Return the element with Magnetar's metadata in the XML *root* of a domain or network (*noun*). Return ``None`` if
-    there is none, or if it has another uuid, as in a clone."""
+    """Return the element with Magnetar's metadata in the XML *root* of a domain or network (*noun* says which). Return
+    ``None`` if there is none, or if it has another uuid, as in a clone."""
     note = _below(root, "metadata", f"{{{NAMESPACE}}}{noun}")
     return note if note is not None and note.get("uuid") == root.findtext("uuid") else None
 
@@ -154,7 +154,7 @@ def parse_domain_xml(xml: str) -> Domain:
 
 
 def _hardware(note: ET.Element | None) -> dict[str, Any]:
-    """Return the hardware in *note*, Magnetar's metadata in a domain's XML; empty if there is none."""
+    """Return the hardware in *note*, the element with Magnetar's metadata in a domain's XML; empty if there is none."""
     hardware_json = None if note is None else note.findtext(f"{{{NAMESPACE}}}hardware")
     return json.loads(hardware_json) if hardware_json else {}
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Fields of the Compute API, declared as rows. Request bodies and answers at each version are made from these rows.
 
-A noun's file has one ``Fields`` of ``ApiField`` rows. ``Fields.body`` builds the value type of a request's body,
-``Fields.arguments`` the arguments of the use case, and ``View`` the documents of answers.
+The file of a resource type (such as servers) has one ``Fields`` of ``ApiField`` rows. ``Fields.body`` builds the value
+type of a request's body, ``Fields.arguments`` the arguments of the use case, and ``View`` the documents of answers.
 """
 
 from __future__ import annotations
@@ -175,8 +175,8 @@ class Shape(NamedTuple):
 
 
 class Fields:
-    """The ``ApiField`` rows of one noun. *mapping*: the objects of the noun are mappings, so columns are read as keys
-    instead of attributes."""
+    """The ``ApiField`` rows of one resource type. *mapping*: the objects of this type are mappings, so columns are read
+    as keys instead of attributes."""
 
     def __init__(self, *rows: ApiField, mapping: bool = False) -> None:
         clash = [field.wire for at, field in enumerate(rows) for two in rows[at + 1:] if field.clashes(two)]
@@ -267,7 +267,7 @@ class Fields:
 
 
 class View:
-    """The documents of a noun's rows, for one caller and version; built once for an answer."""
+    """The documents of rows of one resource type, for one caller and version; built once for an answer."""
 
     def __init__(self, call: Call, fields: Fields, answer: str = "show") -> None:
         self.call, self.version = call, call.version

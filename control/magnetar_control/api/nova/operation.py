@@ -99,8 +99,8 @@ class ApiOperation(Route):
 
 
 def operation_factory(name: str, path: str, **common: Any) -> Callable[..., ApiOperation]:
-    """Return a function that makes the operations of a noun. All operations have the values in *common*, names that
-    begin with *name*, and paths that begin with *path*."""
+    """Return a function that makes the operations of a resource type, such as servers. All operations have the values
+    in *common*, names that begin with *name*, and paths that begin with *path*."""
 
     def row(method: str, below: str, name_suffix: str, use: Callable[..., Any], **more: Any) -> ApiOperation:
         return ApiOperation(method=method, path=path + below, name=f"{name}.{name_suffix}", use=use,

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The agents' protocol (``/v1``) for a whole cloud: the same documents, answers and errors as on a host. Its drivers
-call the use cases of the Compute API as the caller, so policy, quota and isolation are the same."""
+"""The agents' protocol (``/v1``) for a whole cloud: the same documents, answers and errors as on a host. Its resource
+drivers, one for each resource type, call the use cases of the Compute API as the caller, so policy, quota and isolation
+are the same."""
 
 from __future__ import annotations
 

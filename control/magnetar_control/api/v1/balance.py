@@ -22,7 +22,7 @@ BALANCED, UNBALANCED = "balanced", "unbalanced"
 
 
 class Balances(CloudDriver):
-    """The driver of balances. Each cell has one."""
+    """The resource driver of balances. Each cell has one."""
 
     kind = Balance
     takes_id = False
@@ -59,8 +59,9 @@ class Balances(CloudDriver):
             self.find(caller, key))
 
     def complete(self, caller: Caller, want: Document, have: Document | None) -> Document:
-        """Return *want* with the moves to do as ``_moves``, and with the state that the cell has after them: balanced
-        if they even out the load, otherwise the state of *have*. Raises ``NotFound`` for an unknown cell or host."""
+        """Return the requested document *want* with the moves to do as ``_moves``, and with the state that the cell has
+        after them: balanced if they even out the load, otherwise the state of *have*. Raises ``NotFound`` for an
+        unknown cell or host."""
         if have is None:
             raise NotFound(f"There is no cell {want.get('name')!r}. GET /v1/cell shows the cells.", kind=self.kind.noun)
         host, limit = want.get("free_host"), want.get("max_moves")

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Drivers of the kinds that the cloud serves, one for each kind. They implement for a cloud what an agent's drivers
-implement for a host (``complete``, ``plan``, lists and their form); ``core.reconcile`` compares the request with the
-resource and decides what is done."""
+"""Resource drivers of the cloud, one for each resource type (``kind``), such as flavor. They implement for a cloud what
+an agent's drivers implement for a host (``complete``, ``plan``, lists and their form); ``core.reconcile`` compares the
+request with the resource and decides what is done."""
 
 from __future__ import annotations
 
@@ -51,8 +51,9 @@ def missing_host_error(want: Document, kind: str) -> NotFound:
 
 
 class CloudDriver:
-    """The common part of the drivers. *kind*: the declaration of the kind; *makeable*: whether resources of the kind
-    can be created, changed and removed here."""
+    """The base class of resource drivers. In its methods, *want* is the requested document of a resource, and *have*
+    its current document. *kind*: the declaration of the resource type; *makeable*: whether its resources can be
+    created, changed and removed here."""
 
     kind: type[Kind]
     makeable = True
@@ -136,9 +137,9 @@ class CloudDriver:
         return resource
 
     def complete(self, caller: Caller, want: Document, have: Document | None) -> Document:
-        """Return *want* with its references resolved. *have*: the existing resource, if there is one. Changes nothing.
-        Raises the errors of an impossible request; a missing resource is no error in a dry run that may assume that an
-        earlier task creates it (``reconcile.refuse_missing``)."""
+        """Return the requested document *want* with its references resolved. *have*: the existing resource, if there is
+        one. Changes nothing. Raises the errors of an impossible request; a missing resource is no error in a dry run
+        that may assume that an earlier task creates it (``reconcile.refuse_missing``)."""
         return want
 
     def check_make(self, caller: Caller, want: Document, have: Document | None) -> None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The driver of the kind flavor: the flavors of the cloud; administrators create and remove them."""
+"""The driver of the resource type flavor: the flavors of the cloud; administrators create and remove them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ SIZES = ("vcpus", "ram", "disk", "ephemeral", "swap")
 
 
 class CloudFlavors(CloudDriver):
-    """The driver of flavors. All projects see public flavors; only projects with access see a private one."""
+    """The resource driver of flavors. All projects see public flavors; only projects with access see a private one."""
 
     kind = Flavor
     only_a_document = True
@@ -30,8 +30,8 @@ class CloudFlavors(CloudDriver):
                 for row in flavors.list_flavors(caller, public=None)]
 
     def complete(self, caller: Caller, want: Document, have: Document | None) -> Document:
-        """Return *want* after a check of its extra specs, which are set only after the flavor is created. A new flavor
-        is public by default. Raises ``InvalidField``."""
+        """Return the requested document *want* after a check of its extra specs, which are set only after the flavor is
+        created. A new flavor is public by default. Raises ``InvalidField``."""
         if have is None or want["extra_specs"] != have["extra_specs"]:
             flavor_extra_specs.check_extra_specs(flavor_extra_specs.SPECS.check(want["extra_specs"], "extra_specs"))
         return {**want, "is_public": want.get("is_public") is not False}

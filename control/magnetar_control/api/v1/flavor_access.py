@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The driver of the kind flavor_access: permissions of projects to use private flavors; their key is PROJECT:FLAVOR."""
+"""The driver of the resource type flavor_access: permissions of projects to use private flavors; their key is
+PROJECT:FLAVOR."""
 
 from __future__ import annotations
 
@@ -30,7 +31,7 @@ def split_access_key(key: str, placeholder: str) -> tuple[str, str]:
 
 
 class FlavorAccesses(CloudDriver):
-    """The driver of flavor accesses, for administrators. An access cannot change."""
+    """The resource driver of flavor accesses, for administrators. An access cannot change."""
 
     kind = FlavorAccess
     takes_id, only_a_document = False, True
@@ -55,8 +56,8 @@ class FlavorAccesses(CloudDriver):
                      and flavor in (access["flavor"], access["flavor_id"])), None)
 
     def complete(self, caller: Caller, want: Document, have: Document | None) -> Document:
-        """Return *want* with the name of the flavor and the id of the project. Raises ``InvalidField`` for a flavor
-        that is public or does not exist, and for an unknown project."""
+        """Return the requested document *want* with the name of the flavor and the id of the project. Raises
+        ``InvalidField`` for a flavor that is public or does not exist, and for an unknown project."""
         flavor = FLAVORS.referred(caller, str(want["flavor"]), "flavor")
         if flavor is not None and flavor["is_public"]:
             raise InvalidField("flavor", "must be one that is not public: all projects may use this one",

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The drivers of aggregate and server_group: groups of hosts; servers that the scheduler places together or apart."""
+"""The resource drivers of aggregate and server_group: groups of hosts; servers that the scheduler places together or
+apart."""
 
 from __future__ import annotations
 
@@ -22,8 +23,8 @@ EVERY = 100000
 
 
 class Aggregates(CloudDriver):
-    """The driver of aggregates, for administrators. A change is several calls of the Compute API; if one fails, the
-    same request again completes the change."""
+    """The resource driver of aggregates, for administrators. A change is several calls of the Compute API; if one
+    fails, the same request again completes the change."""
 
     kind = HostAggregate
     takes_id = False
@@ -36,7 +37,8 @@ class Aggregates(CloudDriver):
                 for row in aggregates.list_aggregates(caller)]
 
     def complete(self, caller: Caller, want: Document, have: Document | None) -> Document:
-        """Return *want* with sorted hosts. Raises ``InvalidField`` for invalid metadata and unknown hosts."""
+        """Return the requested document *want* with sorted hosts. Raises ``InvalidField`` for invalid metadata and
+        unknown hosts."""
         if ZONE in want["metadata"]:
             raise InvalidField(f"metadata.{ZONE}", "has an option of its own, availability_zone")
         aggregates.check_aggregate_metadata(want["metadata"], have["metadata"] if have else {})
@@ -83,7 +85,7 @@ class Aggregates(CloudDriver):
 
 
 class ServerGroups(CloudDriver):
-    """The driver of the project's server groups. They are created and removed, never changed."""
+    """The resource driver of the project's server groups. They are created and removed, never changed."""
 
     kind = ServerGroup
     takes_id = False

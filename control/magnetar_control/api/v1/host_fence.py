@@ -25,7 +25,7 @@ POLL = 0.2
 
 
 class HostFences(CloudDriver):
-    """The driver of host fences. Each host has one; lists show the hosts that were ever fenced."""
+    """The resource driver of host fences. Each host has one; lists show the hosts that were ever fenced."""
 
     kind = HostFence
 
@@ -43,8 +43,8 @@ class HostFences(CloudDriver):
         return self.kind.check({"name": key, **want})
 
     def complete(self, caller: Caller, want: Document, have: Document | None) -> Document:
-        """Return *want* with the name of the host. A host whose fencing has failed is not fenced: a request to unfence
-        it changes nothing. Raises ``NotFound`` for an unknown host."""
+        """Return the requested document *want* with the name of the host. A host whose fencing has failed is not
+        fenced: a request to unfence it changes nothing. Raises ``NotFound`` for an unknown host."""
         if have is None:
             raise missing_host_error(want, self.kind.noun)
         usable = want["state"] == UNFENCED and have["state"] == FAILED and not have["_held"]

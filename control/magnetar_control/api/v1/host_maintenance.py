@@ -26,7 +26,7 @@ MAINTENANCE, ENABLED = "maintenance", "enabled"
 
 
 class HostMaintenances(CloudDriver):
-    """The driver of host maintenances. Each host has one; lists show the hosts that are drained."""
+    """The resource driver of host maintenances. Each host has one; lists show the hosts that are drained."""
 
     kind = HostMaintenance
 
@@ -57,7 +57,8 @@ class HostMaintenances(CloudDriver):
         return checked
 
     def complete(self, caller: Caller, want: Document, have: Document | None) -> Document:
-        """Return *want* with the moves of servers that a drain would make. Raises ``NotFound`` for an unknown host."""
+        """Return the requested document *want* with the moves of servers that a drain would make. Raises ``NotFound``
+        for an unknown host."""
         if have is None:
             raise missing_host_error(want, self.kind.noun)
         if want["state"] == ENABLED:

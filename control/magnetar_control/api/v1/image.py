@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The driver of the kind image: images that the caller sees; ``PUT /v1/image/{key}/data`` uploads content."""
+"""The driver of the resource type image: images that the caller sees; ``PUT /v1/image/{key}/data`` uploads content."""
 
 from __future__ import annotations
 
@@ -47,8 +47,8 @@ def render_image(image: Mapping[str, Any]) -> Document:
 
 
 class CloudImages(CloudDriver):
-    """The driver of images. A name refers to the project's own image first, then to images of others with the same
-    name."""
+    """The resource driver of images. A name refers to the project's own image first, then to images of others with the
+    same name."""
 
     kind = Image
     host_only = {"kernel": None, "ramdisk": None, "cmdline": None}
@@ -77,8 +77,9 @@ class CloudImages(CloudDriver):
             yield Step("drop", "remove the content")
 
     def complete(self, caller: Caller, want: Document, have: Document | None) -> Document:
-        """Return *want* without its source, with the size as ``_size``. Raises ``InvalidField`` for a source other than
-        an upload. A sha512 checksum that equals Glance's hash of the content is replaced by the recorded checksum."""
+        """Return the requested document *want* without its source, with the size as ``_size``. Raises ``InvalidField``
+        for a source other than an upload. A sha512 checksum that equals Glance's hash of the content is replaced by the
+        recorded checksum."""
         for way in ("path", "url"):
             if way in (want.get("source") or {}):
                 raise InvalidField(f"source.{way}", "is for a single host: images of a cloud are uploaded (filename)")

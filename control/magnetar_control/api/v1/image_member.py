@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The driver of the kind image_member: projects with which images are shared; their key is PROJECT:IMAGE."""
+"""The driver of the resource type image_member: projects with which images are shared; their key is PROJECT:IMAGE."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ IMAGES = CloudImages()
 
 
 class ImageMembers(CloudDriver):
-    """The driver of image members. The owner of an image adds and removes member projects; each member project accepts
-    or rejects the image."""
+    """The resource driver of image members. The owner of an image adds and removes member projects; each member project
+    accepts or rejects the image."""
 
     kind = ImageMember
     takes_id = False
@@ -59,8 +59,8 @@ class ImageMembers(CloudDriver):
         return str(image["id"]) if image else None
 
     def complete(self, caller: Caller, want: Document, have: Document | None) -> Document:
-        """Return *want* with the uuid of the image, the id of the project, and the status, by default that of *have*.
-        Raises ``InvalidField`` for an unknown image or project."""
+        """Return the requested document *want* with the uuid of the image, the id of the project, and the status, by
+        default that of *have*. Raises ``InvalidField`` for an unknown image or project."""
         image = self._image(caller, str(want["image"]))
         if image is None and is_uuid_key(str(want["image"])):
             raise InvalidField("image", "must be one that you may see", want["image"])

@@ -17,7 +17,7 @@ from .driver import CloudDriver
 
 
 class Incidents(CloudDriver):
-    """The driver of incidents. The name of a host, used as a key, refers to the last incident of that host."""
+    """The resource driver of incidents. The name of a host, used as a key, refers to the last incident of that host."""
 
     kind, makeable = Incident, False
 

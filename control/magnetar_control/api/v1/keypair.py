@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The driver of the kind keypair: the keypairs of the user."""
+"""The driver of the resource type keypair: the keypairs of the user."""
 
 from __future__ import annotations
 
@@ -27,7 +27,8 @@ def _sha256(public: str) -> str:
 
 
 class CloudKeypairs(CloudDriver):
-    """The driver of keypairs. Nova's keypairs have no uuid; the uuid shown here is derived from user and name."""
+    """The resource driver of keypairs. Nova's keypairs have no uuid; the uuid shown here is derived from user and
+    name."""
 
     kind = Keypair
     takes_id, only_a_document = False, True
@@ -39,7 +40,8 @@ class CloudKeypairs(CloudDriver):
                  "fingerprint_md5": row.fingerprint} for row in keypairs.list_keypairs(caller) if row.type == "ssh"]
 
     def complete(self, caller: Caller, want: Document, have: Document | None) -> Document:
-        """Return *want*. Raises ``InvalidField`` for an invalid public key, before anything is changed."""
+        """Return the requested document *want*. Raises ``InvalidField`` for an invalid public key, before anything is
+        changed."""
         if have is None or want["public_key"] != have["public_key"]:
             keypairs.check_public_key("ssh", want["public_key"])
         return want

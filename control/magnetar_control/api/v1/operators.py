@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The drivers of kinds that only a cloud has: compute_service, hypervisor, host, cell, instance_action, limits,
-availability_zone, server_topology, capacity."""
+"""The resource drivers of kinds that only a cloud has: compute_service, hypervisor, host, cell, instance_action,
+limits, availability_zone, server_topology, capacity."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ USED = ("instances", "cores", "ram", "server_groups")
 
 
 class ComputeServices(CloudDriver):
-    """The driver of compute services. Each host has one, so none is created or deleted here."""
+    """The resource driver of compute services. Each host has one, so none is created or deleted here."""
 
     kind = ComputeService
 
@@ -68,8 +68,8 @@ class ComputeServices(CloudDriver):
         return {"name": key, **self.kind.check(want, partial=True)}
 
     def complete(self, caller: Caller, want: Document, have: Document | None) -> Document:
-        """Return *want*, without a disabled_reason if the service is enabled. Raises ``InvalidField`` for a new reason
-        of an enabled service, ``NotFound`` for an unknown host."""
+        """Return the requested document *want*, without a disabled_reason if the service is enabled. Raises
+        ``InvalidField`` for a new reason of an enabled service, ``NotFound`` for an unknown host."""
         if have is None:
             raise missing_host_error(want, "compute_service")
         if want["status"] == "enabled":
@@ -103,7 +103,7 @@ def _service(service: Service) -> Document:
 
 
 class Reported(CloudDriver):
-    """The driver of read-only kinds, whose resources a function *report* returns for a caller."""
+    """The resource driver of read-only kinds, whose resources a function *report* returns for a caller."""
 
     makeable = False
 
@@ -168,7 +168,7 @@ def _availability_zones(caller: Caller) -> list[Document]:
 
 
 class Cells(CloudDriver):
-    """The driver of cells, for administrators."""
+    """The resource driver of cells, for administrators."""
 
     kind = Cell
     takes_id = False
@@ -183,7 +183,8 @@ class Cells(CloudDriver):
         return self.kind.check({"name": key, **want}, partial=True)
 
     def complete(self, caller: Caller, want: Document, have: Document | None) -> Document:
-        """Return *want*, without the database URL if it does not change. Warn about a new URL of an existing cell."""
+        """Return the requested document *want*, without the database URL if it does not change. Warn about a new URL of
+        an existing cell."""
         if have and want.get("database_url") in (None, have["_url"]):
             return {name: value for name, value in want.items() if name != "database_url"} | {"name": have["name"]}
         if have:
@@ -209,7 +210,7 @@ def _public_database_url(url: str) -> str:
 
 
 class InstanceActions(CloudDriver):
-    """The driver of instance actions. A list request must name a server."""
+    """The resource driver of instance actions. A list request must name a server."""
 
     kind, makeable = InstanceAction, False
 
@@ -238,7 +239,8 @@ def _target(caller: Caller, server: str, *, deleted: bool = True) -> Target:
 
 
 class ServerTopologies(CloudDriver):
-    """The driver of server topologies. A request must name a server: in the filter of a list, or in the path."""
+    """The resource driver of server topologies. A request must name a server: in the filter of a list, or in the
+    path."""
 
     kind, makeable = ServerTopology, False
 
@@ -257,7 +259,7 @@ class ServerTopologies(CloudDriver):
 
 
 class Capacities(CloudDriver):
-    """The driver of capacity reports, for administrators."""
+    """The resource driver of capacity reports, for administrators."""
 
     kind, makeable = Capacity, False
 

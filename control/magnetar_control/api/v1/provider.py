@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The drivers of resource_provider and trait: inventories and traits of hosts, as operators see and set them."""
+"""The resource drivers of resource_provider and trait: inventories and traits of hosts, as operators see and set
+them."""
 
 from __future__ import annotations
 
@@ -19,8 +20,8 @@ from .driver import CloudDriver, missing_host_error
 
 
 class ResourceProviders(CloudDriver):
-    """The driver of resource providers, for administrators. A provider exists as long as its host, so it can only be
-    changed here."""
+    """The resource driver of resource providers, for administrators. A provider exists as long as its host, so it can
+    only be changed here."""
 
     kind = ResourceProvider
 
@@ -33,8 +34,8 @@ class ResourceProviders(CloudDriver):
         return {"name": key, **self.kind.check(want, partial=True)}
 
     def complete(self, caller: Caller, want: Document, have: Document | None) -> Document:
-        """Return *want* without the traits that the host's agent reports, and with defaults in custom inventories.
-        Raises ``NotFound`` for an unknown host."""
+        """Return the requested document *want* without the traits that the host's agent reports, and with defaults in
+        custom inventories. Raises ``NotFound`` for an unknown host."""
         if have is None:
             raise missing_host_error(want, "resource_provider")
         inventories = {name: fields if name in have["_reported_classes"] or "total" not in fields else

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The driver of the kind quota: the limits of a project."""
+"""The driver of the resource type quota: the limits of a project."""
 
 from __future__ import annotations
 
@@ -22,7 +22,8 @@ USED = ("instances", "cores", "ram", "server_groups")
 
 
 class CloudQuotas(CloudDriver):
-    """The driver of quotas. Each project has one quota: it is changed or reset to the defaults, never created."""
+    """The resource driver of quotas. Each project has one quota: it is changed or reset to the defaults, never
+    created."""
 
     kind = Quota
     takes_id = False

@@ -15,7 +15,7 @@ from .driver import CloudDriver
 
 
 class StoragePools(CloudDriver):
-    """The driver of storage pools. Settings of agents make them, so they are only reported here."""
+    """The resource driver of storage pools. Settings of agents make them, so they are only reported here."""
 
     kind, makeable = CloudStoragePool, False
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The driver of the kind usage: the resources that projects have used in a period."""
+"""The driver of the resource type usage: the resources that projects have used in a period."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ SIZES = {"vcpu_hours": "vcpus", "memory_mb_hours": "memory_mb", "disk_gb_hours":
 
 
 class Usages(CloudDriver):
-    """The driver of usage: of the caller's project, or for administrators of all projects. In a list request, ``begin``
-    and ``end`` of the period are by default the present time."""
+    """The resource driver of usage: of the caller's project, or for administrators of all projects. In a list request,
+    ``begin`` and ``end`` of the period are by default the present time."""
 
     kind, makeable, of_all_projects = Usage, False, True
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The drivers of volume and volume_snapshot: the volumes and snapshots of the volume service."""
+"""The resource drivers of volume and volume_snapshot: the volumes and snapshots of the volume service."""
 
 from __future__ import annotations
 
@@ -196,8 +196,8 @@ class CloudVolumes(Stored):
         return {str(row["id"]): row["name"] or "" for row in rows}
 
     def complete(self, caller: Caller, want: Document, have: Document | None) -> Document:
-        """Return *want* with the uuids of its sources, which are compared with the recorded ones of *have*. Raises
-        ``InvalidField``, or ``Conflict`` for a smaller size."""
+        """Return the requested document *want* with the uuids of its sources, which are compared with the recorded ones
+        of *have*. Raises ``InvalidField``, or ``Conflict`` for a smaller size."""
         want = dict(want)
         if want.get("format") not in (None, have and have["format"]):
             raise InvalidField("format", "is the pool's own affair in a cloud; leave it out", want["format"])

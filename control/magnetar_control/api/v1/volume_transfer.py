@@ -19,7 +19,7 @@ from .volume import VOLUMES, Stored
 
 
 class VolumeTransfers(Stored):
-    """The driver of the project's open transfers. They are created, accepted and withdrawn, never changed."""
+    """The resource driver of the project's open transfers. They are created, accepted and withdrawn, never changed."""
 
     kind = VolumeTransfer
     counted = ("transfers", "")
@@ -51,8 +51,8 @@ class VolumeTransfers(Stored):
         return have
 
     def complete(self, caller: Caller, want: Document, have: Document | None) -> Document:
-        """Return *want* with the uuid of the volume. Raises ``NotFound`` for a uuid of another project's volume,
-        ``InvalidField`` for an unknown name."""
+        """Return the requested document *want* with the uuid of the volume. Raises ``NotFound`` for a uuid of another
+        project's volume, ``InvalidField`` for an unknown name."""
         key = str(want["volume"])
         rule = f"there is no volume {key!r} that you may use"
         volume = VOLUMES.one(caller, key) if is_uuid_key(key) else VOLUMES.referred(caller, key, "volume", rule)

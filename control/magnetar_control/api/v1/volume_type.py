@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The driver of the kind volume_type: volume types, which administrators create and all projects see."""
+"""The driver of the resource type volume_type: volume types, which administrators create and all projects see."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from .driver import CloudDriver
 
 
 class VolumeTypes(CloudDriver):
-    """The driver of volume types. A change is several calls of the Block Storage API; if one fails, the same request
-    again completes the change."""
+    """The resource driver of volume types. A change is several calls of the Block Storage API; if one fails, the same
+    request again completes the change."""
 
     kind = CloudVolumeType
     takes_id = False
@@ -32,8 +32,8 @@ class VolumeTypes(CloudDriver):
                 for volume_type in store.every(caller.context)]
 
     def complete(self, caller: Caller, want: Document, have: Document | None) -> Document:
-        """Return *want* with uuids of projects. Raises ``InvalidField`` for unknown projects and for fields that
-        contradict each other."""
+        """Return the requested document *want* with uuids of projects. Raises ``InvalidField`` for unknown projects and
+        for fields that contradict each other."""
         check_admin(caller.context, f"{self.kind.noun}:{'update' if have else 'create'}")
         if want["is_public"] and want["projects"]:
             raise InvalidField("projects", "are for a type that is not public: set is_public to false",

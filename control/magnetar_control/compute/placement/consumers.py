@@ -61,8 +61,7 @@ class Consumers:
         the functions.
         """
         self.placement.check_classes(name for consumer_request in requested.values()
-                                     for amounts in consumer_request.held.values()
-                                     for name in amounts)
+                                     for amounts in consumer_request.held.values() for name in amounts)
         server_ids = {id for id, consumer_request in requested.items() if consumer_request.held
                       and servers.find_server_row(self.cloud.store, id) is not None}
 

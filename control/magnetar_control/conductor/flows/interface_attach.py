@@ -59,8 +59,8 @@ def run_nic_attachment(work: Work) -> None:
 
 
 def _end_attachment(work: Work) -> None:
-    """End the action. Raises ``Cancelled`` if the action was cancelled meanwhile: then the API has told the client that
-    nothing is attached."""
+    """End the action. Raises ``Cancelled`` if the action was cancelled meanwhile: then the API has already answered
+    that nothing is attached."""
     def check(connection: Connection) -> None:
         if actions.is_cancelled(connection, work.action.id):
             raise Cancelled(CANCELLED)

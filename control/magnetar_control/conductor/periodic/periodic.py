@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Periodic tasks of a conductor: audit and repair, automatic evacuation, confirming resizes, offloading shelved
-servers, deleting soft-deleted ones, removing unused images, and news for guests and hosts.
+servers, deleting soft-deleted ones, removing unused images, and sending changes to guests and hosts.
 
 By design there is nothing to repair. Exceptions (after a crash between two databases, or an operator's change) are
 repaired and logged. Every task may run twice, and in several conductors at the same time."""

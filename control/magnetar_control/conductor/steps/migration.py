@@ -165,7 +165,8 @@ class MigrationTask:
 
         *kind*: live or cold. *host*: the only candidate; *forced*: skip the scheduler's filters. *same*: whether the
         source is a candidate; ``None``: only if no other host fits. Raises ``NoValidHost``, or the last refusal of the
-        hosts that were tried. Raises ``HostDown`` instead while the conductor has not heard from all hosts yet."""
+        hosts that were tried. Raises ``HostDown`` instead while the conductor has not yet received a heartbeat from all
+        hosts."""
         most = self._max_target_hosts(kind)
         leave_dead_hosts(self.work, self.source, [volume["volume_id"] for volume in self.work.volumes])
         tried: set[str] = set()

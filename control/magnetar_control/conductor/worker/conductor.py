@@ -134,7 +134,7 @@ class Conductor:
 
     def current_states(self) -> HostStates:
         """Return the scheduler's hosts. After a cell was disabled or enabled, read all hosts again first, since this
-        conductor gets no news of hosts in other cells."""
+        conductor watches no hosts of other cells."""
         disabled = {cell.id for cell in self.store.cells() if cell.disabled}
         if disabled != self._disabled_cells:
             self.read_hosts()

@@ -233,8 +233,8 @@ class Work:
             yield
 
     def delete_on(self, host: str, noun: str = "server", key: str | None = None) -> None:
-        """Delete the server from *host*, or the object of the kind *noun* with the key *key*; do nothing if it is not
-        there."""
+        """Delete the server from *host*, or the resource *key* of the type *noun* (such as volume); do nothing if the
+        host does not have it."""
         with contextlib.suppress(NotFound), self.client(host, PATIENCE) as client:
             client.delete(noun, key or self.id)
 

@@ -104,7 +104,7 @@ class UnifiedLimits:
         self._set(current["project_id"], current, None)
 
     def find(self, limits: Documents, noun: str, id: str) -> Document:
-        """Return the limit *id* from *limits*. Raises ``NotFound``. *noun*: the kind of limit, for the error."""
+        """Return the limit *id* from *limits*. Raises ``NotFound``. *noun*: the word for the limit in the error."""
         match = next((limit for limit in limits if limit["id"] == id), None)
         if match is None:
             raise NotFound(f"Could not find {noun}: {id}.")

@@ -180,8 +180,8 @@ def run_transaction(database: Database, act: Callable[[Connection], T], dry: boo
     back at the end; the same errors are raised.
 
     Retries end after ``RETRY_FOR``: long enough for simultaneous deletions of many servers, although PostgreSQL takes a
-    second to detect a deadlock. The transaction does not wait for the engine: the worker gets a note, and writes to the
-    engine afterwards.
+    second to detect a deadlock. The transaction does not wait for the engine: the transaction adds a note (a row of the
+    change), and the worker writes to the engine afterwards.
     """
     def once() -> T:
         with suppress(_Undone), database.write() as connection:

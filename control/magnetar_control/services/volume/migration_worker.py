@@ -141,7 +141,8 @@ def _remove_export(database: Database, reach: Reach, row: Row) -> bool:
 
 
 def _remove(database: Database, reach: Reach, host: str, noun: str, key: str) -> bool:
-    """Remove the object *noun*, *key* from a host, and then its row of ``host_removals``; return whether it is gone."""
+    """Remove the resource *key* of the type *noun* (such as volume) from a host, and then its row of ``host_removals``;
+    return whether it is gone."""
     try:
         with suppress(NotFound), reach.client(host) as client:
             client.delete(noun, key, timeout=LIMIT)

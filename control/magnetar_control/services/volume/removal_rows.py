@@ -17,8 +17,8 @@ VOLUME, EXPORT, RECORD = "volume", "volume_export", "volume_record"
 
 def has_due_removal(connection: Connection, host: str, volume_id: str,
                     nouns: Collection[str] = (VOLUME, RECORD)) -> bool:
-    """Return whether *host* must still remove the volume, or its record of the volume (*nouns*: these kinds of
-    objects). The host would remove it even if the volume had been given back to the host meanwhile."""
+    """Return whether *host* must still remove the volume, or its record of the volume (*nouns*: these resource types).
+    The host would remove it even if the volume had been given back to the host meanwhile."""
     return connection.execute(select(removals.c.key).where(
         removals.c.host == host, removals.c.noun.in_(nouns), removals.c.key == volume_id, removals.c.due)
         .limit(1)).first() is not None

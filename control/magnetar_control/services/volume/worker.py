@@ -270,8 +270,8 @@ class Worker:
                         why.message)
 
     def ensure(self, row: Row, noun: str, want: Document) -> Document:
-        """Have the host's agent create or change the resource *noun* (volume, volume_snapshot, volume_backup) as *want*
-        says, and return it."""
+        """Have the host's agent create or change a resource of the type *noun* (volume, volume_snapshot, volume_backup)
+        as the requested document *want* says, and return it."""
         with self.reach.client(row["host"]) as client:
             resource: Document = client.ensure(noun, row["id"], want, timeout=LIMIT)["resource"]
         return resource
@@ -295,7 +295,7 @@ class Worker:
         return row
 
     def remove(self, row: Row, noun: str) -> None:
-        """Have the host's agent remove the resource *noun*."""
+        """Have the host's agent remove a resource of the type *noun*."""
         with self.reach.client(row["host"]) as client:
             client.delete(noun, row["id"], timeout=LIMIT)
 

@@ -20,8 +20,8 @@ AT_ONCE = 100
 
 
 def insert_removal_row(connection: Connection, host: str, noun: str, key: str, *, due: bool = False) -> None:
-    """Record that *host* has the object *key*. *noun*: the agents' name for its kind. *due*: whether the host must
-    remove it now."""
+    """Record that *host* has the resource *key*. *noun*: its type in the agents' API, such as volume. *due*: whether
+    the host must remove it now."""
     if not insert_if_absent(connection, table, host=host, noun=noun, key=key, due=due) and due:
         connection.execute(update(table).where(
             table.c.host == host, table.c.noun == noun, table.c.key == key).values(due=True))
@@ -38,7 +38,7 @@ def fetch_removal_hosts(connection: Connection) -> list[str]:
 
 
 def fetch_due_removals(connection: Connection, host: str) -> Sequence[tuple[str, str]]:
-    """Return noun and key of the objects that *host* must remove, at most ``AT_ONCE``."""
+    """Return resource type and key of the resources that *host* must remove, at most ``AT_ONCE``."""
     return [(row.noun, row.key) for row in connection.execute(select(table.c.noun, table.c.key).where(
         table.c.host == host, table.c.due).order_by(table.c.noun, table.c.key).limit(AT_ONCE))]
 

@@ -85,7 +85,7 @@ def fetch_silent_hosts(database: Database, connection: Connection, seconds: floa
 
 
 def fetch_last_heartbeats(connection: Connection) -> dict[str, str]:
-    """Return when each host of a cell was heard last; hosts that were never heard are absent."""
+    """Return the time of the last heartbeat of each host of a cell; hosts that never sent one are absent."""
     rows = connection.execute(select(host_states.c.host, host_states.c.seen_at).where(
         host_states.c.seen_at.is_not(None)))
     return dict(rows.all())

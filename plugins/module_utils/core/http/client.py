@@ -104,13 +104,13 @@ class Client:
         return self._call("GET", "/v1")
 
     def get(self, noun: str, key: Optional[str] = None) -> Document:
-        """Return the resource *key* of the kind *noun*. Without *key*: the only resource of its kind, such as ``host``.
-        Raises ``NotFound``.
+        """Return the resource *key* of the type *noun*, such as server. Without *key*: the only resource of its kind,
+        such as ``host``. Raises ``NotFound``.
         """
         return resource_of_answer(self._call("GET", _route(noun, key)), noun)
 
     def list(self, noun: str, **query: Any) -> Sequence[Document]:
-        """Return the resources of the kind *noun* that match *query* (``name``, ``id``, ``limit``, ``sort``, ``fields``
+        """Return the resources of the type *noun* that match *query* (``name``, ``id``, ``limit``, ``sort``, ``fields``
         as a list, any field).
         """
         answer = self._call("GET", _route(noun), _query(query))
@@ -142,8 +142,9 @@ class Client:
     def ensure_many(self, noun: str, items: Sequence[Document], dry_run: bool = False, wait: bool = True,
                     timeout: Optional[float] = None, request_id: Optional[str] = None,
                     progress: Progress = None) -> Document:
-        """Ensure *items* of the kind *noun*: each ``key``, ``want`` (``None``: absent) and permissions. Return
-        ``{"results": [...]}``. Other parameters, and fields that the agent does not know: as in ``ensure``.
+        """Ensure *items*, resources of the type *noun*: each has ``key``, ``want`` (the requested document; ``None``:
+        absent) and permissions. Return ``{"results": [...]}``. Other parameters, and fields that the agent does not
+        know: as in ``ensure``.
         """
         def send(some: Sequence[Document]) -> Document:
             return self._change("PUT", _route(noun), {"dry_run": dry_run}, some, wait, timeout, request_id, progress)
@@ -156,7 +157,7 @@ class Client:
 
     def delete(self, noun: str, key: str, dry_run: bool = False, wait: bool = True, timeout: Optional[float] = None,
                request_id: Optional[str] = None, progress: Progress = None) -> Document:
-        """Remove the resource *key* of the kind *noun*; in the answer, ``changed`` is false when it was already absent.
+        """Remove the resource *key* of the type *noun*; in the answer, ``changed`` is false when it was already absent.
         Other parameters: as in ``ensure``.
         """
         return self._change("DELETE", _route(noun, key), {"dry_run": dry_run}, None, wait, timeout, request_id,
@@ -435,6 +436,7 @@ def _permissions(on_immutable: Optional[str], merge: Sequence[str]) -> dict[str,
 
 
 def resource_of_answer(answer: Document, noun: str) -> Document:
-    """Return the resource in a ``GET`` answer, which may wrap it under its noun."""
+    """Return the resource in a ``GET`` answer, which may wrap it in an object with its type as the key (``{"server":
+    {...}}``)."""
     inner = answer.get(noun)
     return inner if isinstance(inner, dict) and len(answer) <= 2 else answer

@@ -22,9 +22,9 @@ MOST = 50
 
 def send_without_unknown_fields(noun: str, want: Document, error: MagnetarError, send: Callable[[Document], Document],
                                 place: str) -> Document:
-    """Return the answer of *send*, called with the document *want* of the kind *noun* without the fields that the agent
-    refuses as unknown; *error* is its first refusal. Raises ``NotSupported`` for such a field with a value, and *error*
-    if it has another reason. *place*: the agent, for messages.
+    """Return the answer of *send*, called with *want*, the requested document of the resource type *noun*, without the
+    fields that the agent refuses as unknown; *error* is its first refusal. Raises ``NotSupported`` for such a field
+    with a value, and *error* if it has another reason. *place*: the agent, for messages.
     """
     for _time in range(MOST):
         shorter = without_unknown_field(noun, want, error, place)
@@ -100,7 +100,8 @@ def split_path(path: str) -> list[Part]:
 
 
 def find_field(noun: str, parts: list[Part]) -> Optional[Field]:
-    """Return the declaration of the field at the path *parts* of documents of the kind *noun*; ``None`` without one."""
+    """Return the declaration of the field at the path *parts* of documents of the resource type *noun*; ``None``
+    without one."""
     kind = BY_NOUN.get(noun)
     if kind is None or not parts:
         return None

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The kinds, one file per noun: ``KINDS`` of agents, and ``CLOUD_KINDS``, which only a cloud has."""
+"""The resource types, such as server, one file for each: ``KINDS`` of agents, and ``CLOUD_KINDS``, which only a cloud
+has."""
 
 from __future__ import annotations
 

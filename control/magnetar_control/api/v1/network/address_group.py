@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The driver of the kind address_group: address groups of the network service."""
+"""The driver of the resource type address_group: address groups of the network service."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .networking import Networking, Row, usable_by_project
 
 
 class AddressGroups(Networking):
-    """The driver of the project's address groups and of those shared with it."""
+    """The resource driver of the project's address groups and of those shared with it."""
 
     kind, plural, body, held = AddressGroup, "address_groups", attributes.ADDRESS_GROUP, "addresses"
 

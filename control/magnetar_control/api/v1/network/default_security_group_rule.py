@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The driver of default security group rules; their key is USES,DIRECTION,ETHERTYPE,PROTOCOL,MIN,MAX,REMOTE."""
+"""The resource driver of default security group rules; their key is
+USES,DIRECTION,ETHERTYPE,PROTOCOL,MIN,MAX,REMOTE."""
 
 from __future__ import annotations
 
@@ -29,8 +30,8 @@ REMOTES = {"group": ("remote_group", SecurityGroup, "security_groups"),
 
 
 class DefaultRules(CloudDriver):
-    """The driver of the cloud's default security group rules, which all projects see. A rule cannot change; a new rule
-    replaces it."""
+    """The resource driver of the cloud's default security group rules, which all projects see. A rule cannot change; a
+    new rule replaces it."""
 
     kind = DefaultSecurityGroupRule
     takes_id, only_a_document = False, True

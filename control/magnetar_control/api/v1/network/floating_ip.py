@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The driver of the kind floating_ip: floating IPs of the network service, with their port forwardings."""
+"""The driver of the resource type floating_ip: floating IPs of the network service, with their port forwardings."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ FORWARDING = ("protocol", "external_port", "internal_port", "description")
 
 
 class FloatingIps(Networking):
-    """The driver of floating IPs. Neutron's floating IPs have no name; here a name may be set, otherwise the address is
-    the name."""
+    """The resource driver of floating IPs. Neutron's floating IPs have no name; here a name may be set, otherwise the
+    address is the name."""
 
     kind, plural, body, held = FloatingIp, "floatingips", attributes.FLOATING_IP, "port_forwardings"
     references = ("network", "port", "server", "_ports")

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The driver of the kind network: a network of the network service with its first subnet. A host creates the network
-when a server on the host needs it."""
+"""The driver of the resource type network: a network of the network service with its first subnet. A host creates the
+network when a server on the host needs it."""
 
 from __future__ import annotations
 
@@ -51,8 +51,8 @@ def render_network(network: Mapping[str, Any], subnet: Mapping[str, Any] | None,
 
 
 class CloudNetworks(CloudDriver):
-    """The driver of networks: the project's own, shared and external ones. A name refers to the project's own network
-    first, then to networks of others with the same name."""
+    """The resource driver of networks: the project's own, shared and external ones. A name refers to the project's own
+    network first, then to networks of others with the same name."""
 
     kind = Network
     takes_id, only_a_document = False, True
@@ -69,8 +69,8 @@ class CloudNetworks(CloudDriver):
                 or network["external"]]
 
     def complete(self, caller: Caller, want: Document, have: Document | None) -> Document:
-        """Return *want* with values for absent fields: the defaults of the network service, and a DHCP range that
-        follows from the addresses. Raises ``InvalidField``."""
+        """Return the requested document *want* with values for absent fields: the defaults of the network service, and
+        a DHCP range that follows from the addresses. Raises ``InvalidField``."""
         want = dict(resolve_qos_policy(caller, want, have))
         if have is None and want["mode"] != "ovn":
             want.setdefault("qos_policy", None)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The common part of the drivers for resources of the network service other than networks.
+"""The base class of the resource drivers for the network service, except networks.
 
 Requests are checked in the same way as Neutron's bodies (``api/network/attributes.py``). A dry run sends the same
 request to the service, in a transaction that is rolled back, to get the service's answer.
@@ -76,8 +76,8 @@ def resolve_network(caller: Caller, field: str, key: str) -> str:
 
 
 def resolve_qos_policy(caller: Caller, want: Document, have: Document | None) -> Document:
-    """Return *want* with the uuid of its QoS policy, among the policies that the caller may use. The policy of *have*
-    may belong to another project, and is kept."""
+    """Return the requested document *want* with the uuid of its QoS policy, among the policies that the caller may use.
+    The policy of *have* may belong to another project, and is kept."""
     if want.get("qos_policy") in (None, (have or {}).get("qos_policy")):
         return want
     return {**want, "qos_policy": resolve_reference(
@@ -91,7 +91,7 @@ def resolve_external_network(caller: Caller, field: str, key: str) -> str:
 
 
 class Networking(CloudDriver):
-    """The common part of the drivers for resources of the network service.
+    """The base class of the resource drivers for the network service.
 
     *plural*: the service's plural of the kind; *body*: the attributes that the service accepts; *held*: the field that
     lists the parts of a resource (such as rules), empty if it has none; *references*: fields that refer to other

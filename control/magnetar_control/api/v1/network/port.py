@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The driver of the kind port: ports of the network service."""
+"""The driver of the resource type port: ports of the network service."""
 
 from __future__ import annotations
 

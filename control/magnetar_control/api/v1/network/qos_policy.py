@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The driver of the kind qos_policy: QoS policies of the network service, with their rules."""
+"""The driver of the resource type qos_policy: QoS policies of the network service, with their rules."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ USUAL: Mapping[str, Document] = {"bandwidth_limit": {"direction": "egress", "max
 
 
 class QosPolicies(Networking):
-    """The driver of the project's QoS policies and of those shared with it. A request lists all rules, or has no field
-    ``rules``."""
+    """The resource driver of the project's QoS policies and of those shared with it. A request lists all rules, or has
+    no field ``rules``."""
 
     kind, plural, body, held = QosPolicy, "qos_policies", attributes.QOS_POLICY, "rules"
 

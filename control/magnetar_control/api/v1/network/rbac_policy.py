@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The driver of the kind rbac_policy: RBAC policies of the network service; their key is TYPE:ACTION:PROJECT:OBJECT."""
+"""The driver of the resource type rbac_policy: RBAC policies of the network service; their key is
+TYPE:ACTION:PROJECT:OBJECT."""
 
 from __future__ import annotations
 
@@ -28,7 +29,7 @@ KEY = ("object_type", "action", "target_project", "object")
 
 
 class RbacPolicies(CloudDriver):
-    """The driver of the project's RBAC policies. A policy cannot change; a new policy replaces it."""
+    """The resource driver of the project's RBAC policies. A policy cannot change; a new policy replaces it."""
 
     kind = RbacPolicy
     takes_id, only_a_document = False, True

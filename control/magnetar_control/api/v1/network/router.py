@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The driver of the kind router: routers of the network service."""
+"""The driver of the resource type router: routers of the network service."""
 
 from __future__ import annotations
 

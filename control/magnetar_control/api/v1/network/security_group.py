@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The driver of the kind security_group: security groups of the network service, with their rules."""
+"""The driver of the resource type security_group: security groups of the network service, with their rules."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ RULE = ("direction", "ethertype", "protocol", "port_range_min", "port_range_max"
 
 
 class SecurityGroups(Networking):
-    """The driver of security groups. A request lists all rules, or has no field ``rules``."""
+    """The resource driver of security groups. A request lists all rules, or has no field ``rules``."""
 
     kind, plural, body, held = SecurityGroup, "security_groups", attributes.SECURITY_GROUP, "rules"
 

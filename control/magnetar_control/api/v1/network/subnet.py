@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The driver of the kind subnet: subnets of the network service."""
+"""The driver of the resource type subnet: subnets of the network service."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ NAMES = {"network": "network_id", "subnet_pool": "subnetpool_id", "prefix_length
 
 
 class Subnets(Networking):
-    """The driver of the project's own and of shared subnets. A subnet of a subnet pool may leave out its addresses."""
+    """The resource driver of the project's own and of shared subnets. A subnet of a subnet pool may leave out its
+    addresses."""
 
     kind, plural, body, references = Subnet, "subnets", attributes.SUBNET, ("network", "subnet_pool")
     own = ("cidr", "gateway_ip", "enable_dhcp", "allocation_pools", "dns_nameservers", "host_routes",

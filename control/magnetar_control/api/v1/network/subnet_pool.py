@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The drivers of the kinds subnet_pool and address_scope of the network service."""
+"""The drivers of the resource types subnet_pool and address_scope of the network service."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .networking import Networking, Row, resolve_reference, usable_by_project
 
 
 class AddressScopes(Networking):
-    """The driver of the project's address scopes and of those shared with it."""
+    """The resource driver of the project's address scopes and of those shared with it."""
 
     kind, plural, body = AddressScope, "address_scopes", attributes.ADDRESS_SCOPE
 
@@ -27,7 +27,7 @@ class AddressScopes(Networking):
 
 
 class SubnetPools(Networking):
-    """The driver of the project's subnet pools and of those shared with it."""
+    """The resource driver of the project's subnet pools and of those shared with it."""
 
     kind, plural, body, references = SubnetPool, "subnetpools", attributes.SUBNET_POOL, ("address_scope",)
     own = ("prefixes", "min_prefixlen", "default_prefixlen", "max_prefixlen", "default_quota", "shared", "is_default")

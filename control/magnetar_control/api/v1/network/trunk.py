@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The driver of the kind trunk: trunks of the network service."""
+"""The driver of the resource type trunk: trunks of the network service."""
 
 from __future__ import annotations
 

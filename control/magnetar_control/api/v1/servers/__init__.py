@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The drivers of servers and of their attachments."""
+"""The resource drivers of servers and of their attachments."""

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The drivers of volume_attachment, interface_attachment and share_attachment; their key is SERVER:RESOURCE."""
+"""The resource drivers of volume_attachment, interface_attachment and share_attachment; their key is
+SERVER:RESOURCE."""
 
 from __future__ import annotations
 
@@ -27,8 +28,8 @@ from .server_view import agent_timestamp, nic_id
 
 
 class Attached(CloudDriver):
-    """The common part of the drivers of attachments, whose key is SERVER:RESOURCE. *other*: the field of an attachment
-    that names the attached resource. *known_by*: the fields of an attachment that RESOURCE can match."""
+    """The base class of the resource drivers of attachments, whose key is SERVER:RESOURCE. *other*: the field of an
+    attachment that names the attached resource. *known_by*: the fields of an attachment that RESOURCE can match."""
 
     other = ""
     known_by: tuple[str, ...] = ()
@@ -108,8 +109,8 @@ class VolumeAttachments(Attached):
         return {**want, "device": device or None, "name": f"{want['server']}:{want['volume']}"}
 
     def _replacing(self, caller: Caller, want: Document) -> Document:
-        """Return *want* with uuid, device and tag of the attached volume that ``replaces`` names. Raises
-        ``InvalidField``."""
+        """Return the requested document *want* with uuid, device and tag of the attached volume that ``replaces``
+        names. Raises ``InvalidField``."""
         old = self.find(caller, f"{want['server']}:{want['replaces']}")
         if old is None:
             refuse_missing(InvalidField("replaces", "must name a volume that the server has", want["replaces"]),
@@ -224,8 +225,8 @@ class InterfaceAttachments(Attached):
 
 
 class ShareAttachments(Attached):
-    """The driver of share attachments. Shares are attached and detached while the server is off. A share with the
-    status error is attached again."""
+    """The resource driver of share attachments. Shares are attached and detached while the server is off. A share with
+    the status error is attached again."""
 
     kind, other, known_by = ShareAttachment, "share", ("share", "share_name")
     making = (Step("attach", "attach the share"),)

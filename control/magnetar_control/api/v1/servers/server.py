@@ -50,7 +50,7 @@ class Taken(Exception):
 
 
 class CloudServers(CloudDriver):
-    """The driver of the project's servers."""
+    """The resource driver of the project's servers."""
 
     kind = Server
     of_all_projects = True
@@ -131,14 +131,15 @@ class CloudServers(CloudDriver):
 
     # Requests
     def given(self, key: str, want: Document) -> Document:
-        """Return *want* after a check. Unlike the kind, which only reports ``host``, *want* may contain ``host``."""
+        """Return the requested document *want* after a check. Unlike the kind, which only reports ``host``, *want* may
+        contain ``host``."""
         host = want.get("host")
         document = super().given(key, {name: value for name, value in want.items() if name != "host"})
         return document if host is None else {**document, "host": Text(1, 255).check(host, "host")}
 
     def complete(self, caller: Caller, want: Document, have: Document | None) -> Document:
-        """Return *want* with its references resolved. Refuses a host for an existing server if the caller may not read
-        hosts: the answer would reveal whether the server is on that host."""
+        """Return the requested document *want* with its references resolved. Refuses a host for an existing server if
+        the caller may not read hosts: the answer would reveal whether the server is on that host."""
         if want.get("host") and have is not None:
             caller.check_policy(compute.EXTENDED)
         if have is not None and machines.is_same_machine(want["machine"], have["machine"]):

@@ -42,7 +42,8 @@ SOURCES: Mapping[str, CloudDriver] = {"image": IMAGES, "volume": VOLUMES, "snaps
 
 
 def resolve_server_references(caller: Caller, want: Document, have: Document | None) -> Document:
-    """Return *want*, a whole document, with its references resolved to the form of ``server_view``.
+    """Return the requested document *want*, a whole document, with its references resolved to the form of
+    ``server_view``.
 
     A reference that means the same as in *have*, but is written differently, is replaced by the value of *have*. Added
     keys: ``_flavor``, the flavor's id; ``_specs``, the extra specs of a flavor that differs from the server's;

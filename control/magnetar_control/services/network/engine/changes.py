@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Notes of changes that must still be written to the engine. A note names a unit of the engine by its key, such as
-``port/UUID``. It is added in the transaction that changes a row, and removed when the engine has the change. This
-module also notes changes for hosts whose agents filter packets (``host_groups``)."""
+"""Notes of changes that must still be written to the engine. A note is a row of the table ``network_changes``; it names
+a unit of the engine by its key, such as ``port/UUID``. It is added in the transaction that changes a row, and removed
+when the engine has the change. This module also notes changes for hosts whose agents filter packets
+(``host_groups``)."""
 
 from __future__ import annotations
 
@@ -40,8 +41,9 @@ class Pending(NamedTuple):
 
 
 class ChangeLog:
-    """The notes in the API *database*. *enabled*: false without an engine: no notes are added. *leads*: returns whether
-    this process writes the notes to the engine; if so, other processes are not notified of new notes."""
+    """The notes (rows of unwritten changes) in the API *database*. *enabled*: false without an engine: no notes are
+    added. *leads*: returns whether this process writes the notes to the engine; if so, other processes are not notified
+    of new notes."""
 
     def __init__(self, database: Database, enabled: bool, leads: Callable[[], bool] = lambda: False) -> None:
         self.database, self.enabled, self.leads = database, enabled, leads

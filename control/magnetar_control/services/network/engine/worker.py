@@ -2,7 +2,8 @@
 """The worker that writes changes to the engine. Each process of the control plane has one; only the worker of the
 leading process writes.
 
-A note is removed when the engine has the change. A crash loses nothing: the next leading worker finds the note.
+Changes are read from notes (rows of ``changes``). A note is removed when the engine has the change. A crash loses
+nothing: the next leading worker finds the note.
 """
 
 from __future__ import annotations

@@ -45,7 +45,7 @@ def reserve_ports(connection: Connection, server_id: str, port_ids: Sequence[str
 
 def release_ports(connection: Connection, log: ChangeLog, server_id: str, port_id: str | None, *, delete: bool) -> None:
     """Free the ports of a server, or only *port_id*. Delete the ports that were created with the server; with *delete*
-    also the others. *log*: notes the changes."""
+    also the others. *log*: records the changes for the engine."""
     which = {"server": server_id, "port": port_id}
     if delete:
         connection.execute(update(ports).where(_RELEASED).values(made_for_server=True), which)

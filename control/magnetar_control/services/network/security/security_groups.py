@@ -173,7 +173,7 @@ def prepare_security_group_update(has_engine: bool, connection: Connection, cont
 
 def prepare_security_group_delete(connection: Connection, context: Context, row: RowMapping) -> None:
     """Delete the RBAC policies of a group, and the rules of other groups that refer to it, as Neutron does. Raises
-    ``Conflict`` while a port has the group or a default rule refers to it."""
+    ``Conflict`` while the security group is set on a port, or a default rule refers to it."""
     if row["name"] == "default" and not context.is_admin:
         raise Conflict("Insufficient rights for removing default security group.",
                        type="SecurityGroupCannotRemoveDefault")

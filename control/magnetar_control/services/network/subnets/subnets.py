@@ -72,7 +72,7 @@ def check_range(ranges: Sequence[IPv4Network], context: Context, net: IPv4Networ
 def create_subnet_row(ranges: Sequence[IPv4Network], connection: Connection, context: Context,
                       values: Document) -> None:
     """Check *values* and insert a subnet of a network of the project. *ranges*: where subnets of networks that the
-    agents make must lie, except an admin's."""
+    agents make must lie; subnets of administrators may lie elsewhere."""
     network = find_resource_row(connection, context, NETWORK, values["network_id"])
     if network["project_id"] != context.project_id and not context.is_admin:
         raise forbidden_by_policy("create_subnet", "the network belongs to another project, which shares it")
