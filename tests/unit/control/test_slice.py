@@ -81,7 +81,7 @@ def test_users_are_not_told_of_hosts_that_do_not_answer(
     monkeypatch.setattr(server_create, "make_server", make)
     conductor = cloud.parts.working
     monkeypatch.setattr(conductor, "settings", dataclasses.replace(conductor.settings, max_attempts=attempts))
-    monkeypatch.setattr(conductor.states, "built", lambda *_args, **_more: None)
+    monkeypatch.setattr(conductor.states, "count_build", lambda *_args, **_more: None)
     user = cloud.caller("ulla", "elsewhere")
     wanted = {"name": "away", "flavorRef": small(cloud), "imageRef": user.image("ullas"), "networks": "none"}
     id = user.post("/v2.1/servers", {"server": wanted}, "2.60").json["server"]["id"]

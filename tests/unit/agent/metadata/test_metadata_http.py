@@ -170,7 +170,7 @@ def test_a_flood_with_forged_headers(monkeypatch: pytest.MonkeyPatch) -> None:
         questions.guests = hosts
         answering = asyncio.create_task(agent(*await asyncio.open_connection(sock=theirs)))
         reading = asyncio.create_task(questions.run())
-        http = GuestHttp(questions.find, questions.leave)
+        http = GuestHttp(questions.find, questions.send_password)
         server = await asyncio.start_server(http.connected, "127.0.0.1", 0, limit=HEAD)
         port = server.sockets[0].getsockname()[1]
         other = await asyncio.start_server(http.connected, "127.0.0.2", port, limit=HEAD)

@@ -100,7 +100,7 @@ def test_what_is_heard_at_the_end_of_an_action_is_believed_after_it(cloud, id, m
     def off(action, result):
         with conductor.agents.client(conductor.endpoint("kvm1")) as client:
             client.ensure("server", id, {"power": "off"})
-        eventually(lambda: any(work.heard and work.heard[1]["power_state"] == "off" for work in
+        eventually(lambda: any(work.last_report and work.last_report[1]["power_state"] == "off" for work in
                                list(conductor.running_works.works.values())))
         seen.append(state(cloud, id))
         ended(action, result)

@@ -168,7 +168,7 @@ def test_a_removal_does_not_disturb_a_download(small):
     assert b"".join(got) == RAW
 
 
-@pytest.mark.parametrize("place", ["take", "keep"])
+@pytest.mark.parametrize("place", ["write", "keep"])
 def test_an_upload_killed_at_any_moment_may_be_repeated(database, tmp_path, monkeypatch, place):
     """The process dies after content was written, or got its name: a fork shares nothing but files and database."""
     glance = Glance(database, tmp_path)
@@ -189,7 +189,7 @@ def test_an_upload_killed_at_any_moment_may_be_repeated(database, tmp_path, monk
     assert os.waitpid(child, 0)[1] == 0
     assert glance.show(id)["status"] == "saving"
     assert f"{id}.part" in glance.files()
-    if place == "take":
+    if place == "write":
         glance.service.sweep()
         assert (glance.files(), glance.show(id)["status"]) == ([], "queued")
     glance.put(glance.ann, id, RAW * 2, 204)
