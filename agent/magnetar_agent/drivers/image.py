@@ -139,7 +139,7 @@ class ImageDriver(DocumentDriver):
                            "and make it with source {upload: true}.")
         advance = partial(importing.advance_bytes, operation, length, "upload")
         with importing.image_store(host).part(document.id, length) as part:
-            part.fill(chunks, length, host.settings.image_max_bytes, advance)
+            part.write_chunks(chunks, length, host.settings.image_max_bytes, advance)
             with host.locks.hold("image", document.id):
                 again = host.documents.get("image", document.id)
                 if again is None or again.deleting:
@@ -208,7 +208,7 @@ def _filled(task: Task, source: dict[str, Any]) -> Iterator[tuple[ContentPart, d
             importing.image_store(task.host).part(task.document.id, opened.length) as part:
         advance = partial(importing.advance_bytes, task.operation, opened.length,
                           "download" if "url" in source else "copy")
-        part.fill(opened.chunks, opened.length, settings.image_max_bytes, advance)
+        part.write_chunks(opened.chunks, opened.length, settings.image_max_bytes, advance)
         yield part, opened.origin
 
 

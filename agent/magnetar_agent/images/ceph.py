@@ -48,7 +48,7 @@ def take_ceph_image(task: Task, location: str) -> None:
             check_length(size, host.settings.image_max_bytes)
             with importing.image_store(host).part(document.id, size) as part:
                 advance = partial(importing.advance_bytes, task.operation, size, "download")
-                part.fill(pieces, size, host.settings.image_max_bytes, advance)
+                part.write_chunks(pieces, size, host.settings.image_max_bytes, advance)
                 importing.commit_content(host, document, part, importing.UPLOAD, None, task.operation)
     except (Cancelled, NoSpace, TooLarge):
         raise

@@ -41,14 +41,15 @@ MODE = 0o440
 
 
 class ContentPart:
-    """Content that is being written. *digests* are ready once ``fill`` has returned."""
+    """Content that is being written. *digests* are ready once ``write_chunks`` has returned."""
 
     def __init__(self, path: Path, descriptor: int) -> None:
         self.path, self.descriptor = path, descriptor
         self.size = 0
         self.digests: dict[str, str] = {}
 
-    def fill(self, chunks: Iterable[bytes], length: int | None, limit: int, advance: Callable[[int], None]) -> None:
+    def write_chunks(self, chunks: Iterable[bytes], length: int | None, limit: int,
+                     advance: Callable[[int], None]) -> None:
         """Write all of *chunks*, sparsely; refuse more than *limit* bytes. *length*: the announced bytes. *advance* is
         called with the bytes done."""
         hashes = {name: hashlib.new(name) for name in ALGORITHMS}
@@ -185,7 +186,7 @@ class ImageStore:
                 if error.errno != errno.EXDEV:
                     raise
                 with file.open("rb") as stream:
-                    part.fill(iter(lambda: stream.read(CHUNK), b""), size, limit, advance)
+                    part.write_chunks(iter(lambda: stream.read(CHUNK), b""), size, limit, advance)
             else:
                 part.measure(advance)
             yield part

@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 from magnetar_control.documents import PortOfServer, PortRequest, ServerNic
 from magnetar_core.document import Document, Documents
-from magnetar_core.flows import Sure, always_allowed
+from magnetar_core.flows import Confirm, always_allowed
 
 #: Roles that may change a project's resources: the default rules of Neutron and Cinder.
 WRITERS = frozenset({"admin", "manager", "member", "service"})
@@ -151,8 +151,8 @@ class NetworkResources(Protocol):
 
 
 class Networks(Protocol):
-    """The network service: Neutron, as Nova uses it. *sure*: a function that is called before each change. It raises an
-    error if the caller is no longer allowed to make the change.
+    """The network service: Neutron, as Nova uses it. *confirm*: a function that is called before each change. It raises
+    an error if the caller is no longer allowed to make the change.
 
     A NIC has the keys port_id, network_id, network (name), mac, fixed_ips ([{ip_address, subnet_id}]), tag, and created
     (whether the port is deleted with the server). on_host: the NIC in the form of the agent's server, with the key
@@ -181,12 +181,12 @@ class Networks(Protocol):
         hosts."""
 
     def allocate(self, context: Context, server_id: str, requested: Sequence[PortRequest],
-                 groups: Sequence[str] = (), sure: Sure = always_allowed, hostname: str = "",
+                 groups: Sequence[str] = (), confirm: Confirm = always_allowed, hostname: str = "",
                  host: str = "") -> list[ServerNic]:
         """Create the missing ports of a server, and return its NICs. *requested*: the result of ``check_requested``.
         Repeated calls return the same NICs.
 
-        *groups*: the security groups of new ports. *sure*: raises if the change is no longer allowed. *hostname*: of
+        *groups*: the security groups of new ports. *confirm*: raises if the change is no longer allowed. *hostname*: of
         the server, for the DNS names of its ports. *host*: the host that the server will be on, if known, so that
         ``prepare`` only waits. Raises ``Conflict`` when a port now needs other resources than ``check_requested``
         returned, ``Forbidden`` when the project's quota of ports is used up, ``NotFound`` when a network or port was
@@ -203,35 +203,35 @@ class Networks(Protocol):
         """Reserve existing ports for a server that will be built: ``allocate`` uses them, ``release`` frees them. All
         or none are reserved; repeated calls change nothing. Raises ``NotFound``, and ``Conflict`` for a port in use."""
 
-    def prepare(self, server_id: str, host: str, sure: Sure = always_allowed, *, running: bool = False) -> None:
+    def prepare(self, server_id: str, host: str, confirm: Confirm = always_allowed, *, running: bool = False) -> None:
         """Prepare the ports of a server to start on *host* or to move to it; *running*: its guest runs during the move.
         ``bind`` completes the move; ``stay`` cancels it. Waits until the engine has the ports, then a few seconds until
-        hosts have applied them. *sure*: raises if the change is no longer allowed. Raises ``Unavailable`` when the
+        hosts have applied them. *confirm*: raises if the change is no longer allowed. Raises ``Unavailable`` when the
         engine takes too long, ``Conflict`` for a SmartNIC without a chassis."""
 
-    def stay(self, server_id: str, sure: Sure = always_allowed) -> None:
+    def stay(self, server_id: str, confirm: Confirm = always_allowed) -> None:
         """Undo ``prepare`` for a server that will not move to the prepared host: its ports stay bound to their present
-        host. Does not wait for the engine. *sure*: raises if the change is no longer allowed."""
+        host. Does not wait for the engine. *confirm*: raises if the change is no longer allowed."""
 
-    def bind(self, server_id: str, host: str, sure: Sure = always_allowed,
+    def bind(self, server_id: str, host: str, confirm: Confirm = always_allowed,
              devices: Mapping[str, Mapping[str, Any]] = MappingProxyType({})) -> None:
         """Record that the server's ports are on *host* now. *devices*: for the ports that are devices of the host, by
-        MAC: {pci_slot, pci_vendor_info, physical_network, …} (``nic_devices`` of the agent's server). *sure*: raises if
-        the change is no longer allowed."""
+        MAC: {pci_slot, pci_vendor_info, physical_network, …} (``nic_devices`` of the agent's server). *confirm*: raises
+        if the change is no longer allowed."""
 
-    def bind_prepared(self, server_id: str, host: str, sure: Sure = always_allowed,
+    def bind_prepared(self, server_id: str, host: str, confirm: Confirm = always_allowed,
                       devices: Mapping[str, Mapping[str, Any]] = MappingProxyType({})) -> None:
         """Call ``bind`` with these arguments, then wait for engine and hosts as ``prepare`` does, for a server that
         starts on its first host. This takes a single SQL statement if *host* was known to ``allocate``."""
 
-    def unbind(self, server_id: str, sure: Sure = always_allowed) -> None:
-        """Record that the server is on no host. The server keeps its ports. *sure*: raises if the change is no longer
-        allowed."""
+    def unbind(self, server_id: str, confirm: Confirm = always_allowed) -> None:
+        """Record that the server is on no host. The server keeps its ports. *confirm*: raises if the change is no
+        longer allowed."""
 
-    def release(self, server_id: str, port_id: str | None = None, sure: Sure = always_allowed, *,
+    def release(self, server_id: str, port_id: str | None = None, confirm: Confirm = always_allowed, *,
                 delete: bool = False) -> None:
         """Release all ports of the server, or only *port_id*: delete the ports that were created with the server, and
-        free the others. *delete*: delete the others too. *sure*: raises if the change is no longer allowed."""
+        free the others. *delete*: delete the others too. *confirm*: raises if the change is no longer allowed."""
 
     def change_address(self, server_id: str, *, network_id: str = "", address: str = "") -> None:
         """Add an address of the network *network_id* to a port of the server; or, if *address* is set, remove *address*
@@ -281,10 +281,10 @@ class Networks(Protocol):
 
 
 class Volumes(Protocol):
-    """The volume service: Cinder, as Nova uses it. *sure*: a function that is called before each change. It raises an
-    error if the caller is no longer allowed to make the change. A volume is {id, name, status, size (GiB), multiattach,
-    bootable, host, attachments: [{id, server_id, device, attached_at}], volume_type, availability_zone, metadata,
-    volume_image_metadata, project_id, …}."""
+    """The volume service: Cinder, as Nova uses it. *confirm*: a function that is called before each change. It raises
+    an error if the caller is no longer allowed to make the change. A volume is {id, name, status, size (GiB),
+    multiattach, bootable, host, attachments: [{id, server_id, device, attached_at}], volume_type, availability_zone,
+    metadata, volume_image_metadata, project_id, …}."""
 
     #: The availability zone of all volumes.
     zone: str
@@ -354,31 +354,31 @@ class Volumes(Protocol):
     def reimaged(self, id: str, request: str) -> bool:
         """Return whether the ``reimage`` of this *request* is done."""
 
-    def reserve(self, context: Context, id: str, server_id: str, sure: Sure = always_allowed,
+    def reserve(self, context: Context, id: str, server_id: str, confirm: Confirm = always_allowed,
                 **fields: Any) -> Document:
         """Reserve a volume for a server, and return {id (of the attachment), volume}. *fields*: attachment_id. A
-        repeated call returns the same attachment. *sure*: raises if the change is no longer allowed. Raises
+        repeated call returns the same attachment. *confirm*: raises if the change is no longer allowed. Raises
         ``InvalidRequest`` or 409 when the volume is in use."""
 
-    def attached(self, attachment_id: str, host: str, device: str | None, sure: Sure = always_allowed) -> None:
+    def attached(self, attachment_id: str, host: str, device: str | None, confirm: Confirm = always_allowed) -> None:
         """Record that the volume of the attachment is attached to its server on *host*, as *device*. *host* is "" for a
-        server without a host. *sure*: raises if the change is no longer allowed."""
+        server without a host. *confirm*: raises if the change is no longer allowed."""
 
-    def begin_detaching(self, attachment_id: str, sure: Sure = always_allowed) -> None:
+    def begin_detaching(self, attachment_id: str, confirm: Confirm = always_allowed) -> None:
         """Show the attachment as detaching: the server will release the volume. Do nothing when there is no such
-        attachment. *sure*: raises if the change is no longer allowed."""
+        attachment. *confirm*: raises if the change is no longer allowed."""
 
-    def roll_detaching(self, attachment_id: str, sure: Sure = always_allowed) -> None:
+    def roll_detaching(self, attachment_id: str, confirm: Confirm = always_allowed) -> None:
         """Show the attachment as it was before ``begin_detaching``: the server keeps the volume. Do nothing when the
-        attachment is not detaching. *sure*: raises if the change is no longer allowed."""
+        attachment is not detaching. *confirm*: raises if the change is no longer allowed."""
 
-    def disconnected(self, attachment_id: str, sure: Sure = always_allowed) -> None:
+    def disconnected(self, attachment_id: str, confirm: Confirm = always_allowed) -> None:
         """Record that the server keeps the volume, but is on no host: the attachment is reserved again. Do nothing when
-        there is no such attachment. *sure*: raises if the change is no longer allowed."""
+        there is no such attachment. *confirm*: raises if the change is no longer allowed."""
 
-    def detached(self, attachment_id: str, sure: Sure = always_allowed) -> None:
-        """Remove the attachment; do nothing when there is no such attachment. *sure*: raises if the change is no longer
-        allowed."""
+    def detached(self, attachment_id: str, confirm: Confirm = always_allowed) -> None:
+        """Remove the attachment; do nothing when there is no such attachment. *confirm*: raises if the change is no
+        longer allowed."""
 
     def users(self, servers: Collection[str] | None = None) -> dict[str, str]:
         """Return {id of the attachment: id of the server} for all servers, or for *servers*. A server in the result may

@@ -46,7 +46,7 @@ class Stored(CloudDriver):
     making: tuple[Step, ...] = (Step("make", "make the content"),)
     removing: tuple[Step, ...] = (Step("drop", "remove the content"),)
 
-    def shown(self, caller: Caller, row: Mapping[str, Any]) -> Document:
+    def as_document(self, caller: Caller, row: Mapping[str, Any]) -> Document:
         """Return *row* of the volume service as a document of the kind."""
         raise NotImplementedError
 
@@ -56,7 +56,7 @@ class Stored(CloudDriver):
 
     def every(self, caller: Caller, **filters: str) -> list[Document]:
         rows, _count = self.store(caller).list(caller.context, VolumeListing(filters=filters))
-        return [self.shown(caller, row) for row in rows]
+        return [self.as_document(caller, row) for row in rows]
 
     def filtered(self, caller: Caller, filters: dict[str, Any]) -> list[Document]:
         """Return the project's resources; with the filter ``all_projects``, for administrators, those of all
@@ -66,7 +66,7 @@ class Stored(CloudDriver):
         if not caller.context.is_admin:
             raise Forbidden(f"Only administrators may list the {self.kind.plural.replace('_', ' ')} of all projects.")
         rows, _count = self.store(caller).list(caller.context, VolumeListing(everywhere=True))
-        return [self.shown(caller, row) for row in rows]
+        return [self.as_document(caller, row) for row in rows]
 
     def find(self, caller: Caller, key: str) -> Document | None:
         by_id = self.every(caller, id=key.lower()) if is_uuid_key(key) else []
@@ -175,7 +175,7 @@ class CloudVolumes(Stored):
     kind = Volume
     counted = ("volumes", "maxTotalVolumes")
 
-    def shown(self, caller: Caller, row: Mapping[str, Any]) -> Document:
+    def as_document(self, caller: Caller, row: Mapping[str, Any]) -> Document:
         """Return *row* of the volume service as a document of the kind, with the host only for administrators."""
         copied = row["source_volid"] or row["snapshot_id"]  # and has the image of its source
         attachments = [user for user in row["attachments"] if user["status"] in ("attached", "detaching")]
@@ -286,7 +286,7 @@ class CloudSnapshots(Stored):
     kind = VolumeSnapshot
     counted = ("snapshots", "maxTotalSnapshots")
 
-    def shown(self, caller: Caller, row: Mapping[str, Any]) -> Document:
+    def as_document(self, caller: Caller, row: Mapping[str, Any]) -> Document:
         return {**_alike(row), "metadata": row["metadata"], "volume": row["volume_id"], "pool": None, "bootable": False,
                 "host": "", "status": row["status"] if row["status"] in ("creating", "available") else "error"}
 

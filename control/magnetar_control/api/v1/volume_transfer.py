@@ -30,7 +30,7 @@ class VolumeTransfers(Stored):
         #: The uuid and the key of the transfer that this driver has created last.
         self._created = ("", "")
 
-    def shown(self, caller: Caller, row: Mapping[str, Any]) -> Document:
+    def as_document(self, caller: Caller, row: Mapping[str, Any]) -> Document:
         """Return *row* of the volume service as a document of the kind. Only a transfer that this driver has created
         has its key."""
         return {"id": row["id"], "name": row["name"] or "", "volume": row["volume_id"],
@@ -84,7 +84,7 @@ class VolumeTransfers(Stored):
             return Result([], [], {**_nothing(), "id": key.lower(), "volume": volume["id"]})
         row = self.store(caller).accept(caller.context, key.lower(), want["accept"], dry_run=dry_run)
         return Result([Step("accept", f"accept volume transfer {key.lower()}")],
-                      [{"path": "accepted", "old": False, "new": True}], self.shown(caller, row))
+                      [{"path": "accepted", "old": False, "new": True}], self.as_document(caller, row))
 
     def _own_volume(self, caller: Caller, id: str) -> Document | None:
         """Return the volume *id*, if it belongs to the caller's project and no transfer offers it."""

@@ -35,7 +35,7 @@ def run_nic_attachment(work: Work) -> None:
     network, nic = work.conductor.services.network, None
     try:
         with work.event():
-            nic = network.allocate(work.context(), work.id, [work.args["wish"]], sure=work.confirm_lease,
+            nic = network.allocate(work.context(), work.id, [work.args["wish"]], confirm=work.confirm_lease,
                                    hostname=work.server.hostname or "", host=work.server.host)[0]
             work.begin(CANCELLED)
             resource = _plug(work, nic)

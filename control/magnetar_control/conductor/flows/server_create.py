@@ -74,15 +74,15 @@ def make_server(work: Work, host: str, ports: Sequence[ServerNic], power: str | 
                     **secret, "power": power}
         if document["image"]:
             images.deliver_image(work, client, host, document["image"])
-        document["block_device_mapping"], abroad = block_devices.prepare_volumes(work, host)
+        document["block_device_mapping"], remote_volumes = block_devices.prepare_volumes(work, host)
         ready = nics.ports_ready(work, host, ports)
-        if abroad or not ready:  # start it when these volumes and its ports are ready
+        if remote_volumes or not ready:  # start it when these volumes and its ports are ready
             document["power"] = OFF
         answer = client.ensure("server", work.id, document, progress=work.progress, request_id=work.idempotency_key)
     note_agent_warnings(work, answer)
     # The OVN of SmartNICs plugs in the devices that it learns here.
     nics.bind_nics(work, host, answer["resource"], waits=not ready or nics.any_remote_managed(ports))
-    return block_devices.finish_build(work, host, answer["resource"], abroad, {"power": power, **secret},
+    return block_devices.finish_build(work, host, answer["resource"], remote_volumes, {"power": power, **secret},
                                       ports_pending=not ready)
 
 

@@ -46,7 +46,7 @@ def run_server_deletion(work: Work) -> None:
         for host in names:
             _delete_on(work, host, moves=len(names) > 1)
         block_devices.release_volumes(work)
-        work.conductor.services.network.release(work.id, sure=work.confirm_lease)
+        work.conductor.services.network.release(work.id, confirm=work.confirm_lease)
         delete_image(work, server.shelved_image_id)
         _forget_keys(work)
         _release_claims(work)

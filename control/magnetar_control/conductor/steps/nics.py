@@ -36,7 +36,7 @@ def allocate_nics(work: Work, host: str) -> Sequence[ServerNic]:
 def free_reserved_ports(work: Work) -> None:
     """Free the ports that the API has reserved for a server that was not built, unless the server has taken them."""
     if not work.nics and any(nic.get("port_id") for nic in work.request.get("networks") or ()):
-        work.conductor.services.network.release(work.id, sure=work.confirm_lease)
+        work.conductor.services.network.release(work.id, confirm=work.confirm_lease)
 
 
 def current_nics(work: Work) -> Sequence[ServerNic]:

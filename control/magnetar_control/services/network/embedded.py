@@ -65,7 +65,7 @@ from magnetar_control.store.engine.database import (
 from magnetar_core import addresses
 from magnetar_core.document import Document, Documents
 from magnetar_core.errors import Conflict, Forbidden, InvalidRequest, Unavailable
-from magnetar_core.flows import Sure, always_allowed
+from magnetar_core.flows import Confirm, always_allowed
 from magnetar_core.hardware.pci import PAST_OVN, REMOTE
 
 from . import networks as network_resource
@@ -220,11 +220,11 @@ class EmbeddedNetworks:
         check_range(self.pools, context, IPv4Network(cidr))
 
     def allocate(self, context: Context, server_id: str, requested: Sequence[PortRequest],
-                 groups: Sequence[str] = (), sure: Sure = always_allowed, hostname: str = "",
+                 groups: Sequence[str] = (), confirm: Confirm = always_allowed, hostname: str = "",
                  host: str = "") -> list[ServerNic]:
         """Create the missing ports of a server, and return its NICs. *requested*: from ``check_requested``. *groups*:
         names or ids of the security groups of new ports. *hostname*, *host*: the server's host name, and the host that
-        it will be on. *sure*: called before the commit; it may raise."""
+        it will be on. *confirm*: called before the commit; it may raise."""
         project, makes = context.project_id or "", not all(request.get("port_id") for request in requested)
 
         def once() -> list[ServerNic]:
@@ -245,7 +245,7 @@ class EmbeddedNetworks:
                 host_groups.note_changed_units(connection, [  # other hosts need addresses on bridges
                     f"group/{id}" for nic in server_nics if "bridge" in nic["on_host"]
                     for id in nic["on_host"].get("security_groups") or ()])
-                sure()
+                confirm()
                 return server_nics
 
         try:
@@ -272,7 +272,7 @@ class EmbeddedNetworks:
         with self.database.read() as connection:
             return limit - self.quota.count(connection, project, (name,))[name]
 
-    def prepare(self, server_id: str, host: str, sure: Sure = always_allowed, *, running: bool = False) -> None:
+    def prepare(self, server_id: str, host: str, confirm: Confirm = always_allowed, *, running: bool = False) -> None:
         if self.worker is None:
             return
         with self.database.read() as connection:
@@ -285,7 +285,7 @@ class EmbeddedNetworks:
                         connection.execute(update(ports).where(ports.c.id == port.id).values(
                             **values, updated_at=utc_now()))
                         self.log.note(connection, f"port/{port.id}")
-                sure()
+                confirm()
         for port in engine_ports:  # report missing chassis immediately
             card = virtual_functions.smartnic_device(port._mapping).get("card_serial_number")  # noqa: SLF001 - SQLAlchemy's name
             if card and port.host == host and self.worker.engine.chassis_of(card) is None:
@@ -294,7 +294,7 @@ class EmbeddedNetworks:
                                f"external_ids:ovn-cms-options=card-serial-number={card}.", type="PortBindingFailed")
         self.worker.wait_until_applied(changes.port_unit_keys(port.id for port in engine_ports))
 
-    def stay(self, server_id: str, sure: Sure = always_allowed) -> None:
+    def stay(self, server_id: str, confirm: Confirm = always_allowed) -> None:
         if self.worker is None:
             return
         with self.database.write() as connection:
@@ -303,35 +303,35 @@ class EmbeddedNetworks:
             connection.execute(update(ports).where(ports.c.id.in_(port_ids)).values(
                 next_host="", arriving=False, updated_at=utc_now()))
             self.log.note(connection, *changes.port_unit_keys(port_ids))
-            sure()
+            confirm()
 
-    def bind(self, server_id: str, host: str, sure: Sure = always_allowed,
+    def bind(self, server_id: str, host: str, confirm: Confirm = always_allowed,
              devices: Mapping[str, Mapping[str, Any]] = MappingProxyType({})) -> None:
-        self._bind(server_id, host, "ACTIVE", sure, devices)
+        self._bind(server_id, host, "ACTIVE", confirm, devices)
 
-    def bind_prepared(self, server_id: str, host: str, sure: Sure = always_allowed,
+    def bind_prepared(self, server_id: str, host: str, confirm: Confirm = always_allowed,
                       devices: Mapping[str, Mapping[str, Any]] = MappingProxyType({})) -> None:
         if self.worker is None:
-            self.bind(server_id, host, sure, devices)
+            self.bind(server_id, host, confirm, devices)
             return
         with self.worker.watch_writes() as write_watch:
             bound_rows: Sequence[Row[Any]] = ()
             if not devices:
                 with self.database.single() as connection:
-                    sure()
+                    confirm()
                     bound_rows = connection.execute(_BOUND, {
                         "server": server_id, "there": host, "updated_at": utc_now()}).all()
             if not bound_rows:
-                self.bind(server_id, host, sure, devices)
-                self.prepare(server_id, host, sure)
+                self.bind(server_id, host, confirm, devices)
+                self.prepare(server_id, host, confirm)
             else:
                 self.worker.follow(changes.port_unit_keys(row.id for row in bound_rows), write_watch,
                                    None if bound_rows[0].noted else bound_rows[0].number or 0)
 
-    def unbind(self, server_id: str, sure: Sure = always_allowed) -> None:
-        self._bind(server_id, "", "DOWN", sure, {})
+    def unbind(self, server_id: str, confirm: Confirm = always_allowed) -> None:
+        self._bind(server_id, "", "DOWN", confirm, {})
 
-    def _bind(self, server_id: str, host: str, status: str, sure: Sure,
+    def _bind(self, server_id: str, host: str, status: str, confirm: Confirm,
               devices: Mapping[str, Mapping[str, Any]]) -> None:
         with self.database.write() as connection:
             if self.log.enabled:
@@ -342,13 +342,13 @@ class EmbeddedNetworks:
             for mac, device in devices.items():
                 connection.execute(_BIND.where(ports.c.mac_address == mac).values(device=dict(device)),
                                    {"server": server_id})
-            sure()
+            confirm()
 
-    def release(self, server_id: str, port_id: str | None = None, sure: Sure = always_allowed, *,
+    def release(self, server_id: str, port_id: str | None = None, confirm: Confirm = always_allowed, *,
                 delete: bool = False) -> None:
         def act(connection: Connection) -> None:
             server_ports.release_ports(connection, self.log, server_id, port_id, delete=delete)
-            sure()
+            confirm()
 
         run_transaction(self.database, act)
 

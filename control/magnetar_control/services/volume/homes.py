@@ -18,7 +18,7 @@ from magnetar_control.store.engine.database import Database, utc_now
 from magnetar_control.store.hosts import host_removals
 from magnetar_core.document import Document
 from magnetar_core.errors import Conflict, MagnetarError, NotFound
-from magnetar_core.flows import Sure, always_allowed
+from magnetar_core.flows import Confirm, always_allowed
 
 from .access import INCOMPLETE, VolumeAccess, common_build_hosts, common_move_hosts, fetch_volume_access
 from .pools import UP, PoolOnHost, fetch_host_pools, find_pool_on_host
@@ -101,7 +101,7 @@ class VolumeHomes:
                            ) -> dict[str, VolumeAccess]:
         return self.access({volume["volume_id"] for volumes in volumes_by_server.values() for volume in volumes})
 
-    def move(self, id: str, host: str, server_id: str | None = None, sure: Sure = always_allowed,
+    def move(self, id: str, host: str, server_id: str | None = None, confirm: Confirm = always_allowed,
              holder: str | None = None) -> None:
         """Make *host* the volume's host. May be repeated. *server_id*: the only server that may have the volume.
         *holder*: the worker that has the volume's task. Raises ``Conflict`` if the volume cannot move, and the errors
@@ -110,7 +110,7 @@ class VolumeHomes:
             row = _volume(connection, id, lock=True)
             if row["host"] == host:
                 return
-            sure()
+            confirm()
             pool = _target(connection, row, host)
             _check_free(connection, row, server_id, holder)
             host_removals.insert_removal_row(connection, host, RECORD, id)
@@ -120,7 +120,7 @@ class VolumeHomes:
                 current = _volume(connection, id, lock=True)
                 if current["host"] == host:  # another process was faster
                     return
-                sure()
+                confirm()
                 if current["host"] != row["host"]:
                     raise Conflict(f"Volume {id} got another host in the meantime. Repeat the request.")
                 _check_free(connection, current, server_id, holder)
@@ -138,7 +138,7 @@ class VolumeHomes:
             if row is None or row["host"] != host:
                 host_removals.insert_removal_row(connection, host, RECORD, id, due=True)
 
-    def move_back(self, id: str, host: str, sure: Sure = always_allowed) -> bool:
+    def move_back(self, id: str, host: str, confirm: Confirm = always_allowed) -> bool:
         """Make *host* the volume's host again, if the removal of the volume from *host* is not done yet. Return whether
         *host* is the volume's host now. The caller guarantees that the server with the volume is still on *host*: this
         prevents the removal meanwhile."""
@@ -149,7 +149,7 @@ class VolumeHomes:
             pool = next((pool for pool in _shared_pool(connection, row) if pool.host == host), None)
             if pool is None or not has_due_removal(connection, host, id, (RECORD,)):
                 return False
-            sure()
+            confirm()
             _set_host(connection, row, pool)
             return True
 

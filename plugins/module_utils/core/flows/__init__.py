@@ -11,8 +11,8 @@ from collections.abc import Callable
 
 #: Called before a change is requested or stored, in its transaction where there is one. Raises when the caller may not
 #: make the change any longer.
-Sure = Callable[[], None]
+Confirm = Callable[[], None]
 
 
 def always_allowed() -> None:
-    """Do nothing. The default of a flow's argument *sure*, for callers that may always change the server."""
+    """Do nothing. The default of a flow's argument *confirm*, for callers that may always change the server."""

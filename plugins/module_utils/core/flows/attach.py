@@ -3,8 +3,8 @@
 agents; the data goes from agent to agent.
 
 First the volume's host grants access (``volume_export``), then the server's host attaches (``volume_attachment``); a
-detachment goes in reverse order. Each step may be repeated. The function *sure* is called before each step; it raises
-an error when the caller may no longer change the server.
+detachment goes in reverse order. Each step may be repeated. The function *confirm* is called before each step; it
+raises an error when the caller may no longer change the server.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from ..reconcile import assumed_warning
 from . import always_allowed
 
 if TYPE_CHECKING:
-    from . import Sure
+    from . import Confirm
     from .migrate import Side
 
 
 def attach_remote_volume(server_host: Side, volume_host: Side, server: str, volume: str, want: dict[str, Any],
-                         sure: Sure = always_allowed, **waiting: Any) -> dict[str, Any]:
+                         confirm: Confirm = always_allowed, **waiting: Any) -> dict[str, Any]:
     """Attach *volume* of *volume_host* to *server* of *server_host*. *want*: other fields of volume_attachment;
     *waiting*: further arguments of ``Client.ensure``. Return the answer of the attachment, with the steps of the export
     first. A dry run assumes that an earlier task makes a missing server or volume.
@@ -34,7 +34,7 @@ def attach_remote_volume(server_host: Side, volume_host: Side, server: str, volu
             raise
         return _dry_run_answer(str(error.details["field"]), server, volume, want)
     if _is_same_host(server_host, volume_host):
-        sure()
+        confirm()
         return server_host.client.ensure("volume_attachment", "%s:%s" % (server_document["id"], volume_document["id"]),
                                          dict(want, server=server_document["id"], volume=volume_document["id"]),
                                          **waiting)
@@ -43,10 +43,10 @@ def attach_remote_volume(server_host: Side, volume_host: Side, server: str, volu
                       "volume": volume_document["id"], "peers": [server_host.link_name()],
                       "readonly": bool(want.get("readonly"))}
     dry = {"dry_run": waiting.get("dry_run", False)}
-    sure()
+    confirm()
     export = volume_host.client.ensure("volume_export", key, export_request, timeout=waiting.get("timeout"), **dry)
     origin = dict(export["resource"]["origin"], address=volume_host.link_address())
-    sure()
+    confirm()
     answer = server_host.client.ensure("volume_attachment", key,
                                        dict(want, server=server_document["id"], volume=volume_document["id"],
                                             origin=origin), **waiting)
@@ -57,7 +57,7 @@ def attach_remote_volume(server_host: Side, volume_host: Side, server: str, volu
 
 
 def detach_remote_volume(server_host: Side, volume_host: Optional[Side], server: str, volume: str,
-                         sure: Sure = always_allowed, **waiting: Any) -> dict[str, Any]:
+                         confirm: Confirm = always_allowed, **waiting: Any) -> dict[str, Any]:
     """Detach *volume* from *server* of *server_host*, and return the answer of the deletion. The agent of *server_host*
     also removes the export of the volume. With *volume_host*, an export that an unfinished attachment has left is
     removed too.
@@ -66,10 +66,10 @@ def detach_remote_volume(server_host: Side, volume_host: Optional[Side], server:
     if volume_host is not None:
         server_id, volume_id = _uuid_or_key(server_host, "server", server), _uuid_or_key(volume_host, "volume", volume)
         key = "%s:%s" % (server_id, volume_id)
-    sure()
+    confirm()
     answer = server_host.client.delete("volume_attachment", key, **waiting)
     if volume_host is not None and not _is_same_host(server_host, volume_host):
-        sure()
+        confirm()
         closed = volume_host.client.delete("volume_export", key, dry_run=waiting.get("dry_run", False))
         if closed["changed"] and "steps" in answer:
             answer["steps"] = list(answer["steps"]) + list(closed["steps"])

@@ -142,7 +142,7 @@ def test_the_hint_in_a_frame_says_what_to_do(caplog, monkeypatch):
 def test_over_plain_http_a_hint_in_no_frame_goes_on_to_the_console(monkeypatch):
     """By a script, the only one that the page may run."""
     monkeypatch.setattr(frames, "_FRAME_LOG", frames.FrameLog())
-    answer = frame_refusal_page("http://dashboard.example", sure=False)
+    answer = frame_refusal_page("http://dashboard.example", in_frame=False)
     (script,) = re.findall("<script>(.*)</script>", answer.body().decode())
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     assert answer.status == 200 and "window.top === window" in script

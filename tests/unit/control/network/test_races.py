@@ -114,7 +114,7 @@ def test_a_server_lets_go_of_its_ports_however_often_others_come_before(sqlite_s
             moments[0] += 1.0
             raise DBAPIError("", None, type("DeadlockDetected", (Exception,), {"sqlstate": "40P01"})())
 
-    service.release(str(uuid.uuid4()), sure=deadlock)
+    service.release(str(uuid.uuid4()), confirm=deadlock)
     assert len(tries) == 9
 
 

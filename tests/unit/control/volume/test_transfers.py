@@ -190,7 +190,7 @@ def test_an_offered_volume_stays_as_it_is(ask, service):
             ("POST", "/v3/attachments", {"attachment": {"volume_uuid": volume, "instance_uuid": ABSENT}})):
         assert "awaiting-transfer" in str(ask(method, path, body, status=400)), path
     caller = SimpleNamespace(context=ALICE)
-    assert VOLUMES.shown(caller, service.volumes.show(ALICE, volume))["status"] == "awaiting-transfer"
+    assert VOLUMES.as_document(caller, service.volumes.show(ALICE, volume))["status"] == "awaiting-transfer"
     ask.as_(ADMIN)("POST", f"{at_volume}/action", {"os-force_delete": {}}, status=202)
     work(service)
     assert ask("GET", "/v3/volume-transfers")["transfers"] == []

@@ -19,7 +19,7 @@ class AddressGroups(Networking):
     def mine(self, caller: Caller, service_rows: list[Row]) -> list[Row]:
         return list(filter(usable_by_project(caller), service_rows))
 
-    def shown(self, row: Row) -> Document:
+    def as_document(self, row: Row) -> Document:
         return {"addresses": sorted(row["addresses"])}
 
     def complete(self, caller: Caller, want: Document, have: Document | None) -> Document:

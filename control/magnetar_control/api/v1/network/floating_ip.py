@@ -27,15 +27,15 @@ class FloatingIps(Networking):
     kind, plural, body, held = FloatingIp, "floatingips", attributes.FLOATING_IP, "port_forwardings"
     references = ("network", "port", "server", "_ports")
 
-    def shown_all(self, caller: Caller, service_rows: Iterable[Row]) -> list[Document]:
+    def as_documents(self, caller: Caller, service_rows: Iterable[Row]) -> list[Document]:
         service_rows = list(service_rows)
         ids = sorted({row["port_id"] for row in service_rows if row["port_id"]})
         owners = {port["id"]: port["device_id"] for port in (visible_rows(caller, "ports", id=ids) if ids else ())
                   if port["device_owner"].startswith("compute:")}
-        shown = super().shown_all(caller, service_rows)
+        shown = super().as_documents(caller, service_rows)
         return [{**floating_ip, "server": owners.get(floating_ip["port"])} for floating_ip in shown]
 
-    def shown(self, row: Row) -> Document:
+    def as_document(self, row: Row) -> Document:
         return {"name": row["name"] or row["floating_ip_address"], "network": row["network_id"],
                 "port": row["port_id"], "router": row["router_id"], "status": "ACTIVE" if row["port_id"] else "DOWN",
                 **{name: row[name] for name in ("floating_ip_address", "fixed_ip_address")},
@@ -51,7 +51,7 @@ class FloatingIps(Networking):
             return None
         unnamed_rows = [row for row in self.mine(caller, visible_rows(caller, self.plural, floating_ip_address=[key]))
                         if not row["name"]]
-        return self.only(caller, self.shown_all(caller, unnamed_rows), key)
+        return self.only(caller, self.as_documents(caller, unnamed_rows), key)
 
     def complete(self, caller: Caller, want: Document, have: Document | None) -> Document:
         current = have or {"server": None, "port": None, "fixed_ip_address": None}

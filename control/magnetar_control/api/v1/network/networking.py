@@ -109,7 +109,7 @@ class Networking(CloudDriver):
         """Return the project's resources; an empty list if the network service does not have the resource."""
         if self.plural not in caller.cloud.services.network.resources:
             return []
-        return self.shown_all(caller, self.mine(caller, visible_rows(caller, self.plural)))
+        return self.as_documents(caller, self.mine(caller, visible_rows(caller, self.plural)))
 
     def mine(self, caller: Caller, service_rows: list[Row]) -> list[Row]:
         """Return those *service_rows* that belong to the caller's project, also if the caller is an administrator."""
@@ -119,15 +119,15 @@ class Networking(CloudDriver):
         if self.plural not in caller.cloud.services.network.resources:
             return None
         own_rows = self.mine(caller, rows_by_key(caller, self.plural, key))
-        return self.only(caller, self.shown_all(caller, own_rows), key)
+        return self.only(caller, self.as_documents(caller, own_rows), key)
 
-    def shown_all(self, caller: Caller, service_rows: Iterable[Row]) -> list[Document]:
+    def as_documents(self, caller: Caller, service_rows: Iterable[Row]) -> list[Document]:
         return [{"id": row["id"], "name": row["name"], "description": row["description"] or "",
                  "created_at": agent_timestamp(row["created_at"]),
                  "updated_at": agent_timestamp(row["updated_at"] or row["created_at"]),
-                 "_owner": row["project_id"], **self.shown(row)} for row in service_rows]
+                 "_owner": row["project_id"], **self.as_document(row)} for row in service_rows]
 
-    def shown(self, row: Row) -> Document:
+    def as_document(self, row: Row) -> Document:
         """Return the fields of the kind that are made from *row* alone, without those of all kinds (id, name,
         description, times)."""
         raise NotImplementedError
@@ -204,7 +204,7 @@ class Networking(CloudDriver):
         if self.assumed(want) or is_recreated:
             return super().predicted(caller, want, have)
         row = self.update(caller, want, have, True) if have else self.create(caller, want, True)
-        (resource,) = self.shown_all(caller, [row])
+        (resource,) = self.as_documents(caller, [row])
         unknown = self.drawn(want, have) | (set() if have else {"id"})
         return {name: value for name, value in resource.items() if name not in unknown}
 

@@ -20,7 +20,7 @@ class Ports(Networking):
     kind, plural, body = NetworkPort, "ports", attributes.PORT
     references = ("network", "security_groups", "qos_policy", "_subnets")
 
-    def shown(self, row: Row) -> Document:
+    def as_document(self, row: Row) -> Document:
         return {"network": row["network_id"], "security_groups": sorted(row["security_groups"]),
                 "fixed_ips": [{"subnet": fixed_ip["subnet_id"], "ip_address": fixed_ip["ip_address"]}
                               for fixed_ip in row["fixed_ips"]], "allowed_address_pairs": row["pairs"],

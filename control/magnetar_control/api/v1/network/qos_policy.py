@@ -35,7 +35,7 @@ class QosPolicies(Networking):
     def mine(self, caller: Caller, service_rows: list[Row]) -> list[Row]:
         return list(filter(usable_by_project(caller), service_rows))
 
-    def shown(self, row: Row) -> Document:
+    def as_document(self, row: Row) -> Document:
         return {"shared": bool(row["shared"]), "is_default": bool(row["is_default"]), "rules": _sorted(
             {"type": rule["kind"], **{name: rule[name] if name in KINDS[rule["kind"]] else None for name in FIELDS}}
             for rule in row["rules"])}

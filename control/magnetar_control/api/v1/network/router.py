@@ -20,7 +20,7 @@ class Routers(Networking):
     kind, plural, body, references = NetworkRouter, "routers", attributes.ROUTER, ("external_network", "interfaces")
     held = "interfaces"
 
-    def shown(self, row: Row) -> Document:
+    def as_document(self, row: Row) -> Document:
         gateway = row["gateway"] or {}
         return {"external_network": gateway.get("network_id"), "enable_snat": row["enable_snat"],
                 "external_addresses": [fixed_ip["ip_address"] for fixed_ip in gateway.get("external_fixed_ips", ())],

@@ -25,7 +25,7 @@ class SecurityGroups(Networking):
 
     kind, plural, body, held = SecurityGroup, "security_groups", attributes.SECURITY_GROUP, "rules"
 
-    def shown(self, row: Row) -> Document:
+    def as_document(self, row: Row) -> Document:
         return {"stateful": row["stateful"], "rules": _sorted(
             {**{name: rule[name] for name in RULE}, "remote_group": rule["remote_group_id"],
              "remote_address_group": rule["remote_address_group_id"], "description": rule["description"] or ""}

@@ -31,7 +31,7 @@ class Subnets(Networking):
                                                             shared=[True])} if service_rows else set()
         return [row for row in service_rows if row["project_id"] == caller.project or row["network_id"] in shared]
 
-    def shown(self, row: Row) -> Document:
+    def as_document(self, row: Row) -> Document:
         return {"network": row["network_id"], "subnet_pool": row["subnetpool_id"],
                 "prefix_length": ip_network(row["cidr"]).prefixlen, **{name: row[name] for name in self.own}}
 

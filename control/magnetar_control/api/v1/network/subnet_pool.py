@@ -22,7 +22,7 @@ class AddressScopes(Networking):
     def mine(self, caller: Caller, service_rows: list[Row]) -> list[Row]:
         return list(filter(usable_by_project(caller), service_rows))
 
-    def shown(self, row: Row) -> Document:
+    def as_document(self, row: Row) -> Document:
         return {"ip_version": row["ip_version"], "shared": row["shared"]}
 
 
@@ -35,7 +35,7 @@ class SubnetPools(Networking):
     def mine(self, caller: Caller, service_rows: list[Row]) -> list[Row]:
         return list(filter(usable_by_project(caller), service_rows))
 
-    def shown(self, row: Row) -> Document:
+    def as_document(self, row: Row) -> Document:
         return {"address_scope": row["address_scope_id"], "ip_version": row["ip_version"],
                 **{name: row[name] for name in self.own}}
 

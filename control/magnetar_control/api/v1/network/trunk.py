@@ -19,7 +19,7 @@ class Trunks(Networking):
     kind, plural, body, held = NetworkTrunk, "trunks", attributes.TRUNK, "subports"
     references = ("port", "_ports")
 
-    def shown(self, row: Row) -> Document:
+    def as_document(self, row: Row) -> Document:
         return {"port": row["port_id"], "admin_state_up": row["admin_state_up"], "status": row["status"],
                 "subports": [{"port": subport["port_id"], "segmentation_id": subport["segmentation_id"]}
                              for subport in row["sub_ports"]]}
