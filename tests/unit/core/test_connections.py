@@ -34,10 +34,10 @@ def test_an_address_has_its_places_and_no_more() -> None:
     first, second = (places.take("192.0.2.1") for _time in range(2))
     assert not first.refused and not second.refused
     told = [places.take("192.0.2.1") for _time in range(TOLD)]
-    assert all(one.refused and one.told for one in told)
+    assert all(one.refused and one.send_refusal for one in told)
     assert "192.0.2.1 has 2 connections" in told[0].refused.message and told[0].refused.retry_after
     silent = places.take("192.0.2.1")
-    assert silent.refused and not silent.told
+    assert silent.refused and not silent.send_refusal
     assert not places.take("192.0.2.2").refused
     for one in (first, first, silent, *told):
         one.free()

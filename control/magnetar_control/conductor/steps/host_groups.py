@@ -65,7 +65,7 @@ def tell_security_group(conductor: Conductor, client: Client, host: str, id: str
     for named in dict.fromkeys(rule["remote_group"] for rule in document["rules"] if rule["remote_group"]):
         _bring(conductor, client, host, named)
     client.ensure(NOUN, id, document)
-    groups.mark_sent(host, id, document["revision"])
+    groups.mark_group_sent(host, id, document["revision"])
 
 
 def compare_security_groups(conductor: Conductor, client: Client, host: str, server_ids: Collection[str]) -> None:
@@ -124,4 +124,4 @@ class GroupUpdateSender(HostUpdateSender):
                 "server": port.server, "mac": port.mac, "security_groups": port.groups})
         except (NotFound, InvalidField):  # the action that attaches it brings its groups
             log.debug("NIC %s of server %s is not on host %s", port.mac, port.server, host)
-        self.conductor.services.network.host_groups.port_told(host, port)
+        self.conductor.services.network.host_groups.mark_port_sent(host, port)

@@ -148,10 +148,10 @@ def save_agent_inventories(connection: Connection, host_id: str,
     changed = False
     for name in sorted(agent_inventories.keys() | {
             name for name, row in rows.items() if row.stored.told is not None}):
-        told_now = canonical_json(Inventory(**agent_inventories[name])._asdict()) if name in agent_inventories else None
-        if name not in rows or rows[name].stored.told != told_now:
+        reported = canonical_json(Inventory(**agent_inventories[name])._asdict()) if name in agent_inventories else None
+        if name not in rows or rows[name].stored.told != reported:
             changed = True
-            _write(connection, host_id, name, rows.get(name), told=told_now)
+            _write(connection, host_id, name, rows.get(name), told=reported)
     return changed
 
 

@@ -50,12 +50,12 @@ def raise_file_limit() -> int:
 
 class ConnectionPlace:
     """One connection's slot in the connection limit of its client's address, held until ``free``. *refused*: the error
-    if the limit is reached, otherwise ``None``. *told*: whether to send the client this error as an answer.
+    if the limit is reached, otherwise ``None``. *send_refusal*: whether to send the client this error as an answer.
     """
 
     def __init__(self, counted: Optional[Counter[str]], source: str, refused: Optional[TooManyRequests] = None,
-                 told: bool = True, ended: Callable[[str], None] = lambda _whose: None) -> None:
-        self._counted, self._whose, self.refused, self.told = counted, source, refused, told
+                 send_refusal: bool = True, ended: Callable[[str], None] = lambda _whose: None) -> None:
+        self._counted, self._whose, self.refused, self.send_refusal = counted, source, refused, send_refusal
         self._ended = ended
         self._unknown: dict[ConnectionPlace, Callable[[], object]] = {}
         self._end: Callable[[], object] = lambda: None
@@ -138,7 +138,7 @@ class Connections:
     def _next(self, address: str, source: str) -> ConnectionPlace:
         count = self._open[source]
         if count >= self.most + TOLD:
-            return ConnectionPlace(None, source, self._refusal(source), told=False)
+            return ConnectionPlace(None, source, self._refusal(source), send_refusal=False)
         self._open[source] += 1
         if count < self.most:
             return ConnectionPlace(self._open, source, ended=self._forget)
@@ -204,7 +204,7 @@ class Admitting(asyncio.Protocol):
         """Override asyncio's method: take a ``ConnectionPlace``, then begin with TLS, if configured, or HTTP."""
         peer = transport.get_extra_info("peername")
         self.place = self.places.take(str(peer[0]) if isinstance(peer, tuple) and peer else "", transport.abort)
-        if not self.place.told:
+        if not self.place.send_refusal:
             transport.abort()
             return
         self._stalled = StalledReader(self.loop, transport, self.slowest)

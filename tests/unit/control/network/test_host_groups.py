@@ -36,7 +36,7 @@ def test_hosts_that_have_a_group_are_told_of_its_changes(service):
     assert groups.hosts() == []  # nobody has it yet
     groups.claim("kvm1", GROUP)
     first = groups.document(GROUP)
-    groups.mark_sent("kvm1", GROUP, first["revision"])
+    groups.mark_group_sent("kvm1", GROUP, first["revision"])
     assert groups.hosts() == []
     (rule,) = rules.create(ALICE, {"security_group_id": GROUP, "direction": "ingress", "protocol": "ipip"})
     assert groups.hosts() == ["kvm1"] and groups.due("kvm1") == ([GROUP], [])
@@ -44,16 +44,16 @@ def test_hosts_that_have_a_group_are_told_of_its_changes(service):
     assert second["revision"] > first["revision"]
     assert [one["protocol"] for one in second["rules"] if one not in first["rules"]] == [4]
     rules.delete(ALICE, rule["id"])  # meanwhile
-    groups.mark_sent("kvm1", GROUP, second["revision"])
+    groups.mark_group_sent("kvm1", GROUP, second["revision"])
     assert groups.hosts() == ["kvm1"]
     third = groups.document(GROUP)
-    groups.mark_sent("kvm1", GROUP, third["revision"])
+    groups.mark_group_sent("kvm1", GROUP, third["revision"])
     assert groups.hosts() == [] and third["rules"] == first["rules"]
     # What is there otherwise than it should: nothing, too little, too much.
     for found, due in (({GROUP: third["revision"]}, []), ({}, [GROUP]), ({GROUP: first["revision"]}, [GROUP])):
         groups.compare("kvm1", found)
         assert groups.due("kvm1")[0] == due
-        groups.mark_sent("kvm1", GROUP, third["revision"])
+        groups.mark_group_sent("kvm1", GROUP, third["revision"])
     other = str(uuid.uuid4())
     groups.compare("kvm1", {GROUP: third["revision"], other: 3})
     assert groups.due("kvm1")[0] == [other] and groups.document(other) is None
@@ -81,7 +81,7 @@ def test_a_default_group_that_is_made_anew(service):
     groups.claim("kvm1", default_id("blue"))
     service.resources["security_groups"].list(BOB)
     before = groups.document(default_id("blue"))
-    groups.mark_sent("kvm1", default_id("blue"), before["revision"])
+    groups.mark_group_sent("kvm1", default_id("blue"), before["revision"])
     service.resources["security_groups"].delete(ADMIN, default_id("blue"))
     assert groups.due("kvm1")[0] == [default_id("blue")] and groups.document(default_id("blue")) is None
     groups.gone("kvm1", default_id("blue"))
@@ -95,7 +95,7 @@ def test_a_default_group_that_is_made_anew(service):
 def test_a_dry_run_tells_nobody(service):
     server(service)
     service.host_groups.claim("kvm1", GROUP)
-    service.host_groups.mark_sent("kvm1", GROUP, service.host_groups.document(GROUP)["revision"])
+    service.host_groups.mark_group_sent("kvm1", GROUP, service.host_groups.document(GROUP)["revision"])
     service.resources["security_group_rules"].create(
         ALICE, {"security_group_id": GROUP, "direction": "ingress"}, dry=True)
     assert service.host_groups.hosts() == []
@@ -108,10 +108,10 @@ def test_ports_that_get_other_groups(service):
     ((), (port,)) = service.host_groups.due("kvm1")
     assert (port.server, port.mac, port.groups) == (id, nic["mac"], sorted([GROUP, own["id"]]))
     service.resources["ports"].update(ALICE, nic["port_id"], {"security_groups": []})  # meanwhile
-    service.host_groups.port_told("kvm1", port)
+    service.host_groups.mark_port_sent("kvm1", port)
     ((), (port,)) = service.host_groups.due("kvm1")
     assert port.groups == []
-    service.host_groups.port_told("kvm1", port)
+    service.host_groups.mark_port_sent("kvm1", port)
     assert service.host_groups.hosts() == []
     service.bind(id, "kvm2")  # it moved, and may have taken along what was before
     assert service.host_groups.hosts() == ["kvm2"]
@@ -127,7 +127,7 @@ def test_addresses_matter_elsewhere_on_bridges_only(service):
     service.resources["subnets"].create(ADMIN, {"network_id": flat["id"], "cidr": "192.0.2.0/24"})
     service.host_groups.claim("kvm2", GROUP)
     known = service.host_groups.document(GROUP)
-    service.host_groups.mark_sent("kvm2", GROUP, known["revision"])
+    service.host_groups.mark_group_sent("kvm2", GROUP, known["revision"])
     server(service, uuid=first["network_id"])
     assert known["members"] == [] and service.host_groups.hosts() == []
     id, nic = server(service, uuid=flat["id"])
@@ -135,7 +135,7 @@ def test_addresses_matter_elsewhere_on_bridges_only(service):
     assert service.host_groups.hosts() == ["kvm2"]
     known = service.host_groups.document(GROUP)
     assert known["members"] == [address]
-    service.host_groups.mark_sent("kvm2", GROUP, known["revision"])
+    service.host_groups.mark_group_sent("kvm2", GROUP, known["revision"])
     service.release(id)
     assert service.host_groups.hosts() == ["kvm2"] and service.host_groups.document(GROUP)["members"] == []
 

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Security groups on hosts, for ports on networks without an engine: the hosts' agents filter their packets.
 
-Conductors send a host each group that its NICs have, before the first such NIC is plugged
-(``conductor.steps.host_groups``). From then on a row says that the host has the group. A transaction that changes the
-group, or the addresses of its ports, marks the row: the group must be sent to the host again. A port that gets other
-groups is marked, too.
+Conductors send a host each security group of its NICs, before the first NIC with that group is plugged
+(``conductor.steps.host_groups``). From then on a row of ``security_group_hosts`` records that the host's agent stores
+the group. A transaction that changes the group, or the addresses of its ports, marks the row: the group must be sent to
+the host again. A port that gets other groups is marked, too.
 
 The agents know the addresses of their own guests. Addresses on other hosts matter on bridges only (networks of type
 flat): packets of a network that the agents make do not reach other hosts.
@@ -105,12 +105,13 @@ def groups_of_rows(rows: Iterable[Row[Any]]) -> set[str]:
 
 
 def forget_host_groups(connection: Connection, host: str) -> None:
-    """Delete the record of the security groups that *host* has, because it leaves the cloud."""
+    """Delete the record of the security groups that the agent of *host* stores, because the host leaves the cloud."""
     connection.execute(deleting(security_group_hosts).where(_HELD.host == host))
 
 
 class HostSecurityGroups:
-    """The record of the security groups that hosts have, in the API *database*. Conductors use it."""
+    """The record, in the API *database*, of the security groups that the agents of hosts store. "The host has a group"
+    means here that its agent stores the group. Conductors use this record."""
 
     def __init__(self, database: Database) -> None:
         self.database = database
@@ -128,8 +129,8 @@ class HostSecurityGroups:
         return groups, [_due_port(row) for row in rows]
 
     def claim(self, host: str, id: str) -> None:
-        """Record that *host* will have the group, so that a change of the group marks the row. Call this before reading
-        the group."""
+        """Record that the agent of *host* will store the group, so that a change of the group marks the row. Call this
+        before reading the group."""
         with self.database.write() as connection:
             insert_if_absent(connection, security_group_hosts, group_id=id, host=host, due=True)
 
@@ -149,7 +150,7 @@ class HostSecurityGroups:
         return {"name": id, "revision": revision, "rules": [rule for row in rules for rule in _rules(row)],
                 "members": sorted(members)}
 
-    def mark_sent(self, host: str, id: str, revision: int) -> None:
+    def mark_group_sent(self, host: str, id: str, revision: int) -> None:
         """Remove the mark of the group *id*: *host* now has the group in this *revision*. Do nothing if the group has
         changed meanwhile."""
         with self.database.write() as connection:
@@ -171,7 +172,7 @@ class HostSecurityGroups:
             else:
                 connection.execute(deleting(security_group_hosts).where(this))
 
-    def port_told(self, host: str, port: DuePort) -> None:
+    def mark_port_sent(self, host: str, port: DuePort) -> None:
         """Remove the mark of *port*: *host* now has its groups. Do nothing if the groups or host of the port have
         changed."""
         with self.database.write() as connection:
