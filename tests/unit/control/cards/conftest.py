@@ -47,5 +47,5 @@ def more(cloud: Equipped, some: Functions) -> Functions:
     if not (sysfs / "bus/pci/devices/0000:21:02.0/net").exists():
         netdev(sysfs, "0000:21:02.0", "ens1f0v0")
     told = cloud.parts.working.states.hosts["kvm2"].pci
-    eventually(lambda: told.told.get("vdpa:rp_tunnelled", {}).get("free") == 1)
+    eventually(lambda: told.reported.get("vdpa:rp_tunnelled", {}).get("free") == 1)
     return some

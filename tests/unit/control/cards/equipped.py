@@ -142,7 +142,7 @@ def have_told(cloud: Equipped) -> None:
     """Wait until the conductor knows what is free."""
     hosts = cloud.parts.working.states.hosts
     wanted = [*((name, NAME, count) for name, count in free(cloud).items()), ("kvm3", CARDS, 1)]
-    eventually(lambda: all(name in hosts and hosts[name].pci.told.get(word, {}).get("free") == count
+    eventually(lambda: all(name in hosts and hosts[name].pci.reported.get(word, {}).get("free") == count
                       for name, word, count in wanted))
 
 

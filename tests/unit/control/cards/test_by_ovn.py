@@ -82,7 +82,7 @@ def smart(more: Functions) -> Iterator[Functions]:
     engine = engine_of(more.cloud)
     engine.cards = {"CARD-kvm1": "dpu1"}
     hosts = more.cloud.parts.working.states.hosts
-    eventually(lambda: all(hosts[name].pci.told.get(FUNCTION, {}).get("free") == 1 for name in ("kvm1", "kvm3")))
+    eventually(lambda: all(hosts[name].pci.reported.get(FUNCTION, {}).get("free") == 1 for name in ("kvm1", "kvm3")))
     yield more
     engine.cards = {}
 

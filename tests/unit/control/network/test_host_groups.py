@@ -68,7 +68,7 @@ def test_a_change_that_is_being_committed_while_a_host_is_told(service):
     known = groups.document(GROUP)
     with service.database.write() as connection:
         host_groups.note_changed_units(connection, [f"group/{GROUP}"])
-        telling = threading.Thread(target=groups.told, args=("kvm1", GROUP, known["revision"]))
+        telling = threading.Thread(target=groups.mark_group_sent, args=("kvm1", GROUP, known["revision"]))
         telling.start()
         telling.join(0.3)
     telling.join()
