@@ -215,6 +215,10 @@ class Settings:
     enabled_filters: list[str] = _doc("Optional filters that are on, in addition to the filters that are always on; "
         "see docs/reference/scheduling.md.",
                                       lambda: list(USUAL_FILTERS))
+    reserve_room_to_fail: bool = _doc("Whether creates, unshelves and resizes are refused when afterwards the other "
+                                      "hosts of a zone could not take the servers of any one host that fails; see "
+                                      "[Check room for a failed host](../howto/check-room-for-a-failed-host.md).",
+                                      False)
     max_instances_per_host: int = _doc("Number of servers at which NumInstancesFilter refuses a host. "
         "AggregateNumInstancesFilter uses the aggregates' metadata of that name first.", 50, 1)
     max_io_ops_per_host: int = _doc("The same for servers that are being built, resized, migrated, rescued, "

@@ -27,6 +27,7 @@ from magnetar_control.store.hosts.host_row import HostRow, HostSummary
 from magnetar_core.hardware.numa import Needs
 from magnetar_core.version import version_number
 
+from . import reserve
 from .aggregate_filters import projects_of
 from .filters import TENANTS, Filter
 from .host_state import FITS, Block, HostState, KeptClaims, Profile, Row
@@ -276,8 +277,11 @@ class HostStates:
         (``TENANTS``) is left out for a project without such an aggregate, unless the settings require one for each
         project."""
         free = spec.project_id not in self._projects and not self.rules.options.tenants_need_aggregates
-        return [host_filter for host_filter in self.rules.filters_for(spec)
-                if not (free and host_filter.name == TENANTS)]
+        filters = [host_filter for host_filter in self.rules.filters_for(spec)
+                   if not (free and host_filter.name == TENANTS)]
+        if self.rules.options.reserve_room_to_fail and reserve.claims_more(spec):
+            filters.append(reserve.reserve_filter(self.hosts.values()))
+        return filters
 
     def blocks(self) -> list[Block]:
         """Return all top-level blocks, up to date. Hold ``lock``. This may move hosts to other blocks: read a host's

@@ -25,6 +25,7 @@ class Options:
     metrics: Mapping[str, float] = field(default_factory=dict)
     metrics_required: bool = True
     weight_of_unavailable: float = -10_000.0
+    reserve_room_to_fail: bool = False
 
 
 #: Nova's defaults.

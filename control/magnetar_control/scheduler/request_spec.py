@@ -211,6 +211,13 @@ class RequestSpec:
     #: An administrator chose the host with ZONE:HOST: the filters of Nova's scheduler are not applied.
     past_filters: bool = False
     forced: bool = False  # an administrator chose the host: only the claim and a host that answers count
+    keeps_reserve: bool = False  # room for the loss of a host stays reserved, for a request that claims more for good
+    held: Amounts = field(default_factory=Amounts)  # what a resize gives back in the end
+
+    @property
+    def added(self) -> Amounts:
+        """Return the amounts by which the claims of the cloud grow for good."""
+        return Amounts(*(max(0, new - old) for new, old in zip(self.amounts, self.held, strict=True)))
 
     def may_enter(self, cell_id: str, *, disabled: bool) -> bool:
         """Return whether the server may be placed in a cell. A disabled cell only accepts a server that is already
@@ -335,8 +342,11 @@ def spec_of_row(row: ServerRow, flavor: FlavorOfServer | None = None, **over: An
     resize. *over*: fields that the caller decides; ``group``, ``volume_hosts`` and the hosts of hints are not read
     here."""
     request, image = row.request, row.image
-    flavor = row.flavor if flavor is None else flavor
     root, nics = next(filter(is_root_volume, request.get("blocks") or ()), None), nics_of(row)
+    if flavor is None:
+        flavor = row.flavor
+    else:
+        over = {"held": claimed_amounts(row.flavor, root is not None, image), **over}
     spec = RequestSpec(**{
         "server_id": row.id, "project_id": row.project_id,
         "amounts": claimed_amounts(flavor, root is not None, image),

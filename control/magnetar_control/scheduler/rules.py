@@ -76,7 +76,7 @@ def options_of(settings: Settings) -> Options:
         settings.aggregate_image_properties_isolation_separator, settings.enable_isolated_aggregate_filtering,
         settings.limit_tenants_to_placement_aggregate, settings.placement_aggregate_required_for_tenants,
         _numbers("metrics_weight_setting", settings.metrics_weight_setting), settings.metrics_required,
-        settings.metrics_weight_of_unavailable)
+        settings.metrics_weight_of_unavailable, settings.reserve_room_to_fail)
 
 
 def _check(filters: tuple[Filter, ...], options: Options) -> None:

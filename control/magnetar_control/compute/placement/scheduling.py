@@ -43,7 +43,8 @@ def predicted_host(caller: Caller, row: Mapping[str, Any], freed: FlavorOfServer
     cells if it uses some. Failed builds are not considered: only conductors know of them.
     """
     cloud = caller.cloud
-    spec = spec_of_server(cloud.store.api, cloud.services.volume, caller.context, ServerRow.of_values(row))
+    spec = spec_of_server(cloud.store.api, cloud.services.volume, caller.context, ServerRow.of_values(row),
+                          keeps_reserve=True)
     if freed:
         old_amounts = claimed_amounts(freed, image=freed_image)
         spec = replace(spec, amounts=Amounts(*(

@@ -73,8 +73,8 @@ def _choose(work: Work, tried: list[str]) -> None:
     """Claim a host that is not in *tried*, and queue the action for it."""
     began = utc_now()
     try:
-        spec = spec_of(work, host=work.args.get("host"), ignored=frozenset(tried), cell_id=work.conductor.cell.id,
-                       volume_hosts=hosts_for_volumes(work))
+        spec = spec_of(work, keeps_reserve=True, host=work.args.get("host"), ignored=frozenset(tried),
+                       cell_id=work.conductor.cell.id, volume_hosts=hosts_for_volumes(work))
         candidate = place_server(leased_database(work.confirm_lease, work.conductor.store.api),
                                  work.conductor.current_states(), spec, map_cell=False, random=RANDOM)
     except NoValidHost as none:

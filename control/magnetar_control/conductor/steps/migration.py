@@ -245,8 +245,8 @@ class MigrationTask:
         volume_hosts = self.conductor.services.volume.homes.hosts_for_moves({self.work.id: self.work.volumes})[
             self.work.id]
         for only, ignored in rounds:
-            request = spec_of(self.work, flavor=self.flavor, host=only, ignored=ignored, volume_hosts=volume_hosts,
-                              has_devices=has, **cells)
+            request = spec_of(self.work, flavor=self.flavor, keeps_reserve=True, host=only, ignored=ignored,
+                              volume_hosts=volume_hosts, has_devices=has, **cells)
             try:
                 request = request.forced_to() if forced else request
                 return place_server(self.api, self.conductor.states, request, map_cell=False, random=RANDOM).host

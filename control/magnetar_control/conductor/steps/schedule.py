@@ -85,7 +85,7 @@ def run_scheduling(work: Work) -> None:
             claims = allocations.fetch_server_claims(connection, work.id)
         placed = next((Placed(work, claim.host, claim.cell_id) for claim in claims), None)
     if placed is None:
-        spec, settling = spec_of(work), work.conductor.settling()
+        spec, settling = spec_of(work, keeps_reserve=True), work.conductor.settling()
         try:
             placed = _place(work, spec)
         except NoValidHost as error:
@@ -116,7 +116,7 @@ def run_joint_scheduling(works: Sequence[Work]) -> list[Work]:
 
     plain = {work.id: work for work in works if not work.server.hints}  # those with hints may depend on one another
     candidates = place_servers(leased_database(sure, conductor.store.api), conductor.current_states(),
-                               [spec_of(work) for work in plain.values()], random=RANDOM)
+                               [spec_of(work, keeps_reserve=True) for work in plain.values()], random=RANDOM)
     of_cell: dict[str, list[Placed]] = {}
     for id, candidate in candidates.items():
         of_cell.setdefault(candidate.cell_id, []).append(Placed(plain[id], candidate.host, candidate.cell_id))

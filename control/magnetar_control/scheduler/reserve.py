@@ -1,0 +1,86 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Reserved room to fail: new claims are refused when afterwards the loss of one host could not be absorbed.
+
+The hosts of a zone in a cell are looked at together. If a host fails, its claims must fit into what the other hosts of
+the zone have free. A new server takes its amounts from the sum of the free amounts, on whichever host it is. So one
+comparison decides for all hosts of the zone: free amounts of all hosts, less the new amounts, must be at least the
+free and used amounts of the largest host.
+
+Sums do not see that a large server may find no single host with enough room, nor groups, traits and devices; the check
+in ``room`` does. It tries each server, which takes too long for each create.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from magnetar_control.store.claims.allocations import Amounts
+
+from .filters import PROFILE, Filter
+from .host_state import HostState
+from .request_spec import RequestSpec
+
+NAME = "RoomToFailFilter"
+#: Each resource in messages, with its unit.
+UNITS = ("CPUs", "MiB of memory", "GiB of disk", "dedicated CPUs")
+
+
+class ZoneRoom(NamedTuple):
+    """The room of a zone's hosts. *free*: the free amounts of all hosts that take servers. *largest*: for each
+    resource, what must stay free for the worst loss: the claims of a host, and its own free amount, which is lost too.
+    *hosts*: the names of the hosts with the worst loss."""
+
+    free: Amounts
+    largest: Amounts
+    hosts: tuple[str, ...]
+
+    def shortage(self, added: Amounts) -> int | None:
+        """Return the index of the first resource that the worst loss lacks if *added* is claimed; ``None`` if it lacks
+        none."""
+        return next((at for at, more in enumerate(added) if more > 0
+                     and self.free[at] - more < self.largest[at]), None)
+
+
+def room_by_zone(hosts: Iterable[HostState]) -> dict[tuple[str, str], ZoneRoom]:
+    """Return the room of each (cell, zone)."""
+    rooms: dict[tuple[str, str], tuple[list[float], list[float], list[str]]] = {}
+    for host in hosts:
+        profile = host.profile
+        free, largest, names = rooms.setdefault((profile.cell_id, profile.zone), (
+            [0, 0, 0, 0], [0, 0, 0, 0], ["", "", "", ""]))
+        takes = profile.up and profile.enabled and profile.cell_enabled and not host.columns.forced_down
+        for at in range(len(free)):
+            used = host.used[at]
+            left = max(0, host.limits[at] - used) if takes else 0
+            free[at] += left
+            if used + left > largest[at]:
+                largest[at], names[at] = used + left, host.name
+    return {key: ZoneRoom(Amounts(*map(int, free)), Amounts(*map(int, largest)), tuple(names))
+            for key, (free, largest, names) in rooms.items()}
+
+
+def claims_more(spec: RequestSpec) -> bool:
+    """Return whether room is reserved against the request: it claims more for good, and no administrator has named its
+    host."""
+    return spec.keeps_reserve and not spec.forced and not spec.past_filters and any(spec.added)
+
+
+def reserve_filter(hosts: Iterable[HostState]) -> Filter:
+    """Return the filter for the present claims of the *hosts*."""
+    rooms = room_by_zone(hosts)
+
+    def room_of(host: HostState) -> ZoneRoom:
+        return rooms[host.profile.cell_id, host.profile.zone]
+
+    def passes(host: HostState, spec: RequestSpec) -> bool:
+        """The loss of any one host of the zone can be absorbed by the others afterwards."""
+        return room_of(host).shortage(spec.added) is None
+
+    def lacks(host: HostState, spec: RequestSpec) -> str:
+        room = room_of(host)
+        at = room.shortage(spec.added) or 0
+        spare = max(0, room.free[at] - room.largest[at])
+        return (f"is in zone {host.profile.zone}, where room for the loss of host {room.hosts[at]} is reserved "
+                f"(reserve_room_to_fail): {spare} of {spec.added[at]} {UNITS[at]} can be claimed")
+    return Filter(NAME, PROFILE, passes, claims_more, lacks=lacks)
