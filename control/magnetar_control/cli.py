@@ -33,6 +33,9 @@ from . import settings_file as configuration
 from .command_parts import open_parts
 
 if TYPE_CHECKING:
+    from magnetar_control.store.engine.database import Database
+    from magnetar_control.store.store import Store
+
     from .settings import Settings
 
     Commands = argparse._SubParsersAction[argparse.ArgumentParser]  # noqa: SLF001 - it has no other name
@@ -84,11 +87,12 @@ def _add_database_commands(commands: Commands) -> None:
     upgrade.add_argument("--check", action="store_true", help="only report what would be done. Status 0: nothing; 1: a "
                          "database cannot be used; 2: there is something to do")
     old = _add_command(db, "purge", run_db_purge,
-                       "Remove deleted servers for good, with their actions, events and migrations.",
+                       "Remove deleted servers for good, with their actions, events and migrations, and incidents and "
+                       "fencing requests that have ended.",
                        "magnetar db purge --before 2026-08-01\n  magnetar db purge --before 2026-08-01 "
                        "--archive /srv/archive")
-    old.add_argument("--before", metavar="TIME", help="servers deleted before this day or time (ISO 8601, UTC); by "
-                     "default, before the number of days of the setting purge_deleted_after")
+    old.add_argument("--before", metavar="TIME", help="what was deleted or ended before this day or time (ISO 8601, "
+                     "UTC); by default, before the number of days of the setting purge_deleted_after")
     old.add_argument("--archive", type=Path, metavar="FOLDER", help="first append the removed rows to files there, "
                      "one JSON object per line")
     old.add_argument("--dry-run", action="store_true", help="only report the numbers")
@@ -292,7 +296,6 @@ def run_db_purge(options: argparse.Namespace) -> int:
     from sqlalchemy.exc import DBAPIError
 
     from magnetar_control.store.engine.database import parse_moment, utc_now
-    from magnetar_control.store.servers import deleted_servers
 
     with open_parts(options) as parts:
         days, away = parts.settings.purge_deleted_after, 0
@@ -304,21 +307,43 @@ def run_db_purge(options: argparse.Namespace) -> int:
             raise InvalidField("--before", "is needed: the setting purge_deleted_after is 0, which keeps all")
         if options.archive and not options.dry_run:
             options.archive.mkdir(mode=0o700, parents=True, exist_ok=True)
+        done = "are there" if options.dry_run else "removed"
         for cell, database in parts.store.databases():
             try:
-                if options.dry_run:
-                    server_count = deleted_servers.count_purgeable_servers(database, cutoff)
-                else:
-                    server_count = deleted_servers.purge_deleted_servers(parts.store, database, cutoff, options.archive)
+                counts = _purge_cell(parts.store, database, cutoff, options)
             except DBAPIError:
                 away += 1
                 print(f"magnetar: the database of {cell.name} does not answer "
                       f"({_url_without_secrets(cell.database_url)}). Do this "
                       "again when it does.", file=sys.stderr)
             else:
-                done = "are there" if options.dry_run else "removed"
-                print(f"{cell.name}: {server_count} servers deleted before {cutoff[:19]} {done}")
+                for text, count in counts.items():
+                    print(f"{cell.name}: {count} {text} before {cutoff[:19]} {done}")
+        requests = _purge_requests(parts.store.api, cutoff, options)
+        print(f"{requests} fencing requests ended before {cutoff[:19]} {done}")
     return 1 if away else 0
+
+
+def _purge_cell(store: Store, database: Database, cutoff: str, options: argparse.Namespace) -> dict[str, int]:
+    """Remove the old rows of a cell's *database*, or only count them in a dry run; return their numbers by a
+    description."""
+    from magnetar_control.store.hosts import old_incidents
+    from magnetar_control.store.servers import deleted_servers
+
+    if options.dry_run:
+        return {"servers deleted": deleted_servers.count_purgeable_servers(database, cutoff),
+                "incidents ended": old_incidents.count_purgeable_incidents(database, cutoff)}
+    return {"servers deleted": deleted_servers.purge_deleted_servers(store, database, cutoff, options.archive),
+            "incidents ended": old_incidents.purge_incidents(database, cutoff, options.archive)}
+
+
+def _purge_requests(api: Database, cutoff: str, options: argparse.Namespace) -> int:
+    """Remove the old fencing requests of the database *api*, or only count them in a dry run; return their number."""
+    from magnetar_control.store.hosts import old_incidents
+
+    if options.dry_run:
+        return old_incidents.count_purgeable_requests(api, cutoff)
+    return old_incidents.purge_fencing_requests(api, cutoff, options.archive)
 
 
 def run_cell_list(options: argparse.Namespace) -> int:

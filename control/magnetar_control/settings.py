@@ -252,7 +252,8 @@ class Settings:
     statement_timeout: float = _doc("Time limit of a PostgreSQL statement in seconds, except upgrades of tables; 0: "
         "no limit.", 60.0)
     purge_deleted_after: float = _doc("Days until a deleted server is removed permanently, with its actions and "
-        "migrations; 0 keeps all. `magnetar db purge` removes them at any time.", 90.0)
+        "migrations, and an ended incident and fencing request; 0 keeps all. `magnetar db purge` removes them at any "
+        "time.", 90.0)
     instance_usage_audit_period: typing.Literal["hour", "day", "month", "year"] = _doc(
         "Period of os-instance_usage_audit_log and instance.exists.", "month")
     instance_usage_audit: bool = _doc("Whether instance.exists notifications list the servers of each period at its "

@@ -167,8 +167,9 @@ def test_purging_says_what_it_did(tmp_path, capsys):
 
     status, said = purge("--before", "2026-08-01", "--archive", str(tmp_path / "old"))
     assert status == 0 and (tmp_path / "old").is_dir()
-    assert said.out == "".join(f"{cell}: 0 servers deleted before 2026-08-01T00:00:00 removed\n"
-                               for cell in ("cell0", "cell1"))
+    assert said.out == "".join(f"{cell}: 0 {what} before 2026-08-01T00:00:00 removed\n" for cell in ("cell0", "cell1")
+                               for what in ("servers deleted", "incidents ended")) + (
+        "0 fencing requests ended before 2026-08-01T00:00:00 removed\n")
     status, said = purge("--dry-run")
     assert status == 0 and "are there" in said.out
     status, said = purge("--before", "soon")

@@ -40,6 +40,7 @@ from magnetar_control.services.volume.worker import COPY as VOLUME_COPY
 from magnetar_control.store.engine.database import ChangeCheck, parse_moment, utc_now
 from magnetar_control.store.engine.sqlite import empty_log
 from magnetar_control.store.engine.tables import actions, conductors, servers
+from magnetar_control.store.hosts import old_incidents
 from magnetar_control.store.servers.deleted_servers import purge_deleted_servers
 from magnetar_control.store.servers.server_row import ServerRow
 from magnetar_control.store.store import CELL0
@@ -252,13 +253,21 @@ def _forget_deliveries(periodic: Periodic) -> None:
 
 
 def _purge(periodic: Periodic) -> None:
-    """Remove the rows of servers that were deleted long ago, in the cell and in cell0."""
+    """Remove the rows of servers that were deleted long ago, in the cell and in cell0, and incidents and fencing
+    requests that ended as long ago."""
     conductor = periodic.conductor
     days = conductor.settings.purge_deleted_after
     for database in (conductor.database, conductor.store.cell(CELL0)) if days else ():
         count = purge_deleted_servers(conductor.store, database, utc_now(-86400 * days), over=conductor.over.is_set)
         if count:
             log.info("%d servers that were deleted %g days ago are removed for good", count, days)
+    if days:
+        cutoff, over = utc_now(-86400 * days), conductor.over.is_set
+        incidents = old_incidents.purge_incidents(conductor.database, cutoff, over=over)
+        requests = old_incidents.purge_fencing_requests(conductor.store.api, cutoff, over=over)
+        if incidents or requests:
+            log.info("%d incidents and %d fencing requests that ended %g days ago are removed", incidents, requests,
+                     days)
 
 
 TASKS = (

@@ -8,15 +8,14 @@ Archived rows are on disk before they are removed: after a crash they may be in 
 
 from __future__ import annotations
 
-import json
-import os
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import BindParameter, Connection, Select, bindparam, delete, func, select
+from sqlalchemy import BindParameter, Select, bindparam, delete, func, select
 from sqlalchemy.exc import DBAPIError
 
+from magnetar_control.store.engine.archive import append_rows
 from magnetar_control.store.engine.database import Database
 from magnetar_control.store.engine.tables import action_events, actions, migrations, server_mappings, servers
 from magnetar_control.store.store import Store
@@ -52,7 +51,7 @@ def purge_deleted_servers(store: Store, database: Database, cutoff: str, archive
         with database.read() as connection:
             ids = list(connection.execute(_deleted(cutoff).limit(BATCH)).scalars())
             if archive is not None and ids:
-                _archive_rows(connection, ids, archive)
+                append_rows(connection, ids, _ROWS, archive)
         if not ids:
             break
         with store.api.write() as connection:
@@ -63,17 +62,6 @@ def purge_deleted_servers(store: Store, database: Database, cutoff: str, archive
             connection.execute(delete(servers).where(servers.c.id.in_(ids)))
         removed += len(ids)
     return removed
-
-
-def _archive_rows(connection: Connection, ids: list[str], folder: Path) -> None:
-    """Append the rows of the servers *ids* to the files of the archive *folder*, which only their owner may read."""
-    for name, rows in _ROWS.items():
-        file = os.open(folder / f"{name}.jsonl", os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        with os.fdopen(file, "w", encoding="utf-8") as lines:
-            lines.writelines(json.dumps(dict(row), default=str) + "\n"
-                             for row in connection.execute(rows, {"ids": ids}).mappings())
-            lines.flush()
-            os.fsync(lines.fileno())
 
 
 def deleted_servers(store: Store, ids: Iterable[str], silent: set[str] | None = None) -> tuple[set[str],
