@@ -48,12 +48,14 @@ volume_types:
     projects: {description: 'Projects that may use a type that is not public, by id or name; reported by id, to
           administrators.', type: list, elements: str, sample: [0e5d0f4a2b9d0e0c6c8a1f2b3d4f1c9a]}
     extra_specs: {description: 'Extra specs, keys to strings: C(pool_name), the pool of its volumes; C(multiattach),
-          whether several servers may use one at the same time. A volume is refused when no pool matches the other
-          specs. They cannot change while volumes have the type. Users without the role admin see C(multiattach)
-          only.', type: dict, sample: {pool_name: default, multiattach: <is> True}}
+          whether several servers may use one at the same time; C(volume_backend_name) and C(capabilities:KEY),
+          by which each volume gets the pool with the most free space among those that match. A volume is refused
+          when no pool matches. They cannot change while volumes have the type. Users without the role admin see
+          C(multiattach) only.', type: dict, sample: {pool_name: default, multiattach: <is> True}}
     encryption: {description: Encryption of its volumes; empty for none. It cannot change while volumes have the type.
           Reported to administrators., type: dict, sample: {provider: luks, cipher: aes-xts-plain64, key_size: 256}}
-    pool: {description: The pool that its volumes lie in., type: str, sample: default}
+    pool: {description: The pool that its volumes lie in; empty if the extra specs choose one for each volume.,
+        type: str, sample: default}
     multiattach: {description: Whether several servers may use one of its volumes at the same time., type: bool,
         sample: true}
 error: {description: 'The failure in a form for programs: V(code) names its kind, V(details) has the values.',

@@ -104,7 +104,7 @@ def _volume_type_document(volume_type: VolumeType, admin: bool, projects: list[s
                                                    name)}} if admin and volume_type.encryption else {}
     return {"id": volume_type.id, "name": volume_type.name, "description": volume_type.description or "",
             "is_public": volume_type.is_public,
-            "projects": projects, "encryption": encryption, "pool": volume_type.pool,
+            "projects": projects, "encryption": encryption, "pool": "" if volume_type.chooses else volume_type.pool,
             "multiattach": volume_type.multiattach,
             "extra_specs": {name: value for name, value in volume_type.extra_specs.items() if admin
                             or name in SHOWN_TO_ALL}}

@@ -8,8 +8,15 @@ from typing import Any
 
 from magnetar_control.api.query import check_known
 from magnetar_control.services.volume import EmbeddedVolumes
+from magnetar_control.services.volume.pool_choice import list_pool_options
 from magnetar_control.services.volume.pools import UP, PoolOnHost
-from magnetar_control.services.volume.type_specs import BACKEND_NAME, CAPABILITIES, POOL, PROTOCOL, VENDOR
+from magnetar_control.services.volume.type_specs import (
+    BACKEND_NAME,
+    PROTOCOL,
+    VENDOR,
+    pool_capabilities,
+    unfulfilled_capabilities,
+)
 from magnetar_control.web import Request
 from magnetar_control.web.application import Guarded, guarded_route
 from magnetar_core.document import Document
@@ -38,14 +45,19 @@ class PoolRoutes:
         check_known(request, ("detail", *POOL_FILTERS))
         query = dict(request.query)
         pools = self.service.types.pools
-        if "volume_type" in query:  # 3.35
-            pools = (self.service.types.find(request.context, query["volume_type"]).pool,)
+        chosen = self.service.types.find(request.context, query["volume_type"]) if "volume_type" in query else None
+        if chosen is not None:  # 3.35
+            pools = chosen.pools if chosen.chooses else (chosen.pool,)
         detailed = TRUTH.check(query.get("detail", "false"), "detail")
         reported = {(pool.host, pool.name): pool for pool in self.service.host_pools()}
         reporting = {host for host, _name in reported}
         pool_documents = [_pool(host, pool, detailed, reported.get((host["name"], pool)))
                           for host in self.service.reach.hosts() for pool in pools
                           if host["name"] not in reporting or (host["name"], pool) in reported]
+        if chosen is not None and chosen.chooses:
+            fitting = {f"{option.host}@{BACKEND_NAME}#{option.name}" for option in list_pool_options(
+                self.service.reach, pools) if not [*unfulfilled_capabilities(chosen.extra_specs, option.capabilities)]}
+            pool_documents = [document for document in pool_documents if document["name"] in fitting]
         return {"pools": [document for document in pool_documents if query.get("name") in (None, document["name"])]}
 
     def capabilities(self, request: Request) -> Document:
@@ -68,7 +80,7 @@ def _pool(host: Any, name: str, detailed: bool, reported: PoolOnHost | None) -> 
     up = host["up"] and (reported is None or reported.state == UP)
     size = {"total_capacity_gb": host["disk_gb"], "free_capacity_gb": host["disk_gb_free"]} if reported is None else {
         "total_capacity_gb": reported.total_gb, "free_capacity_gb": reported.free_gb, "pool_id": reported.id,
-        "location_info": reported.identity, "pool_type": reported.kind, "shared": reported.shared}
+        "location_info": reported.identity, "shared": reported.shared}
     return {"name": full_name, "capabilities": {
-        **CAPABILITIES, "multiattach": True, POOL: name, "backend_state": "up" if up else "down", **size,
-        "reserved_percentage": 0}}
+        **pool_capabilities(name, reported.kind if reported else None), "multiattach": True,
+        "backend_state": "up" if up else "down", **size, "reserved_percentage": 0}}

@@ -25,6 +25,7 @@ from .actions import ADMIN, FREEING, extend_volume, reimage_volume, upload_image
 from .backups import BackupStore, NewVolumes
 from .managing import ManageStore
 from .migrations import MigrationStore
+from .pool_choice import choose_pool
 from .pools import PoolOnHost, fetch_host_pools, fetch_pool_usage
 from .reach import Hosts, Reach
 from .rows import (
@@ -164,16 +165,28 @@ class EmbeddedVolumes:
         values.update(volume_type=chosen and chosen.name, pool=chosen and chosen.pool,
                       multiattach=values["multiattach"] or bool(chosen and chosen.multiattach),
                       encryption_key_id=volumes.key_id(id) if chosen and chosen.encryption else None)
-        near = self._near(context, fields.get("hints") or {})
-        if not values["host"] and not copied:
-            values["host"] = self.reach.roomiest(values["pool"] or str(values["volume_type"]), near)
-        if near:
-            store: SnapshotStore | VolumeStore = self.snapshots if fields.get("snapshot_id") else self.volumes
-            lies = store.show(context, copied)["host"] if copied else values["host"]
-            if not lies or not near(lies):
-                raise InvalidRequest("Invalid input received: No host that is up is as scheduler_hints ask; a copy "
-                                     "lies on the host of its source.")
+        self._place(context, values, chosen, self._near(context, fields.get("hints") or {}))
         return values, chosen
+
+    def _place(self, context: Context, values: Document, chosen: VolumeType | None,
+               near: Callable[[str], bool] | None) -> None:
+        """Set the host of the new volume *values*, unless it is a copy, which is on the host of its source; and its
+        pool, if its type *chosen* chooses one. *near*: as in ``_near``. Raises ``InvalidRequest``."""
+        host, copied = values["host"], values["snapshot_id"] or values["source_volid"]
+        if copied and (near or (chosen is not None and chosen.chooses)):
+            store: SnapshotStore | VolumeStore = self.snapshots if values["snapshot_id"] else self.volumes
+            host = store.show(context, copied)["host"]
+        if chosen is not None and chosen.chooses:
+            option = choose_pool(self.reach, chosen, values["size"], lambda name: (
+                host in (None, name) and (near is None or near(name))))
+            values["pool"], host = (chosen.pool, host) if option is None else (option.name, option.host)
+        elif not host and not copied:
+            host = self.reach.roomiest(values["pool"] or str(values["volume_type"]), near)
+        if near and (not host or not near(host)):
+            raise InvalidRequest("Invalid input received: No host that is up is as scheduler_hints ask; a copy lies on "
+                                 "the host of its source.")
+        if not copied:
+            values["host"] = host
 
     def _near(self, context: Context, hints: Mapping[str, Sequence[str]]) -> Callable[[str], bool] | None:
         """Return a function that returns whether a host is right for *hints*: it has one of the volumes ``same_host``

@@ -101,8 +101,11 @@ class ManageStore:
         ``InvalidRequest`` for a type that the content does not fulfil, ``NotFound``."""
         types = self.targets.types
         chosen = types.find(context, name) if name else types.of(target.pool)
-        if chosen.pool != target.pool or chosen.encryption or (chosen.multiattach and content["format"] != "raw"):
-            raise InvalidRequest(f"Invalid volume type: volumes of the type {chosen.name} are in the pool {chosen.pool}"
+        fits = not self.targets.refusals(chosen, target.host, target.pool, 0) if chosen.chooses else (
+            chosen.pool == target.pool)
+        if not fits or chosen.encryption or (chosen.multiattach and content["format"] != "raw"):
+            raise InvalidRequest(f"Invalid volume type: volumes of the type {chosen.name} are in the pool "
+                                 f"{' or '.join(chosen.pools) if chosen.chooses else chosen.pool}"
                                  f"{', encrypted' if chosen.encryption else ''}"
                                  f"{', raw' if chosen.multiattach else ''}, and {content['name']} is not.")
         chosen.check_volume(content["size"], self.targets.zone)

@@ -15,6 +15,7 @@ from magnetar_core.matching import matches_extra_spec
 
 from .attachments import lock_volume
 from .migration_rows import MIGRATE, STARTING, is_between_hosts, note_copy
+from .pool_choice import choose_pool, list_pool_options, refusals_of_pool
 from .pools import UP, fetch_host_pools, find_pool_on_host
 from .reach import Reach
 from .removal_rows import has_due_removal
@@ -70,8 +71,8 @@ class MigrationStore:
             lock_volume(connection, id)
             row = get_visible_row(connection, volumes, context, id)
             self._check_retype(row, chosen)
-            if chosen.pool == _pool_name(row):
-                set_columns(connection, volumes, id, volume_type=chosen.name, pool=chosen.pool)
+            if self._keeps_pool(row, chosen):
+                set_columns(connection, volumes, id, volume_type=chosen.name, pool=_pool_name(row))
                 return
             if policy != ON_DEMAND:
                 raise InvalidRequest("Invalid volume: Retype requires migration but is not allowed. Ask for "
@@ -107,6 +108,11 @@ class MigrationStore:
     def _target_of_type(self, row: RowMapping, chosen: VolumeType) -> PoolTarget:
         """Return the pool of the type *chosen* on the volume's host if it has room; otherwise, for a volume that no
         server has, the pool on the host with the most room. Raises ``InvalidRequest`` if none has room."""
+        if chosen.chooses:
+            option = choose_pool(self.reach, chosen, row["size"], lambda host: host == row["host"]
+                                 or row["status"] == "available")
+            if option and (target := self._target(option.host, option.name)):
+                return target
         hosts = [row["host"], *([self.reach.roomiest(chosen.pool)] if row["status"] == "available" else [])]
         targets = [target for host in hosts if host and (target := self._target(host, chosen.pool))]
         roomy = [target for target in targets if target.free_gb is None or target.free_gb >= row["size"]]
@@ -115,9 +121,24 @@ class MigrationStore:
                                  f"volume, which has {row['size']} GiB{'' if targets else ', from where it is'}.")
         return roomy[0]
 
+    def _keeps_pool(self, row: RowMapping, chosen: VolumeType) -> bool:
+        """Return whether a volume that gets the type *chosen* can stay in its pool."""
+        if not chosen.chooses:
+            return chosen.pool == _pool_name(row)
+        return _pool_name(row) in chosen.pools and not self.refusals(chosen, str(row["host"]), _pool_name(row), 0)
+
+    def refusals(self, chosen: VolumeType, host: str, pool: str, size: int) -> list[str]:
+        """Return the reasons why the *pool* of *host* cannot have a volume of *size* GiB with the type *chosen*."""
+        option = next((option for option in list_pool_options(self.reach, [pool]) if option.host == host), None)
+        return ["its host has not reported it"] if option is None else refusals_of_pool(chosen, option, size)
+
     def _check_type(self, row: RowMapping, target: PoolTarget) -> None:
         """Raise ``InvalidRequest`` unless the volume's type allows the pool *target*."""
         kind = self.types.of(row["volume_type"])
+        if kind.chooses and (reasons := self.refusals(kind, target.host, target.pool, 0)):
+            raise InvalidRequest(f"Invalid host: the pool {target.pool} of host {target.host} is not as the volume "
+                                 f"type {kind.name} asks: {', '.join(reasons)}. Change the type instead: openstack "
+                                 "volume set --type TYPE --retype-policy on-demand.")
         spec = kind.pool if kind.is_fixed else kind.extra_specs.get(POOL)
         if spec is not None and not (target.pool == spec or matches_extra_spec(target.pool, spec)):
             raise InvalidRequest(f"Invalid host: the volume type {kind.name} asks for the pool {spec}, and not for "

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Extra specs of volume types, compared with the capabilities of pools, as Cinder's CapabilitiesFilter does. A type may
-have any extra spec. A volume is created only if the pool fulfils the extra specs of its type."""
+have any extra spec. A volume is created only in a pool that fulfils the extra specs of its type."""
 
 from __future__ import annotations
 
@@ -11,18 +11,39 @@ from magnetar_core.errors import InvalidRequest
 from magnetar_core.matching import matches_extra_spec
 
 #: Extra specs that act: whether several servers may have a volume at the same time, and the pool of the volume.
-MULTIATTACH, POOL = "multiattach", "pool_name"
+MULTIATTACH, POOL, BACKEND = "multiattach", "pool_name", "volume_backend_name"
 #: Extra specs of a scope that Cinder itself reads. Other scopes are for drivers, and every other driver ignores them.
 LEAST, MOST, ZONES = "provisioning:min_vol_size", "provisioning:max_vol_size", "RESKEY:availability_zones"
 SCOPE = "capabilities:"
-#: The backend name of all pools, and two attributes of every pool.
+#: The backend name that all pools have in addition to their own name, and two attributes of every pool.
 BACKEND_NAME, VENDOR, PROTOCOL = "magnetar", "Magnetar", "nbd"
 CAPABILITIES: Mapping[str, Any] = {
-    "volume_backend_name": BACKEND_NAME, "vendor_name": VENDOR, "storage_protocol": PROTOCOL, "driver_version": "1",
+    BACKEND: BACKEND_NAME, "vendor_name": VENDOR, "storage_protocol": PROTOCOL, "driver_version": "1",
     "thin_provisioning_support": True, "thick_provisioning_support": False, "QoS_support": False,
     "replication_enabled": False, "consistencygroup_support": False, "consistent_group_snapshot_enabled": False,
-    "online_extend_support": True}
+    "online_extend_support": True, "encryption_support": True}
+#: The capabilities of pools of a type that differ from ``CAPABILITIES``. LVM reserves a volume's full size; encrypted
+#: volumes are files.
+BY_KIND: Mapping[str, Mapping[str, Any]] = {
+    "lvm": {"thin_provisioning_support": False, "thick_provisioning_support": True, "encryption_support": False},
+    "rbd": {"encryption_support": False}}
+#: Words for true and false after ``<is>``.
+WORDS = {**dict.fromkeys(("true", "1", "t", "on", "y", "yes"), True),
+         **dict.fromkeys(("false", "0", "f", "off", "n", "no"), False)}
 TRUTH = {"<is> true": True, "<is> false": False}
+
+
+def pool_capabilities(name: str, kind: str | None = None, **reported: Any) -> dict[str, Any]:
+    """Return the capabilities of the pool *name* under Cinder's names. *kind*: its type in the settings of agents;
+    ``None`` if no host has reported the pool. *reported*: further capabilities that a host has reported."""
+    return {**CAPABILITIES, **BY_KIND.get(kind or "", {}), POOL: name, **({"pool_type": kind} if kind else {}),
+            **reported}
+
+
+def names_capability(spec: str) -> bool:
+    """Return whether the extra spec *spec* is compared with a capability of pools, apart from the pool's name."""
+    key = spec.removeprefix(SCOPE)
+    return key not in (MULTIATTACH, POOL) and (spec.startswith(SCOPE) or ":" not in spec)
 
 
 def check_volume(type_name: str, specs: Mapping[str, str], pool: str, size: int, zone: str) -> None:
@@ -30,31 +51,48 @@ def check_volume(type_name: str, specs: Mapping[str, str], pool: str, size: int,
 
     *pool*: the pool of the volume. *size*: GiB. *zone*: the volume service's availability zone.
     """
-    lacking = [*_lacking(specs, {**CAPABILITIES, POOL: pool}, size, zone)]
-    if lacking:
-        raise InvalidRequest(f"Invalid input received: no pool of volumes is as the volume type {type_name} asks: "
-                             f"{'; '.join(lacking)}. Choose another volume type.")
+    if unfulfilled := [*unfulfilled_bounds(specs, size, zone), *unfulfilled_capabilities(specs,
+                                                                                         pool_capabilities(pool))]:
+        raise no_pool_error(type_name, sorted(unfulfilled))
 
 
-def _lacking(specs: Mapping[str, str], pool: Mapping[str, Any], size: int, zone: str) -> Iterator[str]:
-    """Yield each of the extra *specs* that a volume of *size* GiB in *pool*, in the availability zone *zone*, would not
-    fulfil, with the reason."""
+def check_bounds(type_name: str, specs: Mapping[str, str], size: int, zone: str) -> None:
+    """Raise ``InvalidRequest`` when no volume of *size* GiB in the *zone* can fulfil the *specs*, whatever its pool."""
+    if unfulfilled := [*unfulfilled_bounds(specs, size, zone)]:
+        raise no_pool_error(type_name, unfulfilled)
+
+
+def no_pool_error(type_name: str, reasons: list[str]) -> InvalidRequest:
+    """Return the error for a volume that no pool can take, with the *reasons*."""
+    return InvalidRequest(f"Invalid input received: no pool of volumes is as the volume type {type_name} asks: "
+                          f"{'; '.join(reasons)}. Choose another volume type.")
+
+
+def unfulfilled_bounds(specs: Mapping[str, str], size: int, zone: str) -> Iterator[str]:
+    """Yield each of the extra *specs* on size and zone, and on ``multiattach``, that a volume of *size* GiB in the
+    availability *zone* would not fulfil, with the reason."""
     for name, text in sorted(specs.items()):
-        key = name.removeprefix(SCOPE)
         if (name == LEAST and _number(text) > size) or (name == MOST and _number(text) < size):
             yield f"{name}={text}, and the volume is to have {size} GiB"
         elif name == ZONES and zone not in [zone_name.strip() for zone_name in text.split(",")]:
             yield f"{name}={text}, and volumes are in the zone {zone}"
-        elif ":" in key or (key == MULTIATTACH and text.lower() in TRUTH):
-            continue  # for a driver, or read by VolumeType.multiattach
-        elif key == MULTIATTACH:
+        elif name.removeprefix(SCOPE) == MULTIATTACH and text.lower() not in TRUTH:
             yield f"{name}={text}, and it is <is> True or <is> False"
-        elif key == POOL and not matches_extra_spec(pool[POOL], text):
-            yield f"{name}={text}, and there is no such pool"
-        elif key not in pool:
+
+
+def unfulfilled_capabilities(specs: Mapping[str, str], capabilities: Mapping[str, Any]) -> Iterator[str]:
+    """Yield each of the extra *specs* that a pool with these *capabilities* does not fulfil, with the reason."""
+    for name, text in sorted(specs.items()):
+        key = name.removeprefix(SCOPE)
+        if key == POOL:
+            if not matches_extra_spec(capabilities[POOL], text):
+                yield f"{name}={text}, and there is no such pool"
+        elif not names_capability(name):
+            continue  # read elsewhere, or for a driver
+        elif key not in capabilities:
             yield f"{name}={text}, and no pool says {key} of itself"
-        elif not _is_as_asked(pool[key], text):
-            yield f"{name}={text}, and {key} is {_text(pool[key])}"
+        elif not _is_as_asked(key, text, capabilities):
+            yield f"{name}={text}, and {key} is {_text(capabilities[key])}"
 
 
 def _number(text: str) -> int:
@@ -65,9 +103,14 @@ def _number(text: str) -> int:
     return int(text)
 
 
-def _is_as_asked(value: Any, text: str) -> bool:
-    """Return whether a pool's *value* matches *text*. Only ``<is> True`` and ``<is> False`` match a truth value."""
-    return TRUTH.get(text.lower()) is value if isinstance(value, bool) else matches_extra_spec(value, text)
+def _is_as_asked(key: str, text: str, capabilities: Mapping[str, Any]) -> bool:
+    """Return whether the capability *key* matches *text*. Only ``<is>`` matches a truth value. A pool's own name is
+    also the name of a backend, so that types can choose pools by backends."""
+    value = capabilities[key]
+    if isinstance(value, bool):
+        first, _space, word = text.strip().lower().partition(" ")
+        return first == "<is>" and WORDS.get(word.strip()) is value
+    return matches_extra_spec(value, text) or (key == BACKEND and matches_extra_spec(capabilities[POOL], text))
 
 
 def _text(value: Any) -> str:

@@ -23,7 +23,7 @@ from magnetar_core.errors import Conflict, InvalidRequest, NotFound
 from magnetar_core.matching import matches_extra_spec
 
 from .tables import snapshots, type_projects, types, volumes
-from .type_specs import MULTIATTACH, POOL, TRUTH, check_volume
+from .type_specs import MULTIATTACH, POOL, TRUTH, check_bounds, check_volume, names_capability
 
 #: Namespace of the uuids of the pools' types.
 NAMESPACE = uuid.UUID("0d4f4a51-7b3f-5a55-8f0c-2f9f4d1d9c07")
@@ -33,7 +33,8 @@ SHOWN_TO_ALL = (MULTIATTACH,)
 
 @dataclass(frozen=True)
 class VolumeType:
-    """A volume type. *pool*: the pool of its volumes. *is_fixed*: whether it is derived from a pool in the settings."""
+    """A volume type. *pool*: the pool of its volumes, unless each gets one of *pools* by its ``extra_specs`` (see
+    ``chooses``). *is_fixed*: whether it is derived from a pool in the settings."""
 
     id: str
     name: str
@@ -43,11 +44,20 @@ class VolumeType:
     is_fixed: bool = True
     extra_specs: Mapping[str, str] = field(default_factory=dict)
     encryption: Mapping[str, Any] | None = None
+    pools: Sequence[str] = ()
+
+    @property
+    def chooses(self) -> bool:
+        """Return whether each volume gets its pool by capabilities: the extra specs name some, or several pools."""
+        return len(self.pools) > 1 or bool(self.pools and any(map(names_capability, self.extra_specs)))
 
     def check_volume(self, size: int, zone: str) -> None:
         """Raise ``InvalidRequest`` when a volume of *size* GiB in the availability zone *zone* would not fulfil the
-        type's extra specs."""
-        check_volume(self.name, self.extra_specs, self.pool, size, zone)
+        type's extra specs. Capabilities of pools are not checked here if the type chooses a pool by them."""
+        if self.chooses:
+            check_bounds(self.name, self.extra_specs, size, zone)
+        else:
+            check_volume(self.name, self.extra_specs, self.pool, size, zone)
 
     @property
     def multiattach(self) -> bool:
@@ -202,10 +212,11 @@ class TypeStore:
 
     def _of(self, row: Mapping[Any, Any]) -> VolumeType:
         specs = row["extra_specs"]
-        pool = next((pool for pool in self.pools if POOL not in specs or matches_extra_spec(pool, specs[POOL])),
-                    self.pools[0])
-        return VolumeType(row["id"], row["name"], pool, row["description"], row["is_public"], False, specs,
-                          row["encryption"])
+        pools = [pool for pool in self.pools if POOL not in specs or matches_extra_spec(pool, specs[POOL])]
+        if POOL not in specs and not any(map(names_capability, specs)):
+            pools = pools[:1]  # nothing to choose by
+        return VolumeType(row["id"], row["name"], pools[0] if pools else self.pools[0], row["description"],
+                          row["is_public"], False, specs, row["encryption"], tuple(pools))
 
     def _seen(self, connection: Connection, context: Context, name_or_id: str | None) -> VolumeType:
         volume_types = self._all(connection, context)

@@ -25,9 +25,11 @@ class CloudVolumeType(Kind):
                      "or name; reported by id, to administrators.", default=[],
                      sample=["0e5d0f4a2b9d0e0c6c8a1f2b3d4f1c9a"])
     extra_specs = Field(MapOf(Text(1, 255), Text(0, 255)), "Extra specs, keys to strings: C(pool_name), the pool of "
-                        "its volumes; C(multiattach), whether several servers may use one at the same time. A volume "
-                        "is refused when no pool matches the other specs. They cannot change while volumes have the "
-                        "type. Users without the role admin see C(multiattach) only.",
+                        "its volumes; C(multiattach), whether several servers may use one at the same time; "
+                        "C(volume_backend_name) and C(capabilities:KEY), by which each volume gets the pool with the "
+                        "most free space among those that match. A volume is refused when no pool matches. They "
+                        "cannot change while volumes have the type. Users without the role admin see C(multiattach) "
+                        "only.",
                         default={}, sample={"pool_name": "default", "multiattach": "<is> True"})
     encryption = Field(
         Record(provider=Field(Choices(*PROVIDERS), "Encryption provider; required."),
@@ -36,6 +38,7 @@ class CloudVolumeType(Kind):
                               "of XTS.")),
         "Encryption of its volumes; empty for none. It cannot change while volumes have the type. Reported to "
         "administrators.", default={}, sample={"provider": "luks", "cipher": "aes-xts-plain64", "key_size": 256})
-    pool = Field(Text(), "The pool that its volumes lie in.", on=READ, sample="default")
+    pool = Field(Text(), "The pool that its volumes lie in; empty if the extra specs choose one for each volume.",
+                 on=READ, sample="default")
     multiattach = Field(Boolean(), "Whether several servers may use one of its volumes at the same time.", on=READ,
                         sample=True)

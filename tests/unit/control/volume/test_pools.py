@@ -117,3 +117,77 @@ def test_a_volume_notes_its_pool(ask, service, database, reported):
     with database.read() as connection:
         assert connection.execute(volumes.select().where(volumes.c.id == id)).mappings().one()["pool_id"] \
             == pool_id_of(CEPH)
+
+
+def _made_type(admin, name="gold", **specs):
+    admin("POST", "/v3/types", {"volume_type": {"name": name, "extra_specs": specs}})
+    return name
+
+
+@pytest.fixture
+def three_pools(cloud, reported):
+    """A folder and Ceph on kvm1, LVM on kvm2."""
+    cloud.up.add("kvm2")
+    reported("kvm1", report("fast", free=60), local("kvm1", free=80))
+    reported("kvm2", report("fast", "lvm:vg", "lvm", False, 100, 5), local("kvm2", free=10))
+
+
+@pytest.mark.parametrize(("specs", "place"), [
+    ({"volume_backend_name": "fast"}, "kvm1@magnetar#fast"),
+    ({"volume_backend_name": "magnetar"}, "kvm1@magnetar#default"),  # the most free space
+    ({"capabilities:pool_type": "<or> lvm <or> rbd", "shared": "<is> True"}, "kvm1@magnetar#fast"),
+    ({"thick_provisioning_support": "<is> yes"}, "kvm2@magnetar#fast"),
+    ({"capabilities:pool_type": "s== lvm"}, "kvm2@magnetar#fast"),
+    ({"capabilities:pool_type": "<in> v"}, "kvm2@magnetar#fast"),
+    ({"encryption_support": "<is> True", "free_capacity_gb": "<= 50"}, "kvm2@magnetar#default"),
+    ({"capabilities:total_capacity_gb": ">= 100"}, "kvm1@magnetar#fast"),
+    ({"pool_name": "<or> fast <or> default"}, "kvm1@magnetar#default"),
+    ({"pool_name": "<or> fast <or> default", "capabilities:pool_type": "s!= dir"}, "kvm1@magnetar#fast")])
+def test_a_type_chooses_the_pool_by_capability(ask, three_pools, specs, place):
+    admin = ask.as_(ADMIN)
+    volume = ask("POST", "/v3/volumes", {"volume": {"size": 1, "volume_type": _made_type(admin, **specs)}}, status=202)
+    shown = admin("GET", f"/v3/volumes/{volume['volume']['id']}")["volume"]
+    assert shown["os-vol-host-attr:host"] == place and shown["volume_type"] == "gold"
+    (listed,) = [pool["name"] for pool in admin("GET", "/v3/scheduler-stats/get_pools?volume_type=gold")["pools"]
+                 if pool["name"] == place]
+    assert listed == place
+
+
+def test_a_refusal_says_why_of_each_pool(ask, three_pools, reported):
+    admin = ask.as_(ADMIN)
+    reported("kvm2", report("fast", "lvm:vg", "lvm", False, 100, 5),
+             report("default", None, state="down", reason="Nothing is mounted."))
+    reported("kvm1", report("fast", free=60))
+    refused = ask("POST", "/v3/volumes", {"volume": {"size": 7, "volume_type": _made_type(
+        admin, **{"capabilities:shared": "<is> False", "QoS_support": "<is> False"})}}, status=400)
+    text = refused["badRequest"]["message"]
+    for part in ("pool fast of host kvm1: capabilities:shared=<is> False, and shared is <is> True",
+                 "pool fast of host kvm2: it has 5 GiB free, and the volume is to have 7 GiB",
+                 "pool default of host kvm2: it is down: Nothing is mounted"):
+        assert part in text, text
+    _made_type(admin, "silver", **{"capabilities:nested:key": "1"})
+    text = ask("POST", "/v3/volumes", {"volume": {"size": 1, "volume_type": "silver"}}, status=400)
+    assert "no pool says nested:key of itself" in text["badRequest"]["message"]
+    made = admin("POST", "/v3/types", {"volume_type": {"name": "luks", "extra_specs": {"pool_type": "s== rbd"}}})
+    admin("POST", f"/v3/types/{made['volume_type']['id']}/encryption", {"encryption": {
+        "provider": "luks", "control_location": "front-end"}})
+    text = ask("POST", "/v3/volumes", {"volume": {"size": 1, "volume_type": "luks"}}, status=400)
+    assert "pool fast of host kvm1: its volumes cannot be encrypted" in text["badRequest"]["message"]
+    assert ask("GET", "/v3/volumes")["volumes"] == []
+
+
+def test_a_retype_keeps_a_pool_that_is_as_the_type_asks(ask, service, three_pools, cloud):
+    admin = ask.as_(ADMIN)
+    id = ask("POST", "/v3/volumes", {"volume": {"size": 1}}, status=202)["volume"]["id"]
+    work(service)
+    _made_type(admin, "files", pool_type="<or> dir <or> nfs")
+    _made_type(admin, "blocks", pool_type="<or> lvm <or> rbd")
+    retype = {"os-retype": {"new_type": "files", "migration_policy": "never"}}
+    ask("POST", f"/v3/volumes/{id}/action", retype, status=202)
+    shown = ask("GET", f"/v3/volumes/{id}")["volume"]
+    assert (shown["volume_type"], shown["status"]) == ("files", "available")
+    retype["os-retype"]["new_type"] = "blocks"
+    ask("POST", f"/v3/volumes/{id}/action", retype, status=400)
+    migrate = {"os-migrate_volume": {"host": "kvm1@magnetar#fast"}}
+    refused = admin("POST", f"/v3/volumes/{id}/action", migrate, status=400)
+    assert "pool_type is rbd" in refused["badRequest"]["message"]
