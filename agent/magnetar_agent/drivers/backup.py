@@ -16,8 +16,8 @@ from magnetar_agent.volumes import (
     backup_files,
     backups,
     cinder_status,
-    content,
     is_content_complete,
+    keys,
     round_up_gib,
 )
 from magnetar_agent.volumes.backup_target import BackupTarget, target_identity
@@ -91,6 +91,7 @@ class BackupDriver(DocumentDriver):
         state = document.state
         values = {**document.want, **state, "id": document.id, "name": document.name,
                   "size": round_up_gib(state.get("bytes", 0)), "status": cinder_status(document, have, False),
+                  "encrypted": bool(state.get("encrypted")),
                   "host": host.name, "created_at": document.created_at, "updated_at": document.updated_at}
         return {f.name: values.get(f.name) for f in self.kind.fields if SHOW in f.on}
 
@@ -121,8 +122,6 @@ def _source_id(host: LocalHost, field: str, key: str, document: Document | None)
         return key
     if not is_content_complete(source):
         raise InvalidField(field, "must be complete, and this one is still being made", key)
-    content.refuse_encrypted(source, "it cannot be backed up: without the key of this host nobody could read the "
-                                     "backup. In a server, copy its content to another volume")
     return source.id
 
 
@@ -148,12 +147,14 @@ def _make(task: Task) -> None:
         if "begun" not in state and (target.folder / document.id).exists():
             raise Conflict(f"The backup directory has a backup {document.id} already. Choose another id, or leave it "
                            "out.", uuids=[document.id])
-        state.update(begun=True, source_name=source.name)
+        state.update(begun=True, source_name=source.name, **{name: source.state[name] for name in (keys.SEALED,)
+                                                             if name in source.state})
         task.keep()
         catalogue = backups.make_backup(task, source)
     state.pop("begun", None)
     state.update(made=True, bytes=catalogue.size, stored_bytes=catalogue.stored_bytes,
                  stored_chunks=catalogue.stored_chunks, checksum=catalogue.checksum,
+                 encrypted=bool(catalogue.key_hash),
                  target=target_identity(host, target))
     task.keep()
 

@@ -297,8 +297,8 @@ def _make(task: Task) -> None:
     if remote_source := want.get("remote_source"):
         notes["bootable"] = remote_source["bootable"]
     if want["format"] == keys.LUKS and keys.SEALED not in task.document.state:
-        drawn = (origin and origin.state.get(keys.SEALED)) or want.get("key") or keys.seal_key(host, keys.draw_key())
-        notes[keys.SEALED] = drawn
+        notes[keys.SEALED] = (origin and origin.state.get(keys.SEALED)) or want.get("key") or keys.seal_key(
+            host, (field == "backup" and backups.local_backup_key(host, named)) or keys.draw_key())
     _begin(task, pool, size, notes)
     renewed = task.document.state.get("renewed")
     if renewed and not pool.atomic:

@@ -50,7 +50,9 @@ class BackupCatalogue:
     """The file ``backup.json``: facts that a restore needs, even if all databases are lost.
 
     *size*: bytes of the volume. *stored_bytes*, *stored_chunks*: what this backup stores. *checksum*, *map_checksum*:
-    SHA-256 of the files. *target*: identity of the backup directory. *record*: the facts of a cloud."""
+    SHA-256 of the files. *target*: identity of the backup directory. *record*: the facts of a cloud. *content_size*:
+    bytes of the content; ``None``: *size*. The content of an encrypted volume also has LUKS's header. *key_hash*: the
+    hash of its key (``hash_key``); empty without encryption."""
 
     id: str
     parent: str | None
@@ -67,11 +69,32 @@ class BackupCatalogue:
     map_checksum: str = ""
     version: int = VERSION
     record: dict[str, Any] = field(default_factory=dict)
+    content_size: int | None = None
+    key_hash: str = ""
+
+    @property
+    def content_bytes(self) -> int:
+        """Return the number of bytes of the content that is divided into chunks."""
+        return self.size if self.content_size is None else self.content_size
 
     @property
     def chunk_count(self) -> int:
-        """Return the number of chunks of the volume."""
-        return -(-self.size // self.chunk_size)
+        """Return the number of chunks of the content."""
+        return -(-self.content_bytes // self.chunk_size)
+
+    def as_json(self) -> str:
+        """Return the text of the file. Fields of encrypted content are left out for other content, because agents of
+        earlier releases refuse them."""
+        fields = dataclasses.asdict(self)
+        if not self.key_hash:
+            del fields["content_size"], fields["key_hash"]
+        return json.dumps(fields, indent=1)
+
+
+def hash_key(id: str, key: str) -> str:
+    """Return a hash by which the key of the encrypted backup *id* is recognized. Keys are 256 random bits, so it does
+    not help to find one."""
+    return hashlib.sha256(f"{id}:{key}".encode()).hexdigest()
 
 
 def has_backup(directory: Path, id: str) -> bool:
@@ -99,9 +122,11 @@ def read_catalogue(directory: Path, id: str) -> BackupCatalogue:
 
 
 def _is_sound(catalogue: BackupCatalogue) -> bool:
-    numbers = (catalogue.size, catalogue.chunk_size, catalogue.stored_bytes, catalogue.stored_chunks)
+    numbers = (catalogue.size, catalogue.content_bytes, catalogue.chunk_size, catalogue.stored_bytes,
+               catalogue.stored_chunks)
     return all(isinstance(number, int) and number >= 0 for number in numbers) and catalogue.chunk_size > 0 and \
-        isinstance(catalogue.record, dict) and (catalogue.parent is None or _is_uuid(catalogue.parent))
+        isinstance(catalogue.record, dict) and isinstance(catalogue.key_hash, str) and \
+        (catalogue.parent is None or _is_uuid(catalogue.parent))
 
 
 def _is_uuid(text: Any) -> bool:
@@ -165,7 +190,7 @@ def write_backup(directory: Path, catalogue: BackupCatalogue, source: Path, prog
         shutil.rmtree(part, ignore_errors=True)
         part.mkdir(mode=0o700)
         complete = _write_chunks(part, catalogue, source, known, progress)
-        write_atomically(part / CATALOGUE, json.dumps(dataclasses.asdict(complete), indent=1).encode())
+        write_atomically(part / CATALOGUE, complete.as_json().encode())
         sync_folder(part)
         part.rename(folder)
         sync_folder(directory)
@@ -205,7 +230,7 @@ def _write_chunks(part: Path, catalogue: BackupCatalogue, source: Path, known: b
             entry = ENTRY.pack(digest, position)
             map.write(entry)
             map_checksum.update(entry)
-            progress(min((number + 1) * catalogue.chunk_size, catalogue.size), catalogue.size)
+            progress(min((number + 1) * catalogue.chunk_size, catalogue.content_bytes), catalogue.content_bytes)
         for file in (map, chunks):
             file.flush()
             os.fsync(file.fileno())
@@ -216,10 +241,10 @@ def _write_chunks(part: Path, catalogue: BackupCatalogue, source: Path, known: b
 def _chunks(content: BinaryIO, catalogue: BackupCatalogue) -> Iterator[bytes]:
     """Yield each chunk of *content*, a raw disk; ``b""`` for a chunk of zeros. Holes of the file are not read."""
     descriptor, data = content.fileno(), 0
-    for start in range(0, catalogue.size, catalogue.chunk_size):
-        length = min(catalogue.chunk_size, catalogue.size - start)
+    for start in range(0, catalogue.content_bytes, catalogue.chunk_size):
+        length = min(catalogue.chunk_size, catalogue.content_bytes - start)
         if data < start + length:
-            data = _next_data(descriptor, max(data, start), catalogue.size)
+            data = _next_data(descriptor, max(data, start), catalogue.content_bytes)
         if data >= start + length:
             yield b""
             continue
@@ -269,11 +294,11 @@ def assemble_backup(directory: Path, id: str, path: Path, progress: Progress) ->
     try:
         with ExitStack() as files, part.open("wb") as content:
             stores = [files.enter_context(_opened(directory, catalogue)) for catalogue in chain]
-            content.truncate(newest.size)
+            content.truncate(newest.content_bytes)
             for number in range(newest.chunk_count):
                 if chunk := _stored_chunk(directory, chain, maps, stores, number):
                     os.pwrite(content.fileno(), chunk, number * newest.chunk_size)
-                progress(min((number + 1) * newest.chunk_size, newest.size), newest.size)
+                progress(min((number + 1) * newest.chunk_size, newest.content_bytes), newest.content_bytes)
             os.fsync(content.fileno())
         part.rename(path)
     except OSError as error:

@@ -2,14 +2,17 @@
 """Backups of volumes in the backup directory (setting ``backup_directory``), and restores of them.
 
 The agent first copies the disk, as for a volume, to a temporary raw file below ``<state_dir>/backups``; from that it
-writes the chunks (``backup_files``). A restore goes the other way, and fills the volume from the temporary file.
+writes the chunks (``backup_files``). A restore goes the other way, and fills the volume from the temporary file. The
+content of an encrypted volume stays encrypted in all of them, and is restored to a volume with the same key only.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from magnetar_agent.host.file_modes import make_state_folder
 from magnetar_agent.host.storage import Disk
@@ -59,66 +62,93 @@ def make_backup(task: Task, source: Document) -> BackupCatalogue:
     """Write the backup of the task from *source*, a volume or snapshot, and return its catalogue. A backup that an
     interrupted attempt has completed is kept."""
     host, document = task.host, task.document
-    target, scratch, want = usable_target(host), _scratch(host), document.want
+    target, scratch, want, key = usable_target(host), _scratch(host), document.want, keys.document_key(host, document)
     if backup_files.has_backup(target.folder, document.id):
         return backup_files.read_catalogue(target.folder, document.id)
     size = source.state["bytes"]
     copy = copying.from_snapshot if source.kind == "volume_snapshot" else copying.from_volume
     try:
         scratch.remove(document.id)  # of an interrupted attempt
-        copy(task, scratch, size, "raw", source.id)
+        copy(task, scratch, size, keys.LUKS if key else "raw", source.id)
         volume = source.id if source.kind == "volume" else source.want["volume"]
         catalogue = backup_files.BackupCatalogue(
             document.id, want["parent"], volume, document.name, size, target_identity(host, target), utc_timestamp(),
             bool(source.state.get("bootable")), record=want["record"] or {})
+        if key is not None:  # the content stays encrypted
+            catalogue = replace(catalogue, content_size=(scratch.folder / document.id).stat().st_size,
+                                key_hash=backup_files.hash_key(document.id, key.secret))
         return backup_files.write_backup(target.folder, catalogue, scratch.folder / document.id,
                                          task.operation.advance)
     finally:
         scratch.remove(document.id)
 
 
-def _temporary_disk(task: Task, backup: str) -> Path:
-    """Return the path of the temporary raw file into which the *backup* (uuid) is assembled for the task's volume. If
-    the file exists, it is complete."""
-    return _scratch(task.host).folder / f"{task.document.id}.{backup}"
+def _temporary_disks(task: Task, backup: str) -> tuple[Path, Path]:
+    """Return the paths of the temporary files into which the *backup* (uuid) is assembled for the task's volume: of raw
+    content, and of encrypted content. A file that exists is complete."""
+    path = _scratch(task.host).folder / f"{task.document.id}.{backup}"
+    return path, path.with_name(f"{path.name}.{keys.LUKS}")
 
 
 def prepare_restore(task: Task) -> None:
-    """If the task's volume must be restored from a backup, assemble the backup as a temporary raw file. So an
-    incomplete or damaged backup is refused before the volume's content is changed."""
+    """If the task's volume must be restored from a backup, assemble the backup as a temporary file. So an incomplete or
+    damaged backup is refused before the volume's content is changed."""
     backup = (task.document.want.get("reimage") or {}).get("backup")
     if backup:
         _assemble(task, backup)
 
 
 def _assemble(task: Task, backup: str) -> Path:
-    path = _temporary_disk(task, backup)
+    folder = usable_target(task.host).folder
+    raw, encrypted = _temporary_disks(task, backup)
+    path = encrypted if backup_files.read_catalogue(folder, backup).key_hash else raw
     make_state_folder(path.parent)
-    catalogue = backup_files.assemble_backup(usable_target(task.host).folder, backup, path, task.operation.advance)
+    catalogue = backup_files.assemble_backup(folder, backup, path, task.operation.advance)
     task.document.state["bootable"] = catalogue.bootable
     task.host.hypervisor.permit([path])
     return path
 
 
 def from_backup(task: Task, pool: Pool, size: int, format: str, backup: str) -> None:
-    """Create the content of the task's volume in *pool* from the backup with this uuid."""
-    path = _temporary_disk(task, backup)
+    """Create the content of the task's volume in *pool* from the backup with this uuid. Encrypted content is copied as
+    it is."""
+    raw, encrypted = _temporary_disks(task, backup)
     try:
-        if not path.exists():
-            _assemble(task, backup)
-        pool.fill(task.document.id, format, size, Disk(path, "", "raw"), task.operation.advance,
-                  keys.document_key(task.host, task.document))
+        path = next((path for path in (raw, encrypted) if path.exists()), None) or _assemble(task, backup)
+        key = keys.document_key(task.host, task.document)
+        if path == encrypted and (format != keys.LUKS or key is None):
+            raise Conflict(f"The backup {backup} is encrypted, and the volume is not.")
+        pool.fill(task.document.id, format, size, Disk(path, "", "raw", key=key if path == encrypted else None),
+                  task.operation.advance, key)
     finally:
-        path.unlink(missing_ok=True)
+        for path in (raw, encrypted):
+            path.unlink(missing_ok=True)
 
 
-def restored_bytes(host: LocalHost, backup: str) -> int:
-    """Return the bytes that a volume needs to be restored from the backup. Raises ``InvalidField`` if the backup cannot
-    be restored here."""
+def restored_bytes(host: LocalHost, backup: str, desired: Mapping[str, Any],
+                   document: Document | None) -> int:
+    """Return the bytes that the volume *desired* needs to be restored from the backup. *document*: the volume, if it
+    exists. Raises ``InvalidField`` if the backup cannot be restored here, or needs another key than the volume has."""
     try:
-        return backup_catalogue(host, backup).size
+        catalogue = backup_catalogue(host, backup)
     except Conflict as error:
         raise InvalidField("reimage.backup", f"cannot be restored. {error.message.rstrip('.')}", backup) from None
+    if not catalogue.key_hash:
+        return catalogue.size
+    if desired["format"] != keys.LUKS:
+        raise InvalidField("reimage.backup", f"is encrypted, so the volume must have the format {keys.LUKS}", backup)
+    key = desired.get("key") or local_backup_key(host, backup) if document is None else keys.open_sealed_key(
+        host, document, keys.SEALED)
+    if key is None or backup_files.hash_key(backup, key) != catalogue.key_hash:
+        raise InvalidField("reimage.backup", "is encrypted with another key than the volume has. Restore it to the "
+                           "volume that was backed up, or to a new volume with the key of that volume", backup)
+    return catalogue.size
+
+
+def local_backup_key(host: LocalHost, backup: str) -> str | None:
+    """Return the key of the encrypted backup with this uuid; ``None`` if this host does not have it."""
+    document = host.documents.get("volume_backup", backup)
+    return None if document is None else keys.open_sealed_key(host, document, keys.SEALED)
 
 
 def remove_temporary_files(host: LocalHost) -> None:

@@ -35,7 +35,7 @@ def complete_reimage(host: LocalHost, desired: Fields, document: Document | None
     if bool(requested.get("image")) == bool(requested.get("backup")):
         raise InvalidField("reimage", "must name an image or a backup")
     if requested.get("backup"):
-        least = backups.restored_bytes(host, requested["backup"])
+        least = backups.restored_bytes(host, requested["backup"], desired, document)
         desired["reimage"] = requested
     else:
         standing = host.documents.standing("image", requested["image"])

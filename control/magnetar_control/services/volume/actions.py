@@ -15,6 +15,7 @@ from magnetar_core.document import Document
 from magnetar_core.errors import InvalidRequest, NotFound
 
 from . import attachments
+from .backup_tasks import without_restore
 from .migration_rows import cancelled_values
 from .rows import checked_metadata, queue_volume_task, set_columns, wrong_status
 from .tables import attachments as held
@@ -49,8 +50,8 @@ def reimage_volume(connection: Connection, context: Context, row: RowMapping, *,
     reimage_task = {"request": request or str(uuid.uuid4()), "image_id": image_id,
                     "image_metadata": orjson.dumps(image_metadata).decode()}
     statuses = ("available", "error", *(("reserved",) if reimage_reserved else ()))
-    queue_volume_task(connection, volumes, row, "reimage", statuses, status="downloading",
-                      reimage=reimage_task)
+    queue_volume_task(connection, volumes, row, "reimage", statuses, status="downloading", reimage=reimage_task,
+                      metadata=without_restore(row["metadata"]))
     follow_attachments(connection, row["id"])
 
 

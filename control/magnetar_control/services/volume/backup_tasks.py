@@ -9,10 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import Connection, select, update
 
+from magnetar_control.services import Context, KeyManager
 from magnetar_control.store.engine.database import utc_now
 from magnetar_core.document import Document
-from magnetar_core.errors import Conflict, InvalidField, MagnetarError, Unreachable
+from magnetar_core.errors import Conflict, InvalidField, MagnetarError, NotFound, Unreachable
 
+from .key_ids import key_id
 from .pools import UP, PoolOnHost, find_pool_on_host, pool_id_of
 from .tables import snapshots, volumes
 
@@ -22,6 +24,8 @@ if TYPE_CHECKING:
 Row = Mapping[Any, Any]
 #: Statuses of a volume (or snapshot) whose backup is written, and of a volume that is restored.
 BACKING_UP, RESTORING = "backing-up", "restoring-backup"
+#: Key in the metadata of a restored volume: the uuid of the backup, as in Cinder.
+RESTORED_FROM = "src_backup_id"
 #: Errors of an agent that refuses a restore before it touches the volume.
 REFUSALS = (Conflict, InvalidField)
 #: Columns of a backup that its catalogue in the backup directory has, for an import after the loss of the database.
@@ -34,9 +38,31 @@ def create_backup(worker: Worker, row: Row) -> Document:
     ``Conflict`` for a volume without a host."""
     if row["host"] is None:
         raise Conflict(f"Volume {row['volume_id']} is on no host, so it has no content to back up.")
+    _keep_key(worker, row)
     return _written(worker.ensure(row, "volume_backup", {
         "name": f"backup-{row['id']}", "volume": row["volume_id"], "snapshot": row["snapshot_id"],
         "parent": row["parent_id"], "record": {name: row[name] for name in CATALOGUED}}))
+
+
+def _keep_key(worker: Worker, row: Row) -> None:
+    """If the volume of the backup *row* is encrypted, store a copy of its key for the backup, which may outlive the
+    volume. Raises ``Conflict`` without a key manager."""
+    with worker.database.read() as connection:
+        volume_key = connection.execute(select(volumes.c.encryption_key_id).where(
+            volumes.c.id == row["volume_id"])).scalar()
+    if volume_key is None:
+        return
+    if worker.reach.keys is None:
+        raise Conflict("There is no key manager here, so no encrypted volume can be backed up.")
+    worker.reach.keys.create_key(key_id(row["id"]), volume_key)
+
+
+def stored_backup_key(keys: KeyManager | None, id: str) -> str | None:
+    """Return the key of the encrypted backup *id*; ``None`` if the key manager has none, since it is not encrypted."""
+    try:
+        return None if keys is None else keys.key(Context("", "", frozenset(("admin",))), key_id(id))
+    except NotFound:
+        return None
 
 
 def _written(resource: Document) -> Document:
@@ -87,6 +113,8 @@ def delete_backup(worker: Worker, row: Row) -> None:
             worker.ensure({**row, "host": host}, "volume_backup", {"name": f"backup-{row['id']}"})
     if host:
         worker.remove({**row, "host": host}, "volume_backup")
+    if worker.reach.keys is not None:
+        worker.reach.keys.delete_key(key_id(row["id"]))
 
 
 def restore_backup(worker: Worker, row: Row) -> Document:
@@ -100,6 +128,8 @@ def restore_backup(worker: Worker, row: Row) -> Document:
     want: Document = {"reimage": {"backup": row["id"], "request": asked["request"]}}
     host = volume["host"] or _place(worker, row, volume)
     if asked["is_new"]:
+        if volume["encryption_key_id"] and worker.reach.keys and stored_backup_key(worker.reach.keys, row["id"]):
+            worker.reach.keys.create_key(volume["encryption_key_id"], key_id(row["id"]))
         want = {**worker.new_volume({**volume, "host": host}), **want}
     else:
         _check_reach(worker, row, host)
@@ -135,6 +165,11 @@ def _check_reach(worker: Worker, backup: Row, host: str) -> None:
                        f"{backup['id']}. Restore it to a new volume (without volume_id).")
 
 
+def without_restore(metadata: Document) -> Document:
+    """Return the *metadata* of a volume without the backup that it was restored from, as its content is another now."""
+    return {name: value for name, value in metadata.items() if name != RESTORED_FROM}
+
+
 def complete_backup_task(connection: Connection, row: Row, error: MagnetarError | None) -> None:
     """Change the volume at the end of the backup's task *row*. *error*: why the task failed."""
     release_backup_source(connection, row)
@@ -142,10 +177,14 @@ def complete_backup_task(connection: Connection, row: Row, error: MagnetarError 
         return
     asked = row["restore"]
     values: Document = {"status": "available", "bootable": row["bootable"], "image_metadata": row["image_metadata"]}
-    if error is not None:
-        untouched = isinstance(error, REFUSALS) and not asked["is_new"]
-        values = {"status": "available" if untouched else "error" if asked["is_new"] else "error_restoring",
-                  "fault": error.message}
+    metadata = connection.execute(select(volumes.c.metadata).where(volumes.c.id == asked["volume_id"])).scalar()
+    if error is None:
+        values["metadata"] = {**(metadata or {}), RESTORED_FROM: row["id"]}
+    elif isinstance(error, REFUSALS) and not asked["is_new"]:  # the content is as before
+        values = {"status": "available", "fault": error.message}
+    else:
+        values = {"status": "error" if asked["is_new"] else "error_restoring", "fault": error.message,
+                  "metadata": without_restore(metadata or {})}
     connection.execute(update(volumes).where(
         volumes.c.id == asked["volume_id"], volumes.c.status == RESTORING).values(updated_at=utc_now(), **values))
     if error is None and asked["is_new"]:
@@ -165,9 +204,10 @@ def release_backup_source(connection: Connection, row: Row) -> None:
             snapshots.c.id == row["snapshot_id"], snapshots.c.status == BACKING_UP).values(
                 status="available", updated_at=utc_now()))
         return
+    # Without updated_at: it tells whether the volume was changed since its backup.
     connection.execute(update(volumes).where(
         volumes.c.id == row["volume_id"], volumes.c.status == BACKING_UP).values(
-            status=volumes.c.previous_status, previous_status=None, updated_at=utc_now()))
+            status=volumes.c.previous_status, previous_status=None))
 
 
 TASKS = {"create": create_backup, "import": import_backup, "restore": restore_backup, "delete": delete_backup}

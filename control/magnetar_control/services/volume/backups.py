@@ -6,23 +6,25 @@ from __future__ import annotations
 import base64
 import binascii
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
 import orjson
-from sqlalchemy import Connection, RowMapping, func, insert, select
+from sqlalchemy import Connection, RowMapping, func, insert, select, update
 
-from magnetar_control.services import Context
+from magnetar_control.services import Context, KeyManager
 from magnetar_control.services.quotas import Quotas
 from magnetar_control.store.engine.database import Database, utc_now
 from magnetar_core.document import Document, Documents
 from magnetar_core.errors import InvalidRequest
 
 from .attachments import lock_volume
-from .backup_tasks import BACKING_UP, RESTORING, release_backup_source
+from .backup_tasks import BACKING_UP, RESTORING, release_backup_source, stored_backup_key
 from .pools import PoolOnHost, pool_id_of
 from .rows import (
+    DryRunEnd,
     NamedStore,
     check_admin,
     check_volume_writer,
@@ -67,12 +69,13 @@ def backup_documents(connection: Connection, rows: Sequence[RowMapping]) -> Docu
 class NewVolumes:
     """The parts of the volume service that a restore to a new volume needs. *columns* (caller, id, size, fields)
     returns the columns of the new volume, and its type. *quota*: the quotas. *pools*: returns the pools that hosts have
-    reported. *zone*: the availability zone."""
+    reported. *zone*: the availability zone. *keys*: the key manager of encrypted volumes."""
 
     columns: Callable[[Context, str, int, Document], tuple[Document, VolumeType | None]]
     quota: Quotas
     pools: Callable[[], Sequence[PoolOnHost]]
     zone: str
+    keys: KeyManager | None = None
 
 
 class BackupStore(NamedStore):
@@ -92,14 +95,9 @@ class BackupStore(NamedStore):
         check_volume_writer(context)
         id, pools = str(uuid.uuid4()), self.new.pools()
         with self.database.write() as connection:
-            lock_volume(connection, volume_id)
-            volume = get_visible_row(connection, volumes, context, volume_id)
-            snapshot = _checked_source(connection, context, volume, snapshot_id, force)
-            _check_directory(volume, pools)
-            size = volume["size"]
-            self.new.quota.within(connection, volume["project_id"], backups=1, backup_gigabytes=size)
-            parent = _latest_backup(connection, volume, snapshot) if incremental else None
-            now = utc_now()
+            volume, snapshot, parent = self._sources(connection, context, pools, volume_id, snapshot_id, incremental,
+                                                     force)
+            size, now = volume["size"], utc_now()
             connection.execute(insert(backups).values(
                 id=id, project_id=volume["project_id"], user_id=context.user_id, volume_id=volume_id, size=size,
                 snapshot_id=snapshot_id, parent_id=parent and parent["id"], status="creating", task="create",
@@ -111,24 +109,50 @@ class BackupStore(NamedStore):
             if snapshot:
                 set_columns(connection, snapshots, snapshot["id"], status=BACKING_UP)
             else:
-                set_columns(connection, volumes, volume_id, status=BACKING_UP, previous_status=volume["status"])
+                # Without updated_at: it tells whether the volume was changed since its backup.
+                connection.execute(update(volumes).where(volumes.c.id == volume_id).values(
+                    status=BACKING_UP, previous_status=volume["status"]))
             self.database.ring(connection, BELL)
             return backup_documents(connection, [get_visible_row(connection, backups, context, id)])[0]
 
-    def restore(self, context: Context, id: str, volume_id: str | None = None, name: str | None = None) -> Document:
+    def check(self, context: Context, volume_id: str, *, snapshot_id: str | None = None, incremental: bool = False,
+              force: bool = False) -> None:
+        """Raise the errors that ``create`` would raise with the same arguments. Changes nothing."""
+        check_volume_writer(context)
+        with suppress(DryRunEnd), self.database.write() as connection:
+            self._sources(connection, context, self.new.pools(), volume_id, snapshot_id, incremental, force)
+            raise DryRunEnd
+
+    def _sources(self, connection: Connection, context: Context, pools: Sequence[PoolOnHost], volume_id: str,
+                 snapshot_id: str | None, incremental: bool,
+                 force: bool) -> tuple[RowMapping, RowMapping | None, RowMapping | None]:
+        """Return the rows of the volume, the snapshot and the parent of a new backup, and lock the volume. *pools*: all
+        pools of all hosts. Raises the errors of ``create``."""
+        lock_volume(connection, volume_id)
+        volume = get_visible_row(connection, volumes, context, volume_id)
+        snapshot = _checked_source(connection, context, volume, snapshot_id, force)
+        _check_directory(volume, pools)
+        self.new.quota.within(connection, volume["project_id"], backups=1, backup_gigabytes=volume["size"])
+        return volume, snapshot, _latest_backup(connection, volume, snapshot) if incremental else None
+
+    def restore(self, context: Context, id: str, volume_id: str | None = None, name: str | None = None, *,
+                dry_run: bool = False) -> Document:
         """Queue the restore of a backup to the volume *volume_id*, whose content is lost, or to a new volume called
-        *name*. Return {backup_id, volume_id, volume_name}. Raises ``NotFound``, ``InvalidRequest``, ``TooLarge``."""
+        *name*. Return {backup_id, volume_id, volume_name}. *dry_run*: change nothing, and raise the errors only. Raises
+        ``NotFound``, ``InvalidRequest``, ``TooLarge``."""
         check_volume_writer(context)
         with self.database.read() as connection:
             row = get_visible_row(connection, backups, context, id)
+            target = None if volume_id is None else get_visible_row(connection, volumes, context, volume_id)
         values: Document = {}
+        key = stored_backup_key(self.new.keys, id)
         if volume_id is None:
-            volume_id, new_name = str(uuid.uuid4()), f"restore_backup_{id}" if name is None else name
-            values, chosen = self.new.columns(context, volume_id, row["size"], {
-                "name": new_name, "description": "auto-created_from_restore_from_backup"})
-            if chosen is not None:
-                chosen.check_volume(row["size"], self.new.zone)
-        with self.database.write() as connection:
+            volume_id = str(uuid.uuid4())
+            values = self._new_volume(context, volume_id, row, name, encrypted=key is not None)
+        elif target is not None and key is not None:
+            _check_key(self.new.keys, target, id, key)
+        volume: Mapping[Any, Any] = {"name": name}
+        with suppress(DryRunEnd), self.database.write() as connection:
             row = get_visible_row(connection, backups, context, id)
             if row["status"] != "available":
                 raise wrong_status(backups, row, ("available",))
@@ -142,8 +166,26 @@ class BackupStore(NamedStore):
             queue_volume_task(connection, backups, row, "restore", ("available",), status="restoring", restore={
                 "request": str(uuid.uuid4()), "volume_id": volume_id, "is_new": bool(values)})
             volume = get_visible_row(connection, volumes, context, volume_id)
+            if dry_run:
+                raise DryRunEnd
             self.database.ring(connection, BELL)
         return {"backup_id": id, "volume_id": volume_id, "volume_name": volume["name"]}
+
+    def _new_volume(self, context: Context, id: str, backup: RowMapping, name: str | None, *,
+                    encrypted: bool) -> Document:
+        """Return the columns of a new volume *id* for the restore of the *backup*. *encrypted*: whether its content is
+        encrypted; then the volume gets the type of the one that was backed up. Raises ``InvalidRequest``."""
+        values, chosen = self.new.columns(context, id, backup["size"], {
+            "name": f"restore_backup_{backup['id']}" if name is None else name,
+            "description": "auto-created_from_restore_from_backup",
+            **({"volume_type": backup["volume_type"]} if encrypted else {})})
+        if chosen is not None:
+            chosen.check_volume(backup["size"], self.new.zone)
+        if encrypted and not values["encryption_key_id"]:
+            raise InvalidRequest(f"Invalid backup: Backup {backup['id']} is encrypted, and the volume type "
+                                 f"{backup['volume_type']} does not encrypt new volumes any more. Restore it to the "
+                                 "volume that was backed up, or have an administrator encrypt that type again.")
+        return values
 
     def delete(self, context: Context, id: str, force: bool = False) -> None:
         """Queue the deletion of a backup without dependent backups. *force*: in any status, for admins. Raises
@@ -221,10 +263,15 @@ def _checked_source(connection: Connection, context: Context, volume: RowMapping
         raise wrong_status(volumes, volume, ("available", "in-use"))
     if snapshot is None and volume["status"] == "in-use" and not force:
         raise InvalidRequest("Invalid volume: Backing up an in-use volume must use the force flag.")
-    if volume["encryption_key_id"]:
-        raise InvalidRequest(f"Invalid volume: Volume {volume['id']} is encrypted and cannot be backed up: without its "
-                             "key nobody could read the backup. In a server, copy its content to another volume.")
     return snapshot
+
+
+def _check_key(keys: KeyManager | None, volume: RowMapping, id: str, key: str) -> None:
+    """Raise ``InvalidRequest`` unless the *volume* has the *key* of the encrypted backup *id*."""
+    if volume["encryption_key_id"] and keys and keys.create_key(volume["encryption_key_id"]) == key:
+        return
+    raise InvalidRequest(f"Invalid volume: Backup {id} is encrypted with another key than volume {volume['id']} has. "
+                         "Restore it to the volume that was backed up, or to a new volume (without volume_id).")
 
 
 def _check_directory(volume: RowMapping, pools: Sequence[PoolOnHost]) -> None:

@@ -23,6 +23,7 @@ from . import attachments, quotas, volumes
 from .access import fetch_served_volumes, fetch_volume_access
 from .actions import ADMIN, FREEING, extend_volume, reimage_volume, upload_image
 from .backups import BackupStore, NewVolumes
+from .key_ids import key_id
 from .managing import ManageStore
 from .migrations import MigrationStore
 from .pool_choice import choose_pool
@@ -78,7 +79,8 @@ class EmbeddedVolumes:
         self.volumes, self.snapshots = VolumeStore(database), SnapshotStore(database)
         self.attachments = attachments.AttachmentStore(database, used)
         self.transfers = TransferStore(database, self.quota)
-        self.backups = BackupStore(database, NewVolumes(self._values, self.quota, self.host_pools, zone))
+        self.backups = BackupStore(database, NewVolumes(self._values, self.quota, self.host_pools, zone,
+                                                          keys))
         self.migrations = MigrationStore(database, self.reach, self.types, zone)
         self.managed = ManageStore(database, self.migrations, self.quota)
         self.show, self.snapshot = self.volumes.find, self.snapshots.find
@@ -164,7 +166,7 @@ class EmbeddedVolumes:
         chosen = None if copied and not type_name else self.types.find(context, type_name)
         values.update(volume_type=chosen and chosen.name, pool=chosen and chosen.pool,
                       multiattach=values["multiattach"] or bool(chosen and chosen.multiattach),
-                      encryption_key_id=volumes.key_id(id) if chosen and chosen.encryption else None)
+                      encryption_key_id=key_id(id) if chosen and chosen.encryption else None)
         self._place(context, values, chosen, self._near(context, fields.get("hints") or {}))
         return values, chosen
 

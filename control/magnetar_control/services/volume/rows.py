@@ -24,6 +24,10 @@ KEYS = 256
 SORTED = ("id", "name", "size", "status", "created_at", "updated_at", "bootable")
 
 
+class DryRunEnd(Exception):
+    """An exception that rolls back the transaction of a dry run."""
+
+
 def check_volume_writer(context: Context) -> None:
     """Raise ``Forbidden`` for a caller without permission to change volumes."""
     if not context.is_writer:

@@ -21,7 +21,15 @@ from magnetar_core.document import Document, Documents
 from magnetar_core.errors import InvalidRequest, NotFound
 
 from .attachments import lock_volume
-from .rows import Reading, check_volume_writer, get_visible_row, refuse_while_migrating, set_columns, wrong_status
+from .rows import (
+    DryRunEnd,
+    Reading,
+    check_volume_writer,
+    get_visible_row,
+    refuse_while_migrating,
+    set_columns,
+    wrong_status,
+)
 from .tables import attachments, snapshots, transfers, volumes
 
 log = logging.getLogger(__name__)
@@ -74,10 +82,6 @@ def _check_transferable(connection: Connection, volume: RowMapping, no_snapshots
         check_snapshots_available(own_snapshots(connection, volume))
 
 
-class _DryRun(Exception):
-    """An exception that rolls back the transaction of a dry run."""
-
-
 class TransferStore(Reading):
     """The open transfers. *quota*: the quotas of volumes, which limit the accepting project."""
 
@@ -120,7 +124,7 @@ class TransferStore(Reading):
         transfer. Any project with the key may accept. *dry_run*: change nothing. Raises ``NotFound``,
         ``InvalidRequest`` for a wrong key or a busy volume or snapshot, ``TooLarge`` beyond the project's quota."""
         check_volume_writer(context)
-        with suppress(_DryRun), self.database.write() as connection:
+        with suppress(DryRunEnd), self.database.write() as connection:
             transfer = connection.execute(select(transfers).where(transfers.c.id == id)).mappings().first()
             if transfer is None:
                 raise NotFound(f"Transfer {id} could not be found.")
@@ -135,7 +139,7 @@ class TransferStore(Reading):
             self._move(connection, context, volume, transfer["no_snapshots"])
             document = transfer_documents(connection, [transfer])[0]
             if dry_run:
-                raise _DryRun
+                raise DryRunEnd
         if not dry_run:
             log.info("volume %s moved from project %s to project %s by transfer %s", volume["id"],
                      volume["project_id"], context.project_id, id)

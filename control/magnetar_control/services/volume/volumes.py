@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Iterable, Sequence
 
 from sqlalchemy import Connection, RowMapping, func, insert, select, update
@@ -14,6 +13,7 @@ from magnetar_control.store.engine.database import utc_now
 from magnetar_core.document import Document, Documents
 from magnetar_core.errors import InvalidRequest
 
+from .key_ids import key_id
 from .rows import (
     NamedStore,
     VolumeListing,
@@ -30,8 +30,6 @@ from .tables import attachments, snapshots, volumes
 from .types import type_ids_of_names
 from .worker import BELL
 
-#: Namespace of the uuids of keys.
-KEYS = uuid.UUID("c1b1b0a4-4f0c-5d0e-9a3e-3f4b6a0d7e55")
 #: Status of an attachment to the status of its volume. Of several attachments the first status in this order counts.
 FOLLOWING = {"attached": "in-use", "detaching": "detaching", "attaching": "attaching", "reserved": "reserved"}
 #: Columns in the documents of volumes.
@@ -65,11 +63,6 @@ def create_volume_row(connection: Connection, context: Context, quota: Quotas, v
     quota.within(connection, values["project_id"], per_volume_gigabytes=values["size"], volumes=1,
                  gigabytes=values["size"])
     connection.execute(insert(volumes).values(status="creating", task="create", created_at=utc_now(), **values))
-
-
-def key_id(volume_id: str) -> str:
-    """Return the uuid of a volume's key in the key manager."""
-    return str(uuid.uuid5(KEYS, volume_id))
 
 
 def _source(connection: Connection, context: Context, values: Document) -> RowMapping | None:

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """volume: a disk that is independent of servers; volume_snapshot: its content at one moment; volume_attachment;
-storage_pool: the storage of volumes in a cloud; volume_transfer: the offer of a volume to other projects."""
+volume_backup: a copy outside the pool; storage_pool: the storage of volumes in a cloud; volume_transfer: the offer of a
+volume to other projects."""
 
 from __future__ import annotations
 
@@ -144,12 +145,60 @@ class VolumeBackup(Resource):
     stored_chunks = Field(Integer(0, 2**63 - 1), "Chunks of the volume that the backup stores.", on=READ, sample=1024)
     checksum = Field(Nullable(Text(64, 64)), "SHA-256 of the stored chunks, in hexadecimal digits.", on=READ,
                      sample="9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08")
+    encrypted = Field(Boolean(), "Whether its content is encrypted, with the key of the volume.", on=READ, sample=False)
     target = Field(Nullable(Text()), "Identity of the backup directory: the same on each host that reaches it.",
                    on=READ, sample="backup:kvm1:/srv/backups")
     status = Field(Choices("creating", "available", "error"), "Cinder's status word.", on=READ, sample="available")
     host = Field(Text(0, 255), "The host.", on=READ, sample="kvm1")
     fault = Field(Nullable(Value()), "{code, message, created} of the last failure, until one succeeds.", on=READ,
                   sample=None)
+
+
+#: Statuses of Cinder that a listed backup can have.
+BACKUP_STATUSES = ("creating", "available", "restoring", "deleting", "error")
+
+
+class CloudVolumeBackup(Resource):
+    """A copy of a volume of a cloud, in the backup directory of a host. It outlives the volume."""
+
+    noun, plural = "volume_backup", "volume_backups"
+    sample_actions = ("record", "make")
+    sample_changes = {"description": ("", "before the upgrade")}
+
+    id = Field(Uuid(), "The uuid; generated when the backup is created.", on=FIXED,
+               sample="6d2f7c8e-1b7a-4c1b-8e54-0f6f3b1c9a42")
+    name = Field(NAME, "The name of the backup.", required=True, sample="monday")
+    volume = Field(REFERENCE, "The volume to back up, by name or uuid.", on=FIXED, required=True,
+                   sample="0b9f1a52-6ea0-4b9c-a4f6-0e0f9f0c3c11")
+    snapshot = Field(Nullable(REFERENCE), "Snapshot of the volume to back up, by name or uuid, instead of the volume "
+                     "as it is now.", default=None, on=FIXED, sample=None)
+    incremental = Field(Boolean(), "Whether the backup stores only what differs from the volume's latest backup, its "
+                        "parent, which a restore then needs too.", default=False, on=FIXED, sample=False)
+    container = Field(Nullable(Text(0, 255)), "A label, as in Cinder; the backup directory is the same for all.",
+                      default=None, on=FIXED, sample=None)
+    metadata = Field(MapOf(Text(1, 255), Text(0, 255)), "Keys and values, 255 characters each at most.", default={},
+                     sample={"keep": "30d"})
+    force = Field(Boolean(), "Whether to back up a volume that servers have, too. With C(state=restored), whether to "
+                  "overwrite a volume that was changed after the backup, and to restore a volume again that already "
+                  "has the backup's content.", default=False, on="create", compared=False)
+    restore = Field(Record(volume=Field(REFERENCE, "The volume, by name or uuid. An unknown name creates a volume.",
+                                        required=True),
+                           force=Field(Boolean(), "Whether to overwrite a volume that was changed after the backup.",
+                                       default=False)),
+                    "The volume to which the backup is restored.", on="create", compared=False, option=False)
+    parent = Field(Nullable(Uuid()), "The backup that this incremental one needs; null for a full backup.", on=READ,
+                   sample=None)
+    has_dependent_backups = Field(Boolean(), "Whether incremental backups need this one. It cannot be removed before "
+                                  "them.", on=READ, sample=False)
+    size = Field(SIZE, "Size of the volume in GiB.", on=READ, sample=10)
+    stored_chunks = Field(Integer(0, 2**31), "Parts of the volume, of 1 MiB each, that this backup stores.", on=READ,
+                          sample=1024)
+    data_timestamp = Field(TIME, "The moment whose content the backup has, ISO 8601 in UTC.", on=READ,
+                           sample="2026-11-20T20:00:00Z")
+    status = Field(Choices(*BACKUP_STATUSES), "Cinder's status word.", on=READ, sample="available")
+    fault = Field(Nullable(Text()), "Why the last task failed.", on=READ, sample=None)
+    restored_volume = Field(Nullable(Uuid()), "With C(state=restored), the volume that has the backup's content. Only "
+                            "the result of such a task has it.", on=READ, sample=None)
 
 
 class VolumeAttachment(Kind):

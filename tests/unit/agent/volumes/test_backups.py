@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from magnetar_agent.settings import AgentSettings
-from magnetar_agent.volumes import backup_files, pool_reports
+from magnetar_agent.volumes import backup_files, keys, pool_reports
 from magnetar_core.errors import Cancelled, Conflict, InvalidField, InvalidSettings, MagnetarError, NoSpace
 from magnetar_core.operations import Operation
 from tests.support.agent.crash import lives
@@ -305,9 +305,6 @@ def test_a_backup_that_lies_there_is_adopted(host: Host) -> None:
 
 
 def test_what_cannot_be_backed_up(host: Host, tmp_path: Path) -> None:
-    volume(host, "hidden", format="luks")
-    with pytest.raises(Conflict, match="is encrypted, so it cannot be backed up"):
-        host.ensure("volume_backup", "b1", {"volume": "hidden"})
     with pytest.raises(InvalidField, match="must name a volume of this host"):
         host.ensure("volume_backup", "b1", {"volume": "none"})
     volume(host)
@@ -357,3 +354,56 @@ def test_the_backup_directory_is_reported_like_a_pool(host: Host) -> None:
         AgentSettings(pools={"backup_directory": {"type": "dir", "path": "/srv/x"}})
     with pytest.raises(InvalidSettings, match="needs backup_directory"):
         AgentSettings(backup_mounted=True)
+
+
+def test_an_encrypted_volume_is_backed_up_as_it_is(host: Host) -> None:
+    volume(host, "data", format="luks")
+    written(host, at0=b"LUKS", at3=b"code")
+    made = backup(host, "b1")
+    assert made["encrypted"] and made["stored_chunks"] == 2
+    catalogue = json.loads((host.root / "backups" / made["id"] / "backup.json").read_text())
+    assert len(catalogue["key_hash"]) == 64 and catalogue["content_size"] == disk(host).stat().st_size
+    written(host, at3=b"lost")
+    second = backup(host, "b2", parent=made["id"])
+    assert second["stored_chunks"] == 1
+    restore(host, made["id"])
+    assert read(host, 3) == b"code" and read(host, 0) == b"LUKS"
+    restore(host, second["id"], "new", size=1, format="luks")
+    assert read(host, 3, "new") == b"lost" and temporary(host) == []
+    documents = [host.agent.host.documents.find("volume", name) for name in ("data", "new")]
+    sealed = [keys.open_sealed_key(host.agent.host, document, keys.SEALED) for document in documents if document]
+    assert len(sealed) == 2 and sealed[0] == sealed[1]
+
+
+def test_an_encrypted_backup_needs_its_key(host: Host) -> None:
+    volume(host, "data", format="luks")
+    volume(host, "other", format="luks")
+    volume(host, "plain")
+    written(host, "other", at0=b"mine")
+    made = backup(host, "b1")
+    with pytest.raises(InvalidField, match="another key than the volume has"):
+        restore(host, made["id"], "other")
+    with pytest.raises(InvalidField, match="must have the format luks"):
+        restore(host, made["id"], "plain")
+    with pytest.raises(InvalidField, match="another key than the volume has"):
+        restore(host, made["id"], "new", size=1, format="luks", key="0" * 64)
+    assert read(host, 0, "other") == b"mine"
+    plain = host.ensure("volume_backup", "b2", {"volume": "plain"}).resource
+    catalogue = (host.root / "backups" / plain["id"] / "backup.json").read_text()
+    assert not plain["encrypted"] and "key_hash" not in catalogue
+
+
+def test_a_backup_outlives_its_key_on_the_host_if_the_cloud_has_it(host: Host) -> None:
+    key = "5" * 64
+    volume(host, "data", format="luks", key=key)
+    written(host, at5=b"safe")
+    made = backup(host, "b1")
+    host.ensure("volume", "data", None)
+    shutil.copytree(host.root / "backups" / made["id"], host.root / "aside")
+    host.ensure("volume_backup", "b1", None)
+    shutil.move(host.root / "aside", host.root / "backups" / made["id"])
+    assert host.ensure("volume_backup", made["id"], {"name": "b1"}).resource["encrypted"]  # adopted without the key
+    with pytest.raises(InvalidField, match="another key"):
+        restore(host, made["id"], "new", size=1, format="luks")
+    restore(host, made["id"], "new", size=1, format="luks", key=key)
+    assert read(host, 5, "new") == b"safe"

@@ -198,11 +198,32 @@ def test_a_full_directory_and_no_directory(ask, service, cloud, directory, monke
     assert "has no backup directory" in shown(ask, backup)["fail_reason"]
 
 
-def test_an_encrypted_volume_is_refused(ask, service):
-    id = volume(ask, service)
-    with service.database.write() as connection:
-        connection.execute(update(tables.volumes).values(encryption_key_id=ABSENT))
-    assert "is encrypted" in begun(ask, id, status=400)["badRequest"]["message"]
+def test_an_encrypted_volume_is_restored_with_its_key(ask, service, cloud, directory):
+    admin = ask.as_(ADMIN)
+    type_id = admin("POST", "/v3/types", {"volume_type": {"name": "secret"}})["volume_type"]["id"]
+    admin("POST", f"/v3/types/{type_id}/encryption", {"encryption": {"provider": "luks"}})
+    id = volume(ask, service, volume_type="secret")
+    backup, plain = made(ask, service, id), volume(ask, service)
+    assert json.loads((directory / backup / "backup.json").read_text())["key_hash"]
+    stored = {path.name: path.read_text() for path in (cloud.root / "keys").iterdir()}
+    assert len(stored) == 2 and len(set(stored.values())) == 1  # the backup has a copy of the volume's key
+    other = volume(ask, service, volume_type="secret")
+    for target in (plain, other):
+        assert "another key" in str(restored(ask, backup, 400, volume_id=target))
+    restored(ask, backup, volume_id=id)
+    work(service)
+    assert (shown(ask, id, "volume")["status"], shown(ask, backup)["fail_reason"]) == ("available", None)
+    ask("DELETE", f"/v3/volumes/{id}", status=202)
+    work(service)
+    new = restored(ask, backup, name="again")["restore"]["volume_id"]
+    work(service)
+    document = shown(ask, new, "volume")
+    assert (document["status"], document["encrypted"], document["volume_type"]) == ("available", True, "secret")
+    assert cloud.on_host()[new]["format"] == "luks" and shown(ask, backup)["fail_reason"] is None
+    ask("DELETE", f"/v3/backups/{backup}", status=202)
+    ask("DELETE", f"/v3/volumes/{new}", status=202)
+    work(service)
+    assert len([*(cloud.root / "keys").iterdir()]) == 1  # of the other volume
 
 
 def test_quotas(ask, service):
