@@ -28,6 +28,7 @@ CASES = [
     ("balance", {"name": ""}, f"name: {EMPTY}."),
     ("host_maintenance", {"name": "", "state": "enabled"}, f"name: {EMPTY}."),
     ("host_fence", {"name": "", "state": "fenced"}, f"name: {EMPTY}."),
+    ("volume_backup", {"name": "x", "volume": "data", "state": "present"}, "cloud: is required"),
     ("volume_transfer", {"name": "x", "volume": "", "state": "present"}, "cloud: is required"),
     ("instance_action_info", {"server": ""}, f"server: {EMPTY}."),
     ("migration", {"server": "", "destination": "unix:///x"}, f"server: {EMPTY}."),

@@ -85,7 +85,8 @@ def test_of_migrations(pair, go):
 def cloud(module, tmp_path, monkeypatch):
     """``cloud(name, ...)``: a module that asks a cloud with a server web1."""
     (tmp_path / "vnc.html").touch()
-    with Cloud(hosts=1, novnc_dir=str(tmp_path), folders={"files": str(tmp_path)}, shares={SHARE: "files"}) as made:
+    with Cloud(hosts=1, novnc_dir=str(tmp_path), folders={"files": str(tmp_path)}, shares={SHARE: "files"},
+               agent={"backup_directory": str(tmp_path / "backups")}) as made:
         made.admin.boot("web1")
         text = (Path(made.parts.settings.state_dir) / "clouds.yaml").read_text()
         (tmp_path / "clouds.yaml").write_text(text.replace("127.0.0.1:8774", f"127.0.0.1:{made.port}"))
@@ -118,6 +119,9 @@ def test_of_clouds(cloud):
             ("volume_type", [{"name": "fast", "extra_specs": {"multiattach": "<is> True"}},
                              {"name": "fast", "description": "x"}, {"name": "fast", "state": "absent"}]),
             ("volume_transfer", [{"name": "handover", "volume": "data"}, {"name": "handover", "state": "absent"}]),
+            ("volume_backup", [{"name": "monday", "volume": "data"}, {"name": "monday", "description": "x"},
+                               {"name": "monday", "state": "restored", "restore_to": "copy"},
+                               {"name": "monday", "state": "absent"}]),
             ("flavor_access", [{"flavor": "large", "project": "admin"}]),
             ("image_member", [{"image": "tool", "project": "0e5d0f4a2b9d0e0c6c8a1f2b3d4f1c9a"}]),
             ("quota", [{"name": "admin", "instances": 20}, {"name": "admin", "state": "absent"}])):
@@ -146,8 +150,8 @@ def test_of_clouds(cloud):
     cloud("server", name="web1", state="running")
     for module in ("aggregate", "availability_zone", "balance", "capacity", "cell", "compute_service", "flavor_access",
                    "host_fence", "host_maintenance", "hypervisor", "image_member", "incident", "limits", "migration",
-                   "quota", "resource_provider", "server_group", "storage_pool", "trait", "usage", "volume_transfer",
-                   "volume_type"):
+                   "quota", "resource_provider", "server_group", "storage_pool", "trait", "usage", "volume_backup",
+                   "volume_transfer", "volume_type"):
         found = cloud(f"{module}_info")
         assert not found.get("failed"), found
         check(f"{module}_info", found)
@@ -234,7 +238,7 @@ def test_every_module_is_checked():
         "usage_info",
         "floating_ip_info", "port_info", "router_info", "security_group_info", "subnet_info", "address_group_info",
         "qos_policy_info", "trunk_info", "address_scope_info", "subnet_pool_info", "volume_transfer_info",
-        "volume_type_info", "flavor_access_info", "image_member_info"}
+        "volume_type_info", "volume_backup_info", "flavor_access_info", "image_member_info"}
     names = {path.stem for path in (ROOT / "plugins/modules").glob("[a-z]*.py")} - {"certificate"}  # has no agent
     assert not [name for name in names if name not in known and f'"{name}"' not in text]
 

@@ -7,7 +7,7 @@ import fnmatch
 import functools
 
 from ..core.errors import InvalidField
-from ..core.kinds import Server, Volume, VolumeSnapshot, VolumeTransfer
+from ..core.kinds import CloudVolumeBackup, Server, Volume, VolumeSnapshot, VolumeTransfer
 from ..core.options import Option, name_options
 from ..core.query import filter_reader, filter_texts, matches_one_text
 from ..core.server_keys import KEYS, METADATA, flatten_metadata, matches_server_filters
@@ -32,7 +32,7 @@ class InfoModule(Module):
             id=Option(Text(), "Only the %s with this uuid." % self.kind.noun), **self.narrowing(),
             **({"all_projects": Option(Boolean(), "Whether the resources of all projects of a cloud are reported, for "
                                        "its administrators. By default, only the resources of the login's project.")}
-               if self.kind in (Server, Volume, VolumeSnapshot, VolumeTransfer) else {}),
+               if self.kind in (Server, Volume, VolumeSnapshot, VolumeTransfer, CloudVolumeBackup) else {}),
         )
 
     def narrowing(self):

@@ -46,6 +46,7 @@ from .quota import CloudQuotas
 from .storage_pool import StoragePools
 from .usage import Usages
 from .volume import IMAGES, SNAPSHOTS, VOLUMES
+from .volume_backup import VolumeBackups
 from .volume_transfer import VolumeTransfers
 from .volume_type import VolumeTypes
 
@@ -54,7 +55,7 @@ DRIVERS: Mapping[str, CloudDriver] = {driver.kind.noun: driver for driver in (
     SERVERS, FLAVORS, IMAGES, KEYPAIRS, NETWORKS, VOLUMES, SNAPSHOTS, VolumeAttachments(), InterfaceAttachments(),
     ShareAttachments(), *CLOUD_ONLY, Aggregates(), ServerGroups(), CloudQuotas(), Usages(), Subnets(), Ports(),
     Routers(), FloatingIps(), SecurityGroups(), AddressGroups(), QosPolicies(), RbacPolicies(), Trunks(),
-    AddressScopes(), SubnetPools(), DefaultRules(), VolumeTypes(), StoragePools(), VolumeTransfers(),
+    AddressScopes(), SubnetPools(), DefaultRules(), VolumeTypes(), StoragePools(), VolumeTransfers(), VolumeBackups(),
     FlavorAccesses(), ImageMembers())}
 REQUEST_ID = re.compile(r"req-[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 #: Seconds that a request waits when it names no time.

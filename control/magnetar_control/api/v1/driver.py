@@ -33,8 +33,11 @@ ALL_PROJECTS = "all_projects"
 
 
 @contextmanager
-def _hold_lock(lock: threading.Lock, operation: Operation) -> Iterator[None]:
-    """Hold *lock* while the context is open. Other operations may run while *operation* waits for the lock."""
+def lock_key(noun: str, project: str, key: str, operation: Operation) -> Iterator[None]:
+    """Hold the lock of the *key* of a *noun* in a *project* while the context is open. Other operations may run while
+    *operation* waits for the lock."""
+    with _LOCK:
+        lock = _LOCKS.setdefault((noun, project, key), threading.Lock())
     if not lock.acquire(blocking=False):
         with operation.waiting():
             lock.acquire()
@@ -211,9 +214,7 @@ class CloudDriver:
         differences."""
         if not self.makeable:
             raise InvalidField("kind", f"{self.kind.noun} is only reported here, and not made or changed")
-        with _LOCK:
-            lock = _LOCKS.setdefault((self.kind.noun, caller.project, key), threading.Lock())
-        with _hold_lock(lock, operation):
+        with lock_key(self.kind.noun, caller.project, key, operation):
             if want is None:
                 return self.removal(caller, self.find(caller, key), dry_run, operation)
             change = CloudChange(self, caller, self.given(key, want), permissions, dry_run, operation)

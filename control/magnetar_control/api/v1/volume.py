@@ -10,6 +10,7 @@ from typing import Any
 
 from magnetar_control.compute.caller import Caller
 from magnetar_control.services.volume import actions
+from magnetar_control.services.volume.backup_tasks import RESTORED_FROM
 from magnetar_control.services.volume.rows import VolumeListing, check_volume_writer
 from magnetar_core.document import Document
 from magnetar_core.errors import Conflict, Forbidden, InvalidField, MagnetarError, NotFound, TimedOut
@@ -28,6 +29,8 @@ LOOK, LIMIT = 0.1, 1800.0
 #: Sources of a volume: field, and the statuses in which the source can be copied.
 SOURCES = (("image", ("active",)), ("source_volume", ("available", "in-use")), ("snapshot", ("available",)))
 GIB = 2**30
+#: Keys in the metadata of volumes that the volume service writes.
+OWN_METADATA = ("readonly", RESTORED_FROM)
 
 
 def _alike(row: Mapping[str, Any]) -> Document:
@@ -183,7 +186,8 @@ class CloudVolumes(Stored):
             **_alike(row), "pool": row["volume_type"],
             "image": None if copied else row["volume_image_metadata"].get("image_id"),
             "source_volume": row["source_volid"], "snapshot": row["snapshot_id"],
-            "metadata": {name: value for name, value in row["metadata"].items() if name != "readonly"},
+            "metadata": {name: value for name, value in row["metadata"].items() if name not in OWN_METADATA},
+            "_restored_from": row["metadata"].get(RESTORED_FROM),
             "multiattach": row["multiattach"], "bootable": row["bootable"],
             "status": STATUS.get(row["status"], "in-use" if attachments else "error" if "error" in row["status"]
                                  else "available" if row["status"] == "backing-up" else "creating"),
@@ -273,6 +277,8 @@ class CloudVolumes(Stored):
             yield Step("grow", f"grow it to {want['size']} GiB")
 
     def change(self, caller: Caller, have: Document, want: Document, names: list[str], operation: Operation) -> None:
+        if have["_restored_from"]:
+            want = {**want, "metadata": {**want["metadata"], RESTORED_FROM: have["_restored_from"]}}
         super().change(caller, have, want, names, operation)
         if "size" in names:
             caller.cloud.services.volume.act(caller.context, have["id"], actions.extend_volume, new_size=want["size"],

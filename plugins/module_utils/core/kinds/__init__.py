@@ -43,11 +43,20 @@ from .server_group import ServerGroup
 from .server_topology import ServerTopology
 from .share import ShareAttachment
 from .usage import Usage
-from .volume import CloudStoragePool, Volume, VolumeAttachment, VolumeBackup, VolumeSnapshot, VolumeTransfer
+from .volume import (
+    CloudStoragePool,
+    CloudVolumeBackup,
+    Volume,
+    VolumeAttachment,
+    VolumeBackup,
+    VolumeSnapshot,
+    VolumeTransfer,
+)
 from .volume_type import CloudVolumeType
 
 __all__ = ["BY_NOUN", "CLOUD_KINDS", "KINDS", "AddressGroup", "AddressScope", "AvailabilityZone", "Balance", "Capacity",
-           "Cell", "CloudStoragePool", "CloudVolumeType", "ComputeService", "DefaultSecurityGroupRule", "Flavor",
+           "Cell", "CloudStoragePool", "CloudVolumeBackup", "CloudVolumeType", "ComputeService",
+           "DefaultSecurityGroupRule", "Flavor",
            "FlavorAccess", "FloatingIp", "GroupFilter", "Host", "HostAggregate", "HostFence", "HostMaintenance",
            "HostTrait", "Hypervisor", "Image", "ImageMember", "Incident", "InstanceAction", "InterfaceAttachment",
            "Keypair", "Limits", "Migration", "Network", "NetworkPort", "NetworkRouter", "NetworkTrunk", "QosPolicy",
@@ -61,5 +70,6 @@ CLOUD_KINDS = (ComputeService, HostMaintenance, Hypervisor, Cell, InstanceAction
                HostAggregate, ServerGroup, Quota, Usage, ServerTopology, ShareAttachment, Subnet, NetworkPort,
                NetworkRouter, FloatingIp, SecurityGroup, AddressGroup, QosPolicy, RbacPolicy, NetworkTrunk,
                AddressScope, SubnetPool, DefaultSecurityGroupRule, CloudVolumeType, ResourceProvider, HostTrait,
-               Capacity, Balance, Incident, CloudStoragePool, HostFence, VolumeTransfer, FlavorAccess, ImageMember)
+               Capacity, Balance, Incident, CloudStoragePool, HostFence, VolumeTransfer, FlavorAccess, ImageMember,
+               CloudVolumeBackup)
 BY_NOUN = {kind.noun: kind for kind in KINDS}

@@ -1,0 +1,119 @@
+#!/usr/bin/python
+# Copyright: (c) 2026, Magnetar contributors
+# GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+module: volume_backup
+version_added: "0.1.0"
+short_description: Back up a volume of a cloud, and restore it
+description:
+  - Makes a full or incremental backup of a volume, restores it to a new or existing volume, or removes it.
+  - A backup has the content of the moment when it was made. A task that finds a backup of this name changes nothing in
+    it, so give each backup its own name, such as one with the date.
+  - The task waits until the backup is complete or restored. With O(wait=false) it returns the operation, and
+    M(magnetar.compute.volume_backup_info) shows the status.
+author:
+  - Magnetar contributors (@magnetar)
+extends_documentation_fragment:
+  - magnetar.compute.options.volume_backup
+  - magnetar.compute.connection
+  - magnetar.compute.attributes
+seealso:
+  - module: magnetar.compute.volume_backup_info
+  - module: magnetar.compute.volume
+  - module: magnetar.compute.volume_snapshot
+"""
+
+EXAMPLES = r"""
+- name: Back up the volume data
+  magnetar.compute.volume_backup:
+    cloud: mycloud
+    name: monday
+    volume: data
+
+- name: Back up what has changed since, also while a server has the volume
+  magnetar.compute.volume_backup:
+    cloud: mycloud
+    name: tuesday
+    volume: data
+    incremental: true
+    force: true
+
+- name: Restore it to a new volume
+  magnetar.compute.volume_backup:
+    cloud: mycloud
+    name: tuesday
+    state: restored
+    restore_to: data-of-tuesday
+
+- name: Restore it to the volume itself, over newer content
+  magnetar.compute.volume_backup:
+    cloud: mycloud
+    name: tuesday
+    state: restored
+    restore_to: data
+    force: true
+
+- name: Remove the backup that no other one needs
+  magnetar.compute.volume_backup:
+    cloud: mycloud
+    name: tuesday
+    state: absent
+"""
+
+RETURN = r"""
+volume_backup:
+  description: 'The volume backup after the task; in check mode, as it would be. With O(state=absent), the last known
+      volume backup, or V(null) if there was none.'
+  returned: 'on success, unless a running operation is returned'
+  type: dict
+  contains:
+    id: {description: The uuid; generated when the backup is created., type: str,
+        sample: 6d2f7c8e-1b7a-4c1b-8e54-0f6f3b1c9a42}
+    name: {description: The name of the backup., type: str, sample: monday}
+    description: {description: Free text of at most 255 characters., type: str, sample: for the shop}
+    created_at: {description: 'When it was created, ISO 8601 in UTC.', type: str, sample: '2026-11-20T20:00:00Z'}
+    updated_at: {description: 'When it was last changed, ISO 8601 in UTC.', type: str, sample: '2026-11-20T20:00:00Z'}
+    volume: {description: 'The volume to back up, by name or uuid.', type: str,
+        sample: 0b9f1a52-6ea0-4b9c-a4f6-0e0f9f0c3c11}
+    snapshot: {description: 'Snapshot of the volume to back up, by name or uuid, instead of the volume as it is now.',
+        type: str}
+    incremental: {description: 'Whether the backup stores only what differs from the volume''s latest backup, its
+          parent, which a restore then needs too.', type: bool, sample: false}
+    container: {description: 'A label, as in Cinder; the backup directory is the same for all.', type: str}
+    metadata: {description: 'Keys and values, 255 characters each at most.', type: dict, sample: {keep: 30d}}
+    parent: {description: The backup that this incremental one needs; null for a full backup., type: str}
+    has_dependent_backups: {description: Whether incremental backups need this one. It cannot be removed before them.,
+        type: bool, sample: false}
+    size: {description: Size of the volume in GiB., type: int, sample: 10}
+    stored_chunks: {description: 'Parts of the volume, of 1 MiB each, that this backup stores.', type: int,
+        sample: 1024}
+    data_timestamp: {description: 'The moment whose content the backup has, ISO 8601 in UTC.', type: str,
+        sample: '2026-11-20T20:00:00Z'}
+    status: {description: Cinder's status word., type: str, sample: available}
+    fault: {description: Why the last task failed., type: str}
+    restored_volume: {description: 'With C(state=restored), the volume that has the backup''s content. Only the result
+          of such a task has it.', type: str}
+actions: {description: 'The steps that were done, in order; in check mode, the predicted steps.', returned: on success,
+    type: list, elements: str, sample: [record, make]}
+changes: {description: Path of each field that changed to its V(old) and V(new) value. Secrets are hidden., returned: on
+      success, type: dict, sample: {description: {old: '', new: before the upgrade}}}
+operation: {description: The operation that continues after the task., returned: when O(wait=false) and the work takes
+      longer than a moment, type: dict, sample: {id: 0d0b3c1e-8f5c-4c3a-9b53-1d0b5f1f5f10, status: running}}
+request_id: {description: Name of the request in the logs of the API., returned: when the API has answered, type: str,
+    sample: req-5f9c1f0e-3a3c-4c8e-8e0a-2f4f6c1d7b11}
+error: {description: 'The failure in a form for programs: V(code) names its kind, V(details) has the values.',
+    returned: on failure, type: dict, sample: {code: invalid-field, details: {field: name, rule: is required},
+      request_id: req-5f9c1f0e-3a3c-4c8e-8e0a-2f4f6c1d7b11}}
+"""
+
+from ansible_collections.magnetar.compute.plugins.module_utils.modules.volume_backup import VolumeBackupModule
+from ansible_collections.magnetar.compute.plugins.module_utils.run import run_module_process
+
+MODULE = VolumeBackupModule()
+
+if __name__ == "__main__":
+    run_module_process(MODULE)
