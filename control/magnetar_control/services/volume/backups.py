@@ -179,6 +179,7 @@ class BackupStore(NamedStore):
             "name": f"restore_backup_{backup['id']}" if name is None else name,
             "description": "auto-created_from_restore_from_backup",
             **({"volume_type": backup["volume_type"]} if encrypted else {})})
+        values["host"] = None  # the worker chooses one that reaches the backup
         if chosen is not None:
             chosen.check_volume(backup["size"], self.new.zone)
         if encrypted and not values["encryption_key_id"]:

@@ -380,3 +380,14 @@ def test_which_hosts_reach_the_directory(ask, service, monkeypatch):
     work(service)
     ask("GET", f"/v3/backups/{backup}", status=404)
     assert pool_id_of("x") != target
+
+
+def test_a_new_volume_is_restored_where_the_backup_is(ask, service, cloud):
+    """Another host has more room, and does not reach the backup directory."""
+    id = volume(ask, service)
+    backup = made(ask, service, id)
+    cloud.up.add("kvm2")
+    new = restored(ask, backup, name="again")["restore"]["volume_id"]
+    work(service)
+    document = ask.as_(ADMIN)("GET", f"/v3/volumes/{new}")["volume"]
+    assert (document["status"], document["os-vol-host-attr:host"]) == ("available", "kvm1@magnetar#default")
