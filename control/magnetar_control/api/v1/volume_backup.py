@@ -47,13 +47,16 @@ class VolumeBackups(Stored):
         return str(fault or "it does not say why; its log does.")
 
     def complete(self, caller: Caller, want: Document, have: Document | None) -> Document:
-        """Return *want* with the uuids of volume and snapshot. Raises ``InvalidField`` for an unknown name. A backup
-        may outlive both, so the uuids that *have* has are not looked for."""
+        """Return *want* with the uuids of volume and snapshot. Raises ``InvalidField`` for an unknown name,
+        ``NotFound`` for a uuid that the project does not have. A backup may outlive both, so the uuids that *have* has
+        are not looked for."""
         completed = {**want}
         for field, driver in (("volume", VOLUMES), ("snapshot", SNAPSHOTS)):
             key = want.get(field)
             if key and is_uuid_key(key):
                 completed[field] = key.lower()
+                if not (have and have[field] == key.lower()):
+                    driver.one(caller, key)
             elif key:
                 rule = f"there is no {driver.kind.noun} {key!r} that you may use"
                 resource = driver.referred(caller, key, field, rule)

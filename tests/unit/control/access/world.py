@@ -221,7 +221,8 @@ class World(Things):
 
     def _waits(self):
         queued = select(store.actions.c.id).where(store.actions.c.state == "queued")
-        tasks = [select(table.c.id).where(table.c.task.is_not(None)) for table in (volume.volumes, volume.snapshots)]
+        tasks = [select(table.c.id).where(table.c.task.is_not(None)) for table in (
+            volume.volumes, volume.snapshots, volume.backups)]
         for database, query in ((self.cell, queued), (self.cell0, queued), *((self.api, task) for task in tasks)):
             with database.read() as connection:
                 if connection.execute(query.limit(1)).first():
@@ -235,7 +236,7 @@ class World(Things):
             one.cancel()
         if running:  # who waits until something is gone is not cancelled
             with self.api.write() as connection:
-                for table in (volume.snapshots, volume.volumes):
+                for table in (volume.backups, volume.snapshots, volume.volumes):
                     connection.execute(table.delete().where(table.c.task == "delete"))
         for one in running:
             assert one.wait(60), f"{one.name} of {one.kind} {one.key} does not end"
