@@ -64,9 +64,10 @@ ADVICE = {
     "fencing-failed": "Run `magnetar host fence-status HOST`; see [Fence a host](../howto/fence-a-host.md).",
     "timed-out": "Look at the operation that the message names, or run the task again to continue waiting.",
     "invalid-settings": "Correct the key that the message names. The service does not start before.",
+    "process-too-old": "Run the release that the message names; `magnetar upgrade status` lists all processes.",
 }
 #: Statuses that no answer has: errors of commands and of the start of a service.
-WITHOUT_STATUS = ("invalid-settings", "fencing-failed")
+WITHOUT_STATUS = ("invalid-settings", "process-too-old", "fencing-failed")
 
 
 def error_classes(base: type[MagnetarError] = MagnetarError) -> Iterator[type[MagnetarError]]:

@@ -7,10 +7,9 @@ import argparse
 import sys
 from typing import TYPE_CHECKING, Any
 
-from .command_parts import open_operator
+from .command_parts import open_operator, print_table
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
 
     from magnetar_control.compute.balance.balance import BalanceReport
 
@@ -57,13 +56,13 @@ def _print_report(report: BalanceReport) -> None:
     """Print two tables: the loads of a cell's hosts, and the proposed moves. Print to stderr which hosts were left out
     and which servers are not moved, with the reasons."""
     plan = report.plan
-    _print_table(["host", "CPU", "memory", "after the moves"], [
+    print_table(["host", "CPU", "memory", "after the moves"], [
         [host.name, f"{host.cpu_load:.0%}", f"{host.memory_load:.0%}",
          f"{plan.after[host.name].cpu_load:.0%} {plan.after[host.name].memory_load:.0%}"]
         for host in plan.before.values()])
     if plan.moves:
         print()
-        _print_table(["server", "id", "from", "to", "CPUs", "MiB", "reason"], [
+        print_table(["server", "id", "from", "to", "CPUs", "MiB", "reason"], [
             [move.server.name, move.server.id, move.source, move.target, f"{move.server.cpus_used:.2f}",
              f"{move.server.memory_mb_used:.0f}", move.reason] for move in plan.moves])
     print(f"\n{report.cell.name}: {len(plan.moves)} moves", flush=True)
@@ -72,12 +71,3 @@ def _print_report(report: BalanceReport) -> None:
     if report.dropped:
         print(f"magnetar: {report.dropped} moves were dropped: after them, a host that may fail now could not fail any "
               "more (magnetar host room).", file=sys.stderr)
-
-
-def _print_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """Print *rows* as aligned columns below the heading *head*; print nothing if there are no rows."""
-    if not rows:
-        return
-    widths = [max(map(len, column)) for column in zip(head, *rows, strict=True)]
-    for row in (head, *rows):
-        print("  ".join(word.ljust(width) for word, width in zip(row, widths, strict=True)).rstrip())

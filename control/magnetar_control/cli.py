@@ -21,6 +21,7 @@ from magnetar_core.errors import InvalidField, MagnetarError
 from . import (
     backup_commands,
     balance_commands,
+    data_commands,
     fence_commands,
     hardware_commands,
     host_commands,
@@ -96,6 +97,7 @@ def _add_database_commands(commands: Commands) -> None:
     old.add_argument("--archive", type=Path, metavar="FOLDER", help="first append the removed rows to files there, "
                      "one JSON object per line")
     old.add_argument("--dry-run", action="store_true", help="only report the numbers")
+    data_commands.add_data_command(_add_command, db)
     upgrade_commands.add_upgrade_commands(_add_command, partial(_add_group, commands), db)
 
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from . import settings_file as configuration
@@ -35,3 +35,12 @@ def open_operator(options: argparse.Namespace) -> Iterator[Caller]:
     with open_parts(options) as parts:
         cloud = Cloud(parts.settings, parts.store, parts.services(), parts.agents, parts.hosts)
         yield Caller(cloud, Context("", None, frozenset({"admin"})), f"req-{uuid.uuid4()}")
+
+
+def print_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    """Print aligned columns; nothing without rows."""
+    if not rows:
+        return
+    widths = [max(map(len, column)) for column in zip(head, *rows, strict=True)]
+    for row in (head, *rows):
+        print("  ".join(word.ljust(width) for word, width in zip(row, widths, strict=True)).rstrip())

@@ -58,6 +58,7 @@ from magnetar_control.store.engine.database import Database, is_disk_full
 from magnetar_control.store.engine.tables import API, CELL
 from magnetar_control.store.hosts import hosts
 from magnetar_control.store.hosts import services as compute_services
+from magnetar_control.store.hosts.capability_marks import KnownCapabilities
 from magnetar_control.store.hosts.host_row import DiskHost
 from magnetar_control.store.hosts.services import COMPUTE, Service
 from magnetar_control.store.servers import servers
@@ -72,6 +73,7 @@ from magnetar_core.http.connections import SHARE, Connections, raise_file_limit
 
 from . import memory
 from .agents import Agents
+from .announcement import Announcement, AnnouncingThread, process_name
 from .delivery import Delivery
 from .health import Health
 from .metrics import Metrics
@@ -97,12 +99,15 @@ class Parts:
         self.bootstrapped: str | None = None
         self.working: Conductor | None = None
         self.runner: ActionRunner | None = None
+        #: The announcement of the conductor, when it has joined the others.
+        self.announced: Announcement | None = None
         #: Stops the workers and closes everything, in reverse order of the start.
         self._ends = contextlib.ExitStack()
         self.close = self._ends.close
         self.api_database = Database(settings.url("api"), "api", limit=settings.statement_timeout)
         self.store = Store(self.api_database)
         self._ends.callback(self.store.close)
+        self.known = KnownCapabilities(self.store, settings.host_down_after)
         self.hosts = Hosts(self.store, settings)
         self.agents = Agents(settings.agent_ca_cert, settings.agent_client_cert, settings.agent_client_key,
                              settings.action_timeout)
@@ -136,7 +141,7 @@ class Parts:
         self.volumes = EmbeddedVolumes(database, self.places, self.agents, self.deliver_image, self.image_service,
                                        zone=settings.default_availability_zone, used=self.has_attachment,
                                        limits=volume_quotas.default_volume_limits(settings), keys=keys,
-                                       pools=settings.volume_pools)
+                                       pools=settings.volume_pools, knows=self.known.all_processes_know)
         return Services(self.identity, self.image_service, self.networks, self.volumes, keys)
 
     def places(self) -> list[dict[str, Any]]:
@@ -197,7 +202,27 @@ class Parts:
     def conductor(self, services: Services) -> Conductor:
         """Return the conductor of the settings' cell."""
         return Conductor(self.settings, self.store, services, self.agents, self.settings.cell, self.delivery,
-                         self.settings.schedules)
+                         self.settings.schedules, self.announced)
+
+    def join_as_conductor(self) -> None:
+        """Announce the conductor of the settings' cell. Raises ``ProcessTooOld``."""
+        cell = self.store.cell(self.store.named(self.settings.cell).id)
+        self.announced = Announcement(self.store, "conductor", process_name(self.settings.conductor_name), cell)
+        with _unless_full("the announcement of the conductor"):
+            self.announced.join()
+        self._ends.callback(self.announced.leave)
+
+    def join_as_api(self, *name: str, announced: bool = True) -> None:
+        """Announce this API process, and keep it announced. *name*: what tells it from others on this machine.
+        *announced*: ``False`` for the process that keeps others, which only checks its release. Raises
+        ``ProcessTooOld``."""
+        announcement = Announcement(self.store, "api", process_name(None, name), self.api_database)
+        if not announced:
+            announcement.check()
+            return
+        with _unless_full("the announcement of the API"):
+            announcement.join()
+        self._ends.callback(AnnouncingThread(announcement).stop)
 
     def applications(self, services: Services) -> dict[str, Application]:
         """Return the HTTP applications (compute, identity, image, …) by the prefix of their paths."""
@@ -310,6 +335,10 @@ def running_server(settings: Settings, with_api: bool, with_conductor: bool,
         else:  # a conductor needs the API database and its cell's, which must be listed
             schema.upgrade_schema(parts.api_database, API)
             schema.upgrade_schema(parts.store.cell(parts.store.named(settings.cell).id), CELL)
+        if with_conductor:
+            parts.join_as_conductor()
+        if with_api:
+            parts.join_as_api(announced=workers is None)
         services = parts.services()
         if with_api:
             parts.bootstrap()
@@ -328,6 +357,7 @@ def running_worker(settings: Settings, peers: Peers) -> Iterator[AsgiServer]:
     """Yield the server of one API process of several (*peers*: the others). Its parent process has upgraded the
     databases."""
     with contextlib.closing(Parts(settings)) as parts:
+        parts.join_as_api(peers.name)
         services = parts.services()
         parts.start_network_worker()
         parts.follow_cells()

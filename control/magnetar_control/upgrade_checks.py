@@ -25,11 +25,13 @@ from magnetar_control.store.engine.database import Database
 from magnetar_control.store.engine.schema_check import SchemaState
 from magnetar_control.store.engine.tables import API, CELL, actions
 from magnetar_control.store.hosts import hosts
+from magnetar_control.store.hosts.capability_marks import KnownCapabilities
 from magnetar_control.store.hosts.host_row import SizedHost
 from magnetar_control.store.store import CELL0, CellMapping, Store
 from magnetar_core.errors import InvalidField, MagnetarError, abbreviate_names
 from magnetar_core.version import describe_least_versions, installed_version, older_programs, release_number
 
+from .data_migrations import DataMigrator
 from .settings import Settings
 
 #: Levels of a finding, and the exit status of the worst one, as of ``nova-status upgrade check``.
@@ -120,6 +122,22 @@ def read_schema_states(cloud: CheckedCloud) -> Iterator[tuple[str, SchemaState |
                                "and that its URL is right (`magnetar config`, `magnetar cell list`).")
         else:
             yield name, state, state.mismatch()
+
+
+def check_data_migrations(cloud: CheckedCloud) -> Iterator[UpgradeFinding]:
+    """Rows that an earlier release wrote in another form, and that are not migrated yet. Databases whose tables are
+    still to be upgraded are left out: they tell afterwards."""
+    current = {name for name, state, reason in read_schema_states(cloud)
+               if not reason and state is not None and not state.is_empty and not state.is_older}
+    if "api" not in current:
+        return
+    migrator = DataMigrator(cloud.store, KnownCapabilities(cloud.store, cloud.settings.host_down_after))
+    for result in migrator.remaining():
+        if result.database in current:
+            remains = result.problem or f"{result.found} rows remain"
+            yield UpgradeFinding(WARNING, f"Data migration {result.migration.name} in {result.database}: {remains}. "
+                                          "`magnetar db migrate-data`, or the conductors, complete it; a later release "
+                                          "needs it.")
 
 
 def check_cells(cloud: CheckedCloud) -> Iterator[UpgradeFinding]:
@@ -235,6 +253,7 @@ def check_backup(cloud: CheckedCloud) -> Iterator[UpgradeFinding]:
 CHECKS: dict[str, UpgradeCheckFunction] = {
     "Policy files": check_policy_files,
     "Tables of the databases": check_schemas,
+    "Data migrations": check_data_migrations,
     "Cells": check_cells,
     "Inventories of hosts": check_inventories,
     "Releases of agents": check_agent_releases,

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""``magnetar upgrade check`` and ``magnetar db version``: whether a cloud is ready for this release."""
+"""``magnetar upgrade`` and ``magnetar db version``: whether a cloud is ready for this release, and how far its upgrade
+is."""
 
 from __future__ import annotations
 
@@ -9,9 +10,9 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from magnetar_core.errors import InvalidSettings
+from magnetar_core.errors import InvalidSettings, abbreviate_names
 
-from .command_parts import open_parts
+from .command_parts import open_parts, print_table
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from .serve import Parts
     from .store.engine.schema_check import SchemaState
     from .upgrade_checks import UpgradeFinding
+    from .upgrade_status import UpgradeStatus
 #: Exit statuses of ``magnetar db upgrade --check``.
 CURRENT, REFUSED, UPGRADE_NEEDED = 0, 1, 2
 
@@ -29,7 +31,8 @@ def add_upgrade_commands(command: Any, group: Any, database_actions: Any) -> Non
     command(database_actions, "version", run_db_version,
             "Print the version of the tables of each database, and the one that this release needs.",
             "magnetar db version")
-    check = command(group("upgrade", "Prepare an upgrade of the cloud."), "check", run_upgrade_check,
+    upgrade = group("upgrade", "Prepare and follow an upgrade of the cloud.")
+    check = command(upgrade, "check", run_upgrade_check,
                     "Check whether the cloud is ready for an upgrade to this release. Changes nothing. Status 0: it "
                     "is; 1: with a warning; 2: with a failure, so an upgrade would not succeed; 255: an unexpected "
                     "error.",
@@ -37,6 +40,12 @@ def add_upgrade_commands(command: Any, group: Any, database_actions: Any) -> Non
     check.add_argument("--backup", type=Path, metavar="FILE", help="a file of the newest backup, which must not be "
                        "empty, nor older than a day")
     check.add_argument("--json", action="store_true", help="as a JSON list of {check, result, details}")
+    status = command(upgrade, "status", run_upgrade_status,
+                     "List all processes of the cloud with their releases, and what waits for which processes. Status "
+                     "0: nothing waits; 1: something does.",
+                     "magnetar upgrade status\n  magnetar upgrade status --json")
+    status.add_argument("--json", action="store_true", help="as a JSON object of {complete, newest, processes, "
+                        "capabilities, data_migrations, silent_cells}")
 
 
 def run_db_version(options: argparse.Namespace) -> int:
@@ -69,6 +78,16 @@ def _database_states(parts: Parts) -> Iterator[tuple[str, SchemaState | None, st
     from .upgrade_checks import CheckedCloud, read_schema_states
 
     return read_schema_states(CheckedCloud(parts.settings, parts.store))
+
+
+def require_current_tables(parts: Parts) -> None:
+    """Raise ``SchemaMismatch`` if a database answers whose tables this release has yet to create or upgrade."""
+    from .store.engine.schema_check import SchemaMismatch, schema_details
+
+    for name, state, reason in _database_states(parts):
+        if state is not None and (reason or state.is_empty or state.is_older):
+            raise SchemaMismatch(reason or f"The tables of {name} have version {state.version}, and this release needs "
+                                 f"{state.newest}. Run `magnetar db upgrade` first.", **schema_details(state))
 
 
 def _describe_state(state: SchemaState | None, reason: str) -> str:
@@ -120,3 +139,39 @@ def _print_findings(found: Mapping[str, Sequence[UpgradeFinding]]) -> None:
         print(f"{name:<{width}}  {_worst_level(findings)}")
         for finding in findings:
             print(f"  {finding.level}: {finding.text}")
+
+
+def run_upgrade_status(options: argparse.Namespace) -> int:
+    """Run ``magnetar upgrade status``."""
+    from .upgrade_status import read_upgrade_status
+
+    with open_parts(options) as parts:
+        require_current_tables(parts)
+        status = read_upgrade_status(parts.store, parts.settings.host_down_after)
+    if options.json:
+        print(json.dumps(status.as_document(), indent=1))
+    else:
+        _print_status(status)
+    return 0 if status.complete else 1
+
+
+def _print_status(status: UpgradeStatus) -> None:
+    """Print the processes as a table, followed by what waits for which of them."""
+    print_table(["process", "name", "cell", "release", "seen", "state", "lacks"], [
+        [process.kind, process.name, process.cell or "-", process.release, (process.seen_at or "-")[:19],
+         "up" if process.up else "down", ", ".join(one.lacks) or "-"]
+        for one in status.processes for process in (one.process,)])
+    if status.processes:
+        print()
+    for capability in status.capabilities:
+        if capability.waits_for:
+            names = [process.title() for process in capability.waits_for]
+            print(f"{capability.name} waits for: {abbreviate_names(names)}")
+    for result in status.data:
+        print(f"data migration {result.migration.name} in {result.database}: "
+              f"{result.problem or f'{result.found} rows remain (magnetar db migrate-data)'}")
+    for name in status.silent_cells:
+        print(f"magnetar: the database of cell {name} does not answer, or its tables are still to be upgraded, so its "
+              "conductors are not known (magnetar db version).", file=sys.stderr)
+    if status.complete:
+        print(f"Nothing waits: all processes know what release {status.newest} knows.")

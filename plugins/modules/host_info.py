@@ -49,6 +49,8 @@ hosts:
     hypervisor_version: {description: Version of QEMU., type: str, sample: 7.2.22}
     libvirt_version: {description: Version of libvirt., type: str, sample: 9.0.0}
     agent_version: {description: Version of the agent., type: str, sample: 0.1.0}
+    capabilities: {description: What the agent can do that agents of an earlier release cannot., type: list,
+        elements: str, sample: [announcement]}
     architecture: {description: 'The machine''s architecture, in libvirt''s words.', type: str, sample: x86_64}
     emulated_architectures: {description: 'Other architectures that guests can have here, by emulation.', type: list,
         elements: str, sample: [aarch64]}

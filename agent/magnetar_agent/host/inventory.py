@@ -12,6 +12,7 @@ from magnetar_agent.servers import GIB, shares
 from magnetar_agent.servers.disks import own_disks, pmem, root_pool
 from magnetar_agent.servers.hardware import encrypted_memory, mdevs, memory, pci, placement
 from magnetar_agent.volumes.pool_reports import report_pools
+from magnetar_core.capabilities import capabilities_of
 from magnetar_core.errors import MagnetarError
 from magnetar_core.hardware import machines, numa_providers
 from magnetar_core.kinds import Host
@@ -52,8 +53,8 @@ def host_usage(host: LocalHost) -> dict[str, Any]:
         "resources": host.provider_config.resources | pmem.pmem_inventories(persistent), "pmem": persistent,
         "provider_config": host.provider_config.as_field, "bandwidths": pci.promised_bandwidths(host),
         "address": facts.advertised_host_address(host), "metrics": host.meter.look(),
-        "images": facts.stored_image_ids(host), "image_cache_gb": facts.image_cache_gb(host),
-        "injection": facts.injection_status(host),
+        "images": facts.stored_image_ids(host), "capabilities": list(capabilities_of("agent")),
+        "image_cache_gb": facts.image_cache_gb(host), "injection": facts.injection_status(host),
         "disk_gb": None if room.total is None else room.total // GIB,
         "disk_gb_free": None if room.free is None else room.free // GIB,
         "pools": report_pools(host),

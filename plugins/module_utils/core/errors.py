@@ -250,6 +250,12 @@ class InvalidSettings(MagnetarError):
     code = "invalid-settings"
 
 
+class ProcessTooOld(MagnetarError):
+    """The process is too old, or too new, to run beside the other processes of the cloud."""
+
+    code = "process-too-old"
+
+
 ERRORS = {
     cls.code: cls
     for cls in (

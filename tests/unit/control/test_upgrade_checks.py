@@ -107,7 +107,7 @@ PLANTED = {
     "policy": (plant_wrong_policy, 2, "policy_file: must be a YAML file of oslo.policy rules"),
     "api tables": (lambda path: execute(path.parent / "api.db", "DROP TABLE pool_hosts"), 2, "lacks pool_hosts"),
     "cell tables": (lambda path: execute(path.parent / "cell1.db", "ALTER TABLE actions DROP COLUMN attempts"), 2,
-                    "The database cell1 says that its tables have version 0001, but lacks actions.attempts"),
+                    "The database cell1 says that its tables have version 0002, but lacks actions.attempts"),
     "newer": (lambda path: execute(path.parent / "cell1.db", "UPDATE alembic_version_cell SET version_num = '0999'",
                                    "DROP TABLE conductors"), 2, "of a newer release"),
     "no tables": (lambda path: (path.parent / "cell0.db").unlink(), 2, "The database cell0 has no tables"),
@@ -186,12 +186,12 @@ def test_db_reports_versions_and_what_an_upgrade_would_do(tmp_path, capsys):
     assert status == 0 and shown.out.splitlines() == [f"{name}: as this version wants it"
                                                       for name in ("api", "cell0", "cell1")]
     status, shown = run("version")
-    assert status == 0 and shown.out.splitlines()[0] == "api\t0001\tas this version wants it"
+    assert status == 0 and shown.out.splitlines()[0] == "api\t0002\tas this version wants it"
     execute(tmp_path / "cell1.db", "DROP TABLE conductors")
     status, shown = run("upgrade", "--check")
     assert status == 1 and "lacks conductors" in shown.err
     status, shown = run("version")
-    assert status == 1 and "cell1\t0001\tThe database cell1 says" in shown.out
+    assert status == 1 and "cell1\t0002\tThe database cell1 says" in shown.out
     status, shown = run("upgrade")
     assert status == 1 and shown.err.startswith("magnetar: The database cell1 says") and "Traceback" not in shown.err
 
@@ -199,6 +199,6 @@ def test_db_reports_versions_and_what_an_upgrade_would_do(tmp_path, capsys):
 def test_an_older_version_is_to_be_upgraded(cloud, capsys, monkeypatch):
     read = upgrade_checks.schema.read_schema_state
     monkeypatch.setattr(upgrade_checks.schema, "read_schema_state", lambda *given: dataclasses.replace(
-        read(*given), newest="0002"))
+        read(*given), newest="0003"))
     status, shown = check(cloud, capsys)
-    assert status == 1 and "The tables of cell1 have version 0001, and this release needs 0002" in shown
+    assert status == 1 and "The tables of cell1 have version 0002, and this release needs 0003" in shown

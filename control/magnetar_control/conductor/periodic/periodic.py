@@ -35,12 +35,14 @@ from magnetar_control.conductor.hosts.image_cache import LOOK, ImageCache
 from magnetar_control.conductor.steps.host_groups import GroupUpdateSender
 from magnetar_control.conductor.steps.host_updates import QUIET, HostUpdateSender
 from magnetar_control.conductor.worker.conductor import Conductor
+from magnetar_control.data_migrations import BATCH, DataMigrator
 from magnetar_control.services.image.boot_parts import named_parts
 from magnetar_control.services.volume.worker import COPY as VOLUME_COPY
 from magnetar_control.store.engine.database import ChangeCheck, parse_moment, utc_now
 from magnetar_control.store.engine.sqlite import empty_log
 from magnetar_control.store.engine.tables import actions, conductors, servers
 from magnetar_control.store.hosts import old_incidents
+from magnetar_control.store.hosts.capability_marks import KnownCapabilities
 from magnetar_control.store.servers.deleted_servers import purge_deleted_servers
 from magnetar_control.store.servers.server_row import ServerRow
 from magnetar_control.store.store import CELL0
@@ -73,6 +75,8 @@ FREED = 30.0
 SILENT = 15.0
 #: Seconds of rest after a second of the audit, and the most.
 REST, LONGEST_REST = 9.0, 10.0
+#: Seconds between two looks for data to migrate.
+MIGRATING_LOOK = 300.0
 #: Seconds that an unused image stays on a host.
 UNUSED = 24 * 3600.0
 #: Seconds for which SQLite's log may keep deleted data, such as passwords of actions.
@@ -109,6 +113,8 @@ class Periodic:
         self._drain_changes = ChangeCheck(conductor.store.api, QUIET)
         #: Whether the cell may have drains of hosts.
         self._has_drains = True
+        self.data_migrator = DataMigrator(conductor.store, KnownCapabilities(
+            conductor.store, conductor.settings.host_down_after))
         self.fencing_requests = FencingRequests(conductor)
         self._fencing_changes = ChangeCheck(conductor.store.api, QUIET)
         #: Whether the cell may have open requests to fence or unfence hosts.
@@ -179,6 +185,23 @@ class Periodic:
         if self._fencing_changes.may_have_changed() or self._has_fencing_requests:
             self._has_fencing_requests = True  # also when the query fails
             self._has_fencing_requests = self.fencing_requests.serve_requests()
+
+    def migrate_data(self) -> None:
+        """Migrate data of earlier releases in the conductor's databases, in small batches with rests in between, until
+        nothing is left or can be done now."""
+        conductor = self.conductor
+        databases = [("cell", conductor.cell.name, conductor.database)]
+        if conductor.schedules:
+            databases += [("api", "api", conductor.store.api), ("cell", "cell0", conductor.store.cell0)]
+        while not conductor.over.is_set():
+            started = time.monotonic()
+            results = list(self.data_migrator.run_batch(BATCH, databases))
+            for result in results:
+                log.info("data migration %s in %s: %d of %d rows are migrated%s", result.migration.name,
+                         result.database, result.migrated, result.found, result.problem and f"; {result.problem}")
+            if not any(result.migrated for result in results):
+                return
+            self.rest_after(time.monotonic() - started)
 
     def rest_after(self, seconds: float) -> None:
         """Wait in proportion to the *seconds* that a page of the audit took, so that requests come first."""
@@ -295,6 +318,7 @@ TASKS = (
                  lambda periodic: check_cell_room(periodic.conductor, periodic.rest_after), own_thread=True),
     PeriodicTask("checking quota usage", USAGE_CHECK_LOOK, lambda periodic: periodic.usage_check.look()),
     PeriodicTask("purge", 3600.0, _purge),
+    PeriodicTask("migrating data", MIGRATING_LOOK, Periodic.migrate_data, own_thread=True),
     PeriodicTask("closing idle connections to agents", 30.0,
                  lambda periodic: periodic.conductor.agents.close_idle(), one_conductor=False),
     PeriodicTask("returning free memory", FREED, lambda _periodic: memory.return_free_memory(), one_conductor=False),

@@ -14,11 +14,11 @@ from typing import Any
 from sqlalchemy.exc import DBAPIError
 
 from magnetar_control.agents import request_id
+from magnetar_control.announcement import renew_or_end
 from magnetar_control.store.actions import actions
 from magnetar_control.store.actions.action_row import ActionRow
 from magnetar_control.store.engine.database import Database
 from magnetar_control.store.engine.timeouts import statement_timeout
-from magnetar_control.store.hosts import conductors
 from magnetar_control.store.servers import servers
 from magnetar_control.store.servers.server_row import ServerRow
 from magnetar_core.errors import Conflict
@@ -89,8 +89,7 @@ class ActionRunner:
         ended = threading.Thread(target=lambda: self._pool.shutdown(wait=True, cancel_futures=True), daemon=True)
         ended.start()
         ended.join(grace)
-        with contextlib.suppress(DBAPIError):
-            conductors.remove_conductor_row(self.conductor.database, self.conductor.holder)
+        self.conductor.announcement.leave()
         for database in self._served:
             try:
                 actions.requeue_held_actions(database, self.conductor.holder)
@@ -292,12 +291,8 @@ class ActionRunner:
         the conductor ends. Each database has its own thread, since one may hang."""
         while not self.conductor.over.is_set():
             if database is self._served[0]:
-                try:
-                    with statement_timeout(actions.LEASE / 2, refused=False):
-                        conductors.write_conductor_heartbeat(
-                            self.conductor.database, self.conductor.holder, self.conductor.name)
-                except DBAPIError as error:
-                    log.warning("database %s: not seen there: %s", self.conductor.database.name, error.orig)
+                with statement_timeout(actions.LEASE / 2, refused=False):
+                    renew_or_end(self.conductor.announcement)
             works = self.conductor.running_works.works_of_database(database.name)
             try:
                 if works:

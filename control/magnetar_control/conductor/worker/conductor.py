@@ -4,10 +4,8 @@ services, agents, the scheduler's view of hosts, and the running actions."""
 
 from __future__ import annotations
 
-import socket
 import threading
 import time
-import uuid
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -17,6 +15,7 @@ from typing import Any
 from sqlalchemy import Connection
 
 from magnetar_control.agents import PATIENCE, AgentClient, Agents
+from magnetar_control.announcement import Announcement, process_name
 from magnetar_control.delivery import Delivery
 from magnetar_control.notifications import Notifications
 from magnetar_control.scheduler import place
@@ -50,10 +49,10 @@ BRIEFLY = 1.0
 
 class Conductor:
     """The conductor of one process. *cell*: name of its cell. *schedules*: whether it also takes new servers from
-    cell0; at least one conductor of the cloud must."""
+    cell0; at least one conductor of the cloud must. *announcement*: the one that it has joined with."""
 
     def __init__(self, settings: Settings, store: Store, services: Services, agents: Agents, cell: str,
-                 delivery: Delivery, schedules: bool = True) -> None:
+                 delivery: Delivery, schedules: bool = True, announcement: Announcement | None = None) -> None:
         self.settings, self.store, self.services, self.agents = settings, store, services, agents
         self.delivery, self.notifications = delivery, Notifications(settings)
         self.signatures = Signatures(
@@ -61,9 +60,10 @@ class Conductor:
             settings.enable_certificate_validation, settings.trusted_certificates)
         self.vendordata = Vendordata(settings, service_user.vendordata_token_source(services.identity))
         self.cell = store.named(cell)
-        self.name = settings.conductor_name or socket.gethostname()
+        self.announcement = announcement or Announcement(
+            store, "conductor", process_name(settings.conductor_name), self.database)
         #: Holder of leases: unique, also among conductors with the same name.
-        self.holder = f"{self.name}:{uuid.uuid4().hex[:12]}"
+        self.name, self.holder = self.announcement.name, self.announcement.holder
         self.states = HostStates(settings.default_availability_zone, scheduler_rules(settings))
         self.ratios = Ratios(settings.cpu_allocation_ratio, settings.ram_allocation_ratio,
                              settings.disk_allocation_ratio)

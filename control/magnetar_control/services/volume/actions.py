@@ -40,15 +40,15 @@ def extend_volume(connection: Connection, context: Context, row: RowMapping, *, 
 
 def reimage_volume(connection: Connection, context: Context, row: RowMapping, *, image_id: str,
                    image_metadata: Document, reimage_reserved: bool = False, request: str | None = None,
-                   **_of_image: object) -> None:
+                   as_object: bool = False, **_of_image: object) -> None:
     """Queue the replacement of the volume's content, which is lost, with the image *image_id*. *image_metadata*: the
     volume's new image metadata. *reimage_reserved*: also if the volume is reserved. Does nothing when the same
-    *request* was queued before."""
+    *request* was queued before. *as_object*: whether all processes read the metadata as an object; otherwise it is text,
+    as release 0.1.0 reads it."""
     if request and (row["reimage"] or {}).get("request") == request:
         return
-    # The metadata as text: the worker that takes the task may be of an earlier release.
     reimage_task = {"request": request or str(uuid.uuid4()), "image_id": image_id,
-                    "image_metadata": orjson.dumps(image_metadata).decode()}
+                    "image_metadata": image_metadata if as_object else orjson.dumps(image_metadata).decode()}
     statuses = ("available", "error", *(("reserved",) if reimage_reserved else ()))
     queue_volume_task(connection, volumes, row, "reimage", statuses, status="downloading", reimage=reimage_task,
                       metadata=without_restore(row["metadata"]))

@@ -29,6 +29,7 @@ from .migrations import MigrationStore
 from .pool_choice import choose_pool
 from .pools import PoolOnHost, fetch_host_pools, fetch_pool_usage
 from .reach import Hosts, Reach
+from .reimage_data import REIMAGE_OBJECTS
 from .rows import (
     OWN,
     VolumeListing,
@@ -65,14 +66,16 @@ class EmbeddedVolumes:
     *hosts* returns [{name, endpoint, disk_gb, disk_gb_free, up}]. *ensure_image* (host, image's uuid) makes a host have
     an image. *images*: the image service. *pools*: the agents' pools, the default one first. *zone*: the availability
     zone of volumes. *pause*: seconds before the first retry of a failed task. *used*: returns whether a server uses an
-    attachment. *limits*: the default quotas of projects. *keys*: the key manager of encrypted volumes.
+    attachment. *limits*: the default quotas of projects. *keys*: the key manager of encrypted volumes. *knows*: returns
+    whether all processes know a capability.
     """
 
     def __init__(self, database: Database, hosts: Hosts, agents: Agents, ensure_image: Callable[[str, str], None],
                  images: Images | None = None, pools: Sequence[str] = ("default",), zone: str = "nova",
                  pause: float = 2.0, used: attachments.Used = lambda _server, _attachment: False,
-                 limits: Mapping[str, int] | None = None, keys: KeyManager | None = None) -> None:
-        self.database, self.images, self.zone = database, images, zone
+                 limits: Mapping[str, int] | None = None, keys: KeyManager | None = None,
+                 knows: Callable[[str], bool] = lambda _capability: False) -> None:
+        self.database, self.images, self.zone, self._knows = database, images, zone, knows
         self.quota = quotas.build_volume_quotas(limits or {})
         self.reach = Reach(hosts, agents, ensure_image, images, keys, self.host_pools)
         self.types = TypeStore(database, tuple(pools))
@@ -257,7 +260,8 @@ class EmbeddedVolumes:
             arguments["quota"] = self.quota
         if action is reimage_volume:
             size = self.volumes.show(context, id)["size"]
-            arguments.update(self._of_image(context, arguments["image_id"], size))
+            arguments.update(self._of_image(context, arguments["image_id"], size),
+                             as_object=self._knows(REIMAGE_OBJECTS))
         with self.database.write() as connection:
             attachments.lock_volume(connection, id)
             answer = action(connection, context, get_visible_row(connection, table, context, id), **arguments)

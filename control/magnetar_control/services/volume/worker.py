@@ -23,7 +23,6 @@ from sqlalchemy import (
     RowMapping,
     Select,
     Table,
-    Text,
     Update,
     and_,
     bindparam,
@@ -31,7 +30,6 @@ from sqlalchemy import (
     exists,
     or_,
     select,
-    type_coerce,
     update,
 )
 from sqlalchemy.exc import DBAPIError
@@ -50,6 +48,7 @@ from .migration_rows import MIGRATE, cancelled_values
 from .migration_worker import StillMoving, drop_migration, migrate_volume
 from .pools import find_pool_on_host
 from .reach import ABROAD, Reach
+from .reimage_data import reimage_metadata
 from .removal_rows import RECORD
 from .tables import backups, snapshots, volumes
 
@@ -376,9 +375,9 @@ def _reimage_volume(worker: Worker, row: Row) -> Document:
     reimage_task = row["reimage"]
     worker.reach.ensure_image(row["host"], reimage_task["image_id"])
     worker.ensure(row, "volume", {"reimage": {"image": reimage_task["image_id"], "request": reimage_task["request"]}})
-    # The column, as above. The task has the metadata as text, as the column stores it.
+    # The column, as above.
     return {"status": volumes.c.previous_status, "previous_status": None, "bootable": True,
-            "image_id": reimage_task["image_id"], "image_metadata": type_coerce(reimage_task["image_metadata"], Text),
+            "image_id": reimage_task["image_id"], "image_metadata": reimage_metadata(reimage_task),
             "reimage": {**reimage_task, "done": True}}
 
 

@@ -256,6 +256,19 @@ quotas = Table(
 
 api_notifications, api_notification_receivers = define_outbox_tables(API, "api_")
 
+#: The API processes, with what each announces: its release, and the names of its capabilities.
+api_processes = Table(
+    "api_processes", API,
+    Column("holder", NAME, primary_key=True), Column("name", NAME, nullable=False), Column("version", NAME),
+    Column("capabilities", DOCUMENT), Column("started_at", TIME), Column("seen_at", TIME, nullable=False))
+
+#: The capabilities that the cloud uses: processes without them do not start. *kinds*: of these processes, separated by
+#: commas. *used_since* is null until the process that wants to use it is sure that no process lacks it.
+capability_marks = Table(
+    "capability_marks", API,
+    Column("name", NAME, primary_key=True), Column("kinds", NAME, nullable=False), Column("version", NAME),
+    Column("marked_at", TIME, nullable=False), Column("used_since", TIME))
+
 # Cell databases -------------------------------------------------------------------------------------------------
 servers = Table(
     "servers", CELL,
@@ -452,11 +465,12 @@ host_states = Table(
     Column("seen_at", TIME), Column("problem", Text),
     Column("told", DOCUMENT))  # metrics and images of the last heartbeat, where weighers or filters use them
 
-#: The conductors of the cell. Two conductors of the same name are two holders, each with its own row.
+#: The conductors of the cell. Two conductors of the same name are two holders, each with its own row. *version*,
+#: *capabilities*: what the conductor announces; null for release 0.1.0, which announces nothing.
 conductors = Table(
     "conductors", CELL,
     Column("holder", NAME, primary_key=True), Column("name", NAME, nullable=False), Column("started_at", TIME),
-    Column("seen_at", TIME, nullable=False))
+    Column("seen_at", TIME, nullable=False), Column("version", NAME), Column("capabilities", DOCUMENT))
 
 notifications, notification_receivers = define_outbox_tables(CELL)
 

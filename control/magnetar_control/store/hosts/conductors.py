@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from typing import Any
 
@@ -16,14 +17,16 @@ from magnetar_control.store.engine.tables import conductors
 FORGOTTEN = 60.0
 
 
-def write_conductor_heartbeat(database: Database, holder: str, name: str) -> None:
+def write_conductor_heartbeat(database: Database, holder: str, name: str, version: str | None = None,
+                              capabilities: Sequence[str] = ()) -> None:
     """Write a heartbeat of the conductor called *name*, whose process has the id *holder*, and remove the rows of dead
-    conductors of that name."""
+    conductors of that name. *version*, *capabilities*: what it announces."""
+    values = {"name": name, "version": version, "capabilities": json.dumps(list(capabilities))}
     with database.write() as connection:
         query = INSERT[database.kind](conductors).values(
-            holder=holder, name=name, started_at=database.clock(), seen_at=database.clock())
+            holder=holder, started_at=database.clock(), seen_at=database.clock(), **values)
         connection.execute(query.on_conflict_do_update(
-            index_elements=["holder"], set_={"name": name, "seen_at": query.excluded.seen_at}))
+            index_elements=["holder"], set_={**values, "seen_at": query.excluded.seen_at}))
         connection.execute(delete(conductors).where(
             conductors.c.name == name, conductors.c.holder != holder,
             conductors.c.seen_at < database.clock(-FORGOTTEN)))

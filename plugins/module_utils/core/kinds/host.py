@@ -21,6 +21,8 @@ class Host(Kind):
     hypervisor_version = Field(Text(), "Version of QEMU.", on=READ, sample="7.2.22")
     libvirt_version = Field(Text(), "Version of libvirt.", on=READ, sample="9.0.0")
     agent_version = Field(Text(), "Version of the agent.", on=READ, sample="0.1.0")
+    capabilities = Field(ListOf(Text()), "What the agent can do that agents of an earlier release cannot.", on=READ,
+                         sample=["announcement"])
     architecture = Field(Text(), "The machine's architecture, in libvirt's words.", on=READ, sample="x86_64")
     emulated_architectures = Field(ListOf(Text()), "Other architectures that guests can have here, by emulation.",
                                    on=READ, sample=["aarch64"])

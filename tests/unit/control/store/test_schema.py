@@ -103,13 +103,13 @@ def change(database, *statements):
 
 
 @pytest.mark.parametrize(("metadata", "statements", "message"), [
-    (API, ["DROP TABLE pool_hosts"], r"says that its tables have version 0001, but lacks pool_hosts: a version before"),
+    (API, ["DROP TABLE pool_hosts"], r"says that its tables have version 0002, but lacks pool_hosts: a version before"),
     (CELL, ["ALTER TABLE actions DROP COLUMN attempts"], r"lacks actions\.attempts"),
     (CELL, ["DROP TABLE alembic_version_cell"], r"no version of them: an upgrade was not completed"),
     (CELL, ["DELETE FROM alembic_version_cell"], r"no version of them: an upgrade was not completed"),
     (CELL, ["UPDATE alembic_version_cell SET version_num = 'a1b2c3'"], r"version 'a1b2c3', which no release has"),
     (API, ["UPDATE alembic_version_api SET version_num = '0999'", "DROP TABLE pool_hosts"],
-     r"version 0999 of a newer release, and lacks pool_hosts; this release needs version 0001\. Run the newer"),
+     r"version 0999 of a newer release, and lacks pool_hosts; this release needs version 0002\. Run the newer"),
 ])
 def test_a_database_that_cannot_be_used_is_refused_by_name(empty, metadata, statements, message):
     schema.upgrade_schema(empty, metadata)

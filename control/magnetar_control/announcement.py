@@ -1,0 +1,151 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The announcement of a process of the control plane: which release it is, and what it can do. A process that is too
+old for the others does not start, and ends when it comes back after a silence."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import signal
+import socket
+import threading
+import time
+import uuid
+from collections.abc import Callable, Sequence
+
+from sqlalchemy.exc import DBAPIError
+
+from magnetar_control.store.engine.database import Database
+from magnetar_control.store.hosts import conductors, processes
+from magnetar_control.store.hosts.capability_marks import CapabilityMark, fetch_capability_marks
+from magnetar_control.store.hosts.conductors import FORGOTTEN
+from magnetar_control.store.hosts.processes import ProcessRow
+from magnetar_control.store.store import Store
+from magnetar_core.capabilities import capabilities_of
+from magnetar_core.errors import ProcessTooOld
+from magnetar_core.version import installed_version
+
+log = logging.getLogger(__name__)
+#: Seconds between two announcements of an API process. Conductors announce with their heartbeats.
+HEARTBEAT = 20.0
+
+
+def new_holder(name: str) -> str:
+    """Return a unique id for a process called *name*: other processes may have the same name."""
+    return f"{name}:{uuid.uuid4().hex[:12]}"
+
+
+class Announcement:
+    """The row of one process, which ``join`` writes first, ``renew`` keeps fresh, and ``leave`` removes. *kind*:
+    ``api`` or ``conductor``; *database*: where its row is."""
+
+    def __init__(self, store: Store, kind: str, name: str, database: Database) -> None:
+        self.kind, self.name, self.holder = kind, name, new_holder(name)
+        self.version, self.capabilities = installed_version(), capabilities_of(kind)
+        self._store, self._database = store, database
+        self._renewed_at = float("-inf")
+
+    def join(self) -> None:
+        """Announce the process, and check that it may run beside the others. Raises ``ProcessTooOld``."""
+        self._write()
+        try:
+            self.check()
+        except ProcessTooOld:
+            self.leave()
+            raise
+        self._renewed_at = time.monotonic()
+
+    def renew(self) -> None:
+        """Announce the process again. After a silence in which the others may have counted it as gone, check it again.
+        Raises ``ProcessTooOld``."""
+        if time.monotonic() - self._renewed_at > FORGOTTEN / 2:
+            self.join()
+        else:
+            self._write()
+            self._renewed_at = time.monotonic()
+
+    def leave(self) -> None:
+        """Remove the row, if the database answers."""
+        remove = processes.remove_api_process if self.kind == "api" else conductors.remove_conductor_row
+        with contextlib.suppress(DBAPIError):
+            remove(self._database, self.holder)
+
+    def _write(self) -> None:
+        write: Callable[..., None] = \
+            processes.write_api_heartbeat if self.kind == "api" else conductors.write_conductor_heartbeat
+        write(self._database, self.holder, self.name, self.version, self.capabilities)
+
+    def check(self) -> None:
+        """Raise ``ProcessTooOld`` if the cloud uses a capability that this process lacks, or if a process runs whose
+        release is neither this one's nor the one before or after."""
+        with self._store.api.read() as connection:
+            marks = fetch_capability_marks(connection)
+        for mark in marks:
+            if self.kind in mark.kinds and mark.name not in self.capabilities:
+                raise _capability_error(self._title(), mark)
+        found = processes.fetch_processes(self._store, FORGOTTEN, agents=False)
+        me = ProcessRow(self.kind, self.name, "", self.version, frozenset(self.capabilities), None, up=True)
+        for other in found.processes:
+            if other.up and other.holder != self.holder:
+                _refuse_distant_release(me, other)
+
+    def _title(self) -> str:
+        return ProcessRow(self.kind, self.name, "", self.version, frozenset(), None, up=True).title()
+
+
+def _capability_error(title: str, mark: CapabilityMark) -> ProcessTooOld:
+    return ProcessTooOld(
+        f"The {title} does not start: the cloud uses {mark.name}, which this release does not know. Run the release "
+        f"{mark.version} or a newer one, as the others do; `magnetar upgrade status` lists them.",
+        capability=mark.name, version=mark.version)
+
+
+def _refuse_distant_release(me: ProcessRow, other: ProcessRow) -> None:
+    """Raise ``ProcessTooOld`` if the releases of two processes are more than one apart."""
+    if me.number is None or other.number is None or abs(me.number - other.number) <= 1:
+        return
+    older, newer = sorted((me, other), key=lambda process: process.number or 0)
+    advice = f"Run a newer release here (docs/howto/upgrade-the-control-plane.md), at most one before {newer.release}" \
+        if older is me else \
+        f"Upgrade it to the release before {me.release} first; if it has ended, try again in a minute"
+    raise ProcessTooOld(
+        f"The {me.title()} does not start beside the {other.title()}: a release works with itself and with the "
+        f"release before. {advice}.", older=older.release, newer=newer.release)
+
+
+class AnnouncingThread:
+    """A thread that renews the announcement of an API process until ``stop``."""
+
+    def __init__(self, announcement: Announcement) -> None:
+        self._announcement, self._over = announcement, threading.Event()
+        self._thread = threading.Thread(target=self._run, name="announcement", daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Stop the thread, and remove the row."""
+        self._over.set()
+        self._thread.join()
+        self._announcement.leave()
+
+    def _run(self) -> None:
+        while not self._over.wait(HEARTBEAT):
+            renew_or_end(self._announcement)
+
+
+def renew_or_end(announcement: Announcement) -> None:
+    """Renew an announcement. If the process is too old for the others, tell it to end, as SIGTERM does. A database
+    that does not answer is logged."""
+    try:
+        announcement.renew()
+    except ProcessTooOld as error:
+        log.error("this process ends: %s", error.message)  # noqa: TRY400
+        os.kill(os.getpid(), signal.SIGTERM)
+    except DBAPIError as error:
+        log.warning("this process is not announced: %s", error.orig)
+
+
+def process_name(configured: str | None, parts: Sequence[str] = ()) -> str:
+    """Return the name of a process: as *configured*, otherwise the machine's, and *parts* of it such as the number of
+    an API process, after slashes."""
+    return "/".join((configured or socket.gethostname(), *parts))

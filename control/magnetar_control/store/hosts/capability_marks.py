@@ -1,0 +1,139 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The capabilities that the cloud uses.
+
+A process that wants to use a capability first writes a mark, then checks again that all processes know it, and only
+then declares the mark used. A process that starts first announces itself and then reads the marks; it ends if it lacks
+a marked capability. So either the mark is withdrawn, or the process does not start, whatever their order.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from sqlalchemy import ColumnElement, Connection, delete, select, update
+
+from magnetar_control.store.engine.database import INSERT, Database
+from magnetar_control.store.engine.tables import capability_marks
+from magnetar_control.store.store import Store
+from magnetar_core.capabilities import CAPABILITIES, Capability
+from magnetar_core.version import installed_version
+
+from .processes import ProcessRow, fetch_processes
+
+#: Seconds for which the answer "not all processes know it" is cached.
+FRESH = 10.0
+
+
+class CapabilityMark(NamedTuple):
+    """A mark. *kinds*: the kinds of processes that need the capability. *version*: the release that wrote the mark, at
+    *marked_at*. *used_since* is "" while it is not sure that no process lacks the capability."""
+
+    name: str
+    kinds: Sequence[str]
+    version: str
+    marked_at: str
+    used_since: str
+
+
+def fetch_capability_marks(connection: Connection) -> list[CapabilityMark]:
+    """Return all marks, ordered by name."""
+    rows = connection.execute(select(capability_marks).order_by(capability_marks.c.name))
+    return [CapabilityMark(row.name, row.kinds.split(","), row.version or "", row.marked_at,
+                           row.used_since or "") for row in rows]
+
+
+class KnownCapabilities:
+    """The capabilities that all processes of the cloud know, as one process sees them. *silence*: seconds without a
+    heartbeat after which a host is down."""
+
+    def __init__(self, store: Store, silence: float) -> None:
+        self._store, self._silence = store, silence
+        self._lock = threading.Lock()
+        self._used: set[str] = set()
+        #: When a capability that some process lacks is looked at again.
+        self._again: dict[str, float] = {}
+
+    def all_processes_know(self, name: str) -> bool:
+        """Return whether all processes that need the capability *name* have it, so that this one may use it. Once true,
+        the answer stays: processes without it do not start any more. It is cached; false for ``FRESH`` seconds. Raises
+        ``LookupError`` for a name that is not in ``CAPABILITIES``, and the database's error when it does not answer."""
+        if name in self._used:
+            return True
+        capability = capability_named(name)
+        with self._lock:
+            if name not in self._used and time.monotonic() >= self._again.get(name, 0.0):
+                if self._begin_use(capability):
+                    self._used.add(name)
+                self._again[name] = time.monotonic() + FRESH
+            return name in self._used
+
+    def _begin_use(self, capability: Capability) -> bool:
+        """Return whether the cloud uses *capability*, or begins to: see the module."""
+        api = self._store.api
+        mark = _find_mark(api, capability)
+        if mark is not None and mark.used_since:
+            return True
+        if self._is_lacking(capability):
+            _withdraw_mark(api, mark)
+            return False
+        mark = mark or _write_mark(api, capability)
+        if self._is_lacking(capability):
+            _withdraw_mark(api, mark)
+            return False
+        return mark is not None and _declare_used(api, mark)
+
+    def _is_lacking(self, capability: Capability) -> bool:
+        found = fetch_processes(self._store, self._silence, agents="agent" in capability.kinds)
+        return bool(found.silent_cells or processes_without(capability, found.processes))
+
+
+def capability_named(name: str) -> Capability:
+    """Return the capability of ``CAPABILITIES`` with this name. Raises ``LookupError``."""
+    for capability in CAPABILITIES:
+        if capability.name == name:
+            return capability
+    raise LookupError(f"There is no capability {name} in magnetar_core.capabilities.")
+
+
+def processes_without(capability: Capability, processes: Sequence[ProcessRow]) -> list[ProcessRow]:
+    """Return the processes that need *capability*, lack it, and count."""
+    return [process for process in processes if process.kind in capability.kinds and process.counts
+            and capability.name not in process.capabilities]
+
+
+def _find_mark(database: Database, capability: Capability) -> CapabilityMark | None:
+    with database.read() as connection:
+        return next((mark for mark in fetch_capability_marks(connection) if mark.name == capability.name), None)
+
+
+def _write_mark(database: Database, capability: Capability) -> CapabilityMark | None:
+    """Write a mark of *capability* unless another process has, and return it. ``None`` if it was withdrawn again."""
+    with database.write() as connection:
+        connection.execute(INSERT[database.kind](capability_marks).values(
+            name=capability.name, kinds=",".join(capability.kinds), version=installed_version(),
+            marked_at=database.clock()).on_conflict_do_nothing())
+    return _find_mark(database, capability)
+
+
+def _withdraw_mark(database: Database, mark: CapabilityMark | None) -> None:
+    """Remove a mark whose capability is not used yet."""
+    if mark is not None:
+        with database.write() as connection:
+            connection.execute(delete(capability_marks).where(*_is_unused(mark)))
+
+
+def _declare_used(database: Database, mark: CapabilityMark) -> bool:
+    """Declare that the cloud uses the capability of *mark*. Return ``False`` if another process has withdrawn it, or
+    was faster: then the next look tells."""
+    with database.write() as connection:
+        return connection.execute(update(capability_marks).where(*_is_unused(mark)).values(
+            used_since=database.clock())).rowcount == 1
+
+
+def _is_unused(mark: CapabilityMark) -> tuple[ColumnElement[bool], ...]:
+    """Return the condition that a mark is as it was read, and not withdrawn and written again meanwhile."""
+    table = capability_marks.c
+    return table.name == mark.name, table.marked_at == mark.marked_at, table.used_since.is_(None)

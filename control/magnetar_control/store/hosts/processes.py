@@ -1,0 +1,132 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The processes of the cloud with what each announces: API processes, the conductors of all cells, and agents."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from sqlalchemy import Connection, Table, delete, select
+from sqlalchemy.exc import DBAPIError
+
+from magnetar_control.store.engine.database import INSERT, Database, is_database_unreachable
+from magnetar_control.store.engine.tables import api_processes, conductors
+from magnetar_control.store.scatter_gather import scatter_gather
+from magnetar_control.store.store import Store
+from magnetar_core.capabilities import SILENT_RELEASE
+from magnetar_core.version import release_number
+
+from . import hosts
+from .conductors import FORGOTTEN
+from .host_row import SizedHost
+from .services import fetch_compute_services
+
+
+@dataclass(frozen=True)
+class ProcessRow:
+    """A process. *kind*: one of ``PROCESS_KINDS``. *cell*: the cell's name; "" for API processes. *version* is ``None``
+    for a release that announces none. *up*: whether it was seen lately."""
+
+    kind: str
+    name: str
+    cell: str
+    version: str | None
+    capabilities: frozenset[str]
+    seen_at: str | None
+    up: bool
+    holder: str = ""
+
+    @property
+    def counts(self) -> bool:
+        """Whether newer processes must wait for this one. An announcing process that was not seen lately checks
+        itself before it continues; of an agent, and of a release without announcements, nothing is sure until its row
+        is removed."""
+        return self.up or self.kind == "agent" or self.version is None
+
+    @property
+    def release(self) -> str:
+        """The release of the process, ``SILENT_RELEASE`` where it announces none."""
+        return self.version or SILENT_RELEASE
+
+    @property
+    def number(self) -> int | None:
+        """The number of the release, as in ``release_number``; ``None`` for a bare checkout."""
+        return release_number(self.release)
+
+    def title(self) -> str:
+        """Return the process in a few words, for messages."""
+        nouns = {"api": "API process", "conductor": "conductor", "agent": "agent of host"}
+        return f"{nouns[self.kind]} {self.name} ({self.release})"
+
+
+@dataclass(frozen=True)
+class ProcessList:
+    """The processes of the cloud. *silent_cells*: names of cells whose conductors are not known: the cell's
+    database does not answer, or its tables are still to be upgraded."""
+
+    processes: Sequence[ProcessRow]
+    silent_cells: Sequence[str]
+
+
+def write_api_heartbeat(database: Database, holder: str, name: str, version: str, capabilities: Sequence[str]) -> None:
+    """Write a heartbeat of the API process called *name*, whose id is *holder*, and remove the rows of processes that
+    were not seen for ``FORGOTTEN`` seconds. *database*: the API database."""
+    values = {"name": name, "version": version, "capabilities": json.dumps(list(capabilities))}
+    with database.write() as connection:
+        query = INSERT[database.kind](api_processes).values(
+            holder=holder, started_at=database.clock(), seen_at=database.clock(), **values)
+        connection.execute(query.on_conflict_do_update(
+            index_elements=["holder"], set_={**values, "seen_at": query.excluded.seen_at}))
+        connection.execute(delete(api_processes).where(
+            api_processes.c.holder != holder, api_processes.c.seen_at < database.clock(-FORGOTTEN)))
+
+
+def remove_api_process(database: Database, holder: str) -> None:
+    """Remove the row of an API process that stops."""
+    with database.write() as connection:
+        connection.execute(delete(api_processes).where(api_processes.c.holder == holder))
+
+
+def fetch_processes(store: Store, silence: float, *, agents: bool = True) -> ProcessList:
+    """Return all processes: API processes, conductors, then agents unless *agents* is false. A host is down after
+    *silence* seconds without a heartbeat, other processes after ``FORGOTTEN``."""
+    names = {cell.id: cell.name for cell in store.cells()}
+    with store.api.read() as connection:
+        found = _announced(connection, store.api, api_processes, "api")
+    answers = scatter_gather(store, _read_conductors)
+    for cell_id, rows in answers.items():
+        found += [replace(row, cell=names[cell_id]) for row in rows or ()]
+    if agents:
+        found += _agents(store, silence, names)
+    return ProcessList(found, sorted(names[cell_id] for cell_id, rows in answers.items() if rows is None))
+
+
+def _read_conductors(database: Database) -> list[ProcessRow] | None:
+    """Return the conductors of a cell; ``None`` if its tables are still to be upgraded."""
+    try:
+        with database.read() as connection:
+            return _announced(connection, database, conductors, "conductor")
+    except DBAPIError as error:
+        if is_database_unreachable(error):
+            raise
+        return None
+
+
+def _announced(connection: Connection, database: Database, table: Table, kind: str) -> list[ProcessRow]:
+    """Return the processes of *table* (of this *kind*), ordered by name, without their cell."""
+    seen_lately = (table.c.seen_at > database.clock(-FORGOTTEN)).label("up")
+    rows = connection.execute(select(
+        table.c.name, table.c.version, table.c.capabilities, table.c.seen_at, table.c.holder, seen_lately).order_by(
+            table.c.name, table.c.holder))
+    return [ProcessRow(kind, row.name, "", row.version, frozenset(json.loads(row.capabilities or "[]")), row.seen_at,
+                       bool(row.up), row.holder) for row in rows]
+
+
+def _agents(store: Store, silence: float, names: dict[str, str]) -> Iterator[ProcessRow]:
+    with store.api.read() as connection:
+        rows = hosts.fetch_every_host(connection, SizedHost)
+    for row, service in zip(rows, fetch_compute_services(store, silence, rows), strict=True):
+        version = row.info.get("agent_version")
+        yield ProcessRow("agent", row.name, names.get(row.cell_id, ""), str(version) if version else None,
+                         frozenset(map(str, row.info.get("capabilities") or ())), service.seen_at, service.up)
