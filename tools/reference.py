@@ -33,8 +33,12 @@ ram_allocation_ratio: 1.0
 roles [api and conductor](../howto/run-many-cells.md) write the file from their variables `api_settings` and
 `conductor_settings`. Times are in seconds and sizes in MiB unless the text says otherwise.
 
-| Setting | Type | Default | Meaning |
-|---|---|---|---|
+SIGHUP makes a service read its file again. Settings with *reload* then take effect; the log names the others that have
+changed, which need a restart. API processes of a service with [several](api-processes.md) take all settings except
+`listen`.
+
+| Setting | Type | Default | SIGHUP | Meaning |
+|---|---|---|---|---|
 """
 FILTER_HEAD = """
 ## Filters
@@ -59,7 +63,7 @@ def settings_page() -> str:
     for row in describe_settings():
         cells = (f"`{row['name']}`", row["type"].replace("|", "or").replace(" or None", ""),
                  f"`{row['default']}`" if row["default"] not in ("", "{}") else "",
-                 PAGE.sub(page_link, row["doc"].replace("|", "\\|")))
+                 row["reload"], PAGE.sub(page_link, row["doc"].replace("|", "\\|")))
         rows.append(f"| {' | '.join(cells)} |".replace("|  |", "| |"))
     return HEAD + "\n".join(rows) + "\n" + FILTER_HEAD + filter_rows() + FOOT
 

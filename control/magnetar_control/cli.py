@@ -157,19 +157,24 @@ def configure_logging(level: str) -> None:
 def run_serve(options: argparse.Namespace) -> int:
     """Run ``magnetar serve``, ``magnetar api`` and ``magnetar conductor``."""
     from . import serve as parts
+    from .reloading import SettingsReloader
 
+    configure_logging("info")  # for deprecated names of settings
     settings = _serving_settings(options)
-    configure_logging(settings.log_level)
+    logging.getLogger().setLevel(settings.log_level.upper())
+    reloader = SettingsReloader(settings, partial(_serving_settings, options))
     if options.with_api and settings.api_workers > 1:
         from magnetar_control.workers.supervisor import serve_with_workers
 
-        serve_with_workers(settings, settings.api_workers, options.with_conductor, partial(_serving_settings, options))
+        serve_with_workers(settings, settings.api_workers, options.with_conductor, reloader)
         return _end_process(options.with_conductor)
     over = threading.Event()
+    signal.signal(signal.SIGHUP, lambda *_given: reloader.ask())
     # uvicorn sends itself the signal again when it has ended; the code after it must still run.
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_given: over.set())
-    with parts.running_server(settings, options.with_api, options.with_conductor) as server:
+    with parts.running_server(settings, options.with_api, options.with_conductor, follow=reloader.follow) as server:
+        reloader.start()
         if server is None:
             over.wait()
         elif not over.is_set():
@@ -203,17 +208,14 @@ def _end_process(with_conductor: bool) -> int:
 
 def run_config(options: argparse.Namespace) -> int:
     """Run ``magnetar config``."""
-    from magnetar_control.compute.availability.ha_policy import check_project_policies
     from magnetar_control.conductor.worker import vendordata_auth
     from magnetar_control.conductor.worker.vendordata import vendordata_targets
     from magnetar_control.fencing.fence_devices import fence_devices, read_device_secrets
-    from magnetar_control.notifications.receivers import receivers_of
-    from magnetar_control.scheduler.rules import scheduler_rules
+
+    from .reloading import check_settings
 
     settings = configuration.load_settings(options.config)
-    scheduler_rules(settings)
-    check_project_policies(settings)
-    receivers_of(settings)
+    check_settings(settings)
     for device in fence_devices(settings).values():
         read_device_secrets(device)
     list(vendordata_targets(settings))

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
@@ -64,10 +64,10 @@ CellAnswer = tuple[Sequence[Any], int, set[str], dict[str, int]]
 
 
 class Health:
-    """A cached reader of the health, which queries at most once in ``FRESH`` seconds. *down_after*: seconds without a
-    heartbeat after which a host is down."""
+    """A cached reader of the health, which queries at most once in ``FRESH`` seconds. *down_after* returns the
+    seconds without a heartbeat after which a host is down."""
 
-    def __init__(self, store: Store, down_after: float) -> None:
+    def __init__(self, store: Store, down_after: Callable[[], float]) -> None:
         self.store, self.down_after = store, down_after
         self._lock = threading.Lock()
         self._seen, self._at = CloudHealth(), float("-inf")
@@ -98,7 +98,7 @@ class Health:
             living = connection.execute(select(func.count(conductors.c.name.distinct())).where(
                 conductors.c.seen_at > database.clock(-SILENT))).scalar_one()
             hosts_up = set(connection.execute(select(host_states.c.host).where(
-                host_states.c.seen_at > database.clock(-self.down_after), NOT_REFUSED)).scalars())
+                host_states.c.seen_at > database.clock(-self.down_after()), NOT_REFUSED)).scalars())
             incidents_by_state = count_open_incidents(connection)
         return queue, living, hosts_up, incidents_by_state
 

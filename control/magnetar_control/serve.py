@@ -101,18 +101,19 @@ class Parts:
         self.runner: ActionRunner | None = None
         #: The announcement of the conductor, when it has joined the others.
         self.announced: Announcement | None = None
+        self.cloud: Cloud | None = None
         #: Stops the workers and closes everything, in reverse order of the start.
         self._ends = contextlib.ExitStack()
         self.close = self._ends.close
         self.api_database = Database(settings.url("api"), "api", limit=settings.statement_timeout)
         self.store = Store(self.api_database)
         self._ends.callback(self.store.close)
-        self.known = KnownCapabilities(self.store, settings.host_down_after)
+        self.known = KnownCapabilities(self.store, lambda: settings.host_down_after)
         self.hosts = Hosts(self.store, settings)
         self.agents = Agents(settings.agent_ca_cert, settings.agent_client_cert, settings.agent_client_key,
                              settings.action_timeout)
         self._ends.callback(self.agents.close)
-        self.health = Health(self.store, settings.host_down_after)
+        self.health = Health(self.store, lambda: settings.host_down_after)
         self.metrics = Metrics(self.health)
 
     def services(self) -> Services:
@@ -226,7 +227,7 @@ class Parts:
 
     def applications(self, services: Services) -> dict[str, Application]:
         """Return the HTTP applications (compute, identity, image, …) by the prefix of their paths."""
-        cloud = Cloud(self.settings, self.store, services, self.agents, self.hosts)
+        self.cloud = cloud = Cloud(self.settings, self.store, services, self.agents, self.hosts)
         self.networks.on_moved(partial(due_guests.mark_guests_due, self.store))
         console = ConsoleApplication(cloud)
         self.metrics.count_consoles(console.proxy.count)
@@ -324,9 +325,10 @@ def _unless_full(subject: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def running_server(settings: Settings, with_api: bool, with_conductor: bool,
-                   workers: Peers | None = None) -> Iterator[AsgiServer | None]:
-    """Run ``magnetar serve``, ``api`` or ``conductor``, and yield the server of the API. Yield ``None`` without an API,
-    or with *workers*: the processes that serve the API in place of this one."""
+                   workers: Peers | None = None,
+                   follow: Callable[[Parts], None] = lambda _parts: None) -> Iterator[AsgiServer | None]:
+    """Run ``magnetar serve``, ``api`` or ``conductor``, and yield the API's server, if it has one. *workers*: the other
+    processes that serve the API instead. *follow* is called with the parts when all of them run."""
     with contextlib.closing(Parts(settings)) as parts:
         if with_api:
             parts.upgrade()
@@ -349,7 +351,9 @@ def running_server(settings: Settings, with_api: bool, with_conductor: bool,
             parts.keep_workers(workers)
         parts.serve_health()
         _tune_process()
-        yield parts.server(services) if with_api and workers is None else None
+        server = parts.server(services) if with_api and workers is None else None
+        follow(parts)
+        yield server
 
 
 @contextlib.contextmanager

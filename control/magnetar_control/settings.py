@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import math
 import typing
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from ipaddress import IPv4Network
 from pathlib import Path
@@ -359,6 +360,12 @@ class Settings:
     keystone_password_file: Path | None = _doc("File with that user's password.")
     keystone_project: str = _doc("Project of that user.", "service")
     keystone_ca_cert: Path | None = _doc("PEM file with the CA of Keystone's certificate.")
+
+    def take_over(self, fresh: Settings, names: Collection[str]) -> None:
+        """Change the settings *names* to the values of *fresh*, for all parts that share this object. Settings are
+        frozen otherwise: parts never change them."""
+        for name in names:
+            object.__setattr__(self, name, getattr(fresh, name))
 
     def url(self, name: str) -> str:
         """Return the URL of the database ``api``, ``cell0`` or ``cell``."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import logging
 import math
 import types
 import typing
@@ -17,22 +18,57 @@ from magnetar_core.errors import InvalidSettings
 
 from .settings import Settings
 
+log = logging.getLogger(__name__)
 FILE = Path("/etc/magnetar/control.yml")
+#: Former names of settings, and their names now. A former name works for one release, with a warning.
+RENAMED: dict[str, str] = {}
+#: Settings that need a restart, because parts read them when they are made. A test compares this list with the code.
+RESTARTED = frozenset((
+    "state_dir", "image_dir", "image_reserve_mb", "database_url", "cell0_database_url", "cell", "cell_database_url",
+    "schedules", "conductor_name", "listen", "tls_cert", "tls_key", "public_url", "health_listen", "image_url",
+    "image_ca_cert", "verify_image_signatures", "enable_certificate_validation", "default_trusted_certificate_ids",
+    "keys_dir", "volume_pools", "certificates_dir", "barbican_url", "barbican_ca_cert", "console_url",
+    "console_allowed_origins", "trust_proxy", "connections_per_address", "threads", "api_workers", "agent_ca_cert",
+    "agent_client_cert", "agent_client_key", "project_share", "image_uploads", "image_downloads", "image_min_rate",
+    "image_rate_window", "operations", "heartbeat", "workers", "host_share", "action_timeout",
+    "default_availability_zone", "cell_timeout", "statement_timeout", "instance_usage_audit_period", "policy_file",
+    "policy_dirs", "dhcp_domain", "notification_urls", "notification_token_files", "notification_ca_cert",
+    "notification_allow_http", "notification_timeout", "notification_log", "bdms_in_notifications", "network_cidr",
+    "network_pools", "ovn_northbound", "ovn_southbound", "ovn_key", "ovn_cert", "ovn_ca_cert", "ovn_wait",
+    "ovn_hosts_wait", "physical_mtu", "ovn_gateway_hosts", "token_hours", "keystone_url", "keystone_username",
+    "keystone_password_file", "keystone_project", "keystone_ca_cert"))
+#: All others take effect when a service gets SIGHUP: code reads them when it needs them, or ``reloading`` computes
+#: again what follows from them.
+RELOADED = frozenset(setting.name for setting in dataclasses.fields(Settings)) - RESTARTED
 
 
 def load_settings(path: Path | None = None) -> Settings:
     """Return the settings of the file *path*, by default of ``FILE``, which may be missing. Raises ``InvalidSettings``.
     """
     source = path or FILE
-    values: dict[str, Any] = {}
-    if path or source.exists():
-        try:
-            values = yaml.safe_load(source.read_text(encoding="utf-8")) or {}
-        except (OSError, yaml.YAMLError) as error:
-            raise InvalidSettings(f"{source} cannot be read: {error}") from None
-        if not isinstance(values, dict):
-            raise InvalidSettings(f"{source} must hold names and values.")
-    return make_settings(values, str(source))
+    return make_settings(_read_values(source) if path or source.exists() else {}, str(source))
+
+
+def _read_values(source: Path) -> dict[str, Any]:
+    try:
+        values = yaml.safe_load(source.read_text(encoding="utf-8")) or {}
+    except (OSError, yaml.YAMLError) as error:
+        raise InvalidSettings(f"{source} cannot be read: {error}") from None
+    if not isinstance(values, dict):
+        raise InvalidSettings(f"{source} must hold names and values.")
+    return values
+
+
+def find_former_names(path: Path | None = None) -> list[str]:
+    """Return a warning for each former name of a setting in the file *path*, by default in ``FILE``. Raises
+    ``InvalidSettings`` for a file that cannot be read."""
+    source = path or FILE
+    values = _read_values(source) if path or source.exists() else {}
+    return [_describe_former_name(name, str(source)) for name in values if name in RENAMED]
+
+
+def _describe_former_name(name: str, source: str) -> str:
+    return f"{source}: {name} is deprecated: the setting is now {RENAMED[name]}, and the next release refuses {name}"
 
 
 def make_settings(values: dict[str, Any], source: str = "the settings") -> Settings:
@@ -40,7 +76,7 @@ def make_settings(values: dict[str, Any], source: str = "the settings") -> Setti
     such as a file."""
     hints = typing.get_type_hints(Settings)
     checked, fields = {}, {setting.name: setting for setting in dataclasses.fields(Settings)}
-    for name, value in values.items():
+    for name, value in _with_current_names(values, source).items():
         if name not in hints:
             near = difflib.get_close_matches(name, hints, 1)
             advice = f"; did you mean {near[0]}?" if near else "."
@@ -48,6 +84,19 @@ def make_settings(values: dict[str, Any], source: str = "the settings") -> Setti
         checked[name] = _checked(name, value, hints[name], source)
         _check_range(checked[name], source, fields[name])
     return Settings(**checked)
+
+
+def _with_current_names(values: dict[str, Any], source: str) -> dict[str, Any]:
+    """Return *values* with the current names of settings, and log a warning for each former one."""
+    current = {}
+    for name, value in values.items():
+        if name in RENAMED:
+            if RENAMED[name] in values:
+                raise InvalidSettings(f"{source}: {name} is the former name of {RENAMED[name]}, which is set too. "
+                                      f"Remove {name}.")
+            log.warning("%s", _describe_former_name(name, source))
+        current[RENAMED.get(name, name)] = value
+    return current
 
 
 def replace_settings(settings: Settings, **values: Any) -> Settings:
@@ -88,12 +137,13 @@ def _checked(name: str, value: Any, hint: Any, source: str) -> Any:
 
 
 def describe_settings() -> list[dict[str, str]]:
-    """Return one row for each setting, for the reference page: name, type, default, doc."""
+    """Return one row for each setting, for the reference page: name, type, default, doc, and what SIGHUP does."""
     rows, hints = [], typing.get_type_hints(Settings)
     for setting in dataclasses.fields(Settings):
         default = setting.default if setting.default_factory is dataclasses.MISSING else setting.default_factory()
         choices = typing.get_args(hints[setting.name]) if typing.get_origin(
             hints[setting.name]) is typing.Literal else ()
         rows.append({"name": setting.name, "type": " or ".join(choices) or str(setting.type),
-                     "default": "" if default is None else str(default), "doc": setting.metadata["doc"]})
+                     "default": "" if default is None else str(default), "doc": setting.metadata["doc"],
+                     "reload": "reload" if setting.name in RELOADED else "restart"})
     return rows

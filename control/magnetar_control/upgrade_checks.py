@@ -131,7 +131,7 @@ def check_data_migrations(cloud: CheckedCloud) -> Iterator[UpgradeFinding]:
                if not reason and state is not None and not state.is_empty and not state.is_older}
     if "api" not in current:
         return
-    migrator = DataMigrator(cloud.store, KnownCapabilities(cloud.store, cloud.settings.host_down_after))
+    migrator = DataMigrator(cloud.store, KnownCapabilities(cloud.store, lambda: cloud.settings.host_down_after))
     for result in migrator.remaining():
         if result.database in current:
             remains = result.problem or f"{result.found} rows remain"

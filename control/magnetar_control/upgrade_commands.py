@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from magnetar_core.errors import InvalidSettings, abbreviate_names
 
 from .command_parts import open_parts, print_table
+from .settings_file import find_former_names
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -105,11 +106,13 @@ def _describe_state(state: SchemaState | None, reason: str) -> str:
 
 def run_upgrade_check(options: argparse.Namespace) -> int:
     """Run ``magnetar upgrade check``."""
-    from .upgrade_checks import FAILURE, STATUSES, CheckedCloud, UpgradeFinding, run_upgrade_checks
+    from .upgrade_checks import FAILURE, STATUSES, WARNING, CheckedCloud, UpgradeFinding, run_upgrade_checks
 
     try:
         with open_parts(options) as parts:
-            found = {"Settings": [], **run_upgrade_checks(CheckedCloud(parts.settings, parts.store, options.backup))}
+            former = [UpgradeFinding(WARNING, f"{text}.") for text in find_former_names(options.config)]
+            cloud = CheckedCloud(parts.settings, parts.store, options.backup)
+            found = {"Settings": former, **run_upgrade_checks(cloud)}
     except InvalidSettings as error:
         found = {"Settings": [UpgradeFinding(FAILURE, error.message)]}
     except Exception as error:  # noqa: BLE001 - as nova-status does

@@ -86,7 +86,7 @@ def read_upgrade_status(store: Store, silence: float) -> UpgradeStatus:
     return UpgradeStatus(
         max(releases, key=lambda release: release_number(release) or -1),
         _status_of_processes(found.processes), _status_of_capabilities(found.processes, marks),
-        list(DataMigrator(store, KnownCapabilities(store, silence)).remaining()), found.silent_cells)
+        list(DataMigrator(store, KnownCapabilities(store, lambda: silence)).remaining()), found.silent_cells)
 
 
 def _status_of_processes(processes: Sequence[ProcessRow]) -> list[ProcessStatus]:

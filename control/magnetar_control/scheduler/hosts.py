@@ -159,6 +159,15 @@ class HostStates:
             if host.block is None or old is None or PROFILED(old) != PROFILED(new):
                 self._profiled(host)
 
+    def follow_rules(self, rules: Rules) -> None:
+        """Use other *rules* from now on, and compute again what hosts have by them."""
+        with self.lock:
+            self.rules = rules
+            for host in self.hosts.values():
+                host.metrics_weight = self._weight(host.metrics)
+                self._touch(host)
+                self._profiled(host)
+
     def up(self, name: str, up: bool) -> None:
         """Set whether a host's agent answers (*up*), also for a host whose row has not been read yet."""
         with self.lock:

@@ -17,14 +17,14 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable
 from pathlib import Path
 from queue import SimpleQueue
 
 from magnetar_control import serve
 from magnetar_control.metrics import MAIN
+from magnetar_control.reloading import SettingsReloader
 from magnetar_control.settings import Settings
-from magnetar_core.errors import InvalidSettings, MagnetarError
+from magnetar_core.errors import InvalidSettings
 
 from .peers import Peers
 from .worker import pack_orders
@@ -37,6 +37,9 @@ FIRST, MOST, LONG = 0.1, 30.0, 60.0
 BACKLOG = 2048
 #: Seconds that workers have to end in addition to the requests in progress.
 MORE = 10.0
+#: Settings of the parent process. The workers have all others.
+OF_PARENT = frozenset({"listen", "health_listen", "api_workers", "database_url", "cell0_database_url", "ovn_northbound",
+                       "ovn_key", "ovn_cert", "ovn_ca_cert", "ovn_gateway_hosts", "physical_mtu", "dhcp_domain"})
 #: Seconds that a new worker may take until it serves, when settings are read again.
 START = 120.0
 
@@ -117,8 +120,6 @@ class ApiWorkers:
     def reload(self, settings: Settings) -> None:
         """Replace each worker by a new one with *settings*. The old one ends once the new one serves. If a new worker
         does not serve in time, end the replacement: the remaining workers keep their settings."""
-        if settings.listen != self.settings.listen:
-            log.warning("listen takes effect when the service is started again")
         self.settings = settings
         for number, old in enumerate(list(self._workers)):
             successor = self._begin(number)
@@ -148,31 +149,35 @@ class ApiWorkers:
                 worker.process.wait()
 
 
-def serve_with_workers(settings: Settings, count: int, with_conductor: bool, read: Callable[[], Settings]) -> None:
+def serve_with_workers(settings: Settings, count: int, with_conductor: bool, reloader: SettingsReloader) -> None:
     """Run ``magnetar serve`` (*with_conductor*) or ``api`` with *count* API processes until SIGTERM. SIGHUP replaces
-    them by processes with the settings that *read* returns."""
+    them by processes with the settings that *reloader* reads; in this process, settings take effect as it says."""
     signals: SimpleQueue[int] = SimpleQueue()
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, lambda caught, _frame: signals.put(caught))
     serve.api_tls_context(settings)  # refuses certificates that cannot be read
     with contextlib.closing(ApiWorkers(settings, count)) as workers, serve.running_server(
-            settings, True, with_conductor, workers.peers):
+            settings, True, with_conductor, workers.peers, reloader.follow):
         try:
             workers.start()
             while signals.get() == signal.SIGHUP:
-                _reload(workers, read)
+                _reload(workers, reloader, with_conductor)
         finally:
             workers.stop()
 
 
-def _reload(workers: ApiWorkers, read: Callable[[], Settings]) -> None:
+def _reload(workers: ApiWorkers, reloader: SettingsReloader, with_conductor: bool) -> None:
+    settings = reloader.read()
+    if settings is None:
+        return
     try:
-        settings = read()
         serve.api_tls_context(settings)
-    except (MagnetarError, OSError) as error:
+    except OSError as error:
         log.error("the settings are not read again: %s", error)  # noqa: TRY400
-    else:
-        workers.reload(settings)
+        return
+    names = {setting.name for setting in dataclasses.fields(Settings)}
+    reloader.apply(settings, () if with_conductor else names - OF_PARENT)
+    workers.reload(settings)
 
 
 def _listen(address: str, count: int) -> list[socket.socket]:

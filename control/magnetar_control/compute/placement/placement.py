@@ -71,10 +71,14 @@ class Placement:
     """The queries of the cloud's resource providers, their usage and their allocations."""
 
     def __init__(self, cloud: Cloud) -> None:
-        self.cloud, settings = cloud, cloud.settings
-        self.usual = Ratios(settings.cpu_allocation_ratio, settings.ram_allocation_ratio,
-                            settings.disk_allocation_ratio)
+        self.cloud = cloud
         self._parts: Mapping[str, HostParts] = {}
+
+    @property
+    def usual(self) -> Ratios:
+        """The allocation ratios of hosts without their own, from the settings."""
+        settings = self.cloud.settings
+        return Ratios(settings.cpu_allocation_ratio, settings.ram_allocation_ratio, settings.disk_allocation_ratio)
 
     def listed_providers(self) -> list[ListedProvider]:
         """Return all providers in the form of lists, in the order of ``providers``. Only the reports of hosts that have

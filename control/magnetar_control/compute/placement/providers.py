@@ -41,9 +41,12 @@ class Providers:
 
     def __init__(self, placement: Placement) -> None:
         self.placement, self.cloud = placement, placement.cloud
+
+    @property
+    def _reserved(self) -> dict[str, int]:
         settings = self.cloud.settings
-        self._reserved = {"vcpus": settings.reserved_host_cpus, "memory_mb": settings.reserved_host_memory_mb,
-                          "disk_gb": settings.reserved_host_disk_gb, "pcpus": 0}
+        return {"vcpus": settings.reserved_host_cpus, "memory_mb": settings.reserved_host_memory_mb,
+                "disk_gb": settings.reserved_host_disk_gb, "pcpus": 0}
 
     @contextmanager
     def _changing(self, id: str, generation: int | None = None, *,

@@ -69,6 +69,8 @@ class HostWatch:
     def __init__(self, conductor: Conductor) -> None:
         self.conductor = conductor
         self._kept: dict[str, tuple[Any, ...]] = {}
+        #: The hosts of the settings that are registered.
+        self._registered: Mapping[str, str] | None = None
         #: The reported pools of each host that are saved, and when they were saved.
         self._pools: dict[str, tuple[float, Any]] = {}
         #: Hosts of all cells in the last round.
@@ -91,6 +93,8 @@ class HostWatch:
         failure = ""
         while not self.conductor.over.is_set():
             try:
+                if self._registered is not self.conductor.settings.hosts:
+                    self._register()
                 self._round()
                 failure = ""
             except DBAPIError as error:
@@ -107,7 +111,8 @@ class HostWatch:
         conductor = self.conductor
         conductor.read_hosts()
         where = {name: (row.cell_id, row.endpoint) for name, row in list(conductor.states.rows.items())}
-        new = [(name, endpoint) for name, endpoint in conductor.settings.hosts.items()
+        configured = conductor.settings.hosts
+        new = [(name, endpoint) for name, endpoint in configured.items()
                if where.get(name) != (conductor.cell.id, endpoint)]
 
         def once() -> None:
@@ -118,7 +123,7 @@ class HostWatch:
         if new:
             conductor.store.api.retried(once)
         conductor.read_hosts()
-        conductor.recheck = self.recheck
+        conductor.recheck, self._registered = self.recheck, configured
 
     def _round(self) -> None:
         conductor = self.conductor
@@ -164,12 +169,16 @@ class HostWatch:
         """Return whether the host's properties in *heartbeat* equal the ones that this conductor saved last, so that
         nothing must be written."""
         saved = self._kept.get(name)
-        if saved is None or saved[0] != self.conductor.ratios_of(name):
+        if saved is None or saved[0] != self._shares(name):
             return False
         if not self._has_pools(name, heartbeat.get("pools")):
             return False
         return all((value := heartbeat.get(key)) is None or value == known
                    for key, known in zip(KEPT, saved[1:], strict=True))
+
+    def _shares(self, name: str) -> tuple[Any, ...]:
+        """Return what settings and aggregates say of a host: its allocation ratios, and what is kept from servers."""
+        return self.conductor.ratios_of(name), self.conductor.reserved
 
     def _has_pools(self, name: str, reports: Any) -> bool:
         """Return whether the storage pools in *reports* are saved already for the host *name*. A pool that differs
@@ -192,7 +201,7 @@ class HostWatch:
         its aggregates. Do nothing if none of these has changed."""
         conductor = self.conductor
         ratios = conductor.ratios_of(name)
-        totals = (ratios, *(host.get(key) for key in KEPT))
+        totals = (self._shares(name), *(host.get(key) for key in KEPT))
         try:
             self._save_pools(name, host.get("pools"))
         except MALFORMED as error:

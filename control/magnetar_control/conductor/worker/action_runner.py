@@ -98,7 +98,6 @@ class ActionRunner:
 
     def _take(self, database: Database) -> None:
         conductor, left = self.conductor, self.conductor.places.left
-        limits = conductor.settings.limits()
         while not conductor.over.is_set():
             ring_count = database.bell.count(servers.ACTIONS_BELL)
             room = conductor.places.reserve_places(conductor.over)
@@ -109,7 +108,8 @@ class ActionRunner:
                     likely, left[database.name] = left[database.name], True  # for those that end now
                     with conductor.choosing(database):
                         taken, left[database.name] = actions.lease_next_actions(
-                            database, conductor.holder, room, limits, likely, conductor.leased_actions.now())
+                            database, conductor.holder, room, conductor.settings.limits(), likely,
+                            conductor.leased_actions.now())
                         begun = [action for action in taken if self._begins(database, action)]
             except DBAPIError as error:
                 log.warning("database %s: %s", database.name, error.orig)

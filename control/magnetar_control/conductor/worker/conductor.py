@@ -58,17 +58,13 @@ class Conductor:
         self.signatures = Signatures(
             services.key_manager, services.image, settings.verify_image_signatures,
             settings.enable_certificate_validation, settings.trusted_certificates)
-        self.vendordata = Vendordata(settings, service_user.vendordata_token_source(services.identity))
         self.cell = store.named(cell)
         self.announcement = announcement or Announcement(
             store, "conductor", process_name(settings.conductor_name), self.database)
         #: Holder of leases: unique, also among conductors with the same name.
         self.name, self.holder = self.announcement.name, self.announcement.holder
         self.states = HostStates(settings.default_availability_zone, scheduler_rules(settings))
-        self.ratios = Ratios(settings.cpu_allocation_ratio, settings.ram_allocation_ratio,
-                             settings.disk_allocation_ratio)
-        self.reserved = {"vcpus_reserved": settings.reserved_host_cpus, "memory_mb_reserved":
-                         settings.reserved_host_memory_mb, "disk_gb_reserved": settings.reserved_host_disk_gb}
+        self.vendordata = self.vendordata_of(settings)
         self.leased_actions = LeasedActions(settings.workers_of_host(), self.is_up)
         self.places, self.running_works = WorkerPlaces(settings.workers, self.leased_actions), RunningWorks()
         #: Set when the conductor stops.
@@ -84,6 +80,28 @@ class Conductor:
         self._settling_since: float | None = None
         #: Cells that were disabled when the scheduler's hosts were last read.
         self._disabled_cells: set[str] = set()
+
+    @property
+    def ratios(self) -> Ratios:
+        """The allocation ratios of the settings, for hosts without their own."""
+        settings = self.settings
+        return Ratios(settings.cpu_allocation_ratio, settings.ram_allocation_ratio, settings.disk_allocation_ratio)
+
+    @property
+    def reserved(self) -> dict[str, int]:
+        """What the settings keep from servers on hosts without their own amounts, by column."""
+        settings = self.settings
+        return {"vcpus_reserved": settings.reserved_host_cpus, "memory_mb_reserved": settings.reserved_host_memory_mb,
+                "disk_gb_reserved": settings.reserved_host_disk_gb}
+
+    def vendordata_of(self, settings: Settings) -> Vendordata:
+        """Return the vendor data that *settings* define. Raises ``InvalidSettings``."""
+        return Vendordata(settings, service_user.vendordata_token_source(self.services.identity))
+
+    def follow_settings(self) -> None:
+        """Compute again what follows from settings that were read again."""
+        self.vendordata = self.vendordata_of(self.settings)
+        self.states.follow_rules(scheduler_rules(self.settings))
 
     @property
     def database(self) -> Database:

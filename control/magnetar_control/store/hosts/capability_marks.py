@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from sqlalchemy import ColumnElement, Connection, delete, select, update
@@ -46,10 +46,10 @@ def fetch_capability_marks(connection: Connection) -> list[CapabilityMark]:
 
 
 class KnownCapabilities:
-    """The capabilities that all processes of the cloud know, as one process sees them. *silence*: seconds without a
-    heartbeat after which a host is down."""
+    """The capabilities that all processes of the cloud know, as one process sees them. *silence* returns the seconds
+    without a heartbeat after which a host is down."""
 
-    def __init__(self, store: Store, silence: float) -> None:
+    def __init__(self, store: Store, silence: Callable[[], float]) -> None:
         self._store, self._silence = store, silence
         self._lock = threading.Lock()
         self._used: set[str] = set()
@@ -86,7 +86,7 @@ class KnownCapabilities:
         return mark is not None and _declare_used(api, mark)
 
     def _is_lacking(self, capability: Capability) -> bool:
-        found = fetch_processes(self._store, self._silence, agents="agent" in capability.kinds)
+        found = fetch_processes(self._store, self._silence(), agents="agent" in capability.kinds)
         return bool(found.silent_cells or processes_without(capability, found.processes))
 
 

@@ -46,8 +46,9 @@ class ProcessRow:
 
     @property
     def release(self) -> str:
-        """The release of the process, ``SILENT_RELEASE`` where it announces none."""
-        return self.version or SILENT_RELEASE
+        """The release of the process: ``SILENT_RELEASE`` where it announces none, "unknown" for an agent that was never
+        heard."""
+        return self.version or ("unknown" if self.kind == "agent" else SILENT_RELEASE)
 
     @property
     def number(self) -> int | None:

@@ -195,7 +195,7 @@ def test_the_watch_and_the_health_of_others_go_on(compute, way, monkeypatch):
     assert conductor.is_up("kvm-cell1") and conductor.is_up("kvm-cell2")
     with way.swallows():
         for _at in range(10):
-            health = Health(compute.store, 15.0)
+            health = Health(compute.store, lambda: 15.0)
             _none, took = timed(watch._round)
             assert took < TIMEOUT + BUSY and conductor.is_up("kvm-cell1") and not conductor.is_up("kvm-cell2")
             look, took = timed(health.read)

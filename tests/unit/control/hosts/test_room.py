@@ -218,7 +218,7 @@ def test_the_conductor_reports_metrics(cloud):
     with cloud.cell.read() as connection:
         assert len(connection.execute(select(servers.c.id)).all()) == 3
     conductor = Conductor(cloud.cloud.settings, cloud.store, cloud.cloud.services, cloud.cloud.agents, "cell1", None)
-    metrics = Metrics(Health(cloud.store, 60.0))
+    metrics = Metrics(Health(cloud.store, lambda: 60.0))
     conductor.room_checked = metrics.set_room
     assert "magnetar_room_to_fail{" not in metrics.text()
     check_cell_room(conductor)

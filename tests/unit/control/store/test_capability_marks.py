@@ -40,7 +40,7 @@ def cell(store):
 
 
 def known(store):
-    return KnownCapabilities(store, 60.0)
+    return KnownCapabilities(store, lambda: 60.0)
 
 
 def stored_marks(store):
