@@ -20,6 +20,21 @@ NOTES = [
 ]
 
 
+#: Options of the connection that a connection plugin has no use for: its calls have limits of their own.
+UNUSED = ("timeout",)
+
+
+def _variables():
+    """Return the options of connection plugins, which variables of the host set: ``magnetar_NAME``."""
+    options = plugin_documentation(CONNECTION)
+    for name in UNUSED:
+        del options[name]
+    for name, option in options.items():
+        option["vars"] = [{"name": "magnetar_%s" % name}]
+    return options
+
+
 class ModuleDocFragment:
     DOCUMENTATION: str = json.dumps({"options": options_documentation(CONNECTION), "notes": NOTES})
     INVENTORY: str = json.dumps({"options": plugin_documentation(CONNECTION), "notes": NOTES[1:]})
+    GUEST: str = json.dumps({"options": _variables(), "notes": NOTES[1:]})

@@ -14,7 +14,7 @@ from uuid import uuid4
 import pytest
 
 from magnetar_agent.host.storage import Backing, Disk, DiskKey, DiskSeen, Export, Injection, NetworkSource
-from magnetar_core.errors import Cancelled, Conflict, HypervisorError
+from magnetar_core.errors import Cancelled, Conflict, HypervisorError, NoGuestAgent
 from magnetar_core.power import OFF, RUNNING
 from tests.unit.core.images import sparse_vmdk
 
@@ -295,6 +295,8 @@ def test_a_guest_without_an_agent(place: Place) -> None:
     with pytest.raises(Conflict, match="qemu-guest-agent") as refused:
         hypervisor.set_password(uuid, "root", "unspeakable")
     assert "unspeakable" not in str(refused.value)
+    with pytest.raises(NoGuestAgent):
+        hypervisor.ask_guest_agent(uuid, '{"execute": "guest-ping"}', 5)
     hypervisor.inject_nmi(uuid)
     hypervisor.destroy(uuid)
     with pytest.raises(HypervisorError, match="not running"):

@@ -37,6 +37,7 @@ from magnetar_core.query import read_number, read_text
 from magnetar_core.version import API, installed_version
 
 from . import access, audit, openapi
+from .guest import GuestRoute
 from .metrics import AgentMetrics
 from .routes import Json, Resources, Tasks, path_key, read_query
 from .streams import Streams
@@ -284,7 +285,7 @@ class AgentApplication(Front):
         self.agent.host.links.accept(transport, admitted)
 
     def _routes(self, api: FastAPI, agent: ManagedHost, metrics: AgentMetrics) -> None:
-        pages, tasks, streams = Pages(agent, metrics), Tasks(agent), Streams(agent)
+        pages, tasks, streams, guest = Pages(agent, metrics), Tasks(agent), Streams(agent), GuestRoute(agent)
         for method, where, endpoint, extra in (
             ("GET", "/v1", pages.root, {}),
             ("GET", "/healthz", pages.health, {}),
@@ -302,6 +303,7 @@ class AgentApplication(Front):
             ("PUT", f"/v1/{Image.noun}/{{key}}/data", streams.upload, openapi.describe_upload_route(Image)),
             ("GET", f"/v1/{Image.noun}/{{key}}/data", streams.download, openapi.describe_download_route(Image)),
             ("GET", f"/v1/{Server.noun}/{{key}}/console", streams.console, openapi.describe_console_route()),
+            ("POST", f"/v1/{Server.noun}/{{key}}/guest", guest.command, openapi.describe_guest_route()),
             ("GET", f"/v1/{Server.noun}/{{key}}/diagnostics", pages.diagnostics, openapi.describe_diagnostics_route()),
         ):
             api.add_api_route(where, endpoint, methods=[method], response_class=Json, **{"tags": ["agent"], **extra})

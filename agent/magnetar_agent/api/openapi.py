@@ -10,6 +10,7 @@ from magnetar_agent.host.hypervisor import DISK_COUNTERS, NIC_COUNTERS
 from magnetar_core.ensure import ON_IMMUTABLE
 from magnetar_core.events import EventRequest
 from magnetar_core.fields import CREATE, LIST, SHOW, Kind
+from magnetar_core.http.guest_commands import GuestCommandRequest
 from magnetar_core.kinds import KINDS, Host, Server
 
 if TYPE_CHECKING:
@@ -185,6 +186,16 @@ def describe_diagnostics_route() -> Extra:
                      "Seconds, nanoseconds of CPUs, KiB of memory; null where nobody counts", _parameters(key=True))}
 
 
+def describe_guest_route() -> Extra:
+    """Return OpenAPI's description of the POST of a command for a guest agent."""
+    return {"tags": [Server.noun], "summary": "Have the guest agent of a running server do a command",
+            **_route(_object(command=TEXT, server=TEXT, request_id=TEXT, version=TEXT, missing=_array(TEXT),
+                             pid=INTEGER, exited=BOOLEAN, exit_code=INTEGER, signal=INTEGER, stdout=TEXT, stderr=TEXT,
+                             truncated=BOOLEAN, content=TEXT, eof=BOOLEAN, written=INTEGER),
+                     "The outcome; stdout, stderr and content are base64", _parameters(key=True),
+                     _json(_ref("GuestCommand")))}
+
+
 def describe_uptime_route() -> Extra:
     """Return OpenAPI's description of the GET of the host's uptime."""
     return {"tags": [Host.noun], "summary": "Show for how long the host is up, and its load",
@@ -245,7 +256,8 @@ def describe_operation_route(*parameters: str) -> Extra:
 
 
 def _schemas() -> Extra:
-    schemas: Extra = {"Error": ERROR, "Operation": OPERATION, "Event": EventRequest.schema(CREATE)}
+    schemas: Extra = {"Error": ERROR, "Operation": OPERATION, "Event": EventRequest.schema(CREATE),
+                      "GuestCommand": GuestCommandRequest.schema(CREATE)}
     for kind in KINDS:
         schemas[kind.__name__] = {**kind.schema(SHOW if kind.settable() else LIST), "description": kind.__doc__}
         if kind.settable():

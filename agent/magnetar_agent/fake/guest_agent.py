@@ -4,13 +4,15 @@ answers."""
 
 from __future__ import annotations
 
+import json
 import time
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from magnetar_agent.host.hypervisor import DomainEvent
 from magnetar_agent.host.storage import DiskSeen
-from magnetar_core.errors import Conflict, HypervisorError
+from magnetar_core.errors import Conflict, GuestRefused, HypervisorError, NoGuestAgent
 from magnetar_core.power import LIVE
 
 from .disks import read_fake_disk, write_fake_disk
@@ -22,8 +24,24 @@ if TYPE_CHECKING:
     from magnetar_agent.host.storage import DiskKey, Progress
 
 
+def answer_as_idle_guest(_uuid: str, request: str) -> str:
+    """Return the answer of an imagined guest to the *request* for its guest agent: each program ends immediately
+    without output. Raises ``GuestRefused`` for other commands."""
+    command = json.loads(request)["execute"]
+    answers: dict[str, Any] = {
+        "guest-info": {"version": "fake", "supported_commands": [
+            {"name": name, "enabled": True} for name in ("guest-exec", "guest-exec-status")]},
+        "guest-exec": {"pid": 1}, "guest-exec-status": {"exited": True, "exitcode": 0}}
+    if command not in answers:
+        raise GuestRefused(f"The command {command} has not been found")
+    return json.dumps({"return": answers[command]})
+
+
 class GuestAgent(Domains, Exports):
     """The methods of ``LocalHypervisor`` for the guest agent, and for copies of disks."""
+
+    #: Answers the requests to guest agents, given the guest's uuid and the request; tests replace it.
+    answer_guest: Callable[[str, str], str] = staticmethod(answer_as_idle_guest)
 
     def freeze(self, uuid: str) -> bool:
         with self._call("freeze"):
@@ -47,6 +65,13 @@ class GuestAgent(Domains, Exports):
     def agent_connected(self, uuid: str) -> bool:
         with self._call("agent_connected"):
             return uuid in self._domains and self._domains[uuid].state in LIVE and self._talks(uuid)
+
+    def ask_guest_agent(self, uuid: str, request: str, seconds: int) -> str:
+        with self._call("ask_guest_agent"):
+            self._active(uuid, "ask the guest agent of")
+            if not self._talks(uuid):
+                raise NoGuestAgent("libvirt could not ask it: QEMU guest agent is not connected.", why="silent")
+        return self.answer_guest(uuid, request)
 
     def agent_comes_up(self, uuid: str) -> None:
         """Have the guest start its guest agent."""

@@ -24,7 +24,8 @@ PASSABLE = 0o711
 READ_WRITE, ANY = 0o006, 0o007
 #: Folders in the state folder that the agent makes. Other folders there, such as the control plane's, have other
 #: owners.
-FOLDERS = ("backups", "documents", "events", "frozen", "images", "servers", "set_functions", "used_devices", "volumes")
+FOLDERS = ("backups", "documents", "events", "frozen", "guest_runs", "images", "servers", "set_functions",
+           "used_devices", "volumes")
 
 
 def make_state_folder(path: Path, mode: int = PASSABLE) -> None:

@@ -327,6 +327,10 @@ class LocalHypervisor(HypervisorNetworks, HypervisorDisks, HypervisorStorage, Pr
     def set_password(self, uuid: str, user: str, password: str) -> None:
         """Have the guest agent set the *password* of *user*. Raises ``Conflict`` when no agent answers."""
 
+    def ask_guest_agent(self, uuid: str, request: str, seconds: int) -> str:
+        """Send the JSON *request* to the guest agent, and return the JSON of its answer, as the guest wrote it. Raises
+        ``NoGuestAgent`` when no agent answers within *seconds*, ``GuestRefused`` for an error of the agent."""
+
     def inject_nmi(self, uuid: str) -> None:
         """Send a non-maskable interrupt to the guest, which writes a dump or panics, depending on its setup."""
 

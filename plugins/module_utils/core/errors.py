@@ -195,6 +195,20 @@ class GuestSilent(HypervisorError):
     status = 409
 
 
+class NoGuestAgent(MagnetarError):
+    """No guest agent in the guest does what was asked. Install and start qemu-guest-agent there."""
+
+    code = "no-guest-agent"
+    status = 409
+
+
+class GuestRefused(MagnetarError):
+    """The guest agent refused a command, or its answer is not valid."""
+
+    code = "guest-refused"
+    status = 409
+
+
 class StorageSilent(HypervisorError):
     """A storage pool of a host does not answer. The host, its guests and its other pools continue."""
 
@@ -261,8 +275,8 @@ ERRORS = {
     for cls in (
         MagnetarError, InvalidField, InvalidRequest, Unauthenticated, Forbidden, NotFound, Gone, Ambiguous, Conflict,
         Immutable, InUse, ImageRefused, NoSpace, TooLarge, Cancelled, TooManyRequests, TooSlow, HypervisorDown,
-        HypervisorError, GuestSilent, StorageSilent, Unreachable, Unavailable, NotSupported, Failed, FencingFailed,
-        TimedOut,
+        HypervisorError, GuestSilent, NoGuestAgent, GuestRefused, StorageSilent, Unreachable, Unavailable, NotSupported,
+        Failed, FencingFailed, TimedOut,
     )
 }
 

@@ -77,7 +77,7 @@ class LibvirtLimits:
     def places(self, lane: Lane) -> int:
         """Return how many calls of *lane* may be in flight at the same time, not counting hanging ones."""
         if lane is Lane.AGENT:
-            return max(1, self.guests // 4)
+            return max(2, self.guests // 4)  # so that one silent guest agent leaves a slot for the others
         if lane is Lane.STORAGE:
             return self.storage - 1
         return _FIXED.get(lane, self.guests - _LEFT)  # as many for WATCH as for LONG

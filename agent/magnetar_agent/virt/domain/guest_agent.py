@@ -8,9 +8,11 @@ from typing import Any
 from xml.etree import ElementTree as ET
 
 import libvirt  # type: ignore[import-untyped]
+import libvirt_qemu  # type: ignore[import-untyped]
 
 from magnetar_agent.virt.connection.limits import Lane
-from magnetar_core.errors import Conflict, HypervisorError
+from magnetar_core.errors import Conflict, GuestRefused, HypervisorError, NoGuestAgent
+from magnetar_core.http.guest_commands import printable_guest_text
 
 from .power import Domains
 
@@ -23,6 +25,8 @@ ANSWER = 30
 #: Errors that mean that no agent answers.
 _SILENT = frozenset({libvirt.VIR_ERR_AGENT_UNRESPONSIVE, libvirt.VIR_ERR_AGENT_UNSYNCED,
                      libvirt.VIR_ERR_ARGUMENT_UNSUPPORTED})
+#: Why no agent answers, where libvirt's error tells it.
+_WHY = {libvirt.VIR_ERR_ARGUMENT_UNSUPPORTED: "channel"}
 
 
 class GuestAgent(Domains):
@@ -74,6 +78,22 @@ class GuestAgent(Domains):
                 raise
             raise Conflict("No guest agent answers in the guest, so its passwords cannot be set. Install and start "
                            f"qemu-guest-agent there, then repeat the call. ({error})") from None
+
+    def ask_guest_agent(self, uuid: str, request: str, seconds: int) -> str:
+        """Call virDomainQemuAgentCommand. libvirt first synchronises with the guest agent, for which it has 5 s."""
+        answers: list[str] = []
+        try:
+            self._with("ask the guest agent of", uuid, lambda domain: answers.append(
+                libvirt_qemu.qemuAgentCommand(domain, request, seconds, 0)), lane=Lane.AGENT)
+        except HypervisorError as error:
+            code = error.details.get("libvirt_code")
+            if code in _SILENT:
+                raise NoGuestAgent(f"No guest agent answers in the guest ({printable_guest_text(error.message)})",
+                                   why=_WHY.get(code, "silent")) from None
+            if code != libvirt.VIR_ERR_INTERNAL_ERROR:
+                raise
+            raise GuestRefused(printable_guest_text(error.message)) from None
+        return answers[0]
 
     def inject_nmi(self, uuid: str) -> None:
         """Send a non-maskable interrupt to the guest (virDomainInjectNMI)."""

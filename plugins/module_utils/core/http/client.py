@@ -182,6 +182,15 @@ class Client:
         """
         return self._call("POST", _route("server", key) + "/consoles", body={"type": type})
 
+    def ask_guest(self, key: str, command: str, args: Optional[Document] = None, timeout: Optional[float] = None,
+                  request_id: Optional[str] = None) -> Document:
+        """Have the guest agent of the running server *key* do a *command* (``http.guest_commands``), and return its
+        answer. Repeating the request is safe.
+        """
+        deadline = time.monotonic() + (timeout or self.timeout)
+        return self._call("POST", _route("server", key) + "/guest", None, {"command": command, "args": args or {}},
+                          deadline, request_id)
+
     def upload(self, noun: str, key: str, path: Union[str, os.PathLike[str]], timeout: Optional[float] = None,
                request_id: Optional[str] = None, progress: Progress = None) -> Document:
         """Send the file at *path* as the content of the resource *key*; return an answer like that of ``ensure``.

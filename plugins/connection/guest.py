@@ -1,0 +1,256 @@
+# Copyright: (c) 2026, Magnetar contributors
+# GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The connection plugin for servers: commands and files go through the guest agent."""
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+name: guest
+version_added: "0.1.0"
+short_description: Run tasks in a server through its guest agent
+description:
+  - Runs commands and copies files through the QEMU guest agent of a server. The guest needs no network, no address, no
+    SSH server and no user for Ansible.
+  - Modules such as M(ansible.builtin.command), M(ansible.builtin.copy) and M(ansible.builtin.setup) work over it; most
+    need Python in the guest. M(ansible.builtin.raw) needs a shell only.
+  - Commands run as the user of the guest agent, which is root. C(become) changes to another user; passwords of
+    C(become) cannot be given, and root needs none.
+author:
+  - Magnetar contributors (@magnetar)
+extends_documentation_fragment:
+  - magnetar.compute.connection.guest
+options:
+  server:
+    description: The server, by uuid or name. By default the name of the host in the inventory.
+    type: str
+    vars:
+      - name: inventory_hostname
+      - name: magnetar_server
+  executable:
+    description: The shell in the guest that commands are given to, with C(-c).
+    type: str
+    default: /bin/sh
+    vars:
+      - name: ansible_guest_executable
+  pipelining:
+    description: Whether modules are sent as the input of Python, without temporary files in the guest. It is faster.
+    type: bool
+    default: true
+    env:
+      - name: ANSIBLE_PIPELINING
+    ini:
+      - section: connection
+        key: pipelining
+    vars:
+      - name: ansible_pipelining
+  command_timeout:
+    description:
+      - Seconds that a command may take. Then the task fails, and the command goes on in the guest. V(0) is no limit.
+    type: int
+    default: 0
+    vars:
+      - name: ansible_guest_command_timeout
+notes:
+  - The guest needs C(qemu-guest-agent), QEMU 2.5 or newer, and the server C(guest_agent) in its hardware, as from an
+    image with C(hw_qemu_guest_agent=yes).
+  - Some distributions forbid C(guest-exec) and C(guest-file-*) in the settings of their guest agent.
+  - An agent asks for the scope C(operate). A cloud lets administrators only, by the rule
+    C(magnetar:servers:guest) of its policy.
+  - A command may write 3 MiB of output at most.
+seealso:
+  - plugin: magnetar.compute.servers
+    plugin_type: inventory
+"""
+
+EXAMPLES = r"""
+# shop.magnetar.yml: an inventory of servers that are reached through their guest agents
+plugin: magnetar.compute.servers
+endpoint: ssh://deploy@kvm1.example.org
+compose:
+  ansible_connection: "'magnetar.compute.guest'"
+  magnetar_server: magnetar.id
+
+---
+# A playbook for one server
+- hosts: web1
+  vars:
+    ansible_connection: magnetar.compute.guest
+    magnetar_endpoint: https://kvm1.example.org:6553
+    magnetar_token: "{{ lookup('ansible.builtin.env', 'KVM1_TOKEN') }}"
+  tasks:
+    - name: Install nginx
+      ansible.builtin.apt:
+        name: nginx
+"""
+
+import base64
+import os
+import time
+
+from ansible.errors import AnsibleConnectionFailure, AnsibleError, AnsibleFileNotFound
+from ansible.module_utils.common.text.converters import to_bytes, to_native, to_text
+from ansible.plugins.connection import ConnectionBase
+from ansible.utils.display import Display
+
+from ansible_collections.magnetar.compute.plugins.module_utils import run
+from ansible_collections.magnetar.compute.plugins.module_utils.core.errors import MagnetarError
+from ansible_collections.magnetar.compute.plugins.module_utils.core.http.client import new_request_id
+from ansible_collections.magnetar.compute.plugins.module_utils.core.http.guest_commands import (
+    INPUT,
+    LONGEST_WAIT,
+    PIECE,
+)
+from ansible_collections.magnetar.compute.plugins.module_utils.core.options import CONNECTION, CONNECTION_FILES
+
+display = Display()
+#: What each command begins with: guest agents run programs with few variables, or with none.
+PRELUDE = (': "${HOME:=/root}" "${PATH:=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin}"; '
+           "export HOME PATH; ")
+#: Creates a file that only root may read. A guest agent would create one that everybody may write.
+CREATE_FILE = 'umask 077 && rm -f -- "$1" && cat >"$1"'
+#: Seconds for which a frozen guest (a copy of its disks begins) is asked again.
+FROZEN_SECONDS = 60.0
+#: Seconds between two such questions.
+FROZEN_PAUSE = 1.0
+#: Errors of a guest that cannot be reached. Other errors are of the command.
+UNREACHABLE = ("no-guest-agent", "conflict", "not-found", "unreachable", "timed-out", "hypervisor-down", "guest-silent",
+               "unavailable", "unauthenticated", "forbidden", "ambiguous", "not-supported", "too-many-requests")
+OPTIONS = tuple(option.name for option in CONNECTION if option.name not in ("direct", "timeout"))
+
+
+class Connection(ConnectionBase):
+    """The connection to a server through its guest agent."""
+
+    transport = "magnetar.compute.guest"
+    has_pipelining = True
+    #: The user of commands without ``become``.
+    default_user = "root"
+
+    def __init__(self, *args, **kwargs):
+        super().__init__(*args, **kwargs)
+        self._client = None
+
+    def _connect(self):
+        """Override ``ConnectionBase._connect``: open the connection to the agent or cloud, not yet to the guest."""
+        if self._client is None:
+            options = {name: self.get_option(name) for name in OPTIONS}
+            options.update({name: os.path.expanduser(options[name]) for name in CONNECTION_FILES if options[name]})
+            try:
+                self._client = run.connect_client(options)
+            except MagnetarError as error:
+                raise AnsibleConnectionFailure(error.message) from None
+            self._connected = True
+        return self
+
+    def exec_command(self, cmd, in_data=None, sudoable=True):
+        """Override ``ConnectionBase.exec_command``: run *cmd* with the shell of the guest. Return its exit status,
+        output and errors.
+        """
+        super().exec_command(cmd, in_data=in_data, sudoable=sudoable)
+        command = PRELUDE + to_text(cmd, errors="surrogate_or_strict")
+        display.vvv("EXEC %s" % to_text(cmd), host=self._server)
+        return self._run(["-c", command], to_bytes(in_data or b""))
+
+    def put_file(self, in_path, out_path):
+        """Override ``ConnectionBase.put_file``: copy the file *in_path* of the controller into the guest."""
+        super().put_file(in_path, out_path)
+        display.vvv("PUT %s TO %s" % (in_path, out_path), host=self._server)
+        if not os.path.isfile(to_bytes(in_path, errors="surrogate_or_strict")):
+            raise AnsibleFileNotFound("There is no file %s on the controller." % to_native(in_path))
+        with open(to_bytes(in_path, errors="surrogate_or_strict"), "rb") as file:
+            self._create(out_path, file.read(PIECE))
+            offset = file.tell()
+            while content := file.read(PIECE):
+                self._ask("write_file", {"path": out_path, "offset": offset,
+                                         "content": base64.b64encode(content).decode()})
+                offset += len(content)
+
+    def fetch_file(self, in_path, out_path):
+        """Override ``ConnectionBase.fetch_file``: copy the file *in_path* of the guest to the controller."""
+        super().fetch_file(in_path, out_path)
+        display.vvv("FETCH %s TO %s" % (in_path, out_path), host=self._server)
+        offset, ended = 0, False
+        with open(to_bytes(out_path, errors="surrogate_or_strict"), "wb") as file:
+            while not ended:
+                piece = self._ask("read_file", {"path": in_path, "offset": offset, "size": PIECE})
+                content = base64.b64decode(piece["content"])
+                file.write(content)
+                offset, ended = offset + len(content), piece["eof"]
+
+    def reset(self):
+        """Close the connection and open it again, as after a reboot of the guest."""
+        self.close()
+        self._connect()
+
+    def close(self):
+        """Override ``ConnectionBase.close``: close the connection."""
+        if self._client is not None:
+            self._client.close()
+            self._client = None
+        self._connected = False
+
+    @property
+    def _server(self):
+        return self.get_option("server")
+
+    def _create(self, path, content):
+        """Create the file *path* in the guest with *content*, for root only."""
+        status, _output, errors = self._run(["-c", CREATE_FILE, "sh", path], content)
+        if status:
+            raise AnsibleError("The file %s cannot be written in the guest: %s" % (
+                path, to_text(errors, errors="surrogate_or_replace").strip() or "its shell says no reason"))
+
+    def _run(self, arguments, content):
+        """Run the shell of the guest with *arguments* and the input *content*, and wait for its end. Return its exit
+        status, output and errors.
+        """
+        if len(content) > INPUT:
+            raise AnsibleError("The module has %d bytes, and the input of a command in the guest has %d at most. Set "
+                               "ansible_pipelining to false for the task." % (len(content), INPUT))
+        limit = self.get_option("command_timeout")
+        deadline = time.monotonic() + limit if limit else None
+        answer = self._ask("run", {"path": self.get_option("executable"), "arguments": arguments,
+                                   "input": base64.b64encode(content).decode(), "run_id": new_request_id(),
+                                   "wait": _wait(deadline)})
+        while not answer["exited"]:
+            if deadline is not None and time.monotonic() >= deadline:
+                raise AnsibleError("The command has not ended within %d s (ansible_guest_command_timeout). It goes on "
+                                   "in the guest, as process %d." % (limit, answer["pid"]))
+            answer = self._ask("status", {"pid": answer["pid"], "wait": _wait(deadline)})
+        if answer["truncated"]:
+            raise AnsibleError("The command has written more output than the guest agent keeps, so its result is not "
+                               "known. Have it write into a file, and fetch that.")
+        status = answer["exit_code"] if answer["signal"] is None else 128 + answer["signal"]
+        return status or 0, base64.b64decode(answer["stdout"]), base64.b64decode(answer["stderr"])
+
+    def _ask(self, command, args):
+        """Have the guest agent do *command*, again for a while if the guest's file systems are frozen. Return the
+        answer.
+        """
+        self._connect()
+        began = time.monotonic()
+        while True:
+            try:
+                return self._client.ask_guest(self._server, command, args)
+            except MagnetarError as error:
+                frozen = error.details.get("why") == "frozen" and time.monotonic() - began < FROZEN_SECONDS
+                if not frozen:
+                    raise _failure(error, command) from None
+            time.sleep(FROZEN_PAUSE)
+
+
+def _wait(deadline):
+    """Return the seconds that one request waits for the end of a command."""
+    left = LONGEST_WAIT if deadline is None else deadline - time.monotonic()
+    return max(0, min(LONGEST_WAIT, int(left + 0.999)))
+
+
+def _failure(error, command):
+    """Return Ansible's error for *error*: the host is unreachable when nothing can be asked of its guest agent."""
+    if error.code == "not-found" and "kind" not in error.details:
+        return AnsibleConnectionFailure("The agent or cloud knows no guest commands: it is older than this collection. "
+                                        "Update it. (%s)" % error.message)
+    if error.code in UNREACHABLE or command == "run":
+        return AnsibleConnectionFailure(error.message)
+    return AnsibleError(error.message)
