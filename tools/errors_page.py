@@ -56,6 +56,9 @@ ADVICE = {
     "hypervisor-down": "Repeat the request after some seconds; look at libvirt's log if it stays.",
     "hypervisor-error": "Read libvirt's message, which is in this one.",
     "guest-silent": "See [guests that hang](faults.md#a-guest-that-hangs).",
+    "no-guest-agent": "Install, start or allow `qemu-guest-agent` in the guest: [run tasks in a server]"
+                      "(../howto/run-tasks-in-a-server-without-its-network.md#fix-errors).",
+    "guest-refused": "Do what the message of the guest agent says.",
     "storage-silent": "Check the storage of the pool that the message names.",
     "unreachable": "Check the address, the network, and whether the service runs.",
     "unavailable": "Repeat the request after some seconds.",

@@ -69,9 +69,9 @@ def add_policy_commands(command: Any, group: Any) -> None:
 
 
 def list_rule_lines(rules: RuleSet) -> list[RuleLine]:
-    """Return a line for each rule that an operation checks, sorted by name."""
+    """Return a line for each rule that an operation or a route of ``/v1`` checks, sorted by name."""
     from magnetar_control.api.nova.operations import OPERATIONS
-    from magnetar_control.compute.access.policies import CHECKS, FURTHER, POLICIES
+    from magnetar_control.compute.access.policies import CHECKS, FURTHER, OF_V1, POLICIES
 
     operations_by_rule: dict[str, list[ApiOperation]] = {}
     for operation in OPERATIONS:
@@ -85,7 +85,9 @@ def list_rule_lines(rules: RuleSet) -> list[RuleLine]:
         if served:
             rule_lines.append(RuleLine(name, rules.checks[name], CHECKS[role], further.what if further else "",
                                        tuple(dict.fromkeys(map(_operation_text, served)))))
-    return rule_lines
+    rule_lines += [RuleLine(name, rules.checks[name], CHECKS[POLICIES[name]], rule.what, (rule.of,))
+                   for name, rule in OF_V1.items()]
+    return sorted(rule_lines)
 
 
 def _operation_text(operation: ApiOperation) -> str:

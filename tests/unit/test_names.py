@@ -15,8 +15,8 @@ from tools.language import files_of_functions, read_source
 
 ROOT = Path(__file__).parents[2]
 FOLDERS = ("agent", "control", "plugins")
-#: Ansible looks for this name in each file of documentation fragments.
-FRAGMENT = "ModuleDocFragment"
+#: Ansible looks for these names in each file of documentation fragments, and in each connection plugin.
+OF_ANSIBLE = ("ModuleDocFragment", "Connection")
 #: Functions that several modules of a folder have, and callers call as ``module.verb``.
 VERBS: Mapping[str, tuple[str, ...]] = {
     ".": ("main",),
@@ -46,7 +46,7 @@ def twins(folders: list[PurePosixPath]) -> bool:
 
 def test_a_class_name_stands_once() -> None:
     shared = {name: [str(folder) for folder in folders] for name, folders in places().items()
-              if len(folders) > 1 and name != FRAGMENT and not twins(folders)}
+              if len(folders) > 1 and name not in OF_ANSIBLE and not twins(folders)}
     assert not shared, f"qualify one of each by what it is of: {shared}"
 
 

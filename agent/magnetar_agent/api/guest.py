@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from anyio import CapacityLimiter, to_thread
 from fastapi import Request
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from magnetar_agent.agent import ManagedHost
     from magnetar_agent.reconcile.documents import Document, Fields
 
+T = TypeVar("T")
 #: Threads for questions to guest agents. Each thread waits for one answer; other requests have other threads.
 GUEST_AGENT_THREADS = 16
 #: Seconds between two questions for the end of a program: first, and at most; each pause is longer than the one before.
@@ -77,7 +78,7 @@ class GuestRoute:
             await asyncio.sleep(min(pause, left))
             pause = min(pause * GROWTH, LONGEST_PAUSE)
 
-    async def _thread(self, function: Callable[[], Any]) -> Any:
+    async def _thread(self, function: Callable[[], T]) -> T:
         return await to_thread.run_sync(function, limiter=self._threads)
 
     def _audit(self, request: Request, document: Document, command: str, args: Fields, began: float,

@@ -128,4 +128,6 @@ class Cloud:
         self.shares = offered_shares(settings)
         self.hosts = hosts or Hosts(store, settings)
         self.waiting, self.notifications = Shares(), Notifications(settings)
+        #: The requests that wait for guest agents.
+        self.guest_waiting = Shares()
         self.watch = ServerWatch(settings.cell_timeout)

@@ -40,7 +40,7 @@ from magnetar_core.reconcile import is_uuid_key, record_step, warn_caller
 from magnetar_core.server_plan import server_step
 from magnetar_core.values import Text
 
-from . import consoles, server_dry_run, server_plan, server_view
+from . import consoles, guest, server_dry_run, server_plan, server_view
 from .server_actions import ServerActions, delete_and_wait, locate_server, wait_until_idle, why_failed
 from .server_request import new_server, rebuild_of, requested_network, resolve_server_references, with_port_ids
 
@@ -57,7 +57,8 @@ class CloudServers(CloudDriver):
     host_only = {**server_view.CONSTANT, "personality": None}
 
     def __init__(self) -> None:
-        self.more = {"console": {"GET": self.console}, "consoles": {"POST": consoles.handle_open_console}}
+        self.more = {"console": {"GET": self.console}, "consoles": {"POST": consoles.handle_open_console},
+                     "guest": {"POST": guest.handle_guest_command}}
 
     # Resources that exist
     def every(self, caller: Caller) -> list[Document]:
