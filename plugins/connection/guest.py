@@ -52,8 +52,8 @@ options:
     vars:
       - name: ansible_guest_command_timeout
 notes:
-  - The guest needs C(qemu-guest-agent), QEMU 2.5 or newer, and the server C(guest_agent) in its hardware, as from an
-    image with C(hw_qemu_guest_agent=yes).
+  - The guest needs C(qemu-guest-agent), QEMU 2.5 or newer. Servers with C(guest_agent=false) in their hardware have no
+    channel for it.
   - Some distributions forbid C(guest-exec) and C(guest-file-*) in the settings of their guest agent.
   - An agent asks for the scope C(operate). A cloud lets administrators only, by the rule
     C(magnetar:servers:guest) of its policy.

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 #: Seconds that a guest agent has for an answer. libvirt gives it 5 s more at the beginning of each question.
 ANSWER_SECONDS = 10
+#: The bytes of a question for which a guest agent gets one more second: it reads 4 KiB at a time.
+BYTES_PER_SECOND = 2**16
 #: Seconds for which a guest agent that did not answer is asked nothing, and for how many guests that is remembered.
 QUIET_SECONDS, QUIET_GUESTS = 15.0, 1000
 #: The most bytes of a question: libvirt's limit is 4 MiB with its own bytes.
@@ -53,7 +55,8 @@ class GuestAgents:
             raise TooLarge(f"The arguments of the command have {len(question)} bytes, and libvirt passes "
                            f"{QUESTION_BYTES} at most to a guest agent. Send less at a time.")
         try:
-            text = self.host.hypervisor.ask_guest_agent(document.id, question, ANSWER_SECONDS)
+            text = self.host.hypervisor.ask_guest_agent(document.id, question,
+                                                        ANSWER_SECONDS + len(question) // BYTES_PER_SECOND)
         except NoGuestAgent as error:
             raise self._silent(document, error) from None
         except GuestRefused as error:
@@ -82,16 +85,16 @@ class GuestAgents:
         """Return the error for a guest agent that does not answer."""
         why = error.details.get("why", "silent")
         if why == "channel":
-            return NoGuestAgent(f"Server {document.name!r} has no channel for a guest agent. Its hardware needs "
-                                "guest_agent: true (hw_qemu_guest_agent=yes of its image); then stop the server and "
-                                f"start it. {INSTALL}", why=why)
+            return NoGuestAgent(f"Server {document.name!r} has no channel for a guest agent. Leave out guest_agent: "
+                                "false of its hardware (hw_qemu_guest_agent=no of its image); then stop the server "
+                                f"and start it. {INSTALL}", why=why)
         with self._lock:
             self._quiet.pop(document.id, None)
             self._quiet[document.id] = time.monotonic()
             if len(self._quiet) > QUIET_GUESTS:
                 del self._quiet[next(iter(self._quiet))]
-        return NoGuestAgent(f"The guest agent of server {document.name!r} does not answer. {INSTALL} ({error.message})",
-                            why=why)
+        return NoGuestAgent(f"The guest agent of server {document.name!r} does not answer. {INSTALL} "
+                            f"({error.message.rstrip('.')})", why=why)
 
 
 def parse_guest_answer(document: Document, command: str, text: str) -> Any:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import signal
 import subprocess
@@ -13,7 +14,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from magnetar_core.errors import Conflict, MagnetarError
+from magnetar_core.errors import Conflict, GuestRefused, MagnetarError
+from magnetar_core.http.client import Client
+from magnetar_core.http.guest_commands import PIECE
 from tests.support.lab import guest
 from tests.support.lab.agent import LabAgent, eventually
 
@@ -359,6 +362,36 @@ def test_a_password_by_the_guest_agent(lab: LabAgent, web: str) -> None:
     finally:
         lab.delete("server", "mute")
         lab.delete("image", "of-mute")
+
+
+def test_programs_and_files_by_the_guest_agent(lab: LabAgent, web: str) -> None:
+    def run(script: str, content: bytes = b"") -> dict[str, Any]:
+        return client.ask_guest(web, "run", {
+            "path": "/bin/sh", "arguments": ["-c", script], "input": base64.b64encode(content).decode(), "wait": 20,
+            "run_id": str(time.time_ns())})
+
+    with Client(lab.endpoint) as client:
+        assert client.ask_guest(web, "info")["missing"] == []
+        done = run("cat; echo no >&2; exit 3", b"hello")
+        assert (done["exit_code"], base64.b64decode(done["stdout"]), base64.b64decode(done["stderr"])) == (
+            3, b"hello", b"no\n")
+        assert run("kill -9 $$")["signal"] == 9
+        content = bytes(range(256)) * 2048
+        assert run("umask 077; cat >/tmp/file", content[:PIECE])["exit_code"] == 0
+        piece = base64.b64encode(content[PIECE:]).decode()
+        assert client.ask_guest(web, "write_file", {"path": "/tmp/file", "offset": PIECE, "content": piece})[
+            "written"] == PIECE
+        pieces = [client.ask_guest(web, "read_file", {"path": "/tmp/file", "offset": at * PIECE}) for at in range(3)]
+        assert b"".join(base64.b64decode(one["content"]) for one in pieces) == content and pieces[-1]["eof"]
+        with pytest.raises(GuestRefused, match="No such file"):
+            client.ask_guest(web, "read_file", {"path": "/no/such/file"})
+        with pytest.raises(GuestRefused, match="no/such/program"):
+            client.ask_guest(web, "run", {"path": "/no/such/program", "run_id": "none"})
+        assert client.ask_guest(web, "run", {"path": "/bin/true", "run_id": "none", "wait": 20})["exit_code"] == 0
+        with pytest.raises(GuestRefused):
+            run("head -c 9000000 /dev/zero")  # more than libvirt passes on
+        assert run("true")["exit_code"] == 0
+        assert any((lab.state / "guest_runs").iterdir()) and "cat >" not in lab.log.read_text()
 
 
 def test_a_password_by_the_guest_agent_of_a_new_server(lab: LabAgent) -> None:

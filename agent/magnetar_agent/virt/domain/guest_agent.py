@@ -88,8 +88,7 @@ class GuestAgent(Domains):
         except HypervisorError as error:
             code = error.details.get("libvirt_code")
             if code in _SILENT:
-                raise NoGuestAgent(f"No guest agent answers in the guest ({printable_guest_text(error.message)})",
-                                   why=_WHY.get(code, "silent")) from None
+                raise NoGuestAgent(printable_guest_text(error.message), why=_WHY.get(code, "silent")) from None
             if code != libvirt.VIR_ERR_INTERNAL_ERROR:
                 raise
             raise GuestRefused(printable_guest_text(error.message)) from None

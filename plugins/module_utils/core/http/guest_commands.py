@@ -15,8 +15,8 @@ from ..kinds.common import REQUEST
 from ..values import Base64, Choices, Integer, ListOf, MapOf, Text, Value
 
 #: The most bytes of a file in one request, and of the input of a program. libvirt passes messages of 4 MiB at most to
-#: a guest agent, and base64 makes them larger by a third.
-PIECE, INPUT = 2**20, 2 * 2**20
+#: a guest agent, base64 makes them larger by a third, and guests read them slowly.
+PIECE, INPUT = 2**18, 2 * 2**20
 #: The most seconds that a request waits for the end of a program.
 LONGEST_WAIT = 20
 #: Linux takes 128 KiB for one argument of a program, and 4,096 bytes for a path.
@@ -67,7 +67,7 @@ class WriteFileArguments(Kind):
 
     path = Field(PATH, "The file, which must exist.", required=True)
     offset = Field(Integer(0, 2**53), "Where the piece begins, in bytes.", default=0)
-    content = Field(Base64(PIECE * 4 // 3 + 4), "The piece, at most 1 MiB.", required=True, secret=True)
+    content = Field(Base64(PIECE * 4 // 3 + 4), "The piece, at most 256 KiB.", required=True, secret=True)
 
 
 #: The arguments of each command.
