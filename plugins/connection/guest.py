@@ -19,7 +19,7 @@ description:
 author:
   - Magnetar contributors (@magnetar)
 extends_documentation_fragment:
-  - magnetar.compute.connection.guest
+  - magnetar.compute.connection.variables
 options:
   server:
     description: The server, by uuid or name. By default the name of the host in the inventory.

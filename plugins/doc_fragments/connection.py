@@ -37,4 +37,4 @@ def _variables():
 class ModuleDocFragment:
     DOCUMENTATION: str = json.dumps({"options": options_documentation(CONNECTION), "notes": NOTES})
     INVENTORY: str = json.dumps({"options": plugin_documentation(CONNECTION), "notes": NOTES[1:]})
-    GUEST: str = json.dumps({"options": _variables(), "notes": NOTES[1:]})
+    VARIABLES: str = json.dumps({"options": _variables(), "notes": NOTES[1:]})

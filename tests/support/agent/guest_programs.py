@@ -84,7 +84,7 @@ class LocalGuest:
         return {"count": len(content), "buf-b64": base64.b64encode(content).decode(), "eof": len(content) < count}
 
     def guest_file_write(self, handle: int, buf_b64: str) -> Any:
-        content = base64.b64decode(buf_b64)[:300_000]  # an agent may take a part only
+        content = base64.b64decode(buf_b64)[:100_000]  # an agent may take a part only
         return {"count": self._handles[handle].write(content), "eof": False}
 
     def guest_file_flush(self, handle: int) -> Any:

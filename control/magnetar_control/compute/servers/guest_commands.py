@@ -21,7 +21,7 @@ RULE = "magnetar:servers:guest"
 LONGEST_WAIT = 3
 #: Seconds of silence after which the agent counts as unreachable: a guest agent has 15 s for an answer, and another
 #: question to it may be waiting.
-PATIENCE = 60.0
+PATIENCE = 90.0
 #: Seconds for the whole request at the host: it is repeated while the agent restarts.
 TIME = 60.0
 #: Seconds after which a refused client may try again.

@@ -101,7 +101,7 @@ def test_a_program_that_was_refused_may_be_tried_again(client: Client, guest: Lo
 
 
 def test_files(client: Client, guest: LocalGuest, tmp_path: Path) -> None:
-    file, content = tmp_path / "file", bytes(range(256)) * 5000
+    file, content = tmp_path / "file", bytes(range(256)) * 1500
     file.touch()
     for offset in range(0, len(content), PIECE):
         piece = base64.b64encode(content[offset:offset + PIECE]).decode()
