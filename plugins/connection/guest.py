@@ -109,6 +109,8 @@ PRELUDE = (': "${HOME:=/root}" "${PATH:=/usr/local/sbin:/usr/local/bin:/usr/sbin
            "export HOME PATH; ")
 #: Creates a file that only root may read. A guest agent would create one that everybody may write.
 CREATE_FILE = 'umask 077 && rm -f -- "$1" && cat >"$1"'
+#: Creates a temporary file with its input, and prints its path.
+CREATE_TEMPORARY = 'umask 077 && path=$(mktemp /tmp/.ansible-input-XXXXXX) && cat >"$path" && echo "$path"'
 #: Seconds for which a frozen guest (a copy of its disks begins) is asked again.
 FROZEN_SECONDS = 60.0
 #: Seconds between two such questions.
@@ -150,7 +152,11 @@ class Connection(ConnectionBase):
         super().exec_command(cmd, in_data=in_data, sudoable=sudoable)
         command = PRELUDE + to_text(cmd, errors="surrogate_or_strict")
         display.vvv("EXEC %s" % to_text(cmd), host=self._server)
-        return self._run(["-c", command], to_bytes(in_data or b""))
+        content = to_bytes(in_data or b"")
+        if len(content) <= INPUT:
+            return self._run(["-c", command], content)
+        path = self._put_input(content)
+        return self._run(["-c", 'exec <"$1"; rm -f -- "$1"; ' + command, "sh", path], b"")
 
     def put_file(self, in_path, out_path):
         """Override ``ConnectionBase.put_file``: copy the file *in_path* of the controller into the guest."""
@@ -159,12 +165,9 @@ class Connection(ConnectionBase):
         if not os.path.isfile(to_bytes(in_path, errors="surrogate_or_strict")):
             raise AnsibleFileNotFound("There is no file %s on the controller." % to_native(in_path))
         with open(to_bytes(in_path, errors="surrogate_or_strict"), "rb") as file:
-            self._create(out_path, file.read(PIECE))
-            offset = file.tell()
+            self._create(out_path, file.read(INPUT))
             while content := file.read(PIECE):
-                self._ask("write_file", {"path": out_path, "offset": offset,
-                                         "content": base64.b64encode(content).decode()})
-                offset += len(content)
+                self._write(out_path, file.tell() - len(content), content)
 
     def fetch_file(self, in_path, out_path):
         """Override ``ConnectionBase.fetch_file``: copy the file *in_path* of the guest to the controller."""
@@ -201,13 +204,26 @@ class Connection(ConnectionBase):
             raise AnsibleError("The file %s cannot be written in the guest: %s" % (
                 path, to_text(errors, errors="surrogate_or_replace").strip() or "its shell says no reason"))
 
+    def _put_input(self, content):
+        """Write *content*, input of a command that is too long for a question, into a new file for root only. Return
+        its path in the guest.
+        """
+        status, output, errors = self._run(["-c", CREATE_TEMPORARY], content[:INPUT])
+        path = to_text(output, errors="surrogate_or_replace").strip()
+        if status or not path.startswith("/"):
+            raise AnsibleError("No temporary file can be created in the guest: %s" % (
+                to_text(errors, errors="surrogate_or_replace").strip() or "mktemp says no reason"))
+        for offset in range(INPUT, len(content), PIECE):
+            self._write(path, offset, content[offset:offset + PIECE])
+        return path
+
+    def _write(self, path, offset, content):
+        self._ask("write_file", {"path": path, "offset": offset, "content": base64.b64encode(content).decode()})
+
     def _run(self, arguments, content):
         """Run the shell of the guest with *arguments* and the input *content*, and wait for its end. Return its exit
         status, output and errors.
         """
-        if len(content) > INPUT:
-            raise AnsibleError("The module has %d bytes, and the input of a command in the guest has %d at most. Set "
-                               "ansible_pipelining to false for the task." % (len(content), INPUT))
         limit = self.get_option("command_timeout")
         deadline = time.monotonic() + limit if limit else None
         answer = self._ask("run", {"path": self.get_option("executable"), "arguments": arguments,

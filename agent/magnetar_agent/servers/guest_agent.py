@@ -25,12 +25,10 @@ if TYPE_CHECKING:
 
 #: Seconds that a guest agent has for an answer. libvirt gives it 5 s more at the beginning of each question.
 ANSWER_SECONDS = 10
-#: The bytes of a question for which a guest agent gets one more second: it reads 4 KiB at a time.
-BYTES_PER_SECOND = 2**16
 #: Seconds for which a guest agent that did not answer is asked nothing, and for how many guests that is remembered.
 QUIET_SECONDS, QUIET_GUESTS = 15.0, 1000
-#: The most bytes of a question: libvirt's limit is 4 MiB with its own bytes.
-QUESTION_BYTES = 4 * 2**20 - 4096
+#: The most bytes of a question; see ``http.guest_commands.INPUT``.
+QUESTION_BYTES = 2**16
 INSTALL = "Install qemu-guest-agent in the guest and start it, then repeat the call."
 #: Where the settings of guest agents are that forbid commands.
 ALLOW = ("In the guest, allow it in the settings of qemu-ga (on Red Hat and its relatives /etc/sysconfig/qemu-ga, "
@@ -52,11 +50,10 @@ class GuestAgents:
         self._check_asked(document)
         question = json.dumps({"execute": command, **({"arguments": arguments} if arguments else {})})
         if len(question) > QUESTION_BYTES:
-            raise TooLarge(f"The arguments of the command have {len(question)} bytes, and libvirt passes "
-                           f"{QUESTION_BYTES} at most to a guest agent. Send less at a time.")
+            raise TooLarge(f"The command for the guest agent has {len(question)} bytes, and {QUESTION_BYTES} at most "
+                           "are passed on. Write what is longer into a file of the guest.")
         try:
-            text = self.host.hypervisor.ask_guest_agent(document.id, question,
-                                                        ANSWER_SECONDS + len(question) // BYTES_PER_SECOND)
+            text = self.host.hypervisor.ask_guest_agent(document.id, question, ANSWER_SECONDS)
         except NoGuestAgent as error:
             raise self._silent(document, error) from None
         except GuestRefused as error:

@@ -16,8 +16,17 @@ from typing import TYPE_CHECKING
 
 from magnetar_agent.host.file_modes import make_state_folder
 from magnetar_agent.reconcile.documents import write_atomically
-from magnetar_core.errors import Conflict, HypervisorDown, HypervisorError, MagnetarError, NoGuestAgent, NotFound
-from magnetar_core.http.guest_commands import PIECE, printable_guest_text
+from magnetar_core.errors import (
+    Conflict,
+    GuestRefused,
+    GuestSilent,
+    HypervisorDown,
+    HypervisorError,
+    MagnetarError,
+    NoGuestAgent,
+    NotFound,
+)
+from magnetar_core.http.guest_commands import INPUT, PIECE, printable_guest_text
 
 from .guest_agent import GuestAgents, bytes_of_answer, invalid_guest_answer, number_of_answer
 
@@ -90,6 +99,13 @@ class GuestCommands:
             if error.details.get("why") == "frozen":  # for a moment, and the program goes on
                 return {"pid": pid, "exited": False}
             raise
+        except (GuestRefused, HypervisorError) as error:
+            if isinstance(error, (GuestSilent, HypervisorDown)) or error.details.get("why") == "answer":
+                raise
+            raise GuestRefused(f"The outcome of process {pid} in server {document.name!r} is lost: it was passed on "
+                               "already, or has more output than libvirt passes on, which is about 3 MiB. Have the "
+                               f"program write into a file. ({printable_guest_text(error.message)})",
+                               why="lost") from None
         if not isinstance(answer, dict) or not isinstance(answer.get("exited"), bool):
             raise invalid_guest_answer(document, "guest-exec-status")
         if not answer["exited"]:
@@ -121,7 +137,7 @@ class GuestCommands:
             self._seek(document, handle, args["offset"])
             while done < len(content):
                 answer = self.agents.ask(document, "guest-file-write", handle=handle,
-                                         **{"buf-b64": base64.b64encode(content[done:]).decode()})
+                                         **{"buf-b64": base64.b64encode(content[done:done + INPUT]).decode()})
                 done += number_of_answer(document, "guest-file-write",
                                          answer.get("count") if isinstance(answer, dict) else None, 1, PIECE)
             self.agents.ask(document, "guest-file-flush", handle=handle)

@@ -17,12 +17,13 @@ from magnetar_core.errors import GuestRefused
 
 class LocalGuest:
     """The guest agent of an imagined guest: its programs and files are this machine's. ``disabled``: commands that it
-    is not allowed to do. ``asked``: the commands that it was asked."""
+    is not allowed to do. ``asked``: the commands that it was asked; ``sizes``: the bytes of each question."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.disabled: set[str] = set()
         self.asked: list[str] = []
+        self.sizes: list[int] = []
         self._programs: dict[int, subprocess.Popen[bytes]] = {}
         self._outputs: dict[int, tuple[Path, Path]] = {}
         self._handles: dict[int, Any] = {}
@@ -32,6 +33,7 @@ class LocalGuest:
         question = json.loads(request)
         command, arguments = question["execute"], question.get("arguments", {})
         self.asked.append(command)
+        self.sizes.append(len(request))
         if command in self.disabled:
             raise GuestRefused(f"unable to execute QEMU agent command '{command}': Command {command} has been disabled")
         handler = getattr(self, command.replace("-", "_"), None)
@@ -84,7 +86,7 @@ class LocalGuest:
         return {"count": len(content), "buf-b64": base64.b64encode(content).decode(), "eof": len(content) < count}
 
     def guest_file_write(self, handle: int, buf_b64: str) -> Any:
-        content = base64.b64decode(buf_b64)[:100_000]  # an agent may take a part only
+        content = base64.b64decode(buf_b64)[:30_000]  # an agent may take a part only
         return {"count": self._handles[handle].write(content), "eof": False}
 
     def guest_file_flush(self, handle: int) -> Any:

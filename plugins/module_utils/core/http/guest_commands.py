@@ -14,9 +14,11 @@ from ..fields import Field, Kind
 from ..kinds.common import REQUEST
 from ..values import Base64, Choices, Integer, ListOf, MapOf, Text, Value
 
-#: The most bytes of a file in one request, and of the input of a program. libvirt passes messages of 4 MiB at most to
-#: a guest agent, base64 makes them larger by a third, and guests read them slowly.
-PIECE, INPUT = 2**18, 2 * 2**20
+#: The most bytes of a file in one request.
+PIECE = 2**20
+#: The most bytes of a program's input, and of a file in one question to a guest agent: with base64 they fit into
+#: 64 KiB. libvirt (9.0) garbles a longer question when the socket's buffer is full, since it sends its beginning again.
+INPUT = 45 * 2**10
 #: The most seconds that a request waits for the end of a program.
 LONGEST_WAIT = 20
 #: Linux takes 128 KiB for one argument of a program, and 4,096 bytes for a path.
@@ -39,7 +41,7 @@ class RunProgramArguments(Kind):
 
     path = Field(PATH, "The program.", required=True, sample="/bin/sh")
     arguments = Field(ListOf(_without_nul(_ARGUMENT), 64), "Its arguments.", default=[], secret=True)
-    input = Field(Base64(INPUT * 4 // 3 + 4), "Its standard input, at most 2 MiB.", default="", secret=True)
+    input = Field(Base64(INPUT * 4 // 3 + 4), "Its standard input, at most 45 KiB.", default="", secret=True)
     run_id = Field(REQUEST, "Key of the run: a repeated request with it does not start the program again.",
                    required=True)
     wait = Field(Integer(0, LONGEST_WAIT), "Seconds to wait for its end.", default=0)
@@ -67,7 +69,7 @@ class WriteFileArguments(Kind):
 
     path = Field(PATH, "The file, which must exist.", required=True)
     offset = Field(Integer(0, 2**53), "Where the piece begins, in bytes.", default=0)
-    content = Field(Base64(PIECE * 4 // 3 + 4), "The piece, at most 256 KiB.", required=True, secret=True)
+    content = Field(Base64(PIECE * 4 // 3 + 4), "The piece, at most 1 MiB.", required=True, secret=True)
 
 
 #: The arguments of each command.
