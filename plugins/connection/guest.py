@@ -57,7 +57,7 @@ notes:
   - Some distributions forbid C(guest-exec) and C(guest-file-*) in the settings of their guest agent.
   - An agent asks for the scope C(operate). A cloud lets administrators only, by the rule
     C(magnetar:servers:guest) of its policy.
-  - A command may write 3 MiB of output at most.
+  - A command may write 2 MiB of output at most.
 seealso:
   - plugin: magnetar.compute.servers
     plugin_type: inventory
@@ -104,9 +104,23 @@ from ansible_collections.magnetar.compute.plugins.module_utils.core.http.guest_c
 from ansible_collections.magnetar.compute.plugins.module_utils.core.options import CONNECTION, CONNECTION_FILES
 
 display = Display()
-#: What each command begins with: guest agents run programs with few variables, or with none.
-PRELUDE = (': "${HOME:=/root}" "${PATH:=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin}"; '
-           "export HOME PATH; ")
+#: The most bytes of a command's output. libvirt passes on about 3 MiB, and closes the channel of a guest agent that
+#: answers with more than 10.
+OUTPUT = 2 * 2**20
+#: The exit status, and the beginning of the errors, of a command with more output.
+TOO_MUCH = 253
+TOO_MUCH_MARK = b"magnetar: too much output: "
+#: Runs the command $1 with the shell $0; its input is the file $2, which is removed, where there is one. Guest agents
+#: run programs with few variables. The output goes through files of root, where the guest can write such.
+WRAPPER = """
+: "${HOME:=/root}" "${PATH:=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin}"; export HOME PATH
+if [ -n "$2" ]; then exec <"$2"; rm -f -- "$2"; fi
+d=$(umask 077; mktemp -d /tmp/.ansible-output-XXXXXX 2>/dev/null) || exec "$0" -c "$1"
+"$0" -c "$1" >"$d/out" 2>"$d/err"; s=$?
+n=$(($(wc -c <"$d/out") + $(wc -c <"$d/err")))
+if [ "$n" -gt %d ]; then echo "magnetar: too much output: $n" >&2; s=%d; else cat "$d/out"; cat "$d/err" >&2; fi
+rm -rf -- "$d"; exit "$s"
+""" % (OUTPUT, TOO_MUCH)
 #: Creates a file that only root may read. A guest agent would create one that everybody may write.
 CREATE_FILE = 'umask 077 && rm -f -- "$1" && cat >"$1"'
 #: Creates a temporary file with its input, and prints its path.
@@ -150,13 +164,16 @@ class Connection(ConnectionBase):
         output and errors.
         """
         super().exec_command(cmd, in_data=in_data, sudoable=sudoable)
-        command = PRELUDE + to_text(cmd, errors="surrogate_or_strict")
-        display.vvv("EXEC %s" % to_text(cmd), host=self._server)
-        content = to_bytes(in_data or b"")
-        if len(content) <= INPUT:
-            return self._run(["-c", command], content)
-        path = self._put_input(content)
-        return self._run(["-c", 'exec <"$1"; rm -f -- "$1"; ' + command, "sh", path], b"")
+        command, content = to_text(cmd, errors="surrogate_or_strict"), to_bytes(in_data or b"")
+        display.vvv("EXEC %s" % command, host=self._server)
+        path = self._put_input(content) if len(content) > INPUT else ""
+        status, output, errors = self._run(["-c", WRAPPER, self.get_option("executable"), command, path],
+                                           b"" if path else content)
+        if status == TOO_MUCH and errors.startswith(TOO_MUCH_MARK):
+            raise AnsibleError("The command has ended with %s bytes of output, and a command in a guest may have %d. "
+                               "Have it write into a file, and fetch that." % (
+                                   to_text(errors[len(TOO_MUCH_MARK):], errors="surrogate_or_replace").strip(), OUTPUT))
+        return status, output, errors
 
     def put_file(self, in_path, out_path):
         """Override ``ConnectionBase.put_file``: copy the file *in_path* of the controller into the guest."""

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -100,6 +101,17 @@ def test_unreachable_guests(play, agent, guest):
 def test_a_frozen_guest_is_asked_again(play, agent, guest):
     agent.hypervisor.fail_next("ask_guest_agent", GuestRefused("guest-exec has been disabled: frozen"))
     play({"ansible.builtin.raw": "echo thawed"})
+
+
+def test_commands_with_much_output(play, guest, tmp_path):
+    before = {*Path("/tmp").glob(".ansible-*put-*")}
+    play({"ansible.builtin.raw": "head -c 2000000 /dev/zero | tr '\\0' x"})
+    assert "x" * 1000 not in play.said
+    play({"ansible.builtin.raw": "head -c 3000000 /dev/zero"}, code=2)
+    assert "3000000 bytes of output" in play.said
+    play({"ansible.builtin.raw": "echo alone; exit 7"}, code=2)
+    assert '"rc": 7' in play.said and "alone" in play.said
+    assert {*Path("/tmp").glob(".ansible-*put-*")} <= before
 
 
 def test_commands_that_take_too_long(play, guest):

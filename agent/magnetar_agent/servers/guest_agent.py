@@ -29,7 +29,7 @@ ANSWER_SECONDS = 10
 QUIET_SECONDS, QUIET_GUESTS = 15.0, 1000
 #: The most bytes of a question; see ``http.guest_commands.INPUT``.
 QUESTION_BYTES = 2**16
-INSTALL = "Install qemu-guest-agent in the guest and start it, then repeat the call."
+INSTALL = "Install qemu-guest-agent in the guest and start it (or start it again), then repeat the call."
 #: Where the settings of guest agents are that forbid commands.
 ALLOW = ("In the guest, allow it in the settings of qemu-ga (on Red Hat and its relatives /etc/sysconfig/qemu-ga, "
          "elsewhere /etc/qemu/qemu-ga.conf), and restart qemu-guest-agent.")

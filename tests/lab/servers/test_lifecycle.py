@@ -388,9 +388,8 @@ def test_programs_and_files_by_the_guest_agent(lab: LabAgent, web: str) -> None:
         with pytest.raises(GuestRefused, match="no/such/program"):
             client.ask_guest(web, "run", {"path": "/no/such/program", "run_id": "none"})
         assert client.ask_guest(web, "run", {"path": "/bin/true", "run_id": "none", "wait": 20})["exit_code"] == 0
-        for size in (5_000_000, 12_000_000):  # more than libvirt passes on
-            with pytest.raises(GuestRefused, match="outcome of process .* is lost"):
-                run(f"head -c {size} /dev/zero")
+        with pytest.raises(GuestRefused, match="outcome of process .* is lost"):
+            run("head -c 5000000 /dev/zero")  # more than libvirt passes on
         assert run("true")["exit_code"] == 0
         assert any((lab.state / "guest_runs").iterdir()) and "cat >" not in lab.log.read_text()
 
