@@ -161,11 +161,16 @@ def field_of_server(server, path, name):
         elif isinstance(value, dict) and word in value:
             value = value[word]
         else:
-            there = ", ".join(sorted(map(str, value))) if isinstance(value, dict) else "%d items" % len(value) if (
-                isinstance(value, list)) else "a value without parts"
-            raise AnsibleError("Server %s has no field %s: there is no %s; there is %s." % (name, path, word,
-                                                                                           there or "nothing"))
+            raise AnsibleError("Server %s has no field %s: there is no %s; there is %s." % (
+                name, path, word, _parts_of(value) or "nothing"))
     return value
+
+
+def _parts_of(value):
+    """Return which parts *value* has, for a message."""
+    if isinstance(value, dict):
+        return ", ".join(sorted(map(str, value)))
+    return "%d items" % len(value) if isinstance(value, list) else "a value without parts"
 
 
 def decrypt_guest_password(encrypted, path, passphrase):

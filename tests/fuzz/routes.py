@@ -42,11 +42,14 @@ from magnetar_control.services.identity.trusts import FIELDS as TRUST
 from magnetar_control.services.identity.trusts import REQUIRED
 from magnetar_control.services.image.fields import FIELDS, READ_ONLY
 from magnetar_core.fields import CREATE
+from magnetar_core.http.guest_commands import GuestCommandRequest
 from magnetar_core.query import PAGE
 
 Schema = Mapping[str, Any]
 TEXT: Schema = {"type": "string"}
 NUMBER: Schema = {"type": "integer", "minimum": 0}
+#: Bodies of further paths below a server.
+BODIES = {"consoles": OpenConsoleRequest, "guest": GuestCommandRequest}
 
 
 def wrapped(name: str, schema: Schema) -> Schema:
@@ -399,8 +402,8 @@ def _of_kind(noun: str, driver: CloudDriver, ensure: Mapping[str, Schema]) -> It
     )
     for path, methods in getattr(driver, "more", {}).items():
         for method in methods:
-            if path == "consoles":
-                yield Target("v1", method, f"{one}/{path}", OpenConsoleRequest.schema())
+            if path in BODIES:
+                yield Target("v1", method, f"{one}/{path}", BODIES[path].schema())
             else:
                 yield Target("v1", method, f"{one}/{path}", media=OCTETS)
 
