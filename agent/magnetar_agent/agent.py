@@ -8,6 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from magnetar_agent.drivers import Drivers
+from magnetar_agent.drivers.adoption import AdoptionDriver
 from magnetar_agent.drivers.attachment import AttachmentDriver
 from magnetar_agent.drivers.backup import BackupDriver
 from magnetar_agent.drivers.export import ExportDriver
@@ -60,7 +61,7 @@ class ManagedHost:
         self.drivers = Drivers(self.host, (
             FlavorDriver(), KeypairDriver(), self.images, NetworkDriver(), VolumeDriver(), SnapshotDriver(),
             BackupDriver(), ExportDriver(), GroupFilterDriver(), ServerDriver(), AttachmentDriver(), InterfaceDriver(),
-            MigrationDriver()))
+            MigrationDriver(), AdoptionDriver()))
         self.host.ensure = self._ensure
         self.host.revise = partial(reconcile.revise_resource, self.drivers)
 

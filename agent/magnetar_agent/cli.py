@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The command ``magnetar``: run an agent, keep its tokens, check its host, show consoles, complete the shell."""
+"""The command ``magnetar``: run an agent, keep its tokens, check its host, adopt domains, show consoles."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from magnetar_agent.host import host_check
 from magnetar_core.errors import InvalidSettings, MagnetarError
 from magnetar_core.http.endpoint import SOCKET
 
+from . import adopt_command
 from . import settings as configuration
 from .completion import SHELLS, completion_script
 from .setting_values import SCOPES
@@ -51,6 +52,7 @@ def build_command_line(also: Adds | None = None) -> argparse.ArgumentParser:
         commands, "console", run_console, "Connect this terminal to the serial console of a server; Ctrl-] ends it.",
         "magnetar console web1\n  magnetar console --cloud mycloud web1\n"
         "  magnetar console \"$(openstack console url show --serial -f value -c url web1)\""))
+    _adopt(commands)
     shell = _command(commands, "completion", functools.partial(run_completion, top),
                      "Print a completion script for the shell.",
                      "source <(magnetar completion bash)\n  magnetar completion zsh > ~/.zfunc/_magnetar")
@@ -149,6 +151,14 @@ def _host(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
 def run_host_check(options: argparse.Namespace) -> int:
     """Run ``magnetar host check`` and return its exit status."""
     return host_check.print_host_check(options.socket or SOCKET, options.need)
+
+
+def _adopt(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    command = _command(commands, "adopt", adopt_command.run_adopt_command, "List the libvirt domains of other "
+                       "programs, and adopt them as servers; nothing changes without --yes.",
+                       "magnetar adopt\n  magnetar adopt web1\n  magnetar adopt web1 --yes\n"
+                       "  magnetar adopt web1 --release --yes")
+    adopt_command.add_adopt_options(command)
 
 
 def _console(command: argparse.ArgumentParser) -> None:

@@ -174,6 +174,8 @@ server:
     host: {description: The host., type: str, sample: kvm1}
     addresses: {description: 'Network name to a list of {addr, version, mac, source}.', type: dict, sample: {lan: [
             {addr: 192.168.100.57, version: 4, mac: '52:54:00:12:34:56', source: lease}]}}
+    adopted: {description: 'The libvirt domain that the server was made of, which another program has defined: {domain,
+          disks, adopted_at}; null for other servers. Of a single host.', type: raw}
     instance_name: {description: Name of the libvirt domain., type: str, sample: magnetar-8c7d3c0e}
     console_log: {description: Path of the console log on the host., type: str,
         sample: /var/lib/magnetar/servers/8c7d3c0e-5d0f-4a2b-9d0e-0c6c8a1f2b3d/console.log}

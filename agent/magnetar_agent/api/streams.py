@@ -16,6 +16,7 @@ from starlette.requests import ClientDisconnect
 
 from magnetar_agent.images import importing
 from magnetar_agent.reconcile import reconcile
+from magnetar_core.adoption import refused_for_adopted
 from magnetar_core.errors import Forbidden, InvalidField, InvalidRequest, NotFound, TimedOut, TooLarge
 from magnetar_core.kinds import Image, Server
 from magnetar_core.query import read_number, read_seconds
@@ -146,6 +147,8 @@ class Streams:
         query_parameters = read_query(request, bytes=read_number, lines=read_number, format=_format)
         most = self.agent.host.settings.console_log_bytes
         shown = await run_in_threadpool(reconcile.show_resource, self.agent.drivers, Server, path_key(request))
+        if shown["adopted"] is not None:
+            raise refused_for_adopted(shown["name"], "console_log")
         path = console_path(self.agent.host.settings.state_dir, str(shown["id"]))
         lines = query_parameters.get("lines")
         size = min(most, query_parameters.get("bytes", CONSOLE_BYTES if lines is None else most))

@@ -15,6 +15,7 @@ from magnetar_agent.host.storage import Disk
 from magnetar_agent.migrations import ARRIVING, refuse_while_it_moves
 from magnetar_agent.reconcile.documents import Document
 from magnetar_agent.servers import domains_of_server, rescue, spec
+from magnetar_agent.servers.adoption.adopted import refuse_adopted
 from magnetar_agent.volumes import attaching, content, holders_of_volume, is_content_complete, remote, swapping
 from magnetar_core.errors import Conflict, InvalidField, MagnetarError, Unreachable
 from magnetar_core.fields import SHOW
@@ -73,6 +74,7 @@ class AttachmentDriver(DocumentDriver):
         ``InvalidField`` or ``Conflict`` for a volume that cannot be attached."""
         server = _named(host, "server", want["server"], document)
         refuse_while_it_moves(host, host.documents.get("server", server.id))
+        refuse_adopted(server, self.kind.noun)
         volume = _remote_volume(host, want, document) if want.get("origin") else \
             _named(host, "volume", want["volume"], document)
         completed = {**want, "server": server.id, "volume": volume.id, "name": f"{server.id}:{volume.id}"}

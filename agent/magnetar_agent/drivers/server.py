@@ -17,12 +17,13 @@ from magnetar_agent.migrations import migration_of_server, refuse_while_it_moves
 from magnetar_agent.reconcile.documents import HELD, Fields
 from magnetar_agent.reconcile.task import Verb
 from magnetar_agent.servers import rescue, resize, resolve, spec, verbs
+from magnetar_agent.servers.adoption import adopted
 from magnetar_agent.servers.disks import block_devices, image_links, own_disks, pmem
 from magnetar_agent.servers.hardware import cpu_modes, machines, mdevs, pci, placement, tpm
 from magnetar_agent.servers.nics import addresses, function_settings, nics
 from magnetar_agent.servers.rebuild import is_volume_away, missing_image
 from magnetar_agent.volumes import attaching
-from magnetar_core import server_plan
+from magnetar_core import adoption, server_plan
 from magnetar_core.errors import Conflict, MagnetarError
 from magnetar_core.fields import SHOW
 from magnetar_core.kinds import Server
@@ -52,6 +53,8 @@ class ServerDriver:
         """Return the requested document *want* with its references (flavor, image, networks, keys) resolved, its kind
         of virtualisation chosen and its MACs drawn."""
         refuse_while_it_moves(host, document)
+        if document is not None and adopted.is_adopted(document):
+            return adopted.complete_adopted(host, want, document)
         completed = resolve.complete_server(host, want, document)
         tpm.check_tpm_secret(completed, document)
         return completed
@@ -87,6 +90,8 @@ class ServerDriver:
         """Return the server's current state, the argument *have* of ``server_plan.plan_server``, from its domain and
         its files. The state of a missing server has the power ``missing``."""
         domain = snapshot.domains.get(document.id) if snapshot else host.hypervisor.domain(document.id)
+        if adopted.is_adopted(document):
+            return adopted.observe_adopted(host, document, domain)
         if domain is not None and not domain.owned:
             domain = None  # not ours: left alone, and defining ours is refused
         needed = spec.required_files(document.want)
@@ -116,12 +121,14 @@ class ServerDriver:
         return have
 
     def plan(self, want: Fields | None, have: Fields | None) -> Iterator[Step]:
-        """Yield the steps of ``server_plan.plan_server``."""
+        """Yield the steps of ``server_plan.plan_server``, or of ``adoption.plan_adopted`` for an adopted server."""
+        if have is not None and have.get("adopted"):
+            return adoption.plan_adopted(want, have)
         return server_plan.plan_server(want, have)
 
     def show(self, host: LocalHost, document: Document, have: Fields | None, snapshot: Any = None) -> Fields:
         """Return the server's state and activity under Nova's names."""
-        want, state = document.want, document.state
+        want, state = {**document.want, **(have or {}).get("shown", {})}, document.state
         power = (have or {}).get("power", MISSING)
         domains = snapshot or servers.DomainsView(host, {})
         values = {
@@ -137,7 +144,8 @@ class ServerDriver:
             "nic_devices": pci.nic_device_facts(want, partial(domains.devices, pci.assignable_devices)),
             "mdev": want.get(mdevs.FIELD), "pmem_namespaces": [namespace["name"] for namespace in want.get(pmem.FIELD)
                                                                or ()],
-            "host": host.name, "instance_name": servers.domain_name(document.id),
+            "host": host.name, "instance_name": (have or {}).get("domain") or servers.domain_name(document.id),
+            "adopted": adopted.shown_adoption(document, have),
             "addresses": domains.addresses(want["networks"], power == RUNNING),
             "console_log": servers.server_path(host, document.id, "console.log"),
             "created_at": document.created_at, "updated_at": document.updated_at,
@@ -158,7 +166,7 @@ class ServerDriver:
                    or domain.spice is not host.settings.spice)
             old = old or (domain.owned and (domain.cpuset != floating or cpu_modes.is_other(host, domain) or
                                             domain.file_backed is not bool(host.settings.file_backed_memory)))
-            if domain.owned and old and host.documents.get(self.kind.noun, id):
+            if domain.owned and not domain.adopted and old and host.documents.get(self.kind.noun, id):
                 with host.locks.hold(self.kind.noun, id):
                     _define_anew(host, id)
 

@@ -30,6 +30,7 @@ from magnetar_core.hardware.numa import HostCell
 from magnetar_core.operations import utc_timestamp
 from magnetar_core.power import CRASHED, OFF, PAUSED, RUNNING
 
+from .adoption import Adoptions
 from .consoles import Consoles
 from .devices import Devices
 from .disks import Disks
@@ -47,7 +48,7 @@ if TYPE_CHECKING:
 __all__ = ["FakeHypervisor"]
 
 
-class FakeHypervisor(GuestAgent, Consoles, Mirrors, Devices, Statistics, Migrations, Storage, Disks):
+class FakeHypervisor(GuestAgent, Consoles, Mirrors, Devices, Statistics, Migrations, Storage, Disks, Adoptions):
     """A complete fake host. Each call takes *delay* seconds; *folder* stores the state of the fake."""
 
     #: The result of ``routes``: the host is on no network that could conflict.

@@ -47,6 +47,9 @@ class Domains(State):
                 if (uuid == spec.uuid and not parsed.owned) or (uuid != spec.uuid and parsed.name == spec.name):
                     raise Conflict(f"The libvirt domain {parsed.name} ({uuid}) was not made by Magnetar, so it is not "
                                    "touched. Rename or remove it, or choose another uuid.")
+                if uuid == spec.uuid and parsed.adopted:
+                    raise Conflict(f"The libvirt domain {parsed.name} is adopted: the agent never changes its "
+                                   "definition.")
             domain = self._domains.setdefault(spec.uuid, FakeDomain(""))
             domain.xml, domain.persistent = render_domain(spec), True
             self._events.append(DomainEvent(spec.uuid, "defined"))
@@ -57,7 +60,8 @@ class Domains(State):
             if domain and domain.state in LIVE:
                 raise HypervisorError(f"The domain {uuid} runs, so it is not undefined. Stop it first.")
             if domain:
-                if variables := _variables(domain.xml):
+                variables = None if domain.seen().adopted else _variables(domain.xml)
+                if variables:
                     variables.unlink(missing_ok=True)
                 del self._domains[uuid]
                 self._events.append(DomainEvent(uuid, "undefined"))
@@ -72,7 +76,7 @@ class Domains(State):
                 if disk.key and disk.key.id not in [key.id for key in keys if key.secret]:
                     raise HypervisorError(f"libvirt could not start the domain {uuid}: there is no secret "
                                           f"{disk.key.id}.")
-            if "<tpm " in domain.xml:
+            if "<tpm " in domain.xml and not domain.seen().adopted:
                 domain.tpm = domain.tpm or f"{secret} {uuid4()}"
                 if secret is None or not domain.tpm.startswith(secret):
                     raise HypervisorError(f"libvirt could not start the domain {uuid}: swtpm cannot read what is in "
@@ -173,7 +177,7 @@ class Domains(State):
         for disk in domain.disks:
             files = [disk.path, *([disk.backing.path] if disk.backing else [])]
             for path in files if disk.remote is None else ():
-                if not path.exists():
+                if path.is_absolute() and not path.exists():
                     raise HypervisorError(f"libvirt could not start the domain {domain.uuid}: no file {path}.")
         for nic in (nic for nic in domain.nics if not nic.device):
             network = self._networks.get(nic.network or "")

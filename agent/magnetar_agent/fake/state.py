@@ -35,6 +35,7 @@ parse_domain = lru_cache(maxsize=5000)(_parse)
 class FakeDomain:
     """A stored domain: the XML of its definition, its state, the XML of the running domain, and the disk copies in
     progress by target: {path, xml, looks}, where *looks* counts queries. *tpm*: the secret and the content of its TPM.
+    *snapshots*: the names of those inside of its disks.
     """
 
     xml: str
@@ -44,6 +45,8 @@ class FakeDomain:
     live: str = ""
     mirrors: dict[str, dict[str, Any]] = field(default_factory=dict)
     tpm: str = ""
+    autostart: bool = False
+    snapshots: list[str] = field(default_factory=list)
 
     def seen(self) -> Domain:
         """Return the domain as the agent sees it."""

@@ -24,20 +24,23 @@ from magnetar_agent.hardware.pmem import GuestPmem
 from magnetar_agent.hardware.sev import LaunchSecurity
 from magnetar_core.hardware.numa import HostCell
 
+from .foreign_domains import HypervisorAdoption
 from .load_meter import GuestUsage
 from .networks import HypervisorNetworks, Nic
 from .storage import Disk, DiskKey, Export, HypervisorDisks, HypervisorStorage, Mirror, SharedFolder
 
 #: The reason why a guest has no server of a type of graphics.
 NO_GRAPHICS = {
-    "vnc": "The guest has no VNC server: its domain was made by something else. Stop the server and start it again.",
+    "vnc": "The guest has no VNC server: its domain was made by something else. Add one to the domain of an adopted "
+           "server (virsh edit); stop another server and start it again.",
     "spice": "The guest has no SPICE server: the agent's setting spice was false when it began. Set it to true, and "
              "stop the server and start it again."}
 
 
 @dataclass(frozen=True)
 class Domain:
-    """The observed state of a domain. *owned*: the domain has Magnetar's metadata with the same *uuid*.
+    """The observed state of a domain. *owned*: the domain has Magnetar's metadata with the same *uuid*. *adopted*:
+    another program has defined it, and Magnetar never changes its definition.
 
     *reason* says why the domain is in this state: ``guest`` (it shut itself down), ``outside`` (another program
     destroyed it), ``failed`` (QEMU died), ``panic``, ``saved``, ``io-error``, ``unknown``.
@@ -54,6 +57,7 @@ class Domain:
     state: str
     reason: str = "unknown"
     owned: bool = False
+    adopted: bool = False
     persistent: bool = True
     vcpus: int = 1
     ram_mib: int = 0
@@ -169,7 +173,7 @@ class DomainEvent:
     reason: str = "unknown"
 
 
-class LocalHypervisor(HypervisorNetworks, HypervisorDisks, HypervisorStorage, Protocol):
+class LocalHypervisor(HypervisorNetworks, HypervisorDisks, HypervisorStorage, HypervisorAdoption, Protocol):
     """The operations on a host: on its domains, networks, disks and storage pools."""
 
     # The host ---------------------------------------------------------------------------------------------------
@@ -225,11 +229,12 @@ class LocalHypervisor(HypervisorNetworks, HypervisorDisks, HypervisorStorage, Pr
 
     def define(self, spec: DomainSpec) -> None:
         """Define the domain of *spec*, or redefine it if it exists. Raises ``Conflict`` when the uuid or name belongs
-        to a domain that is not Magnetar's."""
+        to a domain that is not Magnetar's, or is adopted."""
 
     def undefine(self, uuid: str) -> None:
-        """Remove the definition of a stopped domain, its managed save, UEFI variables and the state of its TPM. Raises
-        ``Conflict`` when the domain is not Magnetar's. A missing domain is no error."""
+        """Remove the definition of a stopped domain, its managed save, UEFI variables and the state of its TPM; UEFI
+        variables and TPM of an adopted domain stay. Raises ``Conflict`` when the domain is not Magnetar's. A missing
+        domain is no error."""
 
     def start(self, uuid: str, paused: bool = False, secret: str | None = None, keys: Sequence[DiskKey] = ()) -> None:
         """Start a stopped domain, or restore a suspended one; *paused*: do not run its CPUs yet. *secret*: the secret

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from magnetar_agent.drivers.group_filter import parse_group_rule
 from magnetar_agent.metadata.steering import Steering
+from magnetar_agent.servers.adoption.adopted import is_adopted
 from magnetar_agent.servers.nics.addresses import bare_address, managed_network
 from magnetar_core.errors import MagnetarError
 from magnetar_core.hardware.pci import REMOTE
@@ -158,6 +159,8 @@ class PortSecurity:
             server = documents.look("server", id)
             if server is None:
                 coming = _coming(self.host) if coming is None else coming
+            if is_adopted(server):
+                continue  # its definition names its taps, and its network is as it was
             nics = server.want["networks"] if server is not None else coming.get(id, ()) if coming else ()
             self._ports.pop(id, None)
             if any(nic.get("port") and nic.get("vnic_type") != REMOTE for nic in nics):

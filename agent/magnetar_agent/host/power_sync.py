@@ -24,6 +24,7 @@ from magnetar_agent.migrations import migration_of_server
 from magnetar_agent.reconcile import reconcile
 from magnetar_agent.reconcile.documents import CLOUD, HELD, REPLACEMENT, Document, write_atomically
 from magnetar_agent.servers import quiesce, verbs
+from magnetar_agent.servers.adoption.adopted import is_adopted
 from magnetar_agent.servers.disks import snapshot
 from magnetar_agent.servers.hardware import tpm
 from magnetar_agent.volumes import remote
@@ -217,7 +218,8 @@ class PowerSync:
             return False
         times.append(time.monotonic())
         self.host.hypervisor.destroy(document.id)
-        verbs.prepare_for_start(self.host, document, partial(self.host.documents.write, document))
+        if not is_adopted(document):
+            verbs.prepare_for_start(self.host, document, partial(self.host.documents.write, document))
         tpm.start_guest(self.host, document)
         log.warning("server %s crashed (%s) and was started again", document.name, reason,
                     extra={"server": document.id})
@@ -316,6 +318,8 @@ class PowerSync:
             return
         if _resumes(document):
             self._again(Server, document, {"power": desired_power})
+        elif is_adopted(document):  # libvirt may have started it
+            self.follow(document.id, "rebooted")
         elif desired_power in LIVE:
             with self.host.locks.hold("server", document.id):
                 now_wanted = self.host.documents.get("server", document.id)

@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from magnetar_agent.servers import guest_data
+from magnetar_agent.servers.adoption.adopted import is_adopted
 from magnetar_core.errors import HypervisorError, MagnetarError
 
 from . import MOST_TAPS, guest_process, messages, tap_addresses
@@ -172,7 +173,7 @@ class MetadataService:
             taps = [tap for id in changed for tap in self.host.hypervisor.taps(id)]
             unchanged_taps = [tap for tap in self._taps.values() if tap.server not in changed]
         self._taps = {tap.index: tap for tap in (*unchanged_taps, *taps)
-                      if self.host.documents.look("server", tap.server)}
+                      if (server := self.host.documents.look("server", tap.server)) and not is_adopted(server)}
 
     def _steer(self, again: bool) -> None:
         """Update table, devices and process for the current taps; *again*: retry bridges that failed."""

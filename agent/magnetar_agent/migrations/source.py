@@ -21,6 +21,7 @@ from magnetar_agent.host.file_modes import make_state_folder
 from magnetar_agent.link.rpc import Rpc
 from magnetar_agent.reconcile.documents import Document
 from magnetar_agent.servers import MIB, server_folder, spec, verbs
+from magnetar_agent.servers.adoption.adopted import refuse_adopted
 from magnetar_agent.servers.disks import logical_volumes, own_disks
 from magnetar_agent.servers.hardware import pci, placement, tpm
 from magnetar_agent.servers.nics import nics
@@ -64,6 +65,7 @@ def check_source(host: LocalHost, want: Fields, id: str | None) -> Document:
     if server is None or server.deleting:
         raise InvalidField("server", f"must be a server of this host, and {want['server']} is none")
     refuse_while_it_moves(host, server, id)
+    refuse_adopted(server, "migration")
     if server.state.get("unfinished"):
         raise Conflict(f"Server {server.name!r} is not finished: its last change failed. Repeat that change first.")
     if not want.get("address"):

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from magnetar_agent.metadata import password
 from magnetar_agent.reconcile import reconcile
 from magnetar_agent.reconcile.task import Task
+from magnetar_agent.servers.adoption import adopted
 from magnetar_agent.servers.disks import snapshot
 from magnetar_agent.servers.hardware import tpm
 from magnetar_core.errors import Conflict
@@ -68,6 +69,8 @@ def reboot_guest(call: EventCall) -> Fields:
     """Reboot the guest as Nova does. A soft reboot asks the guest, which must run, and falls back to a hard one; a hard
     reboot works in every state."""
     host, document, state = call.host, call.document, call.state()
+    if adopted.is_adopted(document):
+        adopted.check_reboot(host, document)
     if call.args["type"] == "soft":
         if state != RUNNING:
             raise Conflict(f"A soft reboot needs a running server, and {document.name!r} is {state}. Start it, or "
@@ -96,7 +99,8 @@ def power_cycle(call: EventCall) -> None:
         if state == SUSPENDED:
             host.hypervisor.discard_save(document.id)
         document.state["power_cycled"] = call.request
-    verbs.define(Task(host, document, call.operation))
+    if not adopted.is_adopted(document):
+        verbs.define(Task(host, document, call.operation))
     reconcile.change_resource(call.drivers, Server, document, {"power": RUNNING, tpm.GIVEN: tpm_secret},
                               {"on_immutable": "fail", "merge": []}, call.operation)
 

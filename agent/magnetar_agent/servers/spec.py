@@ -17,6 +17,7 @@ from magnetar_agent.host.hypervisor import Domain, DomainSpec
 from magnetar_agent.host.networks import Nic, tap_name
 from magnetar_agent.host.storage import Backing, Disk
 from magnetar_agent.metadata.configdrive import FILE
+from magnetar_agent.servers.adoption import adopted
 from magnetar_agent.servers.disks import (
     block_devices,
     disk_layout,
@@ -204,7 +205,8 @@ def arranged_disks(host: LocalHost, document: Document, rescued: bool) -> tuple[
 
 
 def domain_spec(host: LocalHost, document: Document) -> DomainSpec:
-    """Return the description of the server for libvirt."""
+    """Return the description of the server for libvirt. Raises ``Conflict`` for an adopted server."""
+    adopted.refuse_adopted(document, "definition")
     want, state, place = document.want, document.state, server_folder(host, document.id)
     rescued = rescue.boots_rescue_disk(document)
     prefix, boot = rescue.rescue_boot(state) if rescued else ("", state.get("boot") or {})

@@ -13,6 +13,7 @@ from magnetar_agent.host.storage import DiskKey
 from magnetar_agent.metadata import configdrive
 from magnetar_agent.reconcile.documents import HELD, Document, Fields, sync_folder
 from magnetar_agent.reconcile.task import Task, Verb
+from magnetar_agent.servers.adoption import adopted, takeover
 from magnetar_agent.servers.disks import block_devices, disk_layout, encryption, image_links, own_disks, pmem
 from magnetar_agent.servers.hardware import mdevs, pci, placement, tpm
 from magnetar_agent.servers.nics import addresses, function_settings, nics
@@ -154,6 +155,10 @@ def grow(task: Task) -> None:
 def start(task: Task, paused: bool = False) -> None:
     """Start the guest, or restore a suspended one; with *paused* its CPUs stay stopped."""
     _check_free(task)
+    if adopted.is_adopted(task.document):
+        _clear_reason(task)
+        task.host.hypervisor.start(task.document.id, paused)
+        return
     own_disks.check_disk_ownership(task.host, task.document)
     _clear_reason(task)
     _reach_volumes(task)
@@ -286,5 +291,5 @@ VERBS: Mapping[str, Verb] = {
                  block_devices.volumes, block_devices.free, nics.plug, addresses.reserve, addresses.release,
                  resize.drop_swap, resize.grow_ephemeral, rebuild.reimage, rebuild.wipe, rebuild.rebuilt,
                  rebuild.discard,
-                 rescue.rescue, rescue.unrescue)
+                 rescue.rescue, rescue.unrescue, takeover.mark_domain, takeover.unmark_domain)
 }

@@ -16,6 +16,7 @@ from magnetar_agent.virt.disks.injection import Injections
 from magnetar_agent.virt.disks.nbd import Exports
 from magnetar_agent.virt.disks.pmem import Pmem
 from magnetar_agent.virt.disks.storage import Storage
+from magnetar_agent.virt.domain.adoption import Adoptions
 from magnetar_agent.virt.domain.consoles import Consoles
 from magnetar_agent.virt.domain.cpu_models import CpuModels
 from magnetar_agent.virt.domain.devices import Devices
@@ -46,7 +47,7 @@ log = logging.getLogger(__name__)
 
 class LibvirtHypervisor(Capabilities, CpuModels, Backups, Mirrors, Exports, GuestAgent, Consoles, Devices, Statistics,
                         Migrations, LibvirtNetworks, NftPortFilter, Storage, Disks, Injections, Tpms, Mdevs, Pmem,
-                        ProductData):
+                        ProductData, Adoptions):
     """The ``LocalHypervisor`` of the libvirt at *uri*. It stores facts about the host in *state_dir*. A guest's QEMU
     that has not answered for *patience* seconds counts as hanging."""
 

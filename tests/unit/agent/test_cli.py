@@ -18,7 +18,7 @@ from tests.support.agent.serving import Client, Unix
 
 
 @pytest.mark.parametrize("words", [[], ["agent"], ["token"], ["token", "create"], ["token", "list"],
-                                   ["token", "revoke"], ["console"], ["completion"], ["version"]])
+                                   ["token", "revoke"], ["adopt"], ["console"], ["completion"], ["version"]])
 def test_help_has_examples(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         main([*words, "--help"])

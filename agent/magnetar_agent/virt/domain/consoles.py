@@ -79,6 +79,6 @@ def _terminal(domain: Any) -> str:
     source = _live(domain).find("devices/serial[@type='pty']/source")
     path = None if source is None else source.get("path")
     if not path:
-        raise NotSupported("The guest has no serial line: its domain was made by something else. Stop the server and "
-                           "start it again.")
+        raise NotSupported("The guest has no serial line of type pty: its domain was made by something else. Add one "
+                           "to the domain of an adopted server (virsh edit); stop another server and start it again.")
     return path

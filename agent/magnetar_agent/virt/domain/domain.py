@@ -23,7 +23,7 @@ from magnetar_agent.hardware.pmem import LABELS_KIB
 from magnetar_agent.host.hypervisor import Domain, DomainSpec
 from magnetar_agent.host.networks import Nic
 from magnetar_agent.host.storage import Backing, Disk, DiskKey, NetworkSource
-from magnetar_agent.virt.tools.templates import FOLDER, NAMESPACE, fill_template
+from magnetar_agent.virt.tools.templates import FOLDER, NAMESPACE, SCHEMA, fill_template
 from magnetar_core.hardware import architectures
 from magnetar_core.hardware.pci import DIRECT, MACVTAP, VDPA, WHOLE
 from magnetar_core.power import CRASHED, OFF, PAUSED, RUNNING, SUSPENDED
@@ -32,6 +32,8 @@ from magnetar_core.power import CRASHED, OFF, PAUSED, RUNNING, SUSPENDED
 #: channel, tablet, balloon, random numbers), and for hot-plugged ones. Each costs the guest's firmware 20 ms under
 #: emulation.
 PORTS = 4 + 12
+#: The attribute of Magnetar's metadata in an adopted domain.
+ADOPTED = "adopted"
 #: The number of parts of ``Nic.alias``.
 NOTED = 12
 #: State and reason of virDomainGetState to state and reason of ``Domain``; the reason None stands for any other.
@@ -112,6 +114,11 @@ def owner_note(root: ET.Element, noun: str) -> ET.Element | None:
     return note if note is not None and note.get("uuid") == root.findtext("uuid") else None
 
 
+def adoption_note(uuid: str) -> str:
+    """Return the element that marks the domain *uuid* as an adopted server."""
+    return f'<server uuid="{uuid}" schema="{SCHEMA}" {ADOPTED}="yes"/>'
+
+
 def _below(element: ET.Element | None, *names: str) -> ET.Element | None:
     """Return the descendant of *element* at the path *names* (the first child of each name); ``None`` if missing.
     ``ElementTree.find`` with a path takes ten times as long as with one name."""
@@ -135,6 +142,7 @@ def parse_domain_xml(xml: str) -> Domain:
         name=root.findtext("name", ""),
         state=OFF,
         owned=note is not None,
+        adopted=note is not None and note.get(ADOPTED) == "yes",
         vcpus=int(root.findtext("vcpu", "1")),
         ram_mib=_mib(root.find("memory")) - sum(_mib(_below(memory_device, "target", "size"))
                                                 for memory_device in added),
@@ -282,7 +290,8 @@ def _key(disk: ET.Element) -> DiskKey | None:
 
 
 def _where(source: ET.Element) -> str:
-    return source.get("file") or source.get("dev") or source.get("name") or ""
+    pool, volume = source.get("pool"), source.get("volume")
+    return source.get("file") or source.get("dev") or source.get("name") or (f"{pool}/{volume}" if pool else "")
 
 
 def _remote(source: ET.Element) -> NetworkSource:

@@ -40,6 +40,8 @@ _DEFINITIONS = Path("/etc/libvirt/qemu")
 _INACTIVE = libvirt.VIR_DOMAIN_XML_INACTIVE
 _FORGET = (libvirt.VIR_DOMAIN_UNDEFINE_MANAGED_SAVE | libvirt.VIR_DOMAIN_UNDEFINE_NVRAM
            | libvirt.VIR_DOMAIN_UNDEFINE_SNAPSHOTS_METADATA | libvirt.VIR_DOMAIN_UNDEFINE_CHECKPOINTS_METADATA)
+_FORGET_ADOPTED = (_FORGET & ~libvirt.VIR_DOMAIN_UNDEFINE_NVRAM | libvirt.VIR_DOMAIN_UNDEFINE_KEEP_NVRAM
+                   | libvirt.VIR_DOMAIN_UNDEFINE_KEEP_TPM)
 _RUNS = (libvirt.VIR_DOMAIN_RUNNING, libvirt.VIR_DOMAIN_BLOCKED, libvirt.VIR_DOMAIN_SHUTDOWN)
 
 
@@ -64,7 +66,7 @@ class Domains:
     def domain(self, uuid: str) -> DomainSeen | None:
         """Return the domain with this uuid; ``None`` if there is none."""
         def see(conn: Any) -> DomainSeen | None:
-            libvirt_domain = _lookup(conn, uuid)
+            libvirt_domain = lookup_domain(conn, uuid)
             return None if libvirt_domain is None else self._see(libvirt_domain)
         return self.connection.call(f"read the domain {uuid}", see)
 
@@ -78,11 +80,13 @@ class Domains:
     def define(self, spec: DomainSpec) -> None:
         """Define the domain. Raises ``Conflict`` when a domain of another owner has the uuid or the name."""
         def define(conn: Any) -> None:
-            own_domain = _lookup(conn, spec.uuid)
+            own_domain = lookup_domain(conn, spec.uuid)
             for existing in (own_domain, _named(conn, spec.name) if own_domain is None or own_domain.name() != spec.name
                              else None):
                 if existing is not None and not (self._parse(existing).owned and existing.UUIDString() == spec.uuid):
                     raise _foreign(existing.name(), existing.UUIDString())
+            if own_domain is not None and self._parse(own_domain).adopted:
+                raise _adopted(own_domain.name())
             # A check against libvirt's schema takes longer than all the rest. A change is made of the same parts, and a
             # new domain often differs from a checked one only in names and numbers: both skip it.
             xml = self.render(spec)
@@ -94,16 +98,21 @@ class Domains:
         self.connection.call(f"define the domain {spec.name}", define, Lane.END)
 
     def undefine(self, uuid: str) -> None:
-        """Undefine the domain, with its managed save, NVRAM, TPM, and the metadata of snapshots and checkpoints."""
-        def undefine(domain: Any) -> None:
+        """Undefine the domain, with its managed save, NVRAM, TPM, and the metadata of snapshots and checkpoints. NVRAM
+        and TPM of an adopted domain stay."""
+        kept: list[bool] = []
+
+        def undefine(domain: Any, parsed: DomainSeen) -> None:
             if domain.isActive():
                 if domain.state()[0] != libvirt.VIR_DOMAIN_CRASHED:
                     raise HypervisorError(f"The domain {domain.name()} runs, so it is not undefined. Stop it first.")
                 domain.destroy()
+            kept.append(parsed.adopted)
             if domain.isPersistent():
-                domain.undefineFlags(_FORGET)
-        self._with("undefine", uuid, undefine, missing_is_fine=True, lane=Lane.END)
-        tpm.forget_tpm(uuid)
+                domain.undefineFlags(_FORGET_ADOPTED if parsed.adopted else _FORGET)
+        self._with_seen("undefine", uuid, undefine, missing_is_fine=True, flags=_INACTIVE, lane=Lane.END)
+        if not any(kept):
+            tpm.forget_tpm(uuid)
 
     def start(self, uuid: str, paused: bool = False, secret: str | None = None, keys: Sequence[DiskKey] = ()) -> None:
         """Call virDomainCreate, which boots the domain or restores its managed save. A domain that has crashed is
@@ -113,7 +122,8 @@ class Domains:
                 if domain.state()[0] != libvirt.VIR_DOMAIN_CRASHED:
                     return
                 domain.destroy()
-            qemu_img.check_backing_files(parsed.disks, self.qemu_user())
+            if not parsed.adopted:  # its backing files are those that its definition or its disks name
+                qemu_img.check_backing_files(parsed.disks, self.qemu_user())
             with tpm.unlocked_tpm(domain.connect(), uuid, secret), disk_keys.unlocked_disks(domain.connect(), keys):
                 domain.createWithFlags(libvirt.VIR_DOMAIN_START_PAUSED if paused else 0)
         self._with_seen("start", uuid, start, flags=_INACTIVE, lane=Lane.START)
@@ -226,7 +236,7 @@ class Domains:
         """Call *act* with the domain and the facts in its XML (with *flags* of virDomainGetXMLDesc; live by default);
         see ``_with``."""
         def run(conn: Any) -> None:
-            domain = _lookup(conn, uuid)
+            domain = lookup_domain(conn, uuid)
             if domain is None:
                 if missing_is_fine:
                     return
@@ -260,7 +270,7 @@ def _gone_is_gone(call: Callable[[], T]) -> T:
         raise
 
 
-def _lookup(conn: Any, uuid: str) -> Any:
+def lookup_domain(conn: Any, uuid: str) -> Any:
     with contextlib.suppress(_Gone):
         return _gone_is_gone(lambda: conn.lookupByUUIDString(uuid))
     return None
@@ -270,6 +280,12 @@ def _named(conn: Any, name: str) -> Any:
     with contextlib.suppress(_Gone):
         return _gone_is_gone(lambda: conn.lookupByName(name))
     return None
+
+
+def _adopted(name: str) -> Conflict:
+    """Return the error of a change of the definition of the adopted domain *name*."""
+    return Conflict(f"The libvirt domain {name} is adopted: the agent never changes its definition. Change it with "
+                    "virsh edit, or release it first.")
 
 
 def _foreign(name: str, uuid: str) -> Conflict:

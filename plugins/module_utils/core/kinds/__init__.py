@@ -4,6 +4,7 @@ has."""
 
 from __future__ import annotations
 
+from .adoption import Adoption
 from .aggregate import HostAggregate
 from .availability_zone import AvailabilityZone
 from .capacity import Balance, Capacity
@@ -54,18 +55,17 @@ from .volume import (
 )
 from .volume_type import CloudVolumeType
 
-__all__ = ["BY_NOUN", "CLOUD_KINDS", "KINDS", "AddressGroup", "AddressScope", "AvailabilityZone", "Balance", "Capacity",
-           "Cell", "CloudStoragePool", "CloudVolumeBackup", "CloudVolumeType", "ComputeService",
-           "DefaultSecurityGroupRule", "Flavor",
-           "FlavorAccess", "FloatingIp", "GroupFilter", "Host", "HostAggregate", "HostFence", "HostMaintenance",
-           "HostTrait", "Hypervisor", "Image", "ImageMember", "Incident", "InstanceAction", "InterfaceAttachment",
-           "Keypair", "Limits", "Migration", "Network", "NetworkPort", "NetworkRouter", "NetworkTrunk", "QosPolicy",
-           "Quota", "RbacPolicy", "ResourceProvider", "SecurityGroup", "Server", "ServerGroup", "ServerTopology",
-           "ShareAttachment", "Subnet", "SubnetPool", "Usage", "Volume", "VolumeAttachment", "VolumeBackup",
-           "VolumeExport", "VolumeSnapshot", "VolumeTransfer"]
+__all__ = ["BY_NOUN", "CLOUD_KINDS", "KINDS", "AddressGroup", "AddressScope", "Adoption", "AvailabilityZone",
+           "Balance", "Capacity", "Cell", "CloudStoragePool", "CloudVolumeBackup", "CloudVolumeType", "ComputeService",
+           "DefaultSecurityGroupRule", "Flavor", "FlavorAccess", "FloatingIp", "GroupFilter", "Host", "HostAggregate",
+           "HostFence", "HostMaintenance", "HostTrait", "Hypervisor", "Image", "ImageMember", "Incident",
+           "InstanceAction", "InterfaceAttachment", "Keypair", "Limits", "Migration", "Network", "NetworkPort",
+           "NetworkRouter", "NetworkTrunk", "QosPolicy", "Quota", "RbacPolicy", "ResourceProvider", "SecurityGroup",
+           "Server", "ServerGroup", "ServerTopology", "ShareAttachment", "Subnet", "SubnetPool", "Usage", "Volume",
+           "VolumeAttachment", "VolumeBackup", "VolumeExport", "VolumeSnapshot", "VolumeTransfer"]
 
 KINDS = (Server, Flavor, Image, Keypair, Network, Volume, VolumeSnapshot, VolumeBackup, VolumeAttachment,
-         InterfaceAttachment, VolumeExport, GroupFilter, Migration, Host)
+         InterfaceAttachment, VolumeExport, GroupFilter, Migration, Adoption, Host)
 CLOUD_KINDS = (ComputeService, HostMaintenance, Hypervisor, Cell, InstanceAction, Limits, AvailabilityZone,
                HostAggregate, ServerGroup, Quota, Usage, ServerTopology, ShareAttachment, Subnet, NetworkPort,
                NetworkRouter, FloatingIp, SecurityGroup, AddressGroup, QosPolicy, RbacPolicy, NetworkTrunk,

@@ -293,6 +293,9 @@ class Server(Resource):
     addresses = Field(Value(), "Network name to a list of {addr, version, mac, source}.", on=READ,
                       sample={"lan": [{"addr": "192.168.100.57", "version": 4, "mac": "52:54:00:12:34:56",
                                        "source": "lease"}]})
+    adopted = Field(Nullable(Value()), "The libvirt domain that the server was made of, which another program has "
+                    "defined: {domain, disks, adopted_at}; null for other servers. Of a single host.", on=READ,
+                    sample=None)
     instance_name = Field(Text(0, 64), "Name of the libvirt domain.", on=READ, sample="magnetar-8c7d3c0e")
     console_log = Field(Text(0, 4096), "Path of the console log on the host.", on=READ,
                         sample="/var/lib/magnetar/servers/8c7d3c0e-5d0f-4a2b-9d0e-0c6c8a1f2b3d/console.log")

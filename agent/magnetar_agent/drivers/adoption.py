@@ -1,0 +1,206 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The driver of adoption: domains of other programs, and the servers that they become."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from magnetar_agent.servers.adoption import candidates, hindrances, takeover
+from magnetar_agent.servers.adoption.adopted import is_adopted, new_server_fields
+from magnetar_agent.servers.adoption.disk_chains import ChainReader
+from magnetar_core.errors import Conflict, Immutable, InvalidField, NotFound
+from magnetar_core.fields import SHOW
+from magnetar_core.kinds import Adoption, Server
+from magnetar_core.kinds.adoption import ADOPTABLE, ADOPTED, HINDERED
+from magnetar_core.plan import Result, Step, diff_documents
+from magnetar_core.reconcile import checked_request, forget_step, record_step
+
+from .document import DocumentDriver
+
+if TYPE_CHECKING:
+    from magnetar_agent.host.host import LocalHost
+    from magnetar_agent.host.hypervisor import Domain
+    from magnetar_agent.reconcile.documents import Document, Fields
+    from magnetar_agent.servers.adoption.candidates import DomainCandidate, Users
+    from magnetar_core.operations import Operation
+
+#: Fields of a server in the report.
+SERVER_FIELDS = ("name", "flavor", "networks", "machine", "virt_type", "power", "resume_on_host_boot")
+
+
+class AdoptionDriver(DocumentDriver):
+    """The driver of adoptions. An adoption is no document: the server is."""
+
+    def __init__(self) -> None:
+        super().__init__(Adoption)
+        self.reader = ChainReader()
+
+    def ensure(self, host: LocalHost, key: str, want: Fields | None, permissions: Mapping[str, Any], dry_run: bool,
+               operation: Operation) -> Result:
+        """Adopt the domain *key* (name or uuid), or release its server if *want* is ``None``. Return the result. Raises
+        ``NotFound``, or ``Conflict`` with what hinders the adoption."""
+        if want is None:
+            return self._release(host, key, dry_run, operation)
+        requested = checked_request(self.kind, key, want)
+        domains = host.hypervisor.domains()
+        domain = _find_domain(domains, key)
+        if requested.get("name", domain.name) != domain.name:
+            raise InvalidField("name", f"differs from the domain's name {domain.name!r}, which stays",
+                               requested["name"])
+        document = host.documents.get(Server.noun, domain.uuid)
+        if is_adopted(document):
+            assert document is not None
+            return self._unchanged(host, domain, document, requested, permissions, dry_run, operation)
+        if domain.owned and not domain.adopted:
+            raise Conflict(f"The domain {domain.name!r} was made by Magnetar. It is no domain to adopt.")
+        return self._adopt(host, domains, domain, requested.get("server_name") or domain.name, dry_run)
+
+    def _adopt(self, host: LocalHost, domains: Mapping[str, Domain], domain: Domain, server_name: str,
+               dry_run: bool) -> Result:
+        read = candidates.read_candidates(host, self.reader, [domain])
+        if not read:
+            raise _no_domain(domain.uuid)
+        candidate = read[0]
+        users = candidates.disk_users(host, domains)
+        steps = [record_step(Server, server_name), Step("mark_domain", "mark the domain as a server of Magnetar")]
+        before, after = {"status": ADOPTABLE}, {"status": ADOPTED, "server_name": server_name}
+        if dry_run:
+            takeover.check_unhindered(host, candidate, server_name, users)
+            shown = self._report(candidate, None, [])
+            shown.update(status=ADOPTED, server_name=server_name, server=_server_part(
+                new_server_fields(candidate, server_name)))
+            return Result(steps, diff_documents(before, after), shown)
+        document = takeover.adopt_domain(host, candidate, server_name, users)
+        return Result(steps, diff_documents(before, after), self._report(candidate, document, []))
+
+    def _unchanged(self, host: LocalHost, domain: Domain, document: Document, requested: Fields,
+                   permissions: Mapping[str, Any], dry_run: bool, operation: Operation) -> Result:
+        """Return the result for a domain that is adopted already; finish an adoption that libvirt cut short."""
+        warnings, name = list[str](), requested.get("server_name", document.name)
+        if name != document.name:
+            text = (f"server_name: the domain {domain.name!r} is adopted as server {document.name!r}. Rename it with "
+                    "the module server.")
+            if permissions.get("on_immutable") != "ignore":
+                raise Immutable(text, fields=["server_name"])
+            warnings.append(text)
+        steps: list[Step] = []
+        if document.state.get("unfinished"):
+            steps = host.revise(Server, document.id, lambda _document: {}, dry_run, operation).steps
+        return Result(steps, [], self.one(host, domain.uuid), warnings)
+
+    def _release(self, host: LocalHost, key: str, dry_run: bool, operation: Operation) -> Result:
+        document = _find_adopted(host, key)
+        if document is None:
+            server = host.documents.look_for(Server.noun, key)
+            foreign = any(key in (domain.name, domain.uuid) for domain in host.hypervisor.domains().values()
+                          if not domain.owned)
+            if server is not None and not is_adopted(server) and not foreign:
+                raise takeover.made_by_agent(server.name)
+            return Result([], [], None)
+        shown = self._shown_adopted(host, document)
+        steps = [Step("unmark_domain", "remove Magnetar's mark from the domain, which stays as it is"),
+                 forget_step(Server, document.name)]
+        if not dry_run:
+            takeover.release_adopted(host, document.id, operation)
+        return Result(steps, diff_documents({"status": ADOPTED, "server_name": document.name}, {"status": ADOPTABLE}),
+                      shown)
+
+    def one(self, host: LocalHost, key: str) -> Fields:
+        """Return what the domain *key* is or would become. Raises ``NotFound``."""
+        domains = host.hypervisor.domains()
+        document = _find_adopted(host, key)
+        if document is not None and document.id not in domains:
+            return self._shown_adopted(host, document)
+        domain = domains[document.id] if document is not None else _find_domain(domains, key)
+        reports = self._reports(host, domains, [domain])
+        if not reports:
+            raise _no_domain(key)
+        return reports[0]
+
+    def every(self, host: LocalHost) -> list[Fields]:
+        """Return all domains that other programs have defined, adopted or not, sorted by name."""
+        domains = host.hypervisor.domains()
+        reports = self._reports(host, domains, domains.values())
+        gone = [self._shown_adopted(host, document) for document in host.documents.list(Server.noun)
+                if is_adopted(document) and document.id not in domains]
+        return sorted(reports + gone, key=lambda report: (report["name"], report["id"]))
+
+    def _reports(self, host: LocalHost, domains: Mapping[str, Domain], wanted: Any) -> list[Fields]:
+        foreign = [domain for domain in wanted if domain.adopted or not domain.owned]
+        users = candidates.disk_users(host, domains)
+        return [self._reported(host, candidate, users)
+                for candidate in candidates.read_candidates(host, self.reader, foreign)]
+
+    def _reported(self, host: LocalHost, candidate: DomainCandidate, users: Users) -> Fields:
+        document = host.documents.get(Server.noun, candidate.domain.uuid)
+        if is_adopted(document):
+            return self._report(candidate, document, [])
+        return self._report(candidate, None, hindrances.find_hindrances(host, candidate, candidate.domain.name, users))
+
+    def _report(self, candidate: DomainCandidate, document: Document | None, found: list[Fields]) -> Fields:
+        """Return the resource of a domain. *document*: of its server if it is adopted; *found*: its hindrances."""
+        domain = candidate.domain
+        fields = new_server_fields(candidate, domain.name if document is None else document.name)
+        values = {
+            "id": domain.uuid, "name": domain.name, "server_name": fields["name"], "power_state": domain.state,
+            "autostart": candidate.definition.autostart,
+            "status": ADOPTED if document is not None else HINDERED if found else ADOPTABLE,
+            "server": _server_part(fields if document is None else {**document.want, "networks": fields["networks"]}),
+            "disks": [_disk_part(disk, candidate) for disk in candidate.parts.disks],
+            "stays": [{"part": part, "value": value} for part, value in candidate.parts.stays],
+            "hindrances": found}
+        return {f.name: values.get(f.name) for f in self.kind.fields if SHOW in f.on}
+
+    def _shown_adopted(self, host: LocalHost, document: Document) -> Fields:
+        """Return the resource of an adopted server; of one whose domain is gone, from its document alone."""
+        domain = host.hypervisor.domain(document.id)
+        read = candidates.read_candidates(host, self.reader, [domain]) if domain is not None else []
+        if read:
+            return self._report(read[0], document, [])
+        note = document.state["adopted"]
+        values = {"id": document.id, "name": note["domain"], "server_name": document.name, "status": ADOPTED,
+                  "power_state": "missing", "autostart": False, "server": _server_part(document.want),
+                  "disks": [{"path": path} for path in note["disks"]], "stays": [], "hindrances": []}
+        return {f.name: values.get(f.name) for f in self.kind.fields if SHOW in f.on}
+
+
+def _server_part(fields: Fields) -> Fields:
+    return {name: fields.get(name) for name in SERVER_FIELDS}
+
+
+def _disk_part(disk: Any, candidate: DomainCandidate) -> Fields:
+    layers = candidate.chains[disk.device].layers
+    return {"device": disk.device, "bus": disk.bus, "kind": disk.kind, "format": disk.format,
+            "path": layers[0].path if layers else None, "size": layers[0].size if layers else 0,
+            "readonly": disk.readonly, "shareable": disk.shareable,
+            "backing": [{"path": layer.path, "format": layer.format} for layer in layers[1:]]}
+
+
+def _find_domain(domains: Mapping[str, Domain], key: str) -> Domain:
+    """Return the domain with this uuid or name. Raises ``NotFound``."""
+    if key.lower() in domains:
+        return domains[key.lower()]
+    for domain in domains.values():
+        if domain.name == key:
+            return domain
+    raise _no_domain(key)
+
+
+def _no_domain(key: str) -> NotFound:
+    return NotFound(f"There is no libvirt domain {key!r} on this host. List the domains that can be adopted with the "
+                    "module adopt_info.", kind=Adoption.noun, key=key)
+
+
+def _find_adopted(host: LocalHost, key: str) -> Document | None:
+    """Return the document of the adopted server whose domain has this uuid or name; ``None`` if there is none."""
+    document = host.documents.get(Server.noun, key.lower())
+    if document is not None:
+        return document if is_adopted(document) else None
+    domains = host.hypervisor.domains()
+    for document in host.documents.list(Server.noun):
+        if is_adopted(document):
+            domain = domains.get(document.id)
+            if key == (domain.name if domain is not None else document.state["adopted"]["domain"]):
+                return document
+    return None
