@@ -60,7 +60,8 @@ def _resource_entries(module: Any) -> dict[str, Any]:
     alternative = "a list or a running operation" if "servers" in options else "a running operation"
     description = f"The {label(kind.noun)} after the task; in check mode, as it would be."
     if "state" in options - {field.name for field in kind.settable()}:
-        description += f" With O(state=absent), the last known {label(kind.noun)}, or V(null) if there was none."
+        description += (f" With O(state={module.removed}), the last known {label(kind.noun)}, or V(null) if there was "
+                        "none.")
     return {
         kind.noun: {
             "description": description,

@@ -22,6 +22,7 @@ from ansible.module_utils.common.arg_spec import ArgumentSpecValidator
 from magnetar_agent.settings import AgentSettings
 from magnetar_core.kinds import CLOUD_KINDS
 from magnetar_core.options import CONNECTION
+from tests.support.agent import foreign
 from tests.support.modules.documents import fences, run
 from tools import terminal
 
@@ -104,6 +105,10 @@ def placed(folder):
     kernel = b"\x55\xaa\0\0HdrS".rjust(518, b"\0").ljust(8192, b"\0")
     (folder / "agent/vmlinuz").write_bytes(kernel)
     running = Running(folder / "agent", bridges=("br0", "br1"), guest_agents=True)
+    running.hypervisor.network_outside("default")
+    for name in ("mail", "wiki"):  # domains of other programs
+        disk = foreign.file_disk(foreign.overlay(folder / "srv/images", f"{name}.qcow2"))
+        running.hypervisor.defined_outside(foreign.foreign_xml(name, disk), "running")
     running.start()
     try:
         yield running

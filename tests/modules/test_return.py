@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from tests.support.agent import foreign
 from tests.support.control.cloud import Cloud
 from tests.support.modules.attachments import CASES as ATTACHMENTS
 from tests.support.modules.migration import endpoint, go, pair  # noqa: F401
@@ -226,6 +227,16 @@ def test_of_networks_of_clouds(overlay):
             assert result["changed"], result
             check(noun, result)
         check_actions(noun, results[noun])
+
+
+def test_of_adoptions(module, agent):
+    disk = foreign.file_disk(foreign.overlay(agent.folder))
+    agent.hypervisor.defined_outside(foreign.foreign_xml("old1", disk + foreign.network_nic()), "running")
+    check("adopt_info", module("adopt_info"))
+    results = [module("adopt", name="old1"), module("adopt", name="old1", state="released")]
+    for result in results:
+        check("adopt", result)
+    check_actions("adopt", results)
 
 
 def test_every_module_is_checked():

@@ -17,8 +17,10 @@ class ResourceModule(Module):
     differences of their kind.
     """
 
-    #: Values of ``state`` except ``absent``, each with the fields that it adds to the desired document.
+    #: Values of ``state`` except the one that removes the resource, each with the fields that it adds to the desired
+    #: document.
     states = {PRESENT: {}}
+    removed = ABSENT
     state_doc = "V(present) creates a missing resource, and updates given options that differ. V(absent) removes it."
     #: Values of ``on_immutable``, and the documentation of those after the second.
     on_immutable = ("fail", "ignore", "recreate")
@@ -45,7 +47,7 @@ class ResourceModule(Module):
                                          % (parts, name, name), default=True)
                  for name, parts in MERGED.items() if name in names}
         return name_options(
-            state=Option(Choices(*self.states, ABSENT), self.state_doc, default=PRESENT),
+            state=Option(Choices(*self.states, self.removed), self.state_doc, default=PRESENT),
             on_immutable=Option(
                 Choices(*self.on_immutable), "The reaction to an option that differs and cannot change. V(fail) fails "
                 "with its name, V(ignore) warns and leaves it, " + self.on_immutable_doc, default="fail"), **purge,
@@ -83,7 +85,7 @@ class ResourceModule(Module):
     def execute(self, params, check_mode, diff_mode, client):
         key = self.key(params)
         waiting = {"dry_run": check_mode, "wait": params["wait"], "timeout": params["timeout"]}
-        if params["state"] == ABSENT:
+        if params["state"] == self.removed:
             answer = client.delete(self.kind.noun, key, **waiting)
         else:
             answer = self.ensure(client, key, params, waiting)
