@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import uuid as uuids
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from magnetar_agent.virt.domain import tpm
 from magnetar_core.errors import Conflict
 from magnetar_core.power import OFF, PAUSED, RUNNING, SUSPENDED
 from tests.support.agent import foreign
@@ -17,14 +19,14 @@ from tests.support.agent import foreign
 from .place import FakeOutside, Place
 
 
-def defined(place: Place, metadata: str = foreign.OSINFO, **more: Any) -> str:
+def defined(place: Place, metadata: str = foreign.OSINFO, devices: str = "", **more: Any) -> str:
     """The uuid of a domain of another program."""
     uuid, folder = str(uuids.uuid4()), place.folder / "images"
     folder.mkdir(exist_ok=True)
     folder.chmod(0o777)
     disk = foreign.overlay(folder, f"{uuid}.qcow2")
     place.outside.define(foreign.foreign_xml(f"{place.prefix}-{uuid[:8]}", foreign.file_disk(disk) + foreign.file_disk(
-        foreign.raw(folder, f"{uuid}.img"), "sda", "sata", "raw"), uuid, metadata, **more))
+        foreign.raw(folder, f"{uuid}.img"), "sda", "sata", "raw") + devices, uuid, metadata, **more))
     return uuid
 
 
@@ -69,6 +71,7 @@ def test_a_marked_domain_is_run_as_it_is(place: Place) -> None:
     place.hypervisor.start(uuid)
     assert place.state(uuid) == RUNNING and place.hypervisor.statistics(uuid)["virt_type"] == "qemu"
     place.hypervisor.open_graphics(uuid, "vnc").close()
+    os.close(place.hypervisor.open_serial(uuid))
     place.hypervisor.pause(uuid)
     place.hypervisor.resume(uuid)
     place.hypervisor.reboot(uuid)
@@ -99,6 +102,17 @@ def test_an_undefined_one_leaves_disks_and_variables(place: Place) -> None:
     paths = [disk.path for disk in place.hypervisor.domain(uuid).disks]
     place.hypervisor.undefine(uuid)
     assert place.hypervisor.domain(uuid) is None and variables.exists() and all(map(Path.exists, paths))
+
+
+def test_an_undefined_one_leaves_its_tpm(place: Place) -> None:
+    """Its state is not encrypted, as other programs define it, and the next definition of the domain finds it again."""
+    uuid = defined(place, devices="<tpm model='tpm-crb'><backend type='emulator' version='2.0'/></tpm>")
+    place.hypervisor.mark(uuid)
+    place.hypervisor.start(uuid)
+    place.hypervisor.destroy(uuid)
+    place.hypervisor.undefine(uuid)
+    assert isinstance(place.outside, FakeOutside) or (tpm.SWTPM / uuid).is_dir()
+    tpm.forget_tpm(uuid)
 
 
 def test_what_cannot_be_marked(place: Place) -> None:

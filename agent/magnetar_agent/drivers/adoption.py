@@ -198,9 +198,9 @@ def _find_adopted(host: LocalHost, key: str) -> Document | None:
     if document is not None:
         return document if is_adopted(document) else None
     domains = host.hypervisor.domains()
-    for document in host.documents.list(Server.noun):
-        if is_adopted(document):
-            domain = domains.get(document.id)
-            if key == (domain.name if domain is not None else document.state["adopted"]["domain"]):
-                return document
+    for adopted in host.documents.peek(Server.noun):
+        if is_adopted(adopted):
+            domain = domains.get(adopted.id)
+            if key == (domain.name if domain is not None else adopted.state["adopted"]["domain"]):
+                return host.documents.get(Server.noun, adopted.id)
     return None

@@ -51,9 +51,9 @@ def plan_adopted(want: Optional[Document], have: Document) -> Iterator[Step]:
     """Yield the steps from *have* to *want* (``None``: absent) of an adopted server.
 
     *have* has ``power`` and, if they apply, ``owned`` (the domain's definition has Magnetar's mark), ``unmarked`` (the
-    mark is missing in the definition, or perhaps in the guest), ``transient`` (it was
-    undefined from outside while it ran), ``releasing``, ``paths`` (of its disks) and ``definition`` (the file with the
-    domain's XML at the adoption). Raises ``Conflict`` for a domain that is gone.
+    mark is missing in the definition, or perhaps in the guest), ``recorded_power`` (of the document), ``transient``
+    (it was undefined from outside while it ran), ``releasing``, ``paths`` (of its disks) and ``definition`` (the file
+    with the domain's XML at the adoption). Raises ``Conflict`` for a domain that is gone.
     """
     if want is None:
         yield from _removal_steps(have)
@@ -67,7 +67,10 @@ def plan_adopted(want: Optional[Document], have: Document) -> Iterator[Step]:
         raise Conflict("The libvirt domain of adopted server %r was undefined while it runs, so it would vanish when "
                        "it stops. Define it again (virsh dumpxml, virsh define), then repeat the call." % name)
     if have.get("unmarked"):
-        yield Step("mark_domain", "mark the domain as a server of Magnetar")
+        follows = want["power"] == have.get("recorded_power")  # nobody asks for another state than the guest has
+        yield Step("mark_domain", "mark the domain as a server of Magnetar", follows=follows)
+        if follows:
+            return
     if power == CRASHED and want["power"] != OFF:
         yield server_step("destroy")
     for verb in verbs_between(OFF if power == CRASHED else power, want["power"]):

@@ -96,6 +96,7 @@ def observe_adopted(host: LocalHost, document: Document, domain: Domain | None) 
     state = document.state
     current = current_fields(document, domain)
     have: Fields = {**current, **_kept_fields(document), "adopted": True, "power": MISSING,
+                    "recorded_power": document.want["power"],
                     "shown": {name: current[name] for name in ("flavor", "networks", *SHOWN)},
                     "paths": state[adoption.ADOPTED]["disks"],
                     "definition": server_path(host, document.id, DEFINITION)}

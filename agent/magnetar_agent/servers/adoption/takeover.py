@@ -18,6 +18,7 @@ from magnetar_core import adoption
 from magnetar_core.errors import Conflict, HypervisorDown, MagnetarError
 from magnetar_core.kinds import Server
 from magnetar_core.operations import utc_timestamp
+from magnetar_core.power import WANTED
 
 from .adopted import DEFINITION, UNMARKED, is_adopted, new_server_fields
 from .hindrances import find_hindrances
@@ -79,9 +80,13 @@ def mark_document_domain(host: LocalHost, document: Document) -> None:
     host.hypervisor.mark(document.id)
 
 
-def mark_domain(task: Task) -> None:
-    """Mark the domain as a server of Magnetar; its definition is in the server's folder then."""
+def mark_domain(task: Task, follows: bool = False) -> None:
+    """Mark the domain as a server of Magnetar; its definition is in the server's folder then. *follows*: the desired
+    power state becomes that of the guest, which may have changed since the adoption began."""
     mark_document_domain(task.host, task.document)
+    domain = task.host.hypervisor.domain(task.document.id)
+    if follows and domain is not None and domain.state in WANTED:
+        task.document.want["power"] = domain.state
     task.keep()
 
 

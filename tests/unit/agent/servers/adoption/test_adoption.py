@@ -277,6 +277,22 @@ def test_a_reboot_never_makes_a_domain_vanish(host: Host, disks: Path) -> None:
     host.ensure("server", "old1", {"power": "paused"})
 
 
+def test_a_late_mark_starts_and_stops_no_guest(host: Host, disks: Path) -> None:
+    uuid = define(host, disks)
+    host.fake.fail_next("mark", HypervisorDown())
+    with pytest.raises(HypervisorDown):
+        adopt(host)
+    host.fake.guest_powers_off(uuid)
+    host.restart()
+    assert host.fake.domain(uuid).adopted and host.fake.domain(uuid).state == OFF == host.show("old1")["power"]
+    host.fake.defined_outside(foreign.foreign_xml("old1", "", uuid), RUNNING)
+    host.ensure("server", "old1", {"tags": ["a"]})
+    assert host.fake.domain(uuid).state == RUNNING == host.show("old1")["power"]
+    host.fake.defined_outside(foreign.foreign_xml("old1", "", uuid), RUNNING)
+    host.ensure("server", "old1", {"power": "off"})
+    assert host.fake.domain(uuid).state == OFF and not host.ensure("server", "old1", {"power": "off"}).changed
+
+
 def test_killed_between_document_and_mark(host: Host, disks: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     uuid = define(host, disks)
     host.fake.fail_next("mark", HypervisorDown())
