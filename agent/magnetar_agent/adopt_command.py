@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from magnetar_core.errors import InvalidField, MagnetarError
 from magnetar_core.http.client import Client
 from magnetar_core.http.endpoint import SOCKET
-from magnetar_core.kinds.adoption import ADOPTABLE, ADOPTED, Adoption
+from magnetar_core.kinds.host import ADOPTABLE, ADOPTED, Adoption
 
 if TYPE_CHECKING:
     import argparse

@@ -12,7 +12,7 @@ from magnetar_agent.servers.adoption.disk_chains import ChainReader
 from magnetar_core.errors import Conflict, Immutable, InvalidField, NotFound
 from magnetar_core.fields import SHOW
 from magnetar_core.kinds import Adoption, Server
-from magnetar_core.kinds.adoption import ADOPTABLE, ADOPTED, HINDERED
+from magnetar_core.kinds.host import ADOPTABLE, ADOPTED, HINDERED
 from magnetar_core.plan import Result, Step, diff_documents
 from magnetar_core.reconcile import checked_request, forget_step, record_step
 

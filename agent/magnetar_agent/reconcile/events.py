@@ -20,7 +20,6 @@ from magnetar_agent.servers import actions
 from magnetar_agent.servers.actions import ACTIONS
 from magnetar_agent.servers.adoption import adopted
 from magnetar_agent.volumes import adoption
-from magnetar_core.adoption import EVENTS
 from magnetar_core.errors import Conflict, InvalidField, NotFound
 from magnetar_core.fields import Kind
 from magnetar_core.operations import utc_timestamp
@@ -84,8 +83,7 @@ def perform_event(drivers: Drivers, kind: type[Kind], key: str, name: str, args:
             journal.begin(request_id, entry)
             try:
                 refuse_while_it_moves(drivers.host, again)
-                if name not in EVENTS:
-                    adopted.refuse_adopted(again, name)
+                adopted.check_event(again, name)
                 answer = action.act(actions.EventCall(drivers, again, checked_args, operation, request_id))
             except (Conflict, InvalidField):
                 journal.drop(request_id)  # refused before anything was done

@@ -38,6 +38,12 @@ def refuse_adopted(document: Document | None, what: str) -> None:
         raise adoption.refused_for_adopted(document.name, what)
 
 
+def check_event(document: Document, name: str) -> None:
+    """Raise ``Conflict`` for an event that an adopted server does not take."""
+    if name not in adoption.EVENTS:
+        refuse_adopted(document, name)
+
+
 def check_reboot(host: LocalHost, document: Document) -> None:
     """Raise ``Conflict`` if the domain of an adopted server is gone, or would be after a stop. Nothing has changed
     then."""

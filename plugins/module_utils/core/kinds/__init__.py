@@ -4,7 +4,6 @@ has."""
 
 from __future__ import annotations
 
-from .adoption import Adoption
 from .aggregate import HostAggregate
 from .availability_zone import AvailabilityZone
 from .capacity import Balance, Capacity
@@ -13,7 +12,7 @@ from .compute_service import ComputeService
 from .export import VolumeExport
 from .flavor import Flavor, FlavorAccess
 from .group_filter import GroupFilter
-from .host import Host
+from .host import Adoption, Host
 from .host_maintenance import HostFence, HostMaintenance, Incident
 from .hypervisor import Hypervisor
 from .image import Image, ImageMember
