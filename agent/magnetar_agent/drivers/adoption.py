@@ -72,6 +72,8 @@ class AdoptionDriver(DocumentDriver):
                 new_server_fields(candidate, server_name)))
             return Result(steps, diff_documents(before, after), shown)
         document = takeover.adopt_domain(host, candidate, server_name, users)
+        if document is None:
+            return Result([], [], self.one(host, domain.uuid))
         return Result(steps, diff_documents(before, after), self._report(candidate, document, []))
 
     def _unchanged(self, host: LocalHost, domain: Domain, document: Document, requested: Fields,

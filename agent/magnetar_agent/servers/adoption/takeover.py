@@ -31,11 +31,14 @@ if TYPE_CHECKING:
     from .candidates import DomainCandidate, Users
 
 
-def adopt_domain(host: LocalHost, candidate: DomainCandidate, server_name: str, users: Users) -> Document:
-    """Make a server of the domain *candidate*, and return its document. *users*: of the disks of this host
-    (``candidates.disk_users``). Raises ``Conflict`` if something hinders that; nothing has changed then."""
+def adopt_domain(host: LocalHost, candidate: DomainCandidate, server_name: str, users: Users) -> Document | None:
+    """Make a server of the domain *candidate*, and return its document; ``None`` if another request has done that
+    meanwhile. *users*: of the disks of this host (``candidates.disk_users``). Raises ``Conflict`` if something hinders
+    that; nothing has changed then."""
     id = candidate.domain.uuid
     with host.locks.hold(Server.noun, id):
+        if is_adopted(host.documents.get(Server.noun, id)):
+            return None
         with host.locks.hold(*CHOICES):
             check_unhindered(host, candidate, server_name, users)
             document = Document(Server.noun, id, server_name, new_server_fields(candidate, server_name))

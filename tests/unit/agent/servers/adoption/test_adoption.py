@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import threading
 import uuid as uuids
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -329,6 +330,16 @@ def test_a_batch(host: Host, disks: Path) -> None:
     assert [one.get("changed") for one in done] == [True] * 5 + [None] and done[5]["error"]["code"] == "not-found"
     assert not any(one["changed"] for one in host.many("adoption", [(f"old{n}", {}) for n in range(5)]))
     assert all(one["changed"] for one in host.many("adoption", [(f"old{n}", None) for n in range(5)]))
+
+
+def test_two_requests_at_once(host: Host, disks: Path) -> None:
+    define(host, disks)
+    with ThreadPoolExecutor(8) as threads:
+        done = list(threads.map(lambda _number: adopt(host), range(8)))
+    assert sum(one.changed for one in done) == 1 and {one.resource["status"] for one in done} == {"adopted"}
+    with ThreadPoolExecutor(8) as threads:
+        list(threads.map(lambda _number: host.ensure("adoption", "old1", None), range(8)))
+    assert report(host)["status"] == "adoptable" and not host.agent.host.documents.list("server")
 
 
 def test_libvirt_refuses_the_mark(host: Host, disks: Path) -> None:
