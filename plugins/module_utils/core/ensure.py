@@ -29,7 +29,7 @@ class Permissions(Kind):
         default=False)
     preserve_ephemeral = Field(Boolean(), "Whether a rebuild keeps the ephemeral disk.", default=False)
     merge = Field(
-        ListOf(Choices("metadata", "tags", "networks", "hosts"), unique=True),
+        ListOf(Choices("metadata", "tags", "networks", "hosts", "users"), unique=True),
         "Fields whose given content is added to the existing content. Other given content replaces it.", default=[])
 
 

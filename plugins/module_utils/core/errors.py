@@ -117,6 +117,13 @@ class InUse(Conflict):
     status = 409
 
 
+class OwnLogin(Conflict):
+    """The change would end the login of the caller who requests it."""
+
+    code = "own-login"
+    status = 409
+
+
 class ImageRefused(MagnetarError):
     """The content of the image is not acceptable."""
 
@@ -274,9 +281,9 @@ ERRORS = {
     cls.code: cls
     for cls in (
         MagnetarError, InvalidField, InvalidRequest, Unauthenticated, Forbidden, NotFound, Gone, Ambiguous, Conflict,
-        Immutable, InUse, ImageRefused, NoSpace, TooLarge, Cancelled, TooManyRequests, TooSlow, HypervisorDown,
-        HypervisorError, GuestSilent, NoGuestAgent, GuestRefused, StorageSilent, Unreachable, Unavailable, NotSupported,
-        Failed, FencingFailed, TimedOut,
+        Immutable, InUse, OwnLogin, ImageRefused, NoSpace, TooLarge, Cancelled, TooManyRequests, TooSlow,
+        HypervisorDown, HypervisorError, GuestSilent, NoGuestAgent, GuestRefused, StorageSilent, Unreachable,
+        Unavailable, NotSupported, Failed, FencingFailed, TimedOut,
     )
 }
 

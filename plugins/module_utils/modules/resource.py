@@ -9,7 +9,7 @@ from . import results
 from .module import ABSENT, PRESENT, Module, key_from_params, looks_like_uuid, texts_of_field
 
 #: Fields to whose content a task can add, and the word for their parts in the option ``purge_FIELD``.
-MERGED = {"metadata": "keys", "tags": "tags", "hosts": "hosts"}
+MERGED = {"metadata": "keys", "tags": "tags", "hosts": "hosts", "users": "users"}
 
 
 class ResourceModule(Module):

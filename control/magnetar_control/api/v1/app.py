@@ -8,6 +8,13 @@ import threading
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
+from magnetar_control.api.v1.identity.application_credential import ApplicationCredentials
+from magnetar_control.api.v1.identity.domain import IdentityDomains
+from magnetar_control.api.v1.identity.group import IdentityGroups
+from magnetar_control.api.v1.identity.project import IdentityProjects
+from magnetar_control.api.v1.identity.role import IdentityRoles
+from magnetar_control.api.v1.identity.role_assignment import CloudRoleAssignments
+from magnetar_control.api.v1.identity.user import IdentityUsers
 from magnetar_control.api.v1.network.address_group import AddressGroups
 from magnetar_control.api.v1.network.default_security_group_rule import DefaultRules
 from magnetar_control.api.v1.network.floating_ip import FloatingIps
@@ -56,7 +63,8 @@ DRIVERS: Mapping[str, CloudDriver] = {driver.kind.noun: driver for driver in (
     ShareAttachments(), *CLOUD_ONLY, Aggregates(), ServerGroups(), CloudQuotas(), Usages(), Subnets(), Ports(),
     Routers(), FloatingIps(), SecurityGroups(), AddressGroups(), QosPolicies(), RbacPolicies(), Trunks(),
     AddressScopes(), SubnetPools(), DefaultRules(), VolumeTypes(), StoragePools(), VolumeTransfers(), VolumeBackups(),
-    FlavorAccesses(), ImageMembers())}
+    FlavorAccesses(), ImageMembers(), IdentityDomains(), IdentityProjects(), IdentityUsers(), IdentityGroups(),
+    IdentityRoles(), CloudRoleAssignments(), ApplicationCredentials())}
 REQUEST_ID = re.compile(r"req-[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 #: Seconds that a request waits when it names no time.
 WAIT = 20.0

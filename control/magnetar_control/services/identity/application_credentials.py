@@ -56,7 +56,7 @@ def create_application_credential(tokens: Tokens, token: Token, user_id: str, bo
         raise Forbidden("Application credentials are made by the user whose they are.")
     if token.context.project_id is None:
         raise InvalidRequest("An application credential is for a project; ask with a token that has one.")
-    _check_unrestricted(token)
+    check_unrestricted(token)
     if body.get("access_rules"):
         raise InvalidField("access_rules", "are not supported here; give the credential fewer roles instead")
     if unknown := sorted(set(body) - {*FIELDS, *GIVEN}):
@@ -93,13 +93,14 @@ def _check_room(connection: Connection, user_id: str) -> None:
 
 def delete_application_credential(tokens: Tokens, token: Token, user_id: str, id: str) -> None:
     """Delete an application credential. Its tokens are no longer valid."""
-    _check_unrestricted(token)
+    check_unrestricted(token)
     with tokens.change() as connection:
         CREDENTIALS.row(connection, id, user_id=user_id)
         connection.execute(delete(tables.credentials).filter_by(id=id))
 
 
-def _check_unrestricted(token: Token) -> None:
+def check_unrestricted(token: Token) -> None:
+    """Raise ``Forbidden`` for a token of a restricted application credential."""
     if token.credential and token.credential["restricted"]:
         raise Forbidden("The token was got with an application credential that is restricted: such a one neither "
                         "makes nor removes application credentials.")

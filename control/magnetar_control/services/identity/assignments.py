@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from sqlalchemy import Connection, or_, select
@@ -58,6 +58,18 @@ def effective_roles(connection: Connection, user_id: str, target: str, target_id
         return []
     below = implied_role_closure(connection)
     return fetch_role_names(connection, set().union(*(below[role_id] for role_id in direct)))
+
+
+def keeps_role(connection: Connection, user_id: str, project_id: str, role_name: str,
+               removed: Callable[[Mapping[Any, Any]], bool]) -> bool:
+    """Return whether a user has the role *role_name* on a project, directly, by a group or by an implied role, without
+    the assignments for which *removed* returns true."""
+    rows = connection.execute(select(tables.assignments).filter_by(target="project", target_id=project_id).where(
+        _of_user(user_id))).mappings().all()
+    remaining = [row["role_id"] for row in rows if not removed(row)]
+    role_id = connection.execute(select(tables.roles.c.id).filter_by(name=role_name)).scalar()
+    below = implied_role_closure(connection)
+    return any(role_id in below.get(id, ()) for id in remaining)
 
 
 def fetch_role_names(connection: Connection, ids: Iterable[str]) -> list[dict[str, str]]:

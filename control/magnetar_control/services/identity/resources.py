@@ -163,11 +163,15 @@ class IdentityResource:
         without = {name: declared.default for name, declared in self.fields.items() if name not in self.table.c}
         return {**without, **row["extra"], **self.constant, **shown}
 
-    def documents(self, connection: Connection, *conditions: ColumnElement[bool], **filters: Any) -> Documents:
-        """Return the resources that match all *conditions* and *filters* (column to value), sorted by name."""
+    def rows(self, connection: Connection, *conditions: ColumnElement[bool], **filters: Any) -> list[Row]:
+        """Return the rows that match all *conditions* and *filters* (column to value), sorted by name."""
         order = [self.table.c.name] if "name" in self.table.c else []
         query = select(self.table).where(*conditions).filter_by(**filters).order_by(*order, self.table.c.id)
-        return [self.document(row) for row in connection.execute(query).mappings()]
+        return [dict(row) for row in connection.execute(query).mappings()]
+
+    def documents(self, connection: Connection, *conditions: ColumnElement[bool], **filters: Any) -> Documents:
+        """Return the resources that match all *conditions* and *filters* (column to value), sorted by name."""
+        return [self.document(row) for row in self.rows(connection, *conditions, **filters)]
 
     def row(self, connection: Connection, id: str, **owner: str) -> Row:
         """Return the row with this *id*, if its columns also have the values *owner*. Raises ``NotFound``."""

@@ -3,9 +3,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
+from typing import Any
 
-from sqlalchemy import Connection, delete, select
+from sqlalchemy import ColumnElement, Connection, Table, delete, select
 
 from magnetar_control.store.engine.database import insert_if_absent
 from magnetar_core.document import Document, Documents
@@ -20,6 +21,8 @@ from .tokens import Tokens
 TARGETS = {"project": PROJECTS, "domain": DOMAINS}
 ACTORS = {"user": USERS, "group": GROUPS}
 
+#: Number of objects whose names a statement looks up by id; of more, it reads all names.
+FEW = 500
 #: A role, and the roles that it implies.
 Inference = tuple[Row, Documents]
 
@@ -74,7 +77,8 @@ class RoleAssignments:
             if effective:
                 rows = [row for row in assignments.expand_assignments(connection, rows)
                         if all(equal.get(name, row[name]) == row[name] for name in ("actor_id", "role_id"))]
-            return rows, _names(connection) if names else {}
+            ids = {row[column] for row in rows for column in ("target_id", "actor_id", "role_id")} if names else set()
+            return rows, _names(connection, ids if len(ids) <= FEW else None) if names else {}
 
     def inferences(self) -> Iterable[Inference]:
         """Return the roles that imply others, each with the roles that it implies directly."""
@@ -123,11 +127,16 @@ def _missing(named: Mapping[str, str]) -> NotFound:
     return NotFound(f"The {named['actor']} has not this role on the {named['target']}.")
 
 
-def _names(connection: Connection) -> dict[str, Document]:
-    """Return {id: {name, domain}} for all objects that an assignment can refer to; roles and domains have no domain."""
+def _names(connection: Connection, ids: Collection[str] | None) -> dict[str, Document]:
+    """Return {id: {name, domain}} for the objects *ids* (``None``: all) that assignments refer to, and for all domains;
+    roles and domains have no domain."""
+    def rows(table: Table, *columns: ColumnElement[Any]) -> Any:
+        query = select(table.c.id, table.c.name, *columns)
+        return connection.execute(query if ids is None or table is tables.domains else query.where(table.c.id.in_(ids)))
+
     names_by_id: dict[str, Document] = {id: {"name": name} for table in (tables.domains, tables.roles)
-                                        for id, name in connection.execute(select(table.c.id, table.c.name))}
+                                        for id, name in rows(table)}
     for table in (tables.projects, tables.users, tables.groups):
-        for id, name, domain_id in connection.execute(select(table.c.id, table.c.name, table.c.domain_id)):
+        for id, name, domain_id in rows(table, table.c.domain_id):
             names_by_id[id] = {"name": name, "domain": {"id": domain_id, **names_by_id[domain_id]}}
     return names_by_id

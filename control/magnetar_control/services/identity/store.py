@@ -100,23 +100,34 @@ class IdentityStore:
         connection.execute(update(self.resource.table).filter_by(id=row["id"]).values(**values, updated_at=utc_now()))
         return self.resource.document(self.resource.row(connection, row["id"]))
 
-    def delete(self, id: str) -> None:
-        """Delete a resource with everything that belongs to it. Raises ``NotFound``, ``Forbidden``, ``Conflict``."""
+    def delete(self, id: str, enabled_domain: bool = False) -> None:
+        """Delete a resource with everything that belongs to it. *enabled_domain*: also delete a domain that is enabled.
+        Raises ``NotFound``, ``Forbidden``, ``Conflict``."""
         name = self.resource.name
         with self.tokens.change() as connection:
             row = self.resource.row(connection, id)
-            if self._is_immutable(row):
-                raise Forbidden(f"The {name} {id} is immutable. Set its option immutable to false first.")
-            if name == "domain" and row["enabled"]:
+            self.check_mutable(row)
+            if name == "domain" and row["enabled"] and not enabled_domain:
                 raise Forbidden("An enabled domain cannot be removed; disable it first.")
-            columns, error, why = NAMED_BY.get(name, ((), Conflict, ""))
-            for column in columns:
-                if connection.execute(select(column).where(column == id)).first() is not None:
-                    raise error(why)
+            self.check_unused(connection, id)
             for role, names in (("target", ("project", "domain")), ("actor", ("user", "group"))):
                 if name in names:
                     connection.execute(delete(tables.assignments).filter_by(**{role: name, f"{role}_id": id}))
             connection.execute(delete(self.resource.table).filter_by(id=id))
+
+    def check_mutable(self, row: Row) -> None:
+        """Raise ``Forbidden`` when the resource in *row* is immutable, so that it cannot be deleted."""
+        if self._is_immutable(row):
+            raise Forbidden(f"The {self.resource.name} {row['id']} is immutable. Set its option immutable to false "
+                            "first.")
+
+    def check_unused(self, connection: Connection, id: str) -> None:
+        """Raise ``Conflict`` or ``Forbidden`` when other resources refer to the resource *id*, so that it cannot be
+        deleted."""
+        columns, error, why = NAMED_BY.get(self.resource.name, ((), Conflict, ""))
+        for column in columns:
+            if connection.execute(select(column).where(column == id)).first() is not None:
+                raise error(why)
 
     def _is_immutable(self, row: Row) -> bool:
         return bool(self.resource.document(row).get("options", {}).get("immutable"))

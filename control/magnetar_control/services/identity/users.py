@@ -3,10 +3,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
-from sqlalchemy import Connection, delete, select, update
+from sqlalchemy import Connection, delete, insert, select, update
 
 from magnetar_control.store.engine.database import insert_if_absent, utc_now
 from magnetar_core.document import Documents
@@ -92,6 +92,18 @@ def remove_member(tokens: Tokens, group_id: str, user_id: str) -> None:
         query = delete(tables.members).filter_by(**_member(connection, group_id, user_id))
         if not connection.execute(query).rowcount:
             raise NotFound("The user is no member of the group.")
+
+
+def set_members(tokens: Tokens, group_id: str, user_ids: Collection[str]) -> None:
+    """Make the users *user_ids* the only members of a group. Raises ``NotFound`` for an unknown group."""
+    members = tables.members
+    with tokens.change() as connection:
+        GROUPS.row(connection, group_id)
+        current_ids = set(connection.execute(select(members.c.user_id).filter_by(group_id=group_id)).scalars())
+        for user_id in sorted(current_ids - set(user_ids)):
+            connection.execute(delete(members).filter_by(group_id=group_id, user_id=user_id))
+        for user_id in sorted(set(user_ids) - current_ids):
+            connection.execute(insert(members).values(group_id=group_id, user_id=user_id))
 
 
 def _member(connection: Connection, group_id: str, user_id: str) -> dict[str, str]:

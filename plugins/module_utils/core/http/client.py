@@ -97,6 +97,11 @@ class Client:
         """Whether the client speaks to the API of a cloud, with a login."""
         return self._login is not None
 
+    @property
+    def login(self) -> Optional[Login]:
+        """The login at a cloud; ``None`` for an endpoint."""
+        return self._login
+
     # The agent's offers.
 
     def info(self) -> Document:

@@ -15,6 +15,15 @@ from .group_filter import GroupFilter
 from .host import Adoption, Host
 from .host_maintenance import HostFence, HostMaintenance, Incident
 from .hypervisor import Hypervisor
+from .identity import (
+    ApplicationCredential,
+    IdentityDomain,
+    IdentityGroup,
+    IdentityProject,
+    IdentityRole,
+    IdentityUser,
+    RoleAssignment,
+)
 from .image import Image, ImageMember
 from .instance_action import InstanceAction
 from .interface import InterfaceAttachment
@@ -54,14 +63,16 @@ from .volume import (
 )
 from .volume_type import CloudVolumeType
 
-__all__ = ["BY_NOUN", "CLOUD_KINDS", "KINDS", "AddressGroup", "AddressScope", "Adoption", "AvailabilityZone",
-           "Balance", "Capacity", "Cell", "CloudStoragePool", "CloudVolumeBackup", "CloudVolumeType", "ComputeService",
-           "DefaultSecurityGroupRule", "Flavor", "FlavorAccess", "FloatingIp", "GroupFilter", "Host", "HostAggregate",
-           "HostFence", "HostMaintenance", "HostTrait", "Hypervisor", "Image", "ImageMember", "Incident",
-           "InstanceAction", "InterfaceAttachment", "Keypair", "Limits", "Migration", "Network", "NetworkPort",
-           "NetworkRouter", "NetworkTrunk", "QosPolicy", "Quota", "RbacPolicy", "ResourceProvider", "SecurityGroup",
-           "Server", "ServerGroup", "ServerTopology", "ShareAttachment", "Subnet", "SubnetPool", "Usage", "Volume",
-           "VolumeAttachment", "VolumeBackup", "VolumeExport", "VolumeSnapshot", "VolumeTransfer"]
+__all__ = ["BY_NOUN", "CLOUD_KINDS", "KINDS", "AddressGroup", "AddressScope", "Adoption", "ApplicationCredential",
+           "AvailabilityZone", "Balance", "Capacity", "Cell", "CloudStoragePool", "CloudVolumeBackup",
+           "CloudVolumeType", "ComputeService", "DefaultSecurityGroupRule", "Flavor", "FlavorAccess", "FloatingIp",
+           "GroupFilter", "Host", "HostAggregate", "HostFence", "HostMaintenance", "HostTrait", "Hypervisor",
+           "IdentityDomain", "IdentityGroup", "IdentityProject", "IdentityRole", "IdentityUser", "Image",
+           "ImageMember", "Incident", "InstanceAction", "InterfaceAttachment", "Keypair", "Limits", "Migration",
+           "Network", "NetworkPort", "NetworkRouter", "NetworkTrunk", "QosPolicy", "Quota", "RbacPolicy",
+           "ResourceProvider", "RoleAssignment", "SecurityGroup", "Server", "ServerGroup", "ServerTopology",
+           "ShareAttachment", "Subnet", "SubnetPool", "Usage", "Volume", "VolumeAttachment", "VolumeBackup",
+           "VolumeExport", "VolumeSnapshot", "VolumeTransfer"]
 
 KINDS = (Server, Flavor, Image, Keypair, Network, Volume, VolumeSnapshot, VolumeBackup, VolumeAttachment,
          InterfaceAttachment, VolumeExport, GroupFilter, Migration, Adoption, Host)
@@ -70,5 +81,6 @@ CLOUD_KINDS = (ComputeService, HostMaintenance, Hypervisor, Cell, InstanceAction
                NetworkRouter, FloatingIp, SecurityGroup, AddressGroup, QosPolicy, RbacPolicy, NetworkTrunk,
                AddressScope, SubnetPool, DefaultSecurityGroupRule, CloudVolumeType, ResourceProvider, HostTrait,
                Capacity, Balance, Incident, CloudStoragePool, HostFence, VolumeTransfer, FlavorAccess, ImageMember,
-               CloudVolumeBackup)
+               CloudVolumeBackup, IdentityDomain, IdentityProject, IdentityUser, IdentityGroup, IdentityRole,
+               RoleAssignment, ApplicationCredential)
 BY_NOUN = {kind.noun: kind for kind in KINDS}

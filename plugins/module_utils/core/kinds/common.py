@@ -10,8 +10,9 @@ from ..values import Nullable, Text, Uuid
 from ..versions import Version
 
 #: Nova's rule for names: 1 to 255 printable characters, no blank at either end.
-NAME = Text(1, 255, r"[^\s\x00-\x1f\x7f](?:[^\x00-\x1f\x7f]*[^\s\x00-\x1f\x7f])?",
-            "must be printable text without a blank at the beginning or the end")
+PRINTABLE = (r"[^\s\x00-\x1f\x7f](?:[^\x00-\x1f\x7f]*[^\s\x00-\x1f\x7f])?",
+             "must be printable text without a blank at the beginning or the end")
+NAME = Text(1, 255, *PRINTABLE)
 #: A name, or a uuid, of another resource.
 REFERENCE = Text(1, 255)
 DESCRIPTION = Text(0, 255)

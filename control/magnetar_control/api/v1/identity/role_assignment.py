@@ -1,0 +1,201 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The driver of the kind role_assignment; the key is role=ROLE:user=USER:project=PROJECT, or with other fields."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Mapping
+from typing import Any
+from urllib.parse import unquote
+
+from sqlalchemy import Connection
+
+from magnetar_control.api.v1.driver import NAMESPACE
+from magnetar_control.compute.caller import Caller
+from magnetar_control.services.identity import lookup
+from magnetar_control.services.identity.assignments import ALL
+from magnetar_control.services.identity.own_login import check_own_admin_role
+from magnetar_control.services.identity.resources import (
+    DOMAINS,
+    GROUPS,
+    PROJECTS,
+    ROLES,
+    USERS,
+    IdentityResource,
+    Row,
+)
+from magnetar_control.services.identity.role_assignments import RoleAssignments
+from magnetar_core.document import Document
+from magnetar_core.errors import Forbidden, InvalidField
+from magnetar_core.kinds import RoleAssignment
+from magnetar_core.operations import Operation
+from magnetar_core.plan import Result
+from magnetar_core.reconcile import is_uuid_key
+
+from .identity_driver import AdministratorsDriver, embedded_identity, refuse_unknown
+
+RESOURCES: Mapping[str, IdentityResource] = {"role": ROLES, "user": USERS, "group": GROUPS, "project": PROJECTS,
+                                             "domain": DOMAINS}
+#: The fields of which an assignment has exactly one: who has the role, and on what.
+ACTORS, TARGETS = ("user", "group"), ("project", "domain", "system")
+#: Fields whose value may be a name of several domains.
+IN_DOMAINS = ("user", "group", "project")
+PARTS = ("role", *ACTORS, *TARGETS, *(f"{name}_domain" for name in IN_DOMAINS))
+
+
+class CloudRoleAssignments(AdministratorsDriver):
+    """The driver of role assignments, for administrators. An assignment exists or does not; it cannot change."""
+
+    kind = RoleAssignment
+    takes_id, only_a_document = False, True
+
+    # Assignments that exist
+
+    def every(self, caller: Caller) -> list[Document]:
+        return self.filtered(caller, {})
+
+    def filtered(self, caller: Caller, filters: dict[str, Any]) -> list[Document]:
+        """Return the assignments for a list. Filters take ids and names, with the same domains as requests."""
+        if not caller.context.is_admin:
+            raise Forbidden("You are not authorized to see role assignments: that needs the role admin.")
+        identity = embedded_identity(caller, self.kind.noun)
+        parts = {name: filters.pop(name) for name in PARTS if name in filters}
+        if any(sum(name in parts for name in names) > 1 for names in (ACTORS, TARGETS)):
+            return []
+        equal = [assignment_columns(name, filters[f"{name}_id"]) for name in RESOURCES if f"{name}_id" in filters]
+        with identity.database.read() as connection:
+            for name in [name for name in parts if not name.endswith("_domain")]:
+                row = {"id": ALL} if name == "system" else self._row(connection, caller, name, parts)
+                if row is None:
+                    return []
+                equal.append(assignment_columns(name, row["id"]))
+        rows, names = RoleAssignments(identity.tokens).list(
+            {column: value for columns in equal for column, value in columns.items()}, effective=False, names=True)
+        return [_assignment(row, names) for row in rows]
+
+    def _row(self, connection: Connection, caller: Caller, name: str, parts: Mapping[str, Any]) -> Row | None:
+        """Return the row that the field *name* of *parts* refers to, in the domain that another field of *parts* names;
+        ``None`` if there is none."""
+        resource, key, domain_key = RESOURCES[name], parts[name], parts.get(f"{name}_domain")
+        if domain_key is None:
+            return lookup.find_referred(connection, resource, key, caller.context.project_domain_id)
+        domain = lookup.find_in_domain(connection, DOMAINS, domain_key, None)
+        return lookup.find_in_domain(connection, resource, key, domain["id"]) if domain else None
+
+    def find(self, caller: Caller, key: str) -> Document | None:
+        """Return the assignment with the uuid or the parts *key*; ``None`` if there is none, also for unknown parts."""
+        if is_uuid_key(key):
+            return next((assignment for assignment in self.every(caller) if assignment["id"] == key.lower()), None)
+        assignments = self.filtered(caller, checked_parts(split_assignment_key(key)))
+        return assignments[0] if assignments else None
+
+    # Requests
+
+    def given(self, key: str, want: Document) -> Document:
+        if is_uuid_key(key):
+            return {"id": key.lower(), **self.kind.check(want, partial=True)}
+        return checked_parts(self.kind.check({**split_assignment_key(key), **want}, partial=True))
+
+    def complete(self, caller: Caller, want: Document, have: Document | None) -> Document:
+        """Return *want* with the names of its parts, and their ids under ``_ids``. Raises ``InvalidField`` for an
+        unknown part."""
+        if have is not None:
+            return {**want, **{name: have[name] for name in PARTS}, "name": have["name"], "_ids": {}}
+        want, ids = dict(want), {}
+        with embedded_identity(caller, self.kind.noun).database.read() as connection:
+            for name in RESOURCES:
+                if want.get(name) is None:
+                    continue
+                row = self._row(connection, caller, name, want)
+                if row is None:
+                    where = want.get(f"{name}_domain")
+                    refuse_unknown(name, name, want[name], f" in the domain {where}" if where else "")
+                else:
+                    want[name], ids[name] = row["name"], row["id"]
+        return {**want, "name": join_assignment_key(want), "_ids": ids}
+
+    def make(self, caller: Caller, want: Document, operation: Operation) -> str:
+        RoleAssignments(embedded_identity(caller, self.kind.noun).tokens).give(**_named_ids(want["_ids"]))
+        return join_assignment_key({**want, **want["_ids"]})
+
+    def removal(self, caller: Caller, have: Document | None, dry_run: bool, operation: Operation) -> Result:
+        """Remove the assignment, unless this is a dry run, and return the result. Raises ``OwnLogin``."""
+        if have is not None and have["project_id"] == caller.project:
+            columns = _named_ids(_ids(have))
+            with embedded_identity(caller, self.kind.noun).database.read() as connection:
+                check_own_admin_role(connection, caller.context,
+                                     lambda row: all(row[name] == value for name, value in columns.items()))
+        return super().removal(caller, have, dry_run, operation)
+
+    def remove(self, caller: Caller, have: Document, operation: Operation) -> None:
+        RoleAssignments(embedded_identity(caller, self.kind.noun).tokens).take(**_named_ids(_ids(have)))
+
+
+# Keys and columns
+
+def split_assignment_key(key: str) -> dict[str, str]:
+    """Return the parts NAME=VALUE of *key*, which colons separate; ``%3A`` in a value stands for a colon. Raises
+    ``InvalidField``."""
+    parts: dict[str, str] = {}
+    for part in key.split(":"):
+        name, equals, value = part.partition("=")
+        if name not in PARTS or not equals or not value or name in parts:
+            raise InvalidField("key", "must be like role=ROLE:user=USER:project=PROJECT, with some of the names "
+                               f"{', '.join(PARTS)}, each once", key[:80])
+        parts[name] = unquote(value)
+    return parts
+
+
+def join_assignment_key(parts: Mapping[str, Any]) -> str:
+    """Return the key of the assignment with the fields *parts*, without domains."""
+    return ":".join(f"{name}={str(parts[name]).replace('%', '%25').replace(':', '%3A')}"
+                    for name in ("role", *ACTORS, *TARGETS) if parts.get(name) is not None)
+
+
+def checked_parts(parts: Document) -> Document:
+    """Return *parts*, the fields of an assignment, if they name a role, one user or group, and one target. Raises
+    ``InvalidField``."""
+    for names in (("role",), ACTORS, TARGETS):
+        given = [name for name in names if parts.get(name) is not None]
+        if not given:
+            raise InvalidField(names[0], f"is required{' or ' * (len(names) > 1)}{' or '.join(names[1:])}")
+        if len(given) > 1:
+            raise InvalidField(given[1], f"cannot be given together with {given[0]}")
+    return parts
+
+
+def assignment_columns(name: str, id: str) -> dict[str, str]:
+    """Return the columns of an assignment whose field *name* refers to *id*."""
+    if name == "role":
+        return {"role_id": id}
+    column = "actor" if name in ACTORS else "target"
+    return {column: name, f"{column}_id": id}
+
+
+def _ids(have: Document) -> dict[str, str]:
+    return {name: have[f"{name}_id"] for name in RESOURCES if have[f"{name}_id"] is not None}
+
+
+def _named_ids(ids: Mapping[str, str]) -> dict[str, str]:
+    """Return the columns of the assignment with *ids*, by field. Without a project and a domain, the target is the
+    system."""
+    columns = {"target": "system", "target_id": ALL}
+    for name, id in ids.items():
+        columns |= assignment_columns(name, id)
+    return columns
+
+
+def _assignment(row: Row, names: Mapping[str, Document]) -> Document:
+    """Return *row* as a document of the kind. *names*: name and domain of each object by its id."""
+    document: Document = dict.fromkeys(field.name for field in RoleAssignment.fields)
+    ids = {"role": row["role_id"], row["actor"]: row["actor_id"], row["target"]: row["target_id"]}
+    for name, id in ids.items():
+        if name == "system":
+            document["system"] = ALL
+            continue
+        referred = names.get(id, {"name": id})
+        document |= {name: referred["name"], f"{name}_id": id}
+        if name in IN_DOMAINS and "domain" in referred:
+            document[f"{name}_domain"] = referred["domain"]["name"]
+    words = " ".join(row[column] for column in ("role_id", "actor", "actor_id", "target", "target_id"))
+    return {**document, "id": str(uuid.uuid5(NAMESPACE, words)), "name": join_assignment_key(document)}
