@@ -1,0 +1,62 @@
+#!/usr/bin/python
+# Copyright: (c) 2026, Magnetar contributors
+# GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+module: role_info
+version_added: "0.1.0"
+short_description: Report roles of a cloud
+description:
+  - Reports roles. Needs the role V(admin).
+  - Only for clouds with the embedded identity service. A cloud with a Keystone of its own refuses the task, and names
+    the module of openstack.cloud to use.
+author:
+  - Magnetar contributors (@magnetar)
+extends_documentation_fragment:
+  - magnetar.compute.options.role_info
+  - magnetar.compute.connection
+  - magnetar.compute.attributes.info
+seealso:
+  - module: magnetar.compute.role
+"""
+
+EXAMPLES = r"""
+- name: All roles
+  magnetar.compute.role_info:
+    cloud: mycloud
+
+- name: The role member
+  magnetar.compute.role_info:
+    cloud: mycloud
+    name: member
+"""
+
+RETURN = r"""
+roles:
+  description: The matching roles; empty when there are none.
+  returned: on success
+  type: list
+  elements: dict
+  contains:
+    id: {description: The id; the cloud generates it., type: str, sample: 0e5d0f4a2b9d0e0c6c8a1f2b3d4f1c9a}
+    name: {description: 'The name, unique in the cloud.', type: str, sample: auditor}
+    description: {description: Free text., type: str, sample: reads invoices}
+    domain: {description: 'The domain that the role belongs to, by name or id; reported by name. Roles without one,
+          the default, belong to the cloud.', type: str}
+    domain_id: {description: The id of the domain; C(null) for a role of the cloud., type: str, sample: default}
+error: {description: 'The failure in a form for programs: V(code) names its kind, V(details) has the values.',
+    returned: on failure, type: dict, sample: {code: invalid-field, details: {field: name, rule: is required},
+      request_id: req-5f9c1f0e-3a3c-4c8e-8e0a-2f4f6c1d7b11}}
+"""
+
+from ansible_collections.magnetar.compute.plugins.module_utils.core.kinds import IdentityRole
+from ansible_collections.magnetar.compute.plugins.module_utils.modules.identity import IdentityInfoModule
+from ansible_collections.magnetar.compute.plugins.module_utils.run import run_module_process
+
+MODULE = IdentityInfoModule(IdentityRole)
+
+if __name__ == "__main__":
+    run_module_process(MODULE)
