@@ -45,6 +45,7 @@ ADVICE = {
     "immutable": "Set `on_immutable`, or leave the field as it is. See "
     "[modules](modules.md#options-that-cannot-change).",
     "in-use": "Remove the users that the message names first.",
+    "own-login": "Log in as another administrator, and repeat the request there.",
     "image-refused": "Use another image; the message says what is wrong with its content.",
     "no-space": "Free disk space on the host, or choose another host; then repeat the call.",
     "method-not-allowed": "Use another method; `/openapi.json` lists the methods.",

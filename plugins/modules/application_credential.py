@@ -90,7 +90,7 @@ application_credential:
 actions: {description: 'The steps that were done, in order; in check mode, the predicted steps.', returned: on success,
     type: list, elements: str, sample: [record]}
 changes: {description: Path of each field that changed to its V(old) and V(new) value. Secrets are hidden., returned: on
-      success, type: dict, sample: {description: {old: '', new: nightly backup}}}
+      success, type: dict, sample: {roles: {old: null, new: [member]}}}
 operation: {description: The operation that continues after the task., returned: when O(wait=false) and the work takes
       longer than a moment, type: dict, sample: {id: 0d0b3c1e-8f5c-4c3a-9b53-1d0b5f1f5f10, status: running}}
 request_id: {description: Name of the request in the logs of the API., returned: when the API has answered, type: str,

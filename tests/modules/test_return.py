@@ -125,6 +125,15 @@ def test_of_clouds(cloud):
                                {"name": "monday", "state": "absent"}]),
             ("flavor_access", [{"flavor": "large", "project": "admin"}]),
             ("image_member", [{"image": "tool", "project": "0e5d0f4a2b9d0e0c6c8a1f2b3d4f1c9a"}]),
+            ("domain", [{"name": "hall"}, {"name": "hall", "description": "x"}]),
+            ("project", [{"name": "shop", "properties": {"colour": "red"}, "tags": ["retail"]},
+                         {"name": "shop", "description": "x"}]),
+            ("user", [{"name": "ann", "default_project": "shop", "password": "x"}, {"name": "ann", "email": "a@b"}]),
+            ("group", [{"name": "operators"}, {"name": "operators", "users": ["ann"]}]),
+            ("role", [{"name": "auditor"}, {"name": "auditor", "description": "x"}]),
+            ("role_assignment", [{"role": "member", "user": "ann", "project": "shop"},
+                                 {"role": "member", "group": "operators", "system": "all"}]),
+            ("application_credential", [{"name": "backup", "roles": ["member"]}]),
             ("quota", [{"name": "admin", "instances": 20}, {"name": "admin", "state": "absent"}])):
         results = [cloud(module, **options) for options in changes]
         for result in results:
@@ -149,10 +158,11 @@ def test_of_clouds(cloud):
     check("share_attachment_info", cloud("share_attachment_info", share="files"))
     cloud("share_attachment", **shared, state="absent")
     cloud("server", name="web1", state="running")
-    for module in ("aggregate", "availability_zone", "balance", "capacity", "cell", "compute_service", "flavor_access",
-                   "host_fence", "host_maintenance", "hypervisor", "image_member", "incident", "limits", "migration",
-                   "quota", "resource_provider", "server_group", "storage_pool", "trait", "usage", "volume_backup",
-                   "volume_transfer", "volume_type"):
+    for module in ("aggregate", "application_credential", "availability_zone", "balance", "capacity", "cell",
+                   "compute_service", "domain", "flavor_access", "group", "host_fence", "host_maintenance",
+                   "hypervisor", "image_member", "incident", "limits", "migration", "project", "quota",
+                   "resource_provider", "role", "role_assignment", "server_group", "storage_pool", "trait", "usage",
+                   "user", "volume_backup", "volume_transfer", "volume_type"):
         found = cloud(f"{module}_info")
         assert not found.get("failed"), found
         check(f"{module}_info", found)
@@ -249,7 +259,8 @@ def test_every_module_is_checked():
         "usage_info",
         "floating_ip_info", "port_info", "router_info", "security_group_info", "subnet_info", "address_group_info",
         "qos_policy_info", "trunk_info", "address_scope_info", "subnet_pool_info", "volume_transfer_info",
-        "volume_type_info", "volume_backup_info", "flavor_access_info", "image_member_info"}
+        "volume_type_info", "volume_backup_info", "flavor_access_info", "image_member_info", "domain_info",
+        "project_info", "user_info", "group_info", "role_info", "role_assignment_info", "application_credential_info"}
     names = {path.stem for path in (ROOT / "plugins/modules").glob("[a-z]*.py")} - {"certificate"}  # has no agent
     assert not [name for name in names if name not in known and f'"{name}"' not in text]
 

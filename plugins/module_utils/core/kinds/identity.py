@@ -161,7 +161,7 @@ class ApplicationCredential(Kind):
     """A name and a secret with which programs log in for the user who creates them. Its key is its name or id."""
 
     noun, plural = "application_credential", "application_credentials"
-    sample_changes = {"description": ("", "nightly backup")}
+    sample_changes = {"roles": (None, ["member"])}
 
     id = _id()
     name = Field(NAME, "The name, unique for the user.", required=True, on=FIXED, sample="backup")

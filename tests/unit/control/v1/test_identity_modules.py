@@ -14,11 +14,12 @@ import yaml
 from tests.support.control.cloud import Cloud
 from tests.support.control.modules import examples
 
-from .play import Tasks, play, prepared, thrice
+from .play import ROOT, Tasks, play, prepared, thrice
 
 pytestmark = pytest.mark.slow
 OPTIONS = {"cloud": "mycloud"}
-SECRETS = {"password_of_ann": "bread-and-milk", "new_password_of_ann": "butter-and-tea"}
+SECRETS = {"password_of_ann": "bread-and-milk", "new_password_of_ann": "butter-and-tea",
+           "password_of_bob": "cheese-and-wine"}
 #: From nothing to a user who may work: all of it has to succeed in check mode in one play.
 PEOPLE: Tasks = [
     {"domain": {"name": "farm"}}, {"project": {"name": "field", "domain": "farm", "extra_specs": {"crop": "rye"}}},
@@ -42,11 +43,29 @@ def folder(cloud: Cloud, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return prepared(tmp_path_factory.mktemp("play"), cloud, "mycloud")
 
 
-def filled(module: str) -> Tasks:
-    """The examples of a module, with passwords for their variables."""
-    text = re.sub(r"\{\{ (\w*password\w*) \}\}", lambda found: SECRETS[found[1]], yaml.safe_dump(examples(module)))
-    tasks: Tasks = yaml.safe_load(text)
+def with_passwords(text: str) -> Tasks:
+    """The tasks in *text*, with passwords in place of their variables."""
+    tasks: Tasks = yaml.safe_load(re.sub(r"\{\{ (\w*password\w*) \}\}", lambda found: SECRETS[found[1]], text))
     return tasks
+
+
+def filled(module: str) -> Tasks:
+    """The examples of a module."""
+    return with_passwords(yaml.safe_dump(examples(module)))
+
+
+def test_the_page(cloud: Cloud, folder: Path) -> None:
+    """The tasks of the page do what it says, and nothing when they run again, except for those of one who leaves."""
+    text = (ROOT / "docs/howto/give-people-projects-with-ansible.md").read_text()
+    blocks = [with_passwords(block) for block in re.findall(r"^```yaml\n(- .*?)^```$", text, re.DOTALL | re.MULTILINE)]
+    assert len(blocks) == 6
+    tasks = [task for block in blocks[:4] for task in block]
+    first, again = play(folder, tasks, {}), play(folder, tasks, {})
+    assert all(one["changed"] for one in first) and not any(one["changed"] for one in again)
+    assert all(one["changed"] for one in play(folder, blocks[4], {}))
+    given, disabled = play(folder, blocks[5], {})
+    assert {one["user"] or one["group"] for one in given["role_assignments"]} == {"ann", "operators"}
+    assert disabled["users"] == []
 
 
 def test_examples(cloud: Cloud, folder: Path) -> None:
