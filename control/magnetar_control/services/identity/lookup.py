@@ -13,6 +13,9 @@ from magnetar_core.errors import Ambiguous
 from . import tables
 from .resources import IdentityResource, Row, fetch_identity_row
 
+#: Number of resources whose names a statement looks up by id; of more, it reads all names.
+FEW = 500
+
 
 def find_in_domain(connection: Connection, resource: IdentityResource, key: str, domain_id: str | None) -> Row | None:
     """Return the row of *resource* with the id or name *key*; ``None`` if there is none. *domain_id*: the only domain
@@ -64,9 +67,12 @@ def find_users(connection: Connection, keys: Collection[str], domain_id: str) ->
 
 def fetch_names(connection: Connection, resource: IdentityResource, ids: Collection[str]) -> dict[str, str]:
     """Return the names of the resources *ids* by id; ids that do not exist are left out."""
+    if not ids:
+        return {}
     table = resource.table.c
-    query = select(table.id, table.name).where(table.id.in_(ids))
-    return {row.id: row.name for row in connection.execute(query)} if ids else {}
+    query = select(table.id, table.name)
+    rows = connection.execute(query.where(table.id.in_(ids)) if len(ids) <= FEW else query)
+    return {row.id: row.name for row in rows}
 
 
 def domain_names(connection: Connection) -> dict[str, str]:

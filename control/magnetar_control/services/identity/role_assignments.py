@@ -14,6 +14,7 @@ from magnetar_core.errors import NotFound
 
 from . import assignments, tables
 from .hierarchy import projects_below
+from .lookup import FEW
 from .resources import DOMAINS, GROUPS, PROJECTS, ROLES, USERS, Row, fetch_identity_row
 from .tokens import Tokens
 
@@ -21,8 +22,6 @@ from .tokens import Tokens
 TARGETS = {"project": PROJECTS, "domain": DOMAINS}
 ACTORS = {"user": USERS, "group": GROUPS}
 
-#: Number of objects whose names a statement looks up by id; of more, it reads all names.
-FEW = 500
 #: A role, and the roles that it implies.
 Inference = tuple[Row, Documents]
 

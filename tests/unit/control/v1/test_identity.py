@@ -103,6 +103,7 @@ def test_projects(admin: Caller, ids: dict[str, str]) -> None:
     made = thrice(admin, "project/web", want)
     assert made["tags"] == ["a", "b"] and made["properties"] == {"colour": "red"} and made["parent"] is None
     assert (made["domain"], made["domain_id"], made["parent_id"]) == ("Default", "default", "default")
+    assert not ensure(admin, "project/web", {**want, "name": "web", "domain": "default"}).json["changed"]
     for key in ("Default:web", "default:web", made["id"], f"Default:{made['id']}"):
         assert not ensure(admin, f"project/{key}", want).json["changed"], key
     shown = admin.get(f"/identity/v3/projects/{made['id']}").json["project"]

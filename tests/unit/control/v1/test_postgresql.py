@@ -39,3 +39,20 @@ def test_never_two(cloud: Cloud) -> None:
     assert sorted(reply.json["changed"] for reply in found) == [False] * 5 + [True]
     assert len(cloud.admin.get("/v1/server").json["servers"]) == 1
     assert cloud.admin.delete("/v1/server/once").json["changed"]
+
+
+def test_people(cloud: Cloud) -> None:
+    """Each once, although several ask at the same time; and the lists."""
+    paths = {"domain/farm": {}, "project/farm:field": {"properties": {"crop": "rye"}},
+             "user/farm:joe": {"password": "x"}, "group/farm:hands": {"users": ["joe"]}, "role/ploughman": {},
+             "role_assignment/role=ploughman:group=hands:project=field": {}, "application_credential/own": {}}
+    for path, want in paths.items():
+        with ThreadPoolExecutor(4) as pool:
+            found = [*pool.map(ensure, [cloud.admin] * 4, [path] * 4, [want] * 4)]
+        assert {reply.status for reply in found} == {200}, found
+        assert sorted(reply.json["changed"] for reply in found) == [False] * 3 + [True], path
+        kind = path.partition("/")[0]
+        listed = cloud.admin.get(f"/v1/{kind}?id={found[0].json['resource']['id']}").json[f"{kind}s"]
+        assert len(listed) == 1, listed
+    for path in reversed(paths):
+        assert cloud.admin.delete(f"/v1/{path}?wait=20").json["changed"], path

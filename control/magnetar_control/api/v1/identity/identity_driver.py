@@ -127,19 +127,18 @@ class IdentityDriver(AdministratorsDriver):
         domain_key, name = split_domain_key(key, self.in_domain)
         if domain_key is not None and want.setdefault("domain", domain_key) != domain_key:
             raise InvalidField("domain", "differs from the domain in the key of the request", want["domain"])
-        if DRAWN.fullmatch(name) and "name" not in want:
-            want["id"] = name
-        document: Document = self.kind.check({"name": name, **want} if "id" not in want else want, partial=True)
+        named = {"id": name} if DRAWN.fullmatch(name) else {"name": name}
+        document: Document = self.kind.check({**named, **want}, partial=True)
         return {**document, "_key": name, "_renamed": "name" in want}
 
     def complete(self, caller: Caller, want: Document, have: Document | None) -> Document:
-        """Return *want* with its references resolved. Raises ``InvalidField`` for an unknown
-        domain, and for a new name in a request that does not name the resource by id."""
+        """Return *want* with its references resolved. Raises ``InvalidField`` for an unknown domain, and for a new name
+        in a request that does not name the resource by id."""
         identity, key, renamed = embedded_identity(caller, self.kind.noun), want["_key"], want["_renamed"]
         want = dict(want)
         if have is not None and (not renamed or want["name"] == have["id"]):
             want["name"] = have["name"]
-        elif have is not None and want["name"] != have["name"] and key != have["id"]:
+        elif want["name"] not in (key, have and have["name"]) and key != (have and have["id"]):
             raise InvalidField("name", f"differs from the key {key!r} of the request; to rename, ask by id",
                                want["name"])
         with identity.database.read() as connection:
