@@ -25,6 +25,11 @@ seealso:
 """
 
 EXAMPLES = r"""
+- name: The credential backup
+  magnetar.compute.application_credential_info:
+    cloud: mycloud
+    name: backup
+
 - name: The credentials of the login's user, the next to end first
   magnetar.compute.application_credential_info:
     cloud: mycloud

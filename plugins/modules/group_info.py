@@ -24,6 +24,11 @@ seealso:
 """
 
 EXAMPLES = r"""
+- name: The groups of the domain Default
+  magnetar.compute.group_info:
+    cloud: mycloud
+    domain: Default
+
 - name: The users of the group operators
   magnetar.compute.group_info:
     cloud: mycloud

@@ -28,7 +28,6 @@ from .image import Image, ImageMember
 from .instance_action import InstanceAction
 from .interface import InterfaceAttachment
 from .keypair import Keypair
-from .limits import Limits
 from .migration import Migration
 from .network import Network
 from .networking import (
@@ -45,13 +44,12 @@ from .networking import (
     Subnet,
     SubnetPool,
 )
-from .quota import Quota
+from .quota import Limits, Quota, Usage
 from .resource_provider import HostTrait, ResourceProvider
 from .server import Server
 from .server_group import ServerGroup
 from .server_topology import ServerTopology
 from .share import ShareAttachment
-from .usage import Usage
 from .volume import (
     CloudStoragePool,
     CloudVolumeBackup,

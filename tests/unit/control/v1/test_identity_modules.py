@@ -82,8 +82,8 @@ def test_examples(cloud: Cloud, folder: Path) -> None:
     assert [{*one} for one in results[3]["projects"]] == [{"id", "name"}] * 2
     assert [one["name"] for one in results[4]["projects"]] == ["shop-test"]
     assert [one["name"] for one in results[6]["users"]] == ["ann"]
-    assert results[7]["groups"] == [{"users": ["ann", "bob", "carl"]}]
-    assert [one["name"] for one in results[9]["roles"]] == ["member"]
+    assert results[8]["groups"] == [{"users": ["ann", "bob", "carl"]}]
+    assert [one["name"] for one in results[10]["roles"]] == ["member"]
     thrice(folder, [user[2], user[3], group[2], role[1], project[2], domain[2]], OPTIONS)
 
 
@@ -121,7 +121,7 @@ def test_names_of_openstack_cloud(cloud: Cloud, folder: Path) -> None:
 
 def test_application_credentials(cloud: Cloud, folder: Path) -> None:
     create, write, remove = filled("application_credential")
-    planned, made, _written, again, _written, listed = play(
+    planned, made, _written, again, _written, _named, listed = play(
         folder, [{**create, "check_mode": True}, create, write, create, write, *filled("application_credential_info")],
         OPTIONS, "--diff")
     assert planned["changed"] and made["changed"] and not again["changed"]
