@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The run of a module: checking its parameters, connecting, executing, reporting. Only this file of module_utils
+"""The run of a module: checking its parameters, executing, reporting. Only this file of module_utils
 imports Ansible.
 
 The module process (``run_module_process``) and the action plugin share ``execute_module``, so both give the same
@@ -15,11 +15,9 @@ import json
 from ansible.module_utils.basic import AnsibleModule, env_fallback
 from ansible.module_utils.common.parameters import DEFAULT_TYPE_VALIDATORS
 
-from . import clouds
+from .connect import connect_client
 from .core.errors import InvalidField, MagnetarError
-from .core.http.client import Client
-from .core.http.login import Login
-from .core.options import CONNECTION, check_options, client_arguments, options_spec
+from .core.options import check_options, options_spec
 from .modules import results
 
 HIDDEN = "VALUE_SPECIFIED_IN_NO_LOG_PARAMETER"
@@ -122,20 +120,6 @@ def execute_module(module, params, check_mode, diff_mode, client=None):
                 client.close()
     except MagnetarError as error:
         return results.failure_result(error)
-
-
-def connect_client(params):
-    """Return a client for the endpoint or cloud that *params* name. Raises ``InvalidField``."""
-    check_options(CONNECTION, params)
-    arguments = client_arguments(params)
-    described = clouds.read_cloud_entry(params)
-    if described is not None:
-        return Client(**dict(arguments, login=Login(described, arguments["connect_timeout"])))
-    if str(arguments["endpoint"]).startswith("ssh:"):
-        from .ssh.dial import SshDial
-
-        arguments["dial"] = SshDial(arguments["endpoint"], params.get("ssh_private_key"), params.get("ssh_known_hosts"))
-    return Client(**arguments)
 
 
 def secret_texts(module, params):

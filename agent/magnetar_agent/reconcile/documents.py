@@ -38,6 +38,8 @@ CLOUD = "cloud"
 #: Note of a cloud's server since a boot of its host: it does not start before its cloud sends a request for the server,
 #: since it may have been evacuated.
 HELD = "held"
+#: Note of an unfinished change: the revision that its request was planned for. A repetition of the request continues.
+PLANNED = "planned"
 #: The fields of a document, or the same fields as observed on the host.
 Fields = dict[str, Any]
 UPGRADES: dict[int, Any] = {}

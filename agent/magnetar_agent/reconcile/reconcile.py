@@ -12,6 +12,7 @@ import logging
 import uuid
 from collections.abc import Callable, Container, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from magnetar_agent.drivers import Driver, SubresourceDriver
@@ -26,13 +27,15 @@ from magnetar_core.reconcile import (
     Change,
     allow_in_use,
     check_mode,
+    check_revision,
     checked_request,
     field_differences,
     forget_step,
     record_step,
+    revision_of,
 )
 
-from .documents import CLOUD, HELD, REPLACEMENT, Document, Fields
+from .documents import CLOUD, HELD, PLANNED, REPLACEMENT, Document, Fields
 from .locks import CHOICES
 from .steps import NOTES, cancelled_change, is_undone_by_power_loss, note_fault, perform_steps, undo_creation
 from .task import NotRemovable, Task
@@ -61,7 +64,7 @@ def ensure_resource(drivers: Drivers, kind: type[Kind], key: str, want: Fields |
         try:
             with _claim(drivers, kind, key, operation, dry_run) as document:
                 if requested is None:
-                    return _remove(drivers.host, driver, document, dry_run, operation)
+                    return _remove(drivers.host, driver, document, dry_run, operation, permissions)
                 return _Change(drivers.host, driver, key, requested, permissions, dry_run, operation).run(document)
         except _Changed:
             continue
@@ -197,12 +200,19 @@ class _Change(Change):
             first.append(record_step(self.kind, want.get("name", document.name)))
         planned = list(self.driver.plan(want, have_then))
         steps, changes = first + planned, self._difference(document, fresh, have, desired if fresh else want)
+        if fresh or not self._continues(document):
+            self.check_revision(want["name"], None if fresh else _fields_before(document, have), steps)
         predicted.want, predicted.name = want, want["name"]
         if self.dry_run or not steps:
             shown = {**(have or {}), **want} if steps else have
             return self.result(steps, changes, self.driver.show(self.host, predicted, shown))
         self._apply(predicted, fresh, first, planned)
         return self.result(steps, changes, self._show_document(predicted))
+
+    def _continues(self, document: Document) -> bool:
+        """Return whether the request repeats a planned one whose change of *document* is unfinished."""
+        planned = self.permissions.get("revision")
+        return planned is not None and "unfinished" in document.state and document.state.get(PLANNED) == planned
 
     def _policy(self, document: Document, want: Fields, have: Fields | None) -> str:
         """Return what to do if fixed fields of *document* and *want* differ: fail, ignore or recreate
@@ -251,7 +261,7 @@ class _Change(Change):
                     planned: Fields) -> list[dict[str, Any]]:
         """Return the differences between the current fields, *have*, and the *planned* ones. For a field that the host
         does not report, the document's value counts. *fresh*: the resource is new, so that all fields differ."""
-        return field_differences(self.kind, None if fresh else {**document.want, **(have or {})}, planned)
+        return field_differences(self.kind, None if fresh else _fields_before(document, have), planned)
 
     def _apply(self, document: Document, fresh: bool, first: list[Step], planned: list[Step]) -> None:
         former = None if fresh else self.host.documents.get(document.kind, document.id)
@@ -265,6 +275,7 @@ class _Change(Change):
                     planned = self._clear(task, document, old, begun)
                 task, document.state = Task(self.host, document, self.operation), {}
             document.state["unfinished"] = True
+            self._note_revision(document)
             if fresh:
                 document.state["making"] = True
             task.keep(durable=not is_undone_by_power_loss(former, planned))
@@ -282,11 +293,18 @@ class _Change(Change):
                 note_fault(task, error)
             raise
 
+    def _note_revision(self, document: Document) -> None:
+        """Note in *document* the revision that this change was planned for, until the change is finished."""
+        document.state.pop(PLANNED, None)
+        if self.permissions.get("revision") is not None:
+            document.state[PLANNED] = self.permissions["revision"]
+
     def _clear(self, task: Task, new: Document, old: list[Step], begun: list[str]) -> list[Step]:
         """Perform the steps *old*, which remove the resource that *new* replaces; add their verbs to *begun*. Return
         the steps that create *new*. The removal may take long and takes other locks, so the lock ``CHOICES`` is
         released first, and *new* is completed again after the removal."""
         task.document.state.update({REPLACEMENT: new.want, "unfinished": True})
+        self._note_revision(task.document)
         task.keep()
         self.choosing.close()
         perform_steps(self.driver, task, old, begun)
@@ -299,10 +317,16 @@ class _Change(Change):
         return self.driver.show(self.host, document, self.driver.observe(self.host, document, snapshot), snapshot)
 
 
+def _fields_before(document: Document, have: Fields | None) -> Fields:
+    """Return the current fields of the resource of *document*: those that the host reports, *have*, and the document's
+    for the others."""
+    return {**document.want, **(have or {}), "id": document.id}
+
+
 def _finished(task: Task) -> None:
     """Record in the document that its change is done. Raises ``NoSpace``: the document then stays unfinished."""
     document, unfinished = task.document, dict(task.document.state)
-    for note in ("unfinished", "making", "fault", *NOTES):
+    for note in ("unfinished", "making", "fault", PLANNED, *NOTES):
         document.state.pop(note, None)
     try:
         task.keep()
@@ -311,7 +335,8 @@ def _finished(task: Task) -> None:
         raise
 
 
-def _remove(host: LocalHost, driver: Driver, document: Document | None, dry_run: bool, operation: Operation) -> Result:
+def _remove(host: LocalHost, driver: Driver, document: Document | None, dry_run: bool, operation: Operation,
+            permissions: Mapping[str, Any] = MappingProxyType({})) -> Result:
     if document is None:
         return Result([], [], None)
     warnings: list[str] = []
@@ -324,6 +349,9 @@ def _remove(host: LocalHost, driver: Driver, document: Document | None, dry_run:
     steps = list(driver.plan(None, have))
     named = {name: (have or {}).get(name, value) for name, value in document.want.items() if value not in EMPTY}
     forget = forget_step(driver.kind, document.name)
+    revision = revision_of(driver.kind, _fields_before(document, have))
+    if not document.deleting:  # otherwise all that is left is to finish the removal
+        check_revision(driver.kind, document.name, permissions, revision)
     if not dry_run:
         with host.locks.hold(*CHOICES):
             if not document.deleting:
@@ -339,7 +367,8 @@ def _remove(host: LocalHost, driver: Driver, document: Document | None, dry_run:
             raise
         host.documents.remove(document)
         driver.sweep(host)
-    return Result([*steps, forget], field_differences(driver.kind, named, None), resource, warnings)
+    return Result([*steps, forget], field_differences(driver.kind, named, None), resource, warnings,
+                  revision if dry_run else None)
 
 
 def show_resource(drivers: Drivers, kind: type[Kind], key: str) -> Fields:

@@ -31,6 +31,9 @@ class Permissions(Kind):
     merge = Field(
         ListOf(Choices("metadata", "tags", "networks", "hosts", "users"), unique=True),
         "Fields whose given content is added to the existing content. Other given content replaces it.", default=[])
+    revision = Field(
+        Text(1, 64), "Revision of the resource in the answer to an earlier dry run. If the resource has changed since, "
+        "a change is refused; a request that changes nothing never is.")
 
 
 class Ensure(Permissions):

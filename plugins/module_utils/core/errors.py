@@ -110,6 +110,13 @@ class Immutable(Conflict):
     status = 409
 
 
+class ChangedSince(Conflict):
+    """The resource has changed since the dry run with that revision. Make a new plan."""
+
+    code = "changed-since"
+    status = 412
+
+
 class InUse(Conflict):
     """The resource is still used."""
 
@@ -281,8 +288,8 @@ ERRORS = {
     cls.code: cls
     for cls in (
         MagnetarError, InvalidField, InvalidRequest, Unauthenticated, Forbidden, NotFound, Gone, Ambiguous, Conflict,
-        Immutable, InUse, OwnLogin, ImageRefused, NoSpace, TooLarge, Cancelled, TooManyRequests, TooSlow,
-        HypervisorDown, HypervisorError, GuestSilent, NoGuestAgent, GuestRefused, StorageSilent, Unreachable,
+        Immutable, ChangedSince, InUse, OwnLogin, ImageRefused, NoSpace, TooLarge, Cancelled, TooManyRequests,
+        TooSlow, HypervisorDown, HypervisorError, GuestSilent, NoGuestAgent, GuestRefused, StorageSilent, Unreachable,
         Unavailable, NotSupported, Failed, FencingFailed, TimedOut,
     )
 }

@@ -53,13 +53,17 @@ def diff_documents(before: Any, after: Any, secrets: Collection[str] = (), path:
 
 
 class Result:
-    """The outcome of an ensure: ``changed``, ``steps``, ``diff`` and the resource after the steps, or as predicted."""
+    """The outcome of an ensure: ``changed``, ``steps``, ``diff`` and the resource after the steps, or as predicted.
 
-    __slots__ = ("diff", "resource", "steps", "warnings")
+    ``revision``: in the result of a dry run, the revision of the resource before the steps; otherwise ``None``.
+    """
+
+    __slots__ = ("diff", "resource", "revision", "steps", "warnings")
 
     def __init__(self, steps: Iterable[Step], diff: list[dict[str, Any]], resource: Optional[dict[str, Any]],
-                 warnings: Iterable[str] = ()) -> None:
+                 warnings: Iterable[str] = (), revision: Optional[str] = None) -> None:
         self.steps, self.diff, self.resource, self.warnings = list(steps), diff, resource, list(warnings)
+        self.revision = revision
 
     @property
     def changed(self) -> bool:
@@ -72,4 +76,5 @@ class Result:
             "diff": self.diff,
             "resource": self.resource,
             "warnings": self.warnings,
+            **({} if self.revision is None else {"revision": self.revision}),
         }

@@ -113,7 +113,7 @@ PAGE: Mapping[str, Callable[[str, str], Any]] = {"fields": read_words, "limit": 
 PARAMETERS: Mapping[str, Callable[[str, str], Any]] = {
     "dry_run": read_boolean, "wait": read_seconds, "on_immutable": read_text, "merge": read_words,
     "allow_reboot": read_boolean,
-    "preserve_ephemeral": read_boolean}
+    "preserve_ephemeral": read_boolean, "revision": read_text}
 
 
 def check_sort(parameter: str, keys: Sequence[Any]) -> None:

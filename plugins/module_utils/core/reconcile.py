@@ -8,6 +8,8 @@ Pure: the drivers find, make and change resources (``magnetar_agent.drivers`` on
 
 from __future__ import annotations
 
+import hashlib
+import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -15,7 +17,7 @@ from contextvars import ContextVar
 from typing import Any, Optional
 
 from .document import Document
-from .errors import Conflict, Immutable, InUse, InvalidField
+from .errors import ChangedSince, Conflict, Immutable, InUse, InvalidField
 from .fields import Kind
 from .hardware.pci import nic_devices_name
 from .plan import Result, Step, diff_documents
@@ -23,6 +25,8 @@ from .plan import Result, Step, diff_documents
 UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 #: Values that the difference of a new resource leaves out.
 EMPTY: tuple[Any, ...] = (None, "", [], {})
+#: The revision of a resource that does not exist.
+NO_RESOURCE = "absent"
 
 
 # Key and name ---------------------------------------------------------------------------------------------------
@@ -61,6 +65,31 @@ def field_differences(kind: type[Kind], before: Optional[Mapping[str, Any]],
         shown = {name: side.get(name) for name in names} if side is not None else {}
         sides.append({n: v for n, v in shown.items() if v not in EMPTY} if other is None else shown)
     return diff_documents(sides[0], sides[1], kind.secrets())
+
+
+def revision_of(kind: type[Kind], document: Optional[Mapping[str, Any]]) -> str:
+    """Return the revision of the resource with the fields *document*: a digest of its uuid and its compared fields,
+    except secrets. Return ``NO_RESOURCE`` where *document* is ``None``.
+    """
+    if document is None:
+        return NO_RESOURCE
+    names = {"id", *compared_fields(kind)} - {*kind.secrets()}
+    fields = {name: document[name] for name in sorted(names) if document.get(name) not in EMPTY}
+    return hashlib.sha256(json.dumps(fields, sort_keys=True, default=str).encode()).hexdigest()[:32]
+
+
+def check_revision(kind: type[Kind], name: str, permissions: Mapping[str, Any], revision: str) -> None:
+    """Raise ``ChangedSince`` if *permissions* have a revision other than *revision*, that of the resource *name*. Call
+    it before a change, with the resource locked.
+    """
+    planned = permissions.get("revision")
+    if planned is None or planned == revision:
+        return
+    happened = ("exists now, and did not exist when this was planned" if planned == NO_RESOURCE else
+                "no longer exists, and existed when this was planned" if revision == NO_RESOURCE else
+                "has changed since this was planned")
+    raise ChangedSince("%s %r %s. Make a new plan." % (kind.noun, name, happened), kind=kind.noun, key=name,
+                       revision=revision)
 
 
 def record_step(kind: type[Kind], name: str) -> Step:
@@ -110,6 +139,7 @@ class Change:
     def __init__(self, kind: type[Kind], requested: Document, permissions: Mapping[str, Any], dry_run: bool) -> None:
         self.kind, self.given, self.permissions, self.dry_run = kind, requested, permissions, dry_run
         self.warnings: list[str] = []
+        self.revision: Optional[str] = None
 
     def check_new(self) -> None:
         """Raise ``InvalidField`` unless the request has all fields that a new resource needs."""
@@ -199,11 +229,19 @@ class Change:
             if name in old:
                 want[name] = old[name]
 
+    def check_revision(self, name: str, before: Optional[Document], steps: Sequence[Step]) -> None:
+        """Note the revision of the resource *name*, whose fields before the change are *before* (``None``: it does not
+        exist). Raise ``ChangedSince`` if the caller planned *steps* for another revision, unless there are no steps.
+        """
+        if steps:
+            self.revision = revision_of(self.kind, before)
+            check_revision(self.kind, name, self.permissions, self.revision)
+
     def result(self, steps: Sequence[Step], diff: list[dict[str, Any]], resource: Optional[Document]) -> Result:
         """Return the answer to the ensure, with *resource* as it is after the *steps*. Without *steps* nothing has
         changed, so the difference is empty.
         """
-        return Result(steps, diff if steps else [], resource, self.warnings)
+        return Result(steps, diff if steps else [], resource, self.warnings, self.revision if self.dry_run else None)
 
 
 # Check mode -----------------------------------------------------------------------------------------------------

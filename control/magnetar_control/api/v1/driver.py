@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import threading
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 from weakref import WeakValueDictionary
@@ -216,9 +216,23 @@ class CloudDriver:
             raise InvalidField("kind", f"{self.kind.noun} is only reported here, and not made or changed")
         with lock_key(self.kind.noun, caller.project, key, operation):
             if want is None:
-                return self.removal(caller, self.find(caller, key), dry_run, operation)
+                have = self.find(caller, key)
+                return self.checked_removal(caller, have, permissions, dry_run, lambda: self.removal(
+                    caller, have, dry_run, operation))
             change = CloudChange(self, caller, self.given(key, want), permissions, dry_run, operation)
             return change.run(self.find(caller, key))
+
+    def checked_removal(self, caller: Caller, have: Document | None, permissions: Mapping[str, Any], dry_run: bool,
+                        remove: Callable[[], Result]) -> Result:
+        """Return the result of *remove*, which removes the resource *have*. For a dry run the result has the revision
+        of *have*. Raises ``ChangedSince`` if *permissions* have another revision."""
+        if have is None:
+            return remove()
+        revision = reconcile.revision_of(self.kind, self.comparable(have))
+        reconcile.check_revision(self.kind, have["name"], permissions, revision)
+        result = remove()
+        result.revision = revision if dry_run and result.changed else None
+        return result
 
     def removal(self, caller: Caller, have: Document | None, dry_run: bool, operation: Operation) -> Result:
         """Remove the resource *have*, unless *have* is ``None`` or this is a dry run, and return the result with its
@@ -267,6 +281,7 @@ class CloudChange(reconcile.Change):
         desired = {**self.wanted(None), **({"id": id} if id else {})}
         want = self._complete(desired, None)
         steps = [record_step(self.kind, want.get("name", "")), *driver.plan(want, None)]
+        self.check_revision(want.get("name", ""), None, steps)
         with check_mode(self.dry_run, self.warnings):
             if self.dry_run:
                 driver.check_make(self.caller, want, None)
@@ -288,6 +303,8 @@ class CloudChange(reconcile.Change):
         planned = list(driver.plan(want, allowed))
         if not names and not planned:
             return self.result([], [], driver.public(have))
+        steps = [record_step(self.kind, str(want.get("name", have["name"])))]
+        self.check_revision(have["name"], driver.comparable(have), steps)
         driver.check_change(self.caller, want, allowed)
         changes = self._difference(have, want)
         if self.dry_run:
@@ -297,13 +314,14 @@ class CloudChange(reconcile.Change):
         else:
             driver.change(self.caller, allowed, want, names, self.operation)
             shown = self._show_document(str(have["id"]))
-        return self.result([record_step(self.kind, str(want.get("name", have["name"]))), *planned], changes, shown)
+        return self.result([*steps, *planned], changes, shown)
 
     def _recreate(self, have: Document, want: Document) -> Result:
         driver = self.driver
         driver.check_make(self.caller, want, have)
         removal_steps = list(driver.plan(None, have)) or [reconcile.forget_step(self.kind, have["name"])]
         steps = [*removal_steps, record_step(self.kind, str(want.get("name", have["name"]))), *driver.plan(want, None)]
+        self.check_revision(have["name"], driver.comparable(have), steps)
         changes = self._difference(have, want)
         if self.dry_run:
             shown = driver.public(driver.predicted(self.caller, want, have))

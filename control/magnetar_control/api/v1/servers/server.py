@@ -223,7 +223,8 @@ class CloudServers(CloudDriver):
                 row = None
             have = None if row is None else self.seen(caller, row)
             if want is None:
-                return self._removal(caller, row, have, dry_run, operation)
+                return self.checked_removal(caller, have, permissions, dry_run, functools.partial(
+                    self._removal, caller, row, have, dry_run, operation))
             try:
                 desired = with_port_ids(caller, self.given(key, want))
                 return _ServerChange(self, caller, desired, permissions, dry_run, operation).run(have)

@@ -1,0 +1,89 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The places of an estate: agents and clouds, each with a connection of its own, and work on all of them in parallel.
+"""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+
+from ..connect import connect_client
+from ..core.errors import InvalidField, MagnetarError
+from ..core.options import CONNECTION
+
+#: The place of a task without ``places``: its own endpoint.
+OWN = "default"
+#: Options of a connection that the places take from the task.
+SHARED = ("ca_cert", "client_cert", "client_key", "validate_certs", "ssh_private_key", "ssh_known_hosts", "api_timeout",
+          "timeout")
+#: The most places that are worked on at the same time, and the most items of one batch request.
+PARALLEL, BATCH = 32, 1000
+
+
+class Place:
+    """A place while it is connected: its ``name``, its ``client``, and whether it is a cloud."""
+
+    def __init__(self, name, client):
+        self.name, self.client = name, client
+        info = client.info()
+        self.in_cloud, self.kinds = bool(info.get("cloud")), info.get("kinds") or ()
+
+    @property
+    def endpoint(self):
+        """The endpoint, as a plan names it."""
+        return self.client.endpoint
+
+    def ensure(self, noun, requests, dry_run):
+        """Send the *requests* of *noun* in batches, and return their answers in the same order."""
+        answers = []
+        for at in range(0, len(requests), BATCH):
+            answer = self.client.ensure_many(noun, requests[at:at + BATCH], dry_run=dry_run)
+            answers += answer["results"]
+        return answers
+
+
+def place_parameters(places, params):
+    """Return the connection parameters of each place by name. *places*: the option; *params*: the task's parameters,
+    which apply where a place has none of its own. Raises ``InvalidField``.
+    """
+    if not places:
+        return {OWN: params}
+    names = {alias: option.option for option in CONNECTION for alias in (option.option, *option.aliases)}
+    known = sorted({name for name in names.values() if name != "direct"})
+    found = {}
+    for place, options in places.items():
+        if not isinstance(options, dict):
+            raise InvalidField("places.%s" % place, "must be a mapping with endpoint or cloud, and further options of "
+                               "the connection")
+        for word in options:
+            if names.get(word) not in known:
+                raise InvalidField("places.%s.%s" % (place, word), "is no option of a connection; they are %s"
+                                   % ", ".join(known))
+        own = {names[word]: value for word, value in options.items() if value is not None}
+        if not {"endpoint", "cloud"} & set(own):
+            raise InvalidField("places.%s" % place, "must name an endpoint or a cloud")
+        shared = {name: params.get(name) for name in SHARED}
+        found[str(place)] = dict(dict.fromkeys(option.option for option in CONNECTION), **dict(shared, **own))
+    return found
+
+
+def work_at_places(parameters, names, work):
+    """Call *work* with the connected ``Place`` of each of *names*, in parallel; return ``(results, errors)``, both by
+    name of place. *parameters*: the result of ``place_parameters``.
+    """
+    def one(name):
+        try:
+            client = connect_client(parameters[name])
+            try:
+                return work(Place(name, client)), None
+            finally:
+                client.close()
+        except MagnetarError as error:
+            return None, error
+
+    names = list(names)
+    if not names:
+        return {}, {}
+    with ThreadPoolExecutor(min(PARALLEL, len(names)), thread_name_prefix="place") as pool:
+        outcomes = dict(zip(names, pool.map(one, names)))
+    return ({name: result for name, (result, error) in outcomes.items() if error is None},
+            {name: error for name, (_result, error) in outcomes.items() if error is not None})

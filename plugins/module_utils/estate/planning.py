@@ -1,0 +1,170 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Making a plan: a dry run of every declared resource at every place, and the resources that are not declared."""
+
+from __future__ import annotations
+
+import fnmatch
+
+from ..core.errors import InvalidField
+from ..core.reconcile import compared_fields
+from .nouns import CREATE, MODULES, NOUNS, REMOVE, change_costs, change_of_answer, narrowed_permissions
+from .places import work_at_places
+
+IGNORE, REPORT, ABSENT = "ignore", "report", "absent"
+#: Resources that every project of a cloud has, and that are never unmanaged, by noun.
+BUILT_IN = {"security_group": ("default",)}
+
+
+class Unmanaged:
+    """What happens to resources that exist and are not declared: the *policy* (ignore, report or absent), the *nouns*
+    that it applies to (all declared ones when empty), and patterns of names that are *kept*.
+    """
+
+    def __init__(self, policy, nouns, kept):
+        if policy == ABSENT and not nouns:
+            raise InvalidField("unmanaged_nouns", "is required with unmanaged: absent. Name the nouns whose undeclared "
+                               "resources are removed")
+        for noun in nouns:
+            if noun not in NOUNS:
+                raise InvalidField("unmanaged_nouns", "must name nouns of an estate: %s" % ", ".join(NOUNS), noun)
+        self.policy, self.nouns, self.kept = policy, nouns, kept
+
+    def is_kept(self, noun, name):
+        """Return whether the resource *name* of *noun* is never unmanaged."""
+        return name in BUILT_IN.get(noun, ()) or any(fnmatch.fnmatchcase(name, pattern) for pattern in self.kept)
+
+
+class Drift:
+    """What differs from the declarations: ``items`` (the changes), ``unmanaged`` resources, the number of resources
+    ``unchanged``, ``errors``, ``warnings``, and the ``places`` with their endpoints.
+    """
+
+    def __init__(self):
+        self.items, self.unmanaged, self.errors, self.warnings = [], [], [], []
+        self.unchanged, self.places = 0, {}
+
+    def add(self, other):
+        """Add the drift of another place."""
+        for name in ("items", "unmanaged", "errors", "warnings"):
+            getattr(self, name).extend(getattr(other, name))
+        self.unchanged += other.unchanged
+        self.places.update(other.places)
+
+
+def find_drift(parameters, declared, unmanaged):
+    """Return the ``Drift`` of all places. *parameters*: the result of ``place_parameters``; *declared*: list of
+    ``Declared``; *unmanaged*: an ``Unmanaged``.
+    """
+    nouns = unmanaged.nouns or [noun for noun in NOUNS if any(resource.noun == noun for resource in declared)]
+    if unmanaged.policy == IGNORE:
+        nouns = []
+    by_place = {name: [resource for resource in declared if resource.place == name] for name in parameters}
+    names = [name for name in parameters if by_place[name] or nouns]
+    drift = Drift()
+    drifts, errors = work_at_places(
+        parameters, names, lambda place: _drift_at(place, by_place[place.name], nouns, unmanaged))
+    for name in names:
+        if name in drifts:
+            drift.add(drifts[name])
+        else:
+            drift.errors.append({"place": name, "noun": "", "name": "", "code": errors[name].code,
+                                 "message": errors[name].message})
+    return drift
+
+
+def _drift_at(place, declared, nouns, unmanaged):
+    drift = Drift()
+    drift.places[place.name] = {"endpoint": place.endpoint, "cloud": place.in_cloud}
+    managed = {}
+    for noun in NOUNS:
+        resources = [resource for resource in declared if resource.noun == noun]
+        if resources:
+            answers = place.ensure(noun, [resource.request() for resource in resources], dry_run=True)
+            for resource, answer in zip(resources, answers):
+                _add_answer(drift, place, resource, answer)
+                managed.setdefault(noun, set()).update(filter(None, (
+                    resource.key, resource.name, (answer.get("resource") or {}).get("id"))))
+    if unmanaged.policy != IGNORE:
+        _add_unmanaged(drift, place, [noun for noun in nouns if noun in place.kinds], managed, unmanaged)
+    return drift
+
+
+def _add_answer(drift, place, resource, answer):
+    if "error" in answer:
+        drift.errors.append(_error(place, resource.noun, resource.name, answer["error"]))
+        return
+    drift.warnings += ["%s %s at %s: %s" % (resource.noun, resource.name, place.name, text)
+                       for text in answer.get("warnings") or () if "prediction assumes" not in text]
+    if answer["changed"]:
+        drift.items.append(plan_item(place, resource.noun, resource.name, resource.request(), answer, True))
+    else:
+        drift.unchanged += 1
+
+
+def _error(place, noun, name, error):
+    return {"place": place.name, "noun": noun, "name": name, "code": error.get("code"),
+            "message": " ".join(str(error.get("message")).split())}
+
+
+def plan_item(place, noun, name, request, answer, declared):
+    """Return the item of a plan for the *request* of a *noun* that *answer*, of a dry run, says to change something.
+    *declared*: whether the resource is declared. Raises ``InvalidField`` for a place that tells no revision.
+    """
+    if not answer.get("revision"):
+        raise InvalidField("places.%s" % place.name, "is of a release without revisions, so that a plan could not be "
+                           "checked later. Upgrade it", place.endpoint)
+    change = change_of_answer(request["want"], answer)
+    costs = change_costs(noun, change, answer, place.in_cloud)
+    permissions = {word: value for word, value in request.items() if word not in ("key", "want")}
+    return {
+        "place": place.name, "noun": noun, "name": name, "declared": declared, "change": change, "costs": costs,
+        "actions": [step["verb"] for step in answer["steps"]], "diff": answer.get("diff") or [],
+        "revision": answer["revision"], "key": request["key"], "want": request["want"],
+        "permissions": narrowed_permissions(permissions, change, costs),
+        "resource": {} if change == CREATE else shown_fields(noun, answer.get("resource")),  # a new one has new uuids
+    }
+
+
+def shown_fields(noun, resource):
+    """Return the uuid and the compared fields of a *resource* in an answer, except secrets."""
+    kind = MODULES[noun].kind
+    names = {"id", *compared_fields(kind)} - {*kind.secrets()}
+    return {name: value for name, value in (resource or {}).items() if name in names}
+
+
+def _add_unmanaged(drift, place, nouns, managed, unmanaged):
+    if not place.in_cloud and nouns and place.client.get("host").get("cloud_servers"):
+        if unmanaged.policy == ABSENT:
+            raise InvalidField("unmanaged", "cannot be absent at %s: its host is part of a cloud, whose servers nobody "
+                               "declares here. Ask the cloud instead" % place.name, ABSENT)
+        drift.warnings.append("The host %s is part of a cloud, whose servers nobody declares here; unmanaged resources "
+                              "of it are left out." % place.name)
+        return
+    for noun in reversed([noun for noun in NOUNS if noun in nouns]):
+        known = managed.get(noun, set())
+        found = [resource for resource in place.client.list(noun, fields=("id", "name"))
+                 if not known & {resource.get("id"), resource.get("name")}
+                 and not unmanaged.is_kept(noun, str(resource.get("name") or ""))]
+        if unmanaged.policy == REPORT:
+            drift.unmanaged += [{"place": place.name, "noun": noun, "name": resource.get("name") or resource["id"],
+                                 "id": resource["id"]} for resource in found]
+        else:
+            _add_removals(drift, place, noun, found)
+
+
+def _add_removals(drift, place, noun, resources):
+    requests = [{"key": resource["id"], "want": None} for resource in resources]
+    for resource, request, answer in zip(resources, requests, place.ensure(noun, requests, dry_run=True)):
+        name = resource.get("name") or resource["id"]
+        if "error" in answer:
+            drift.errors.append(_error(place, noun, name, answer["error"]))
+        elif answer["changed"]:
+            drift.items.append(plan_item(place, noun, name, request, answer, False))
+
+
+def ordered_items(items):
+    """Return *items* in the order in which they are applied: first changes by noun, then removals in reverse."""
+    rank = {noun: at for at, noun in enumerate(NOUNS)}
+    return sorted(items, key=lambda item: (
+        item["change"] == REMOVE, -rank[item["noun"]] if item["change"] == REMOVE else rank[item["noun"]],
+        item["place"], item["name"]))
