@@ -72,21 +72,23 @@ estate:
   type: dict
   contains:
     plan: {description: The id of the plan., type: str, sample: 5f9c1f0e3a3c4c8e8e0a2f4f6c1d7b11}
-    counts: {description: 'Number of items by change, or by V(status) with O(state=applied).', type: dict, sample: {
-          create: 0, update: 1, recreate: 0, remove: 0, unmanaged: 0, unchanged: 41, errors: 0}}
+    counts: {description: 'Number of items by change, and with O(state=applied) by status; resources that are unmanaged
+          or unchanged, and errors.', type: dict, sample: {create: 0, update: 1, recreate: 0, remove: 0, unmanaged: 0,
+          pending: 0, applied: 0, unchanged: 41, failed: 0, not_begun: 0, errors: 0}}
     costs: {description: 'What the changes cost: C(reboot) or C(stop) of a running guest, C(move) to another host if the
           scheduler chooses one, C(data_loss).', type: list, elements: str, sample: [reboot]}
-    places: {description: 'The places by name, each with V(endpoint), and V(cloud): whether it is a cloud.', type: dict,
-        sample: {kvm1: {endpoint: 'https://kvm1.example.org:8775', cloud: false}}}
+    places: {description: 'The places, and whether each is a cloud.', type: list, elements: dict, sample: [{name: kvm1,
+            endpoint: 'https://kvm1.example.org:8775', cloud: false}]}
     items: {description: 'The changes in the order in which they are applied. Secrets in V(changes) are hidden.
           With O(state=applied) each has a V(status) (applied, unchanged, failed, not_begun, or pending when it
           is not done) and a V(message).', type: list, elements: dict, sample: [{place: kvm1, noun: server, name: web1,
-            declared: true, change: update, costs: [reboot], actions: [stop, record, define, start], changes: {
-              flavor.ram: {old: 512, new: 1024}}}]}
+            declared: true, change: update, costs: [reboot], actions: [record, stop, define, drive, start], changes: {
+              flavor.ram: {old: 512, new: 1024}}, status: applied, message: ''}]}
     unmanaged: {description: Resources that exist and are not declared (with O(unmanaged=report))., type: list,
         elements: dict, sample: [{place: kvm1, noun: server, name: legacy, id: 8c7d3c0e-5d0f-4a2b-9d0e-0c6c8a1f2b3d}]}
     errors: {description: 'Resources whose change cannot be predicted, and places that cannot be reached.', type: list,
-        elements: dict, sample: []}
+        elements: dict, sample: [{place: kvm1, noun: server, name: web2, code: not-found, message: There is no image
+              'debian' on this host.}]}
 text: {description: The same as text for users., returned: 'on success, and when items failed', type: str, sample: 'Plan
       5f9c1f0e: 1 to update, 41 unchanged.'}
 error: {description: 'The failure in a form for programs: V(code) names its kind, V(details) has the values.',

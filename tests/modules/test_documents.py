@@ -98,6 +98,7 @@ def placed(folder):
     (folder / "home/me/.ssh/id_ed25519.pub").write_text(KEY)
     (folder / "home/me/.ssh/id_new.pub").write_text(OTHER_KEY)
     (folder / "srv/images").mkdir(parents=True)
+    (folder / "srv/estate").mkdir()
     (folder / "agent").mkdir()
     image = folder / "srv/images/debian-12.qcow2"
     subprocess.run(["qemu-img", "create", "-q", "-f", "qcow2", image, "1M"], check=True)
@@ -118,7 +119,7 @@ def placed(folder):
 
 def moved(text: str, folder: Path) -> str:
     """*text* with the paths of the test."""
-    for path in ("/srv/images", "/home/me"):
+    for path in ("/srv/images", "/srv/estate", "/home/me"):
         text = text.replace(path, f"{folder}{path}")
     return text.replace("/var/lib/magnetar/import", f"{folder}/agent")
 

@@ -5,14 +5,16 @@ from __future__ import annotations
 
 import json
 import stat
+from pathlib import Path
 
 import pytest
 import yaml
 
 from magnetar_core.errors import HypervisorError
 from magnetar_core.http.client import Client
+from tests.support.control.cloud import Cloud
 
-from .conftest import Running
+from .conftest import KEY, Running
 
 FLAVOR = {"name": "small", "vcpus": 1, "ram": 128}
 SERVER = {"name": "web1", "flavor": "small", "image": "none", "networks": ["lan"], "tags": ["shop"]}
@@ -284,3 +286,51 @@ def test_secrets_are_only_in_the_plan_file(estate):
         SERVER, networks=[], flavor=None, vcpus=1, ram=64, userdata="#!/bin/sh\necho geheim")]}])
     assert "geheim" not in json.dumps(planned) and "user_data" in estate.plan.read_text()
     assert estate("applied")["changed"]
+
+
+@pytest.fixture
+def in_cloud(module, tmp_path, monkeypatch):
+    """``in_cloud(state, declarations, **options)``: as ``estate``, for a cloud; and a client of it."""
+    with Cloud(hosts=1) as made:
+        made.admin.image()
+        text = (Path(made.parts.settings.state_dir) / "clouds.yaml").read_text()
+        (tmp_path / "clouds.yaml").write_text(text.replace("127.0.0.1:8774", f"127.0.0.1:{made.port}"))
+        monkeypatch.setenv("OS_CLIENT_CONFIG_FILE", str(tmp_path / "clouds.yaml"))
+
+        def run(state="planned", declarations=None, **options):
+            return module("estate", state=state, plan=str(tmp_path / "plan.json"), places={"c": {"cloud": "magnetar"}},
+                          **options, **({"declarations": declarations} if declarations is not None else {}))
+
+        run.module = lambda noun, /, **options: module(noun, endpoint=None, cloud="magnetar", **options)
+        yield run
+
+
+def test_an_estate_of_a_cloud(in_cloud):
+    server = {"name": "web1", "flavor": "small", "image": "cirros", "metadata": {"a": "1"}}
+    flavors = [dict(FLAVOR, disk=1), dict(FLAVOR, name="big", ram=256, disk=1)]
+    planned = in_cloud(declarations=[{"flavor": flavors, "keypair": [{"name": "me", "public_key": KEY}],
+                                      "server": [dict(server, key_name="me")]}])
+    assert planned["changed"], planned
+    done = in_cloud("applied")
+    assert done["changed"] and set(statuses(done).values()) == {"applied"}, done
+    assert not in_cloud("applied")["changed"]
+    assert in_cloud(declarations=[{"flavor": flavors, "server": [server]}])["estate"]["items"] == []
+
+    planned = in_cloud(declarations=[{"server": [dict(server, flavor="big", allow_reboot=True)]}])
+    assert planned["estate"]["costs"] == ["move", "reboot"] and "[reboots, may move]" in planned["text"], planned
+    in_cloud.module("server", name="web1", metadata={"a": "2"})
+    refused = in_cloud("applied")
+    assert refused["failed"] and "metadata.a was '1' and is '2'" in refused["msg"], refused
+    in_cloud.module("server", name="web1", metadata={"a": "1"})
+    assert in_cloud("applied")["changed"] and not in_cloud("applied")["changed"]
+
+    (found,) = in_cloud.module("server_info", name="web1")["servers"]
+    assert found["flavor"]["name"] == "big" and found["power_state"] == "running"
+    planned = in_cloud(declarations=[{"keypair": [{"name": "me", "state": "absent"}]}], unmanaged="absent",
+                       unmanaged_nouns=["server", "flavor"], unmanaged_keep=["small"])
+    assert changes(planned)[0] == ("c", "server", "web1", "remove"), planned
+    in_cloud.module("server", name="web1", description="mine")
+    assert "server web1 at c: has changed since the plan: description" in in_cloud("applied")["msg"]
+    in_cloud.module("server", name="web1", description="")
+    assert in_cloud("applied")["changed"] and not in_cloud("applied")["changed"]
+    assert in_cloud.module("server_info")["servers"] == []

@@ -18,6 +18,7 @@ from tests.support.modules.states import UPDATES as STATE_UPDATES
 from tests.support.northbound import LabCentral, external, missing
 from tools import returns
 
+from . import returned
 from .conftest import ROOT
 from .returned import check, check_actions
 
@@ -80,6 +81,25 @@ def test_of_migrations(pair, go):
     check("migration", done)
     check_actions("migration", [done])
     check("migration_info", go("migration_info"))
+
+
+def test_of_estates(world, tmp_path):
+    world("server", name="web1", flavor="small", image="none")
+    server = {"name": "web1", "vcpus": 1, "ram": 256, "allow_reboot": True}
+    options = {"declarations": [{"server": [server]}], "unmanaged": "report", "unmanaged_nouns": ["volume"]}
+    check("estate_info", world("estate_info", **options))
+    plan = {"plan": str(tmp_path / "plan.json")}
+    planned, applied = world("estate", **plan, **options), world("estate", **plan, state="applied")
+    for result in (planned, applied):
+        assert result["changed"], result
+        check("estate", result)
+    (item,) = applied["estate"]["items"]
+    contents = returned.documented_returns("estate")["estate"]["contains"]
+    assert item["actions"] == contents["items"]["sample"][0]["actions"]
+    server["image"] = "nothing"
+    failed = world("estate", **plan, **options)
+    assert failed["failed"] and failed["estate"]["errors"]
+    check("estate", failed)
 
 
 @pytest.fixture

@@ -146,7 +146,7 @@ def moved_fields(item, answer):
     moved = {}
     for leaf in answer.get("diff") or ():
         mine = planned.get(leaf["path"])
-        then = item["resource"].get(leaf["path"]) if mine is None else mine["old"]
+        then = _field_at(item["resource"], leaf["path"]) if mine is None else mine["old"]
         if then != leaf["old"]:
             moved[leaf["path"]] = (then, leaf["old"])
     if item["change"] == CREATE:
@@ -157,6 +157,15 @@ def moved_fields(item, answer):
         if item["resource"][name] != now[name]:
             moved[name] = (item["resource"][name], now[name])
     return moved
+
+
+def _field_at(resource, path):
+    """Return the value at *path*, in the form of paths of differences, in *resource*; ``None`` if it has none."""
+    name, _dot, rest = path.partition(".")
+    value = resource.get(name)
+    if not rest or not isinstance(value, dict):
+        return value
+    return value[rest] if rest in value else _field_at(value, rest)
 
 
 def shown(value):

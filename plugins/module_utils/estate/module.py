@@ -11,7 +11,18 @@ from ..core.options import File, Option, name_options
 from ..core.values import Choices, ListOf, MapOf, Text, Value
 from ..modules.module import Module
 from . import plan_file
-from .applying import FAILED, NOT_BEGUN, Work, apply_items, check_items, check_places, public_item
+from .applying import APPLIED as DONE
+from .applying import (
+    FAILED,
+    NOT_BEGUN,
+    PENDING,
+    UNCHANGED,
+    Work,
+    apply_items,
+    check_items,
+    check_places,
+    public_item,
+)
 from .declarations import declared_resources, read_folder
 from .nouns import CREATE, RECREATE, REMOVE, UPDATE
 from .places import place_parameters
@@ -146,21 +157,36 @@ class EstateModule(_EstateModule):
 
 def drift_report(drift, items):
     """Return the report of *drift* with its public *items*: what modules return, and the files have."""
-    counts = {change: sum(item["change"] == change for item in items) for change in (CREATE, UPDATE, RECREATE, REMOVE)}
-    costs = sorted({cost for item in items for cost in item["costs"]})
-    counts.update(unmanaged=len(drift.unmanaged), unchanged=drift.unchanged, errors=len(drift.errors))
-    return {"counts": counts, "costs": costs, "places": drift.places, "items": items, "unmanaged": drift.unmanaged,
-            "errors": drift.errors}
+    counts = dict(_counts(items), unmanaged=len(drift.unmanaged), unchanged=drift.unchanged, errors=len(drift.errors))
+    return {"counts": counts, "costs": _costs(items), "places": _places(drift.places), "items": items,
+            "unmanaged": drift.unmanaged, "errors": drift.errors}
 
 
 def applied_report(plan, works):
     """Return the report of a run of *plan* with its *works*."""
     items = [work.report() for work in works]
-    counts = {status: sum(item["status"] == status for item in items)
-              for status in ("pending", "applied", "unchanged", FAILED, NOT_BEGUN)}
-    costs = sorted({cost for item in items for cost in item["costs"] if item["status"] in ("pending", "applied")})
-    return {"plan": plan["id"], "counts": counts, "costs": costs, "places": plan["places"], "items": items,
-            "unmanaged": [], "errors": []}
+    costs = _costs([item for item in items if item["status"] in (PENDING, DONE)])
+    return {"plan": plan["id"], "counts": _counts(items), "costs": costs, "places": _places(plan["places"]),
+            "items": items, "unmanaged": [], "errors": []}
+
+
+def _counts(items):
+    """Return the numbers of *items* by change and, where they have one, by status."""
+    counts = dict.fromkeys((CREATE, UPDATE, RECREATE, REMOVE, "unmanaged", PENDING, DONE, UNCHANGED, FAILED, NOT_BEGUN,
+                            "errors"), 0)
+    for item in items:
+        counts[item["change"]] += 1
+        if "status" in item:
+            counts[item["status"]] += 1
+    return counts
+
+
+def _costs(items):
+    return sorted({cost for item in items for cost in item["costs"]})
+
+
+def _places(places):
+    return [dict(place, name=name) for name, place in sorted(places.items())]
 
 
 def write_reports(params, title, report, check_mode):

@@ -26,26 +26,35 @@ border-bottom:1px solid #d1d9e0}code{font:13px ui-monospace,monospace;overflow-w
 """
 
 
-def summary(counts):
-    """Return the *counts* as a sentence, without those that are 0."""
-    parts = ["%d %s" % (counts[name], word) for name, word in WORDS.items() if counts.get(name)]
-    return (", ".join(parts) or "nothing declared") + "."
+def summary(report):
+    """Return the counts of *report* as a sentence, without those that are 0: of a plan by change, of a run by status.
+    """
+    of_run = any("status" in item for item in report["items"])
+    parts = ["%d %s" % (number, WORDS[name]) for name, number in report["counts"].items()
+             if number and not (of_run and name in SIGNS)]
+    return (", ".join(parts) or "nothing to do") + "."
 
 
 def text_report(title, report):
     """Return *report* as plain text. *report*: ``counts``, ``places``, ``items``, ``unmanaged``, ``errors``."""
-    lines = ["%s: %s" % (title, summary(report["counts"]))]
-    for place in sorted(report["places"]):
-        own = _of_place(report, place)
+    lines = ["%s: %s" % (title, summary(report))]
+    for place in report["places"]:
+        own = _of_place(report, place["name"])
         if any(own.values()):
-            lines += ["", "%s (%s)" % (place, report["places"][place]["endpoint"])]
+            lines += ["", "%s (%s)" % (place["name"], place["endpoint"])]
             for item in own["items"]:
                 lines += _item_lines(item)
             lines += ["  ? %s %s (not declared)" % (found["noun"], found["name"]) for found in own["unmanaged"]]
             lines += ["  x %s" % _error_text(error) for error in own["errors"]]
-    unreached = [error for error in report["errors"] if error["place"] not in report["places"]]
+    unreached = _unreached(report)
     lines += [""] * bool(unreached) + ["%s: %s" % (error["place"], error["message"]) for error in unreached]
     return "\n".join(lines) + "\n"
+
+
+def _unreached(report):
+    """Return the errors of places that cannot be reached."""
+    reached = [place["name"] for place in report["places"]]
+    return [error for error in report["errors"] if error["place"] not in reached]
 
 
 def _of_place(report, place):
@@ -75,12 +84,12 @@ def html_report(title, report, made_at):
     """
     parts = ["<!DOCTYPE html><html lang=en><meta charset=utf-8><meta name=viewport content='width=device-width'>",
              "<title>%s</title><style>%s</style>" % (escape(title), STYLE),
-             "<h1>%s</h1><p>%s</p>" % (escape(title), escape(summary(report["counts"])))]
-    for place in sorted(report["places"]):
-        own = _of_place(report, place)
+             "<h1>%s</h1><p>%s</p>" % (escape(title), escape(summary(report)))]
+    for place in report["places"]:
+        own = _of_place(report, place["name"])
         if any(own.values()):
             parts.append("<h2>%s <small>%s</small></h2><table><tr><th>Change<th>Resource<th>Details" % (
-                escape(place), escape(report["places"][place]["endpoint"])))
+                escape(place["name"]), escape(place["endpoint"])))
             parts += map(_item_row, own["items"])
             parts += [_row("", "not declared", "%s %s" % (found["noun"], found["name"]), "")
                       for found in own["unmanaged"]]
@@ -88,7 +97,7 @@ def html_report(title, report, made_at):
                       for error in own["errors"]]
             parts.append("</table>")
     parts += ["<p class=failed>%s: %s</p>" % (escape(error["place"]), escape(error["message"]))
-              for error in report["errors"] if error["place"] not in report["places"]]
+              for error in _unreached(report)]
     return "\n".join((*parts, "<p><small>Made at %s by magnetar.compute.estate.</small></p></html>" % escape(made_at)))
 
 
