@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import stat
 from pathlib import Path
@@ -13,8 +14,11 @@ import yaml
 from magnetar_core.errors import HypervisorError
 from magnetar_core.http.client import Client
 from tests.support.control.cloud import Cloud
+from tests.support.modules import documents
 
-from .conftest import KEY, Running
+from .conftest import COLLECTION, KEY, ROOT, Running
+
+nouns = importlib.import_module(f"{COLLECTION}.plugins.module_utils.estate.nouns")
 
 FLAVOR = {"name": "small", "vcpus": 1, "ram": 128}
 SERVER = {"name": "web1", "flavor": "small", "image": "none", "networks": ["lan"], "tags": ["shop"]}
@@ -334,3 +338,40 @@ def test_an_estate_of_a_cloud(in_cloud):
     in_cloud.module("server", name="web1", description="")
     assert in_cloud("applied")["changed"] and not in_cloud("applied")["changed"]
     assert in_cloud.module("server_info")["servers"] == []
+
+
+def test_the_playbooks(agent, tmp_path):
+    """Plan, fail on changes, apply, apply again; and what is printed."""
+    folder = tmp_path / "estate"
+    folder.mkdir()
+    (folder / "flavors.yml").write_text(yaml.safe_dump({"flavor": [FLAVOR]}))
+    words = ["-e", f"estate_folder={folder}", "-e", f"estate_reports={tmp_path}"]
+
+    def book(name, *more):
+        return documents.run((tmp_path, agent), "[]", *words, *more, arguments=[str(ROOT / f"playbooks/{name}.yml")])
+
+    assert "+ flavor small" in book("plan", "-e", "estate_unmanaged=report")
+    with pytest.raises(AssertionError, match="estate_fail_on is changes"):
+        book("plan", "-e", "estate_fail_on=changes")
+    assert "+ flavor small [to do]" in book("apply", "--check")
+    assert "+ flavor small [applied]" in book("apply")
+    assert "changed=0" in book("apply")
+    assert "nothing" in book("plan", "-e", "estate_fail_on=changes") or (tmp_path / "estate.html").exists()
+    with Client(agent.endpoint) as client:
+        client.ensure("flavor", "small", {"description": "by hand"})
+        (folder / "flavors.yml").write_text(yaml.safe_dump({"flavor": [dict(FLAVOR, description="new")]}))
+        book("plan")
+        client.ensure("flavor", "small", {"description": "by another hand"})
+    with pytest.raises(AssertionError, match="description was 'by hand'"):
+        book("apply")
+
+
+def test_the_page_shows_what_is_taken(estate):
+    """The keys of the page's example are those that a declaration may have."""
+    page = (ROOT / "docs/howto/plan-and-apply-an-estate.md").read_text()
+    names = nouns.NOUNS
+    assert all(f"`{noun}`" in page for noun in names)
+    (hosts,) = [yaml.safe_load(text) for text in documents.fences("docs/howto/plan-and-apply-an-estate.md", "yaml")
+                if text.startswith("# /srv/estate/hosts.yml")]
+    planned = estate(declarations=[hosts])
+    assert not planned.get("failed"), planned
