@@ -44,7 +44,7 @@ ADVICE = {
     "conflict": "Change what the message names, or wait for the running action.",
     "immutable": "Set `on_immutable`, or leave the field as it is. See "
     "[modules](modules.md#options-that-cannot-change).",
-    "changed-since": "Make a new plan. The message names the resource",
+    "changed-since": "Make a new plan. The message names the resource.",
     "in-use": "Remove the users that the message names first.",
     "own-login": "Log in as another administrator, and repeat the request there.",
     "image-refused": "Use another image; the message says what is wrong with its content.",

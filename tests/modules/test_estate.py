@@ -345,7 +345,8 @@ def test_the_playbooks(agent, tmp_path):
     folder = tmp_path / "estate"
     folder.mkdir()
     (folder / "flavors.yml").write_text(yaml.safe_dump({"flavor": [FLAVOR]}))
-    words = ["-e", f"estate_folder={folder}", "-e", f"estate_reports={tmp_path}"]
+    words = ["-e", f"estate_folder={folder}", "-e", f"estate_reports={tmp_path}",
+             "-e", f"estate_plan={tmp_path}/plan.json"]
 
     def book(name, *more):
         return documents.run((tmp_path, agent), "[]", *words, *more, arguments=[str(ROOT / f"playbooks/{name}.yml")])

@@ -52,6 +52,7 @@ PARAMETERS: dict[str, tuple[Extra, str]] = {
         "which loses its disks, or (servers) rebuild: only the root disk is recreated.")),
     "allow_reboot": (BOOLEAN, "Whether a running server may be shut down and started again where a change needs it."),
     "preserve_ephemeral": (BOOLEAN, "Whether a rebuild keeps the ephemeral disk."),
+    "revision": (TEXT, "The revision that a dry run answered: a change is refused if the resource has changed since."),
     "merge": (TEXT, "Some of metadata, tags, networks, with commas: add to what is there, rather than replace it."),
     "fields": (TEXT, "Show these fields only, separated by commas."),
     "limit": (INTEGER, "At most so many."),
@@ -101,7 +102,8 @@ def _json(schema: Extra) -> Extra:
 
 def _result(kind: type[Kind]) -> Extra:
     return _object(changed=BOOLEAN, steps=_array(STEP), diff=DIFF, resource=_ref(kind.__name__),
-                   warnings=_array(TEXT), request_id=TEXT)
+                   warnings=_array(TEXT), request_id=TEXT,
+                   revision={**TEXT, "description": "In a dry run: the revision of the resource before the steps."})
 
 
 def describe_list_route(kind: type[Kind], filters: Iterable[str]) -> Extra:
@@ -123,7 +125,7 @@ def describe_ensure_route(kind: type[Kind]) -> Extra:
     return {"tags": [kind.noun], "summary": f"Ensure a {kind.noun}",
             **_route(_result(kind), "How it is now, and what was done for it",
                      _parameters("dry_run", "wait", "on_immutable", "merge", "allow_reboot", "preserve_ephemeral",
-                                 key=True),
+                                 "revision", key=True),
                      _json(_ref(f"{kind.__name__}Wanted")), later=True)}
 
 
@@ -131,7 +133,7 @@ def describe_batch_route(kind: type[Kind]) -> Extra:
     """Return OpenAPI's description of the PUT of a list of resources."""
     item = _object(key=TEXT, want={"anyOf": [_ref(f"{kind.__name__}Wanted"), {"type": "null"}]},
                    on_immutable=PARAMETERS["on_immutable"][0], merge=_array({"enum": ["metadata", "tags", "networks"]}),
-                   allow_reboot=BOOLEAN, preserve_ephemeral=BOOLEAN)
+                   allow_reboot=BOOLEAN, preserve_ephemeral=BOOLEAN, revision=TEXT)
     done = _result(kind)
     done["properties"].update(key=TEXT, error=_ref("Error"))
     return {"tags": [kind.noun], "summary": f"Ensure many {kind.plural}",

@@ -19,7 +19,7 @@ PENDING, APPLIED, UNCHANGED, FAILED, NOT_BEGUN = "pending", "applied", "unchange
 DEPENDING = frozenset((InvalidField.code, NotFound.code, InUse.code, Conflict.code))
 
 
-class Work:
+class ItemRun:
     """One item of a plan during a run: its ``revision`` for the request, ``status``, and ``message`` of a failure."""
 
     def __init__(self, item):

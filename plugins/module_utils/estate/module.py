@@ -17,7 +17,7 @@ from .applying import (
     NOT_BEGUN,
     PENDING,
     UNCHANGED,
-    Work,
+    ItemRun,
     apply_items,
     check_items,
     check_places,
@@ -136,7 +136,7 @@ class EstateModule(_EstateModule):
         plan = plan_file.read_plan(params["plan"])
         parameters = place_parameters(params["places"], params)
         check_places(plan, parameters)
-        works = [Work(item) for item in plan["items"]]
+        works = [ItemRun(item) for item in plan["items"]]
         check_items(works, parameters, plan)
         refused = [work for work in works if work.status == FAILED]
         if not check_mode and not refused:

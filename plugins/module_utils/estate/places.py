@@ -19,7 +19,7 @@ SHARED = ("ca_cert", "client_cert", "client_key", "validate_certs", "ssh_private
 PARALLEL, BATCH = 32, 1000
 
 
-class Place:
+class EstatePlace:
     """A place while it is connected: its ``name``, its ``client``, and whether it is a cloud."""
 
     def __init__(self, name, client):
@@ -67,14 +67,14 @@ def place_parameters(places, params):
 
 
 def work_at_places(parameters, names, work):
-    """Call *work* with the connected ``Place`` of each of *names*, in parallel; return ``(results, errors)``, both by
+    """Call *work* with the connected ``EstatePlace`` of each of *names*, in parallel; return ``(results, errors)``, both by
     name of place. *parameters*: the result of ``place_parameters``.
     """
     def one(name):
         try:
             client = connect_client(parameters[name])
             try:
-                return work(Place(name, client)), None
+                return work(EstatePlace(name, client)), None
             finally:
                 client.close()
         except MagnetarError as error:
