@@ -67,8 +67,8 @@ def place_parameters(places, params):
 
 
 def work_at_places(parameters, names, work):
-    """Call *work* with the connected ``EstatePlace`` of each of *names*, in parallel; return ``(results, errors)``, both by
-    name of place. *parameters*: the result of ``place_parameters``.
+    """Call *work* with the connected ``EstatePlace`` of each of *names*, in parallel; return ``(results, errors)``,
+    both by name of place. *parameters*: the result of ``place_parameters``.
     """
     def one(name):
         try:
