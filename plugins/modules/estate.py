@@ -37,9 +37,9 @@ EXAMPLES = r"""
     plan: /srv/estate/plan.json
     declarations:
       - flavor:
-          - {name: small, vcpus: 1, ram: 512}
+          - {name: shop, vcpus: 1, ram: 512}
         server:
-          - {name: web1, flavor: small, image: none, tags: [shop]}
+          - {name: shop1, flavor: shop, image: none, tags: [shop]}
   register: planned
 
 - name: Show what would change

@@ -29,7 +29,7 @@ EXAMPLES = r"""
   magnetar.compute.estate_info:
     declarations:
       - flavor:
-          - {name: small, vcpus: 1, ram: 512}
+          - {name: shop, vcpus: 1, ram: 512}
     unmanaged: report
     html_report: /srv/estate/drift.html
   register: found
@@ -38,7 +38,7 @@ EXAMPLES = r"""
   magnetar.compute.estate_info:
     declarations:
       - flavor:
-          - {name: small, vcpus: 1, ram: 512}
+          - {name: shop, vcpus: 1, ram: 512}
   register: found
   failed_when: found is failed or found.estate.errors | length > 0
 """
