@@ -10,6 +10,7 @@ import ipaddress
 import os
 import re
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -67,6 +68,9 @@ class AgentSettings:
 
     state_dir: Path = _doc("Folder of documents, disks, images and console logs; one agent per folder.",
                            default=Path("/var/lib/magnetar"))
+    instances_path: Path | None = _doc(
+        "Folder of servers' disks on storage that several hosts mount (NFS); left out: servers in state_dir, which no "
+        "other host reaches.", default=None)
     socket: Path = _doc("The unix socket, mode 0660.", default=Path("/run/magnetar/agent.sock"))
     socket_group: str = _doc("Group whose members may use the socket, in addition to root.", default="magnetar")
     libvirt_uri: str = _doc("libvirt connection URI.", default="qemu:///system")
@@ -294,6 +298,9 @@ class AgentSettings:
         if self.root_format in IN_POOL and self.root_pool is None:
             raise InvalidSettings(f"root_pool: is required where root_format is {self.root_format}: the name of a pool "
                                   f"of type {self.root_format}.")
+        if self.root_pool is not None and self.instances_path is not None:
+            raise InvalidSettings("instances_path: excludes root_pool, whose disks are not files in that folder. "
+                                  "Remove one of the two.")
         if self.root_pool is not None and self.pools.get(self.root_pool, {}).get("type") not in types:
             usable_pools = ", ".join(sorted(name for name, pool in self.pools.items()
                                             if pool["type"] in types)) or "none"
@@ -313,6 +320,11 @@ class AgentSettings:
             raise InvalidSettings(f"listen: must be host:port such as 0.0.0.0:6553 or [::]:6553 (got {listen!r}).")
         if not self.tls_cert or not self.tls_key:
             raise InvalidSettings("listen: TCP is offered with TLS only. Set tls_cert and tls_key, or remove listen.")
+
+    @cached_property
+    def servers_folder(self) -> str:
+        """Return the folder that has a folder for each server."""
+        return str(self.instances_path or self.state_dir / "servers")
 
     @property
     def address(self) -> tuple[str, int] | None:

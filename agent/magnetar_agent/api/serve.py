@@ -24,6 +24,7 @@ from magnetar_agent.hardware import pci, pmem
 from magnetar_agent.host.file_modes import make_state_folder
 from magnetar_agent.host.sockets import bind_unix_socket
 from magnetar_agent.link import ALPN, TCP
+from magnetar_agent.servers.disks import own_disks
 from magnetar_agent.servers.hardware import cpu_modes, machines
 from magnetar_agent.settings import AgentSettings
 from magnetar_core import bandwidth, garbage
@@ -276,6 +277,7 @@ def run_agent_server(settings: AgentSettings, connect: Callable[[], LocalHypervi
         cpu_modes.check_cpu_settings(settings, hypervisor)
         machines.check_machine_settings(settings, hypervisor)
         agent = Agent(settings, hypervisor)
+        own_disks.check_folders_moved(agent.host)
         ending.callback(agent.close)
         application = AgentApplication(agent)
         unix = unix_socket(settings.socket, settings.socket_group)

@@ -149,7 +149,7 @@ class Streams:
         shown = await run_in_threadpool(reconcile.show_resource, self.agent.drivers, Server, path_key(request))
         if shown["adopted"] is not None:
             raise refused_for_adopted(shown["name"], "console_log")
-        path = console_path(self.agent.host.settings.state_dir, str(shown["id"]))
+        path = console_path(self.agent.host.settings.servers_folder, str(shown["id"]))
         lines = query_parameters.get("lines")
         size = min(most, query_parameters.get("bytes", CONSOLE_BYTES if lines is None else most))
         text = await run_in_threadpool(tail_console_log, path, size, lines)
@@ -170,10 +170,10 @@ def _format(name: str, text: str) -> str:
     return text
 
 
-def console_path(state_dir: Path, id: str) -> Path:
-    """Return the path of the console log of server *id* below *state_dir*. The path is built from the server's uuid
-    alone, never from a caller's input."""
-    return state_dir / "servers" / id / "console.log"
+def console_path(servers_folder: str, id: str) -> Path:
+    """Return the path of the console log of server *id* below *servers_folder*. The path is built from the server's
+    uuid alone, never from a caller's input."""
+    return Path(servers_folder) / id / "console.log"
 
 
 def tail_console_log(path: Path, size: int, lines: int | None) -> bytes:

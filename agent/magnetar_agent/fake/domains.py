@@ -54,13 +54,13 @@ class Domains(State):
             domain.xml, domain.persistent = render_domain(spec), True
             self._events.append(DomainEvent(spec.uuid, "defined"))
 
-    def undefine(self, uuid: str) -> None:
+    def undefine(self, uuid: str, keep_nvram: bool = False) -> None:
         with self._call("undefine", f"domain {uuid}"):
             domain = self._ours(uuid, missing_is_fine=True)
             if domain and domain.state in LIVE:
                 raise HypervisorError(f"The domain {uuid} runs, so it is not undefined. Stop it first.")
             if domain:
-                variables = None if domain.seen().adopted else _variables(domain.xml)
+                variables = None if keep_nvram or domain.seen().adopted else _variables(domain.xml)
                 if variables:
                     variables.unlink(missing_ok=True)
                 del self._domains[uuid]

@@ -101,7 +101,8 @@ class Migrations(State):
         if domain.state not in LIVE:
             raise HypervisorError(f"libvirt could not migrate the domain {uuid}: domain is not running.")
         self._must_answer(uuid, "migrate")
-        disks = [d.path for d in domain.seen().disks if d.target in migrated_disks(domain.xml, params.folder[0])]
+        copied = migrated_disks(domain.xml, params.folder[0]) if params.copies_disks else []
+        disks = [d.path for d in domain.seen().disks if d.target in copied]
         for tenth in range(11):
             on_progress({"done": tenth, "total": 10, "remaining": 10 - tenth, "dirty_rate": 4096 * tenth})
         source_folder, target_folder = params.folder

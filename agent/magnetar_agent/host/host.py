@@ -74,7 +74,7 @@ class LocalHost:
         self.operations = operations or Operations(settings.parallel)
         self.meter = CpuMeter()
         self.load = LoadMeter()
-        #: State and size of each pool of volumes; see ``volumes.pool_reports``.
+        #: State and size of each pool of volumes (``volumes.pool_reports``), and of the ``disk_folder``.
         self.pool_reads: BackgroundReads[dict[str, Any]] = BackgroundReads()
         self.provider_config = read_provider_config(settings.provider_config_location, self.name)
         self.locks = Locks()
@@ -91,8 +91,8 @@ class LocalHost:
         self.documents.listen(self._forget)
 
     def disk_space(self) -> tuple[int, int]:
-        """Return the total and free bytes of the file system of the state folder."""
-        usage = shutil.disk_usage(self.settings.state_dir)
+        """Return the total and free bytes of the file system with the servers' disks."""
+        usage = shutil.disk_usage(self.settings.instances_path or self.settings.state_dir)
         return usage.total, usage.free
 
     def kinds_of_consoles(self) -> list[str]:

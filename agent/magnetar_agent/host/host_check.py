@@ -23,13 +23,14 @@ HARDWARE: Mapping[str, Mapping[str, str]] = {
 
 def print_host_check(socket: str, needed: Collection[str]) -> int:
     """Print for each feature whether it works, as the agent at the unix *socket* reports. Return the exit status: 1 if
-    a required feature is missing, otherwise 0. Required are *needed*, libvirt, local disks, port security, and
-    injection if the settings enable it."""
+    a required feature is missing, otherwise 0. Required are *needed*, libvirt, local disks, port security, and a shared
+    folder of disks and injection if the settings have them."""
     with Client(f"unix://{socket}") as client:
         host = client.get("host")
     bad = False
     for name, fine, remark in host_findings(host):
-        required = name in needed or name in ALWAYS or (name == "injection" and host["injection"] is not None)
+        required = name in needed or name in (*ALWAYS, "disk_folder") or (
+                name == "injection" and host["injection"] is not None)
         bad |= required and not fine
         print(f"{name}: {'ok' if fine else 'LACKS' if required else 'no'}{remark and f' - {remark}'}")
     return int(bad)
@@ -46,6 +47,8 @@ def host_findings(host: Mapping[str, Any]) -> Iterator[tuple[str, bool, str]]:
     pool = f" in the pool {disks['pool']}" if disks["format"] in ("lvm", "rbd") else ""
     yield "local_disks", not disks["reason"], disks["reason"] or (
         f"root_format {disks['format']}{pool}, {host['disk_gb_free']} of {host['disk_gb']} GiB free")
+    if folder := host.get("disk_folder"):
+        yield "disk_folder", not folder["reason"], folder["reason"] or f"{folder['path']}, {folder['id']}"
     for name in ("port_security", "metadata_service"):
         reason = host[name]["reason"]
         yield name, not reason, reason

@@ -120,8 +120,9 @@ class MigrationParams:
 
     *libvirt*, *qemu* and *disks*: unix sockets on this host that lead to the target's libvirt and to its two QEMU
     sockets; QEMU listens on the same paths there. *folder*: the folder of the guest's files, as a pair (path on the
-    source, path on the target). *nics*: the target's (network, bridge, tap, port) of each NIC, by MAC. *devices*: the
-    alias of each PCI device of this host, by its address.
+    source, path on the target). Without *copies_disks* both hosts share the folder, and no disk is copied. *nics*: the
+    target's (network, bridge, tap, port) of each NIC, by MAC. *devices*: the alias of each PCI device of this host, by
+    its address.
 
     *native*: the host that QEMU sends memory and disks to directly, and the name in the certificate that QEMU shows
     there; without it memory and disks go through the sockets. *persistent* is the domain's XML for later starts at the
@@ -146,6 +147,7 @@ class MigrationParams:
     time_limit: int | None = None
     on_time_limit: str = "abort"
     native: tuple[str, str] | None = None
+    copies_disks: bool = True
 
     @property
     def may_post_copy(self) -> bool:
@@ -231,10 +233,10 @@ class LocalHypervisor(HypervisorNetworks, HypervisorDisks, HypervisorStorage, Hy
         """Define the domain of *spec*, or redefine it if it exists. Raises ``Conflict`` when the uuid or name belongs
         to a domain that is not Magnetar's, or is adopted."""
 
-    def undefine(self, uuid: str) -> None:
-        """Remove the definition of a stopped domain, its managed save, UEFI variables and the state of its TPM; UEFI
-        variables and TPM of an adopted domain stay. Raises ``Conflict`` when the domain is not Magnetar's. A missing
-        domain is no error."""
+    def undefine(self, uuid: str, keep_nvram: bool = False) -> None:
+        """Remove the definition of a stopped domain, its managed save, the state of its TPM, and its UEFI variables
+        unless *keep_nvram*; UEFI variables and TPM of an adopted domain stay. Raises ``Conflict`` when the domain is
+        not Magnetar's. A missing domain is no error."""
 
     def start(self, uuid: str, paused: bool = False, secret: str | None = None, keys: Sequence[DiskKey] = ()) -> None:
         """Start a stopped domain, or restore a suspended one; *paused*: do not run its CPUs yet. *secret*: the secret

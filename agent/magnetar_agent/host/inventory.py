@@ -21,6 +21,7 @@ from magnetar_core.version import installed_version
 
 from . import facts
 from . import hypervisor as hv
+from .disk_folder import report_disk_folder
 
 if TYPE_CHECKING:
     from magnetar_agent.drivers import Drivers
@@ -57,7 +58,7 @@ def host_usage(host: LocalHost) -> dict[str, Any]:
         "image_cache_gb": facts.image_cache_gb(host), "injection": facts.injection_status(host),
         "disk_gb": None if room.total is None else room.total // GIB,
         "disk_gb_free": None if room.free is None else room.free // GIB,
-        "pools": report_pools(host),
+        "pools": report_pools(host), "disk_folder": disk_folder_fields(host),
         "local_disks": {"format": host.settings.root_format, "pool": host.settings.root_pool or "",
                         "reason": room.reason},
     }
@@ -78,6 +79,12 @@ def host_usage(host: LocalHost) -> dict[str, Any]:
     except MagnetarError:
         fields |= {"connected": False, "resources": None}  # libvirt knows a part of these
     return {field.name: fields.get(field.name) for field in Host.fields if field.name != "orphans"}
+
+
+def disk_folder_fields(host: LocalHost) -> dict[str, Any] | None:
+    """Return the shared folder of servers' disks without its size; ``None`` if the settings have none."""
+    report = report_disk_folder(host)
+    return report and {name: report[name] for name in ("path", "id", "owner", "reason")}
 
 
 def host_load(host: LocalHost) -> dict[str, Any]:

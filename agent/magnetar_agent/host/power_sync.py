@@ -25,7 +25,7 @@ from magnetar_agent.reconcile import reconcile
 from magnetar_agent.reconcile.documents import CLOUD, HELD, REPLACEMENT, Document, write_atomically
 from magnetar_agent.servers import quiesce, verbs
 from magnetar_agent.servers.adoption.adopted import is_adopted
-from magnetar_agent.servers.disks import snapshot
+from magnetar_agent.servers.disks import own_disks, snapshot
 from magnetar_agent.servers.hardware import tpm
 from magnetar_agent.volumes import remote
 from magnetar_core.ensure import Permissions
@@ -217,6 +217,7 @@ class PowerSync:
                         extra={"server": document.id})
             return False
         times.append(time.monotonic())
+        own_disks.check_disk_ownership(self.host, document)
         self.host.hypervisor.destroy(document.id)
         if not is_adopted(document):
             verbs.prepare_for_start(self.host, document, partial(self.host.documents.write, document))

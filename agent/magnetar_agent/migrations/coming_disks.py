@@ -4,6 +4,7 @@ or RBD images. RBD images exist already: only the files that mark them as comple
 
 An incoming file has the suffix ``.part`` until it is complete. A link to a logical volume has the suffix, too, until
 all of its content has come. libvirt fills the disks of a running guest, which have their final names from the start.
+Disks in a folder that both hosts share (``disk_owner``) are neither sent nor made.
 """
 
 from __future__ import annotations
@@ -11,9 +12,10 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
+from magnetar_agent.host.disk_folder import find_disk_folder
 from magnetar_agent.host.file_modes import make_state_folder
 from magnetar_agent.servers import GIB, server_folder, spec
-from magnetar_agent.servers.disks import logical_volumes, own_disks, rbd_images, root_pool
+from magnetar_agent.servers.disks import disk_owner, logical_volumes, own_disks, rbd_images, root_pool
 from magnetar_core.errors import Conflict, InvalidField, InvalidRequest, NoSpace
 
 from .transfer import NOTE, PART, bytes_present
@@ -26,8 +28,25 @@ if TYPE_CHECKING:
     from magnetar_agent.host.storage import DiskKey
     from magnetar_agent.reconcile.documents import Document, Fields
 
+#: Note of a migration on both hosts: the server's disks lie in a folder that both share.
+SHARED = "shared_disks"
 #: Valid names of a server's files.
 NAME = re.compile(r"[a-z][a-z0-9.-]{0,63}")
+
+
+def are_disks_shared(host: LocalHost, manifest: Fields) -> bool:
+    """Return whether the disks of the server in *manifest* lie in the shared folder of this host, so that none is
+    copied. Raises ``Conflict`` if this host has a shared folder that cannot be used now."""
+    folder = find_disk_folder(host)
+    return folder is not None and manifest.get("disk_folder") == folder.id
+
+
+def check_target_folder(host: LocalHost, manifest: Fields) -> None:
+    """Raise ``Conflict`` if the copy of the server would be written over the disks of another host."""
+    id = manifest["server"]
+    if not are_disks_shared(host, manifest) and disk_owner.is_folder_of_another_host(host, id):
+        raise Conflict(f"The target has the folder {server_folder(host, id)} already, and it is not the target's own: "
+                       "both hosts may mount the same storage. Set instances_path on both of them.")
 
 
 def check_disk_room(host: LocalHost, manifest: Fields, admitted: Sequence[Fields]) -> None:
@@ -72,14 +91,17 @@ def prepare_target_disks(host: LocalHost, document: Document, server: Document, 
     """Prepare the server's folder and logical volumes. *line*: the source's call ``begin`` with files and disks.
 
     Return, by file name, how many valid bytes this host already has from an earlier attempt; ``None`` if the file is
-    complete. Bytes are valid if the file has not changed on the source. All other files are removed. The migration's
-    *document* records where logical volumes are."""
+    complete. Bytes are valid if the file has not changed on the source. All other files are removed; disks that both
+    hosts share stay as they are. The migration's *document* records where logical volumes are."""
     def keep() -> None:
         document.state["server"]["state"][root_pool.NOTE] = server.state[root_pool.NOTE]
         host.documents.write(document)
 
+    if document.state.get(SHARED):
+        return {}
     place = server_folder(host, server.id)
     make_state_folder(place)
+    disk_owner.check_disk_owner(host, server)
     present = _bytes_by_file(place, server.want, line["files"], line.get("states") or {})
     if logical_volumes.uses_logical_volumes(server.want):
         logical_volumes.note_lvm_pool(host, server, keep)
@@ -96,7 +118,8 @@ def prepare_target_disks(host: LocalHost, document: Document, server: Document, 
 def _bytes_by_file(place: Path, want: Fields, files: Sequence[str], states: Fields) -> Fields:
     names = {check_file_name(name) for name in files}
     for path in place.iterdir():
-        if path.name.removesuffix(NOTE).removesuffix(PART) not in names and (path.is_symlink() or not path.is_dir()):
+        if path.name.removesuffix(NOTE).removesuffix(PART) not in {*names, disk_owner.FILE} and (
+                path.is_symlink() or not path.is_dir()):
             path.unlink()
     return {name: bytes_present(place / name, states.get(name), is_linked(want, name)) for name in sorted(names)}
 

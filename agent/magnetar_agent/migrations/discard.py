@@ -11,10 +11,11 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from magnetar_agent.servers import server_folder
-from magnetar_agent.servers.disks import rbd_images
+from magnetar_agent.servers.disks import disk_owner, rbd_images
 from magnetar_core.errors import MagnetarError, NotFound
 
 from . import MARK, target, volumes
+from .coming_disks import SHARED
 from .source_cleanup import is_here
 from .transfer import NOTE
 
@@ -55,10 +56,14 @@ def _at_source(host: LocalHost, document: Document) -> None:
             with suppress(MagnetarError):
                 host.hypervisor.abort_stale_job(id)
             volumes.revoke_sharing(host, id)
-            if rbd_images.uses_rbd_images(server.want) and document.state.get("tried") and not is_here(host, document):
+            shared = bool(document.state.get(SHARED))
+            if (shared or rbd_images.uses_rbd_images(server.want)) and document.state.get("tried") and not is_here(
+                    host, document):
                 # Where the server is remains unknown: disks that the target may own must not be removed with its
                 # remains here.
                 rbd_images.hand_over(server)
+                if shared:
+                    disk_owner.hand_over_disks(server)
                 host.documents.write(server)
 
 

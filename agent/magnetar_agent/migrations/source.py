@@ -17,12 +17,13 @@ from typing import TYPE_CHECKING, Any
 
 from magnetar_agent.host import hypervisor as hv
 from magnetar_agent.host.boot import boot_id
+from magnetar_agent.host.disk_folder import find_disk_folder
 from magnetar_agent.host.file_modes import make_state_folder
 from magnetar_agent.link.rpc import Rpc
 from magnetar_agent.reconcile.documents import Document
 from magnetar_agent.servers import MIB, server_folder, spec, verbs
 from magnetar_agent.servers.adoption.adopted import refuse_adopted
-from magnetar_agent.servers.disks import logical_volumes, own_disks
+from magnetar_agent.servers.disks import disk_owner, logical_volumes, own_disks
 from magnetar_agent.servers.hardware import pci, placement, tpm
 from magnetar_agent.servers.nics import nics
 from magnetar_core.errors import (
@@ -41,6 +42,7 @@ from magnetar_core.power import LIVE, OFF, PAUSED, RUNNING, SUSPENDED
 from magnetar_core.server_plan import server_hardware
 
 from . import AGENT, DISKS, LIBVIRT, MARK, NATIVE, QEMU, keys, refuse_while_it_moves, volumes
+from .coming_disks import SHARED
 from .console_logs import LOG, Logs
 from .source_cleanup import RUN, guest_runs, is_here, restore_server, server_task, target_address
 from .transfer import send_file_frames, stored_bytes
@@ -75,6 +77,7 @@ def check_source(host: LocalHost, want: Fields, id: str | None) -> Document:
     if want.get("downtime_steps") and want["max_downtime"] is None:
         raise InvalidField("downtime_steps", "must come with max_downtime, which the steps lead to")
     target = target_address("", want)
+    own_disks.check_disk_ownership(host, server)
     volumes.check_attachments(host, server, want)
     domain = host.hypervisor.domain(server.id)
     power = domain.state if domain else OFF
@@ -119,7 +122,7 @@ def build_manifest(host: LocalHost, server: Document) -> Fields:
         "server": server.id, "name": server.name, "power": power, "ram": want["flavor"]["ram"],
         "vcpus": want["flavor"]["vcpus"], "hardware": server_hardware(want), "placement": want.get(placement.FIELD),
         "virt_type": want["virt_type"], "machine": want["machine"], "networks": want["networks"], "disks": disks,
-        "root_format": want["root_format"],
+        "root_format": want["root_format"], "disk_folder": folder.id if (folder := find_disk_folder(host)) else None,
         "rbd": own_disks.describe_shared_disks(host, server, spec.guest_written_files(want)),
         "volumes": volumes.describe_volumes(host, server),
         "bytes": sum(path.stat().st_blocks * 512 for path in place.iterdir()
@@ -226,17 +229,26 @@ class _Move:
         self.remote = target_address(task.document.id, task.document.want)
         self.live = task.document.want["type"] == "live"
         self.logs, self.throughput = Logs(self.place), Throughput()
-        self.arrived = False
+        self.arrived = self.shared = False
 
     def run(self) -> None:
         """Find out which steps of the migration an earlier attempt has completed, then do the remaining ones."""
         with Rpc(self.host.links.call(self.remote, AGENT)) as talk, contextlib.closing(self.logs):
-            arrived = talk.call("look")["arrived"]
+            reply = talk.call("look")
+            self._note_shared(bool(reply.get(SHARED)))
             self.host.hypervisor.abort_stale_job(self.server.id)
-            if guest_runs(self.host, self.document) or not arrived:
+            if guest_runs(self.host, self.document) or not reply["arrived"]:
                 self._go(talk)
             if not self.arrived:
                 self._hand_over(talk)
+
+    def _note_shared(self, shared: bool) -> None:
+        """Record in the migration whether both hosts share the server's disks (*shared*, as the target says). Earlier
+        agents share none."""
+        self.shared = shared
+        if bool(self.document.state.get(SHARED)) != shared:
+            self.document.state[SHARED] = shared
+            self.task.keep()
 
     def _hand_over(self, talk: Rpc) -> None:
         """Make the target the owner of the server, by the call ``arrive`` over *talk*. The guest must be off here, and
@@ -262,20 +274,21 @@ class _Move:
             tpm.copy_tpm_state(self.host, self.server)
         else:
             nics.release_source_nics(server_task(self.task, self.server))
-        states = self._states()
+        states = {} if self.shared else self._states()
         lent = volumes.share_volumes(self.host, self.server, self.remote.peer, self.live)
         sent = {k: v for k, v in self.server.state.items() if k != MARK}
         plan = talk.call("begin", document={"id": self.server.id, "name": self.server.name, "want": self.server.want,
                                            "state": sent, "created_at": self.server.created_at},
-                        live=self.live, disks=[] if own_disks.are_shared(self.server.want) else
-                        self.document.want["manifest"]["disks"], volumes=lent,
+                        live=self.live, disks=[] if self.shared or own_disks.are_shared(self.server.want)
+                        else self.document.want["manifest"]["disks"], volumes=lent, shared_disks=self.shared,
                         **keys.export_server_keys(self.host, self.server),
                         native_tls=self.live and self.host.settings.native_tls,
                         files=list(states), states=states)
         self.document.state[NATIVE] = bool(plan.get(NATIVE))
         self._wake()
         self._send(talk, plan.get("kept", {}), states)
-        self.logs.send(talk)
+        if not self.shared:
+            self.logs.send(talk)
         talk.call("ready")
         if self.live:
             self._migrate(talk, plan)
@@ -314,7 +327,7 @@ class _Move:
         paths = [path for path in self.place.iterdir()
                  if (path.exists() if path.name in links else path.is_file() and not path.is_symlink())
                  and path.name not in libvirt_copied and not path.name.startswith(LOG)
-                 and path.suffix not in (".part", ".at", ".new", ".link")]
+                 and path.name != disk_owner.FILE and path.suffix not in (".part", ".at", ".new", ".link")]
         paths.sort(key=lambda path: (stored_bytes(path), path.name))
         return {path.name: file_state(path, self.document.id, self.document.state[RUN]) for path in paths}
 
@@ -376,7 +389,8 @@ class _Move:
                 downtime_steps=want.get("downtime_steps"), downtime_delay=want.get("downtime_delay"),
                 auto_converge=want["auto_converge"], post_copy=bool(want.get("post_copy")),
                 time_limit=want["time_limit"], on_time_limit=want["on_time_limit"],
-                native=(self.remote.host, self.remote.peer) if native else None), self._record_progress,
+                native=(self.remote.host, self.remote.peer) if native else None,
+                copies_disks=not self.shared), self._record_progress,
                 lambda: self._cut_over(talk))
         except HypervisorError as error:
             # libvirt's error does not tell where the guest is; the guest does.
@@ -399,7 +413,8 @@ class _Move:
         immediately. Return whether the target is the owner. The guest's QEMU must have ended on this host."""
         if not talk.call("look")["arrived"]:
             return False
-        self.logs.send_rest(talk)
+        if not self.shared:
+            self.logs.send_rest(talk)
         self._hand_over(talk)
         return True
 

@@ -13,7 +13,7 @@ from magnetar_agent.link.rpc import Rpc
 from magnetar_agent.reconcile.documents import HELD, Document
 from magnetar_agent.reconcile.task import NotRemovable
 from magnetar_agent.servers import verbs
-from magnetar_agent.servers.disks import rbd_images
+from magnetar_agent.servers.disks import disk_owner, own_disks, rbd_images
 from magnetar_agent.servers.hardware import tpm
 from magnetar_agent.servers.nics import addresses, function_settings, nics
 from magnetar_core.errors import InvalidField, MagnetarError, NotFound, Unreachable
@@ -21,6 +21,7 @@ from magnetar_core.operations import utc_timestamp
 from magnetar_core.power import LIVE, OFF, PAUSED, RUNNING
 
 from . import AGENT, MARK, migration_of_server, volumes
+from .coming_disks import SHARED
 
 if TYPE_CHECKING:
     from magnetar_agent.host.host import LocalHost
@@ -63,9 +64,11 @@ def clean_up_source(task: Task) -> None:
         server = host.documents.get("server", id)
         if server is not None:
             host.hypervisor.destroy(id)
-            host.hypervisor.undefine(id)
+            host.hypervisor.undefine(id, keep_nvram=bool(task.document.state.get(SHARED)))
             addresses.release(server_task(task, server))
             rbd_images.hand_over(server)
+            if task.document.state.get(SHARED):
+                disk_owner.hand_over_disks(server)
             verbs.erase(server_task(task, server))
             host.documents.remove(server)
     volumes.release_source_volumes(host, id, task.document.want["peer"])
@@ -114,6 +117,7 @@ def guest_runs(host: LocalHost, document: Document) -> bool:
 def _start(host: LocalHost, server: Document) -> None:
     try:
         if not server.state.get(HELD):
+            own_disks.check_disk_ownership(host, server)
             function_settings.apply_function_settings(host, server)  # its functions may have had their defaults since
             tpm.start_guest(host, server)
     except MagnetarError as error:

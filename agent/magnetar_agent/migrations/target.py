@@ -23,6 +23,7 @@ from magnetar_agent.reconcile.documents import Document, sync_folder
 from magnetar_agent.reconcile.locks import CHOICES
 from magnetar_agent.reconcile.task import NotRemovable
 from magnetar_agent.servers import GIB, resolve, server_folder, spec
+from magnetar_agent.servers.disks import disk_owner
 from magnetar_agent.servers.hardware import hardware, mdevs, memory, pci, tpm
 from magnetar_agent.servers.nics import addresses
 from magnetar_core.errors import (
@@ -61,6 +62,7 @@ def check_migration_target(host: LocalHost, want: Fields) -> None:
     if host.links.required() == want["peer"] or manifest["host_id"] == host.hypervisor.host()["id"]:
         raise Conflict(f"Server {manifest['name']!r} is on this very host ({host.name}). Choose another target.")
     _is_free(host, want["server"])
+    coming_disks.check_target_folder(host, manifest)
     for at, nic in enumerate(manifest["networks"]):
         resolve.check_plug(host, resolve.nic_plug(nic, f"networks[{at}]"), f"networks[{at}]")
     addresses.complete_addresses(host, [dict(nic) for nic in manifest["networks"]], [], None)
@@ -134,12 +136,11 @@ def _room(host: LocalHost, manifest: Fields) -> None:
         raise NoSpace(
             f"The server has {manifest['ram']} MiB of memory, and the target has {max(0, total - used)} MiB left "
                       f"of {total}. Choose another host, or stop servers there.{noted}")
-    free = max(0, shutil.disk_usage(host.settings.state_dir).free
-               - sum(_missing(host, incoming) for incoming in coming))
-    if manifest["bytes"] > free:
+    free = max(0, host.disk_space()[1] - sum(_missing(host, incoming) for incoming in coming))
+    if not coming_disks.are_disks_shared(host, manifest) and manifest["bytes"] > free:
         raise NoSpace(f"The disks of the server take {manifest['bytes'] / GIB:.1f} GiB, and the target has "
-                      f"{free / GIB:.1f} GiB left under {host.settings.state_dir}. Choose another host, or free some."
-                      f"{noted}")
+                      f"{free / GIB:.1f} GiB left under {host.settings.servers_folder}. Choose another host, or free "
+                      f"some.{noted}")
     coming_disks.check_disk_room(host, manifest, [migration.want["manifest"] for migration in _on_their_way(host)
                                                   if "server" not in migration.state])
 
@@ -157,6 +158,8 @@ def _on_their_way(host: LocalHost) -> list[Document]:
 
 def _missing(host: LocalHost, manifest: Fields) -> int:
     """Return how many bytes of the disks of the server in *manifest* have not arrived yet."""
+    if coming_disks.are_disks_shared(host, manifest):
+        return 0
     bytes_present = 0
     with suppress(OSError):  # it has not begun, or ends just now
         bytes_present = sum(path.stat().st_blocks * 512 for path in server_folder(host, manifest["server"]).iterdir())
@@ -242,9 +245,11 @@ def _document(host: LocalHost, id: str) -> Document:
 
 
 def _look(host: LocalHost, document: Document, _talk: Rpc, _line: Fields) -> Fields:
-    """Answer the call ``look``: return in the field ``arrived`` whether this host has the whole server."""
+    """Answer the call ``look``: return in the field ``arrived`` whether this host has the whole server, and in
+    ``shared_disks`` whether both hosts share its disks."""
     return {"arrived": bool(document.state.get("arrived")) or (
-        document.want["type"] == "live" and host.hypervisor.arrived(document.want["server"]))}
+        document.want["type"] == "live" and host.hypervisor.arrived(document.want["server"])),
+        coming_disks.SHARED: coming_disks.are_disks_shared(host, document.want["manifest"])}
 
 
 def _begin(host: LocalHost, document: Document, _talk: Rpc, line: Fields) -> Fields:
@@ -255,6 +260,10 @@ def _begin(host: LocalHost, document: Document, _talk: Rpc, line: Fields) -> Fie
     _not_arrived(document)
     if sent_server["id"] != id:
         raise Conflict("The source sends another server than was agreed.")
+    document.state[coming_disks.SHARED] = bool(line.get(coming_disks.SHARED))
+    if document.state[coming_disks.SHARED] != coming_disks.are_disks_shared(host, document.want["manifest"]):
+        raise Conflict("The hosts do not agree whether they share the server's disks: the setting instances_path, or "
+                       "what is mounted there, has changed on one of them. Abort the migration, and begin another.")
     _discard(host, id)
     keys.import_server_keys(host, sent_server, line)
     coming_disks.set_disk_location(sent_server, document.state.get("server"))
@@ -358,6 +367,8 @@ def _take_over(host: LocalHost, document: Document) -> None:
     resumed before that."""
     server = _server(document)
     if host.documents.get("server", server.id) is None:
+        if document.state.get(coming_disks.SHARED):
+            disk_owner.take_over_disks(host, server)
         volumes.adopt_attachments(host, document)
         volumes.reconnect_volumes(host, server.id)
         if document.want["type"] == "live" and server.want["power"] == RUNNING and \
@@ -414,7 +425,8 @@ def remove_copy(host: LocalHost, document: Document) -> None:
     if host.documents.get("server", document.want["server"]) is None:
         if "server" in document.state:
             coming_disks.remove_target_disks(host, _server(document))
-        shutil.rmtree(server_folder(host, document.want["server"]), ignore_errors=True)
+        if not disk_owner.is_folder_of_another_host(host, document.want["server"]):
+            shutil.rmtree(server_folder(host, document.want["server"]), ignore_errors=True)
 
 
 def _discard(host: LocalHost, id: str) -> None:
@@ -424,4 +436,4 @@ def _discard(host: LocalHost, id: str) -> None:
         domain = host.hypervisor.domain(id)
         if domain is not None and domain.owned:
             host.hypervisor.destroy(id)
-            host.hypervisor.undefine(id)
+            host.hypervisor.undefine(id, keep_nvram=disk_owner.is_folder_of_another_host(host, id))

@@ -38,7 +38,7 @@ def _folder(path: str) -> Path:
 def server_path(host: LocalHost, id: str, *names: str) -> str:
     """Return the path of the server's folder, or a path in it, as text. Lists and batches need the paths of all
     servers, and a ``Path`` takes ten times as long to make."""
-    return os.path.join(host.settings.state_dir, "servers", id, *names)  # noqa: PTH118
+    return os.path.join(host.settings.servers_folder, id, *names)  # noqa: PTH118
 
 
 def domain_name(id: str) -> str:

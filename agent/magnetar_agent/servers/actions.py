@@ -14,7 +14,7 @@ from magnetar_agent.metadata import password
 from magnetar_agent.reconcile import reconcile
 from magnetar_agent.reconcile.task import Task
 from magnetar_agent.servers.adoption import adopted
-from magnetar_agent.servers.disks import snapshot
+from magnetar_agent.servers.disks import disk_owner, snapshot
 from magnetar_agent.servers.hardware import tpm
 from magnetar_core.errors import Conflict
 from magnetar_core.events import (
@@ -275,6 +275,17 @@ def change_machine(call: EventCall) -> Fields:
     return {}
 
 
+class KeepDisksArgs(Kind):
+    """Arguments of the action ``keep_disks``: none."""
+
+
+def keep_adopted_disks(call: EventCall) -> Fields:
+    """Record that the evacuation of the server to this host has succeeded (``disk_owner.keep_disks``). Repeating it is
+    safe."""
+    disk_owner.keep_disks(call.host, call.document)
+    return {}
+
+
 def _never(_args: Fields) -> bool:
     return False
 
@@ -308,6 +319,7 @@ ACTIONS: Mapping[str, EventAction] = {
     "detach_share": EventAction(DetachShareArgs, detach_share_folder, again=_always),
     "change_machine": EventAction(ChangeMachineArgs, change_machine, again=_always),
     "tell_guest": EventAction(TellGuestArgs, tell_guest, again=_always),
+    "keep_disks": EventAction(KeepDisksArgs, keep_adopted_disks, again=_always),
 }
 
 

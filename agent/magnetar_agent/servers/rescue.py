@@ -9,7 +9,6 @@ rescue disk is the last one, booted first.
 
 from __future__ import annotations
 
-import shutil
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -78,10 +77,10 @@ def _check_size(host: LocalHost, image: Document, want: Fields, document: Docume
         raise InvalidField("rescue.image", f"cannot be {image.name!r}, which has a disk of {size} bytes: a rescue disk "
                                            f"of this server has no more than {limit}. Use a smaller image, or raise "
                                            "rescue_max_virtual_bytes in the agent's settings")
-    free = shutil.disk_usage(host.settings.state_dir).free
+    free = host.disk_space()[1]
     if size > free:
         raise NoSpace(f"The rescue disk of image {image.name!r} may grow to {size} bytes, and the host has {free} free "
-                      f"under {host.settings.state_dir}. Free some, or use a smaller image.")
+                      f"under {host.settings.servers_folder}. Free some, or use a smaller image.")
 
 
 def _disk_bytes(image: Document) -> int:

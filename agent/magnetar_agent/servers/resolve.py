@@ -10,7 +10,7 @@ import secrets
 from typing import TYPE_CHECKING, Any
 
 from magnetar_agent.reconcile.documents import Document
-from magnetar_agent.servers.disks import block_devices, encryption, image_links, pmem, root_pool
+from magnetar_agent.servers.disks import block_devices, disk_owner, encryption, image_links, pmem, root_pool
 from magnetar_agent.servers.hardware import encrypted_memory, hardware, mdevs, memory, pci, placement
 from magnetar_agent.servers.nics import addresses, virtual_functions
 from magnetar_core.errors import Conflict, InvalidField
@@ -48,7 +48,7 @@ def complete_server(host: LocalHost, want: Fields, document: Document | None) ->
     desired["flavor"] = _flavor(host, want["flavor"], old.get("flavor"))
     if desired["flavor"] != old.get("flavor"):
         hardware.check_flavor_specs(host, desired["flavor"])
-    image = _image(host, want.get("image"), document)
+    image = _image(host, want.get("image"), document, kept=bool(want.get(disk_owner.GIVEN)))
     desired["image"] = image.id if image else want.get("image")
     if image and desired["image"] != old.get("image"):
         _check_image_fits(image, desired["flavor"])
@@ -105,11 +105,14 @@ def _flavor(host: LocalHost, requested: Any, old: Fields | None) -> Fields:
     return {"name": flavor.name, **{size: flavor.want[size] for size in SIZES}}
 
 
-def _image(host: LocalHost, reference: str | None, document: Document | None) -> Document | None:
+def _image(host: LocalHost, reference: str | None, document: Document | None, kept: bool) -> Document | None:
     """Return the document of the image *reference*; ``None`` without *reference*. The server's own image may have been
-    removed: then return ``None`` for its uuid, and a stand-in (``_removed_image``) for its former name."""
+    removed: then return ``None`` for its uuid, and a stand-in (``_removed_image``) for its former name. *kept*: the
+    server has disks already, so the image need not be on this host."""
     if reference is None:
         return None
+    if kept and document is None:
+        return host.documents.get("image", reference)
     if document and reference == document.want.get("image"):
         return host.documents.get("image", reference)
     if document and reference == document.state.get("image_name") and host.documents.standing("image",

@@ -14,7 +14,15 @@ from magnetar_agent.metadata import configdrive
 from magnetar_agent.reconcile.documents import HELD, Document, Fields, sync_folder
 from magnetar_agent.reconcile.task import Task, Verb
 from magnetar_agent.servers.adoption import adopted, takeover
-from magnetar_agent.servers.disks import block_devices, disk_layout, encryption, image_links, own_disks, pmem
+from magnetar_agent.servers.disks import (
+    block_devices,
+    disk_layout,
+    disk_owner,
+    encryption,
+    image_links,
+    own_disks,
+    pmem,
+)
 from magnetar_agent.servers.hardware import mdevs, pci, placement, tpm
 from magnetar_agent.servers.nics import addresses, function_settings, nics
 from magnetar_agent.settings import NO_INJECTION
@@ -29,6 +37,7 @@ def disks(task: Task) -> None:
     """Create missing root, ephemeral and swap disks, and make the server's hard links to the image's content."""
     host, document, want = task.host, task.document, task.document.want
     place = server_folder(host, document.id)
+    disk_owner.claim_disks(task)
     make_state_folder(place)
     if want["image"]:
         _hold(task, place)
@@ -53,6 +62,7 @@ def disks(task: Task) -> None:
     document.state["sizes"] = sizes
     document.state["made"] = sorted({*made, *(set(spec.required_files(want)) - {"config.iso"})})
     task.note(place)
+    disk_owner.record_disks(host, document)
 
 
 def _hold(task: Task, place: Path) -> None:
@@ -110,6 +120,7 @@ def drive(task: Task) -> None:
     the same content."""
     host, document = task.host, task.document
     place = server_folder(host, document.id)
+    disk_owner.claim_disks(task)
     make_state_folder(place)
     guest_data.draw_guest_seed(host, document)
     late = own_disks.is_made_anew(document)
@@ -135,6 +146,7 @@ def forget_password(task: Task) -> None:
 def define(task: Task) -> None:
     """Define the domain in libvirt from the document."""
     place = server_folder(task.host, task.document.id)
+    disk_owner.claim_disks(task)
     make_state_folder(place)
     task.host.hypervisor.permit([place])
     own_disks.remove_stale_disks(task.host, task.document, spec.required_files(task.document.want))
@@ -163,6 +175,7 @@ def start(task: Task, paused: bool = False) -> None:
     _clear_reason(task)
     _reach_volumes(task)
     task.keep_notes()
+    disk_owner.record_disks(task.host, task.document)
     nics.forget_pulled(task)
     prepare_for_start(task.host, task.document, task.keep)
     tpm.keep_secret(task)
@@ -264,15 +277,19 @@ def destroy(task: Task) -> None:
 
 
 def undefine(task: Task) -> None:
-    """Remove the domain from libvirt."""
-    task.host.hypervisor.undefine(task.document.id)
+    """Remove the domain from libvirt. Firmware variables stay in a folder that is another host's."""
+    _undefine(task.host, task.document)
+
+
+def _undefine(host: LocalHost, document: Document) -> None:
+    host.hypervisor.undefine(document.id, keep_nvram=disk_owner.must_leave_disks(host, document))
 
 
 def erase(task: Task) -> None:
     """Remove the server's folder, its virtual GPU, and the content of its persistent memory; reset its virtual
     functions. Remove also the TPM's state, which may remain after the removal of the domain."""
     if task.document.state.get(tpm.HAD):
-        task.host.hypervisor.undefine(task.document.id)
+        _undefine(task.host, task.document)
     mdevs.remove_server_mdev(task.host, task.document)
     pmem.release_pmem(task.host, task.document)
     function_settings.release_functions(task.host, task.document)

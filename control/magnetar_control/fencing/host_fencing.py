@@ -116,20 +116,24 @@ class HostFencing:
         self.fence_host(host, by)
         return True
 
-    def check_known_off(self, host: str, volumes: Sequence[str], *, fences_itself: bool = False) -> None:
+    def check_known_off(self, host: str, volumes: Sequence[str], *, disks: bool = False,
+                        fences_itself: bool = False) -> None:
         """Raise ``Conflict`` unless the host is known to be off: a fencing has succeeded, or an administrator has
         confirmed it (``host fence --confirmed``), forced the host down, or removed it. *volumes*: the uuids of volumes
-        that a guest on the host can write to; if empty, do nothing. *fences_itself*: also accept a host with a power
+        that a guest on the host can write to; *disks*: whether it can write to the server's own disks, too, in a folder
+        that hosts share. Without any, do nothing. *fences_itself*: also accept a host with a power
         device, which the evacuation fences first."""
-        if not volumes or (fences_itself and host in self.devices):
+        if not (volumes or disks) or (fences_itself and host in self.devices):
             return
         fencing = self._find_fencing(host)
         with self.store.api.read() as connection:
             row = hosts.fetch_host_row(connection, host)
         if row is None or row.forced_down or (fencing is not None and fencing.state == fencings.FENCED):
             return
-        raise Conflict(f"Volume {volumes[0]} of the server lies in a pool that several hosts reach, so a guest on host "
-                       f"{host} can still write to it: only when the host is known to be off can the server be "
+        place = f"Volume {volumes[0]} of the server lies in a pool" if volumes else (
+            "The disks of the server lie in a folder")
+        raise Conflict(f"{place} that several hosts reach, so a guest on host {host} can still write to "
+                       f"{'it' if volumes else 'them'}: only when the host is known to be off can the server be "
                        f"evacuated. Fence it with `magnetar host fence {host}`; without a power device, switch it off "
                        "by hand, and add --confirmed.")
 

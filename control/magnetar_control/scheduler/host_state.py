@@ -46,11 +46,13 @@ NO_ROW = HostRow.of_values({})
 class HostState:
     """One host in memory. ``limits``: amounts that may be claimed; ``used``: amounts that are claimed."""
 
-    __slots__ = ("block", "columns", "failed_builds", "flavors", "host_ip", "id", "images", "io_ops", "limits",
-                 "metrics", "metrics_weight", "name", "numa", "numbers", "pci", "profile", "servers", "totals", "used")
+    __slots__ = ("block", "columns", "disk_folder", "failed_builds", "flavors", "host_ip", "id", "images", "io_ops",
+                 "limits", "metrics", "metrics_weight", "name", "numa", "numbers", "pci", "profile", "servers",
+                 "totals", "used")
 
     def __init__(self, id: str, name: str) -> None:
         self.id, self.name, self.host_ip = id, name, ""
+        self.disk_folder = ""  # id of the folder of servers' disks that it shares with others; "" if it cannot use any
         self.profile = UNREAD
         self.columns = NO_ROW
         self.totals = self.limits = self.used = Amounts()

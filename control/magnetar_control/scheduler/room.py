@@ -20,6 +20,7 @@ from magnetar_control.store.hosts.room_rows import ClaimedHost, GroupOfHosts
 from magnetar_control.store.servers.server_row import ServerRow
 from magnetar_control.store.store import Store
 
+from .disk_folders import common_hosts, hosts_by_folder
 from .hosts import HostStates
 from .request_spec import RequestSpec, hinted_host_fields, hinted_server_ids, spec_of_row
 from .trial import Inventories, Trial
@@ -94,7 +95,7 @@ def read_host_inventories(api: Database, states: HostStates) -> Inventories:
 def read_placed_servers(api: Database, database: Database, volumes: Any, states: HostStates,
                         names: Collection[str]) -> dict[str, list[PlacedServer]]:
     """Return the servers on the hosts *names* of a cell, by host. Each has a request for another host, as for an
-    evacuation: any other host of the cell that reaches its volumes."""
+    evacuation: any other host of the cell that reaches its volumes, and its own disks if its host shares them."""
     with database.read() as connection:
         rows = room_rows.fetch_servers_of_hosts(connection, names)
     groups = {str(row.hints["group"]) for row in rows if row.hints.get("group")}
@@ -107,10 +108,12 @@ def read_placed_servers(api: Database, database: Database, volumes: Any, states:
         {id: row.volumes for id, row in on_volumes.items()},
         {id: row.host for id, row in on_volumes.items()}) if on_volumes else {}
     servers_by_host: dict[str, list[PlacedServer]] = {}
+    by_folder = hosts_by_folder(states)
     for row in rows:
         spec = spec_of_row(
             row, host=None, ignored=frozenset([row.host]), cell_id=states.rows[row.host].cell_id,
-            volume_hosts=volume_hosts.get(row.id),
+            volume_hosts=common_hosts(volume_hosts.get(row.id),
+                                      by_folder.get(states.hosts[row.host].disk_folder, frozenset())),
             **hinted_host_fields(row.hints, _hosts_of_hinted(row, claims)))
         servers_by_host.setdefault(row.host, []).append(
             PlacedServer(row, spec, group_by_id.get(str(row.hints.get("group")))))

@@ -22,7 +22,7 @@ class EventRequest(Kind):
 
     event = Field(Text(1, 64), "The action: reboot, rebuild, create_image, crash_dump, change_password, "
                   "clear_password; of a volume: release; in clouds only: attach_share, change_machine, detach_share, "
-                  "tell_guest.",
+                  "keep_disks, tell_guest.",
                   required=True, sample="reboot")
     args = Field(MapOf(Text(1, 64), Value()), "Arguments of the event; reboot takes type: soft or hard.", default={},
                  sample={"type": "soft"})

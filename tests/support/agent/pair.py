@@ -172,7 +172,7 @@ class Pair:
             "flavor": {"vcpus": 1, "ram": 64, "disk": 1}, "image": None, "user_data": "c2VjcmV0",
             "metadata": {"role": "web"}, "networks": [{"bridge": "br0"}], **want})
         id = str(answer["resource"]["id"])
-        place = self.one.agent.host.settings.state_dir / "servers" / id
+        place = Path(self.one.agent.host.settings.servers_folder) / id
         with (place / "disk").open("ab") as disk:
             disk.write(b"pattern" * 1000)
         (place / "console.log").write_text("boot\n")

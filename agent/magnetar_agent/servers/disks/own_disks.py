@@ -4,18 +4,20 @@ folder, logical volumes with links there (``logical_volumes``), or RBD images of
 
 from __future__ import annotations
 
+import logging
 import shutil
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
+from magnetar_agent.host.disk_folder import is_disk_folder_shared, report_disk_folder
 from magnetar_agent.host.storage import Backing, Disk, DiskKey, DiskSeen
 from magnetar_agent.reconcile.documents import flush_file, sync_folder
 from magnetar_agent.servers import server_folder
-from magnetar_core.errors import HypervisorDown, MagnetarError
+from magnetar_core.errors import HypervisorDown, InvalidSettings, MagnetarError
 from magnetar_core.server_plan import ROOT
 
-from . import encryption, logical_volumes, rbd_images
+from . import disk_owner, encryption, logical_volumes, rbd_images
 from .root_pool import LVM, RBD
 
 if TYPE_CHECKING:
@@ -37,6 +39,7 @@ class _InPool(Protocol):
     def room(self, host: LocalHost, /) -> tuple[int, int]: ...
 
 
+log = logging.getLogger(__name__)
 #: The module for disks of each root format.
 _IN_POOL: Mapping[str, _InPool] = {LVM: logical_volumes, RBD: rbd_images}
 
@@ -59,9 +62,10 @@ def are_shared(want: Mapping[str, Any]) -> bool:
 
 
 def check_disk_ownership(host: LocalHost, document: Document) -> None:
-    """Raise ``Conflict`` if shared disks of the server may belong to another host (``rbd_images.check_rbd_ownership``).
-    """
+    """Raise ``Conflict`` if shared disks of the server may belong to another host (``rbd_images.check_rbd_ownership``,
+    ``disk_owner.check_disk_owner``)."""
     rbd_images.check_rbd_ownership(host, document)
+    disk_owner.check_disk_owner(host, document)
 
 
 def describe_shared_disks(host: LocalHost, document: Document, files: Iterable[str]) -> dict[str, Any] | None:
@@ -118,6 +122,7 @@ def copy_image(task: Task, base: Path, format: str, size: int, key: DiskKey | No
 def grow_own_disk(task: Task, file: str, size: int) -> None:
     """Grow the disk *file* of a server that is off to *size* bytes."""
     host, document = task.host, task.document
+    disk_owner.check_disk_owner(host, document)
     if pooled := _in_pool(document.want):
         pooled.grow(host, document, file, size)
         return
@@ -128,6 +133,7 @@ def grow_own_disk(task: Task, file: str, size: int) -> None:
 def remove_server_files(host: LocalHost, document: Document, names: Iterable[str]) -> None:
     """Remove disks and other files of the server by their *names*. Missing files are ignored."""
     names = list(names)
+    disk_owner.check_disk_owner(host, document)
     if pooled := _in_pool(document.want):
         pooled.remove(host, document, [name for name in names
                                        if name.partition(".")[0] == ROOT and not name.endswith(".new")])
@@ -151,8 +157,13 @@ def inspect_own_disk(host: LocalHost, document: Document, file: str) -> DiskSeen
 
 
 def remove_server_folder(host: LocalHost, document: Document) -> None:
-    """Remove the server's folder and its content. Raises ``OSError``."""
+    """Remove the server's folder and its content, unless the disks are another host's (``disk_owner.leave_disks``).
+    Raises ``OSError``."""
     place = server_folder(host, document.id)
+    if disk_owner.leave_disks(host, document):
+        log.warning("the disks of server %s stay: another host may use them", document.name,
+                    extra={"server": document.id})
+        return
     if pooled := _in_pool(document.want):
         pooled.remove_all(host, document)
     if place.exists():
@@ -172,7 +183,9 @@ def own_disk_room(host: LocalHost) -> Room:
     """Return the room for new servers' disks on this host. A pool that cannot be used now has no room."""
     pooled = _IN_POOL.get(host.settings.root_format)
     if pooled is None:
-        return Room(*host.disk_space())
+        report = report_disk_folder(host)
+        return Room(*host.disk_space()) if report is None else Room(report["total"] or 0, report["free"] or 0,
+                                                                    report["reason"])
     try:
         return Room(*pooled.room(host))
     except HypervisorDown as error:
@@ -198,6 +211,18 @@ def foreign_rbd_images(host: LocalHost) -> list[str]:
         (server["id"], server["want"], server["state"]) for server in coming])
 
 
+def check_folders_moved(host: LocalHost) -> None:
+    """Raise ``InvalidSettings`` if servers of this host still have their folders in the state folder, although the
+    setting ``instances_path`` names another one."""
+    former = Path(host.settings.state_dir) / "servers"
+    if not is_disk_folder_shared(host) or str(former) == host.settings.servers_folder:
+        return
+    if left := [document.id for document in host.documents.peek("server") if (former / document.id).is_dir()]:
+        raise InvalidSettings(f"instances_path: {len(left)} servers of this host have their disks in {former}, such as "
+                              f"{left[0]}. Stop the servers, and move their folders to {host.settings.servers_folder}; "
+                              "or remove the setting.")
+
+
 def orphan_server_disks(host: LocalHost) -> list[str]:
     """Return folders and logical volumes of servers that have no document and do not move to this host. They are
     reported, not removed: an operator may need them."""
@@ -206,6 +231,6 @@ def orphan_server_disks(host: LocalHost) -> list[str]:
     def known(id: str) -> bool:
         return id in coming or host.documents.get("server", id) is not None
 
-    root = Path(host.settings.state_dir) / "servers"
-    folders = [str(path) for path in root.iterdir() if not known(path.name)] if root.is_dir() else []
-    return sorted(folders) + logical_volumes.orphan_logical_volumes(host, known)
+    root = Path(host.settings.servers_folder)
+    unknown = [path for path in root.iterdir() if path.is_dir() and not known(path.name)] if root.is_dir() else []
+    return sorted(map(str, disk_owner.own_folders(host, unknown))) + logical_volumes.orphan_logical_volumes(host, known)

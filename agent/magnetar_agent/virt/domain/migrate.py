@@ -333,7 +333,7 @@ def _parameters(domain: Any, params: MigrationParams) -> dict[str, Any]:
         libvirt.VIR_MIGRATE_PARAM_DEST_XML: target_domain_xml(domain.XMLDesc(libvirt.VIR_DOMAIN_XML_MIGRATABLE),
                                                               params),
     }
-    disks = migrated_disks(domain.XMLDesc(0), params.folder[0])
+    disks = migrated_disks(domain.XMLDesc(0), params.folder[0]) if params.copies_disks else []
     if disks:
         parameters[libvirt.VIR_MIGRATE_PARAM_MIGRATE_DISKS] = disks
     if params.native:

@@ -38,10 +38,9 @@ FORMS = 256
 #: XML of domains whose file has changed since the last call; where the files cannot be read, it reads the XML of all.
 _DEFINITIONS = Path("/etc/libvirt/qemu")
 _INACTIVE = libvirt.VIR_DOMAIN_XML_INACTIVE
-_FORGET = (libvirt.VIR_DOMAIN_UNDEFINE_MANAGED_SAVE | libvirt.VIR_DOMAIN_UNDEFINE_NVRAM
+_FORGET = (libvirt.VIR_DOMAIN_UNDEFINE_MANAGED_SAVE
            | libvirt.VIR_DOMAIN_UNDEFINE_SNAPSHOTS_METADATA | libvirt.VIR_DOMAIN_UNDEFINE_CHECKPOINTS_METADATA)
-_FORGET_ADOPTED = (_FORGET & ~libvirt.VIR_DOMAIN_UNDEFINE_NVRAM | libvirt.VIR_DOMAIN_UNDEFINE_KEEP_NVRAM
-                   | libvirt.VIR_DOMAIN_UNDEFINE_KEEP_TPM)
+_FORGET_ADOPTED = _FORGET | libvirt.VIR_DOMAIN_UNDEFINE_KEEP_NVRAM | libvirt.VIR_DOMAIN_UNDEFINE_KEEP_TPM
 _RUNS = (libvirt.VIR_DOMAIN_RUNNING, libvirt.VIR_DOMAIN_BLOCKED, libvirt.VIR_DOMAIN_SHUTDOWN)
 
 
@@ -97,9 +96,11 @@ class Domains:
                 self._forms.add(form)
         self.connection.call(f"define the domain {spec.name}", define, Lane.END)
 
-    def undefine(self, uuid: str) -> None:
-        """Undefine the domain, with its managed save, NVRAM, TPM, and the metadata of snapshots and checkpoints. NVRAM
-        and TPM of an adopted domain stay."""
+    def undefine(self, uuid: str, keep_nvram: bool = False) -> None:
+        """Undefine the domain, with its managed save, TPM, the metadata of snapshots and checkpoints, and its NVRAM
+        unless *keep_nvram*. NVRAM and TPM of an adopted domain stay."""
+        own_flags = _FORGET | (libvirt.VIR_DOMAIN_UNDEFINE_KEEP_NVRAM if keep_nvram
+                               else libvirt.VIR_DOMAIN_UNDEFINE_NVRAM)
         kept: list[bool] = []
 
         def undefine(domain: Any, parsed: DomainSeen) -> None:
@@ -109,7 +110,7 @@ class Domains:
                 domain.destroy()
             kept.append(parsed.adopted)
             if domain.isPersistent():
-                domain.undefineFlags(_FORGET_ADOPTED if parsed.adopted else _FORGET)
+                domain.undefineFlags(_FORGET_ADOPTED if parsed.adopted else own_flags)
         self._with_seen("undefine", uuid, undefine, missing_is_fine=True, flags=_INACTIVE, lane=Lane.END)
         if not any(kept):
             tpm.forget_tpm(uuid)

@@ -14,6 +14,8 @@ from magnetar_control.fencing.host_fencing import HostFencing
 from magnetar_control.services.volume.access import VolumeAccess
 from magnetar_control.store.actions import actions
 from magnetar_control.store.actions.actions import password_argument
+from magnetar_control.store.hosts import hosts
+from magnetar_control.store.hosts.disk_folders import do_hosts_share_disks, folder_of_host
 from magnetar_control.store.servers import migrations
 from magnetar_control.store.servers.servers import DELETING, SOFT_DELETING
 from magnetar_core.errors import Conflict, InvalidField, InvalidRequest, NotFound
@@ -21,23 +23,25 @@ from magnetar_core.errors import Conflict, InvalidField, InvalidRequest, NotFoun
 
 @server_use_case("evacuate")
 def evacuate_server(caller: Caller, target: Target, host: str | None = None, *, force: bool = False,
-                    stopped: bool = False,
-                    on_shared_storage: bool = False, new_password: bool = False, admin_pass: str | None = None) -> None:
+                    stopped: bool = False, on_shared_storage: bool | None = None, new_password: bool = False,
+                    admin_pass: str | None = None) -> None:
     """Rebuild the server on another host, *host* or one that the scheduler chooses. *force*: use *host* without the
-    scheduler. *stopped*: do not start the server there. *on_shared_storage*: the root disk outlives the host.
-    *admin_pass*: a password for the guest. *new_password*: the request names a password, which is refused with
-    *on_shared_storage*. Raises ``NotFound``, ``InvalidRequest``, ``Conflict``."""
+    scheduler. *stopped*: do not start the server there. *on_shared_storage*: whether the root disk outlives the host;
+    ``None``: find out. *admin_pass*: a password for the guest. *new_password*: the request names a password, which is
+    refused with *on_shared_storage*. Raises ``NotFound``, ``InvalidRequest``, ``Conflict``."""
     server = target.row
     _check_host(caller, target, host, force=force)
     if on_shared_storage and new_password:
         raise InvalidRequest("admin password can't be changed on existing disk")
-    if on_shared_storage and not boots_from_volume(server):
-        raise InvalidField("onSharedStorage", "must be false: the root disk of a server that does not boot from a "
+    keeps = _keeps_disks(caller, target, host)
+    if on_shared_storage is not None and on_shared_storage != keeps and not boots_from_volume(server):
+        raise InvalidField("onSharedStorage", "must be true: the disks of the server lie in a folder that its hosts "
+                           "share" if keeps else "must be false: the root disk of a server that does not boot from a "
                            "volume is recreated of the image")
     if server.task_state in (DELETING, SOFT_DELETING):
         raise Conflict(f"Cannot 'evacuate' instance {server.id} while it is in task_state {server.task_state}")
     check_host_down(caller, server.host)
-    check_volumes(caller, target)
+    check_volumes(caller, target, disks=keeps)
     drawn = str(uuid.uuid4())
 
     def also(connection: Connection) -> None:
@@ -67,9 +71,21 @@ def check_host_down(caller: Caller, host: str) -> None:
         raise InvalidRequest(f"Compute service of {host} is still in use.")
 
 
-def check_volumes(caller: Caller, target: Target) -> None:
+def _keeps_disks(caller: Caller, target: Target, host: str | None) -> bool:
+    """Return whether the server's disks lie in a folder that *host* shares (without *host*: some other host)."""
+    with caller.cloud.store.api.read() as connection:
+        source = hosts.fetch_host_row(connection, target.row.host)
+        if not folder_of_host(source):
+            return False
+        rows = {row.name: row for row in ([hosts.fetch_host_row(connection, host)] if host else
+                                          hosts.fetch_host_rows(connection)) if row is not None}
+    return any(do_hosts_share_disks(source, row) for name, row in rows.items() if name != target.row.host)
+
+
+def check_volumes(caller: Caller, target: Target, *, disks: bool) -> None:
     """Raise ``Conflict`` if a volume of the server is only reachable through the server's own host, or if the host is
-    not known to be off and a guest that still runs there could write to a volume."""
+    not known to be off and a guest that still runs there could write to a volume, or (*disks*) to the server's own
+    disks, which another host takes over."""
     server = target.row
     access: Mapping[str, VolumeAccess] = caller.cloud.services.volume.homes.access(
         [attachment["volume_id"] for attachment in server.volumes])
@@ -78,4 +94,5 @@ def check_volumes(caller: Caller, target: Target) -> None:
             raise Conflict(f"Volume {id} of the server lies on its host, which is down: the server cannot be evacuated "
                            "with its data. Bring the host up.")
     behind_fence = sorted(id for id, volume in access.items() if volume.needs_fence(server.host))
-    HostFencing(caller.cloud.store, caller.settings).check_known_off(server.host, behind_fence, fences_itself=True)
+    HostFencing(caller.cloud.store, caller.settings).check_known_off(server.host, behind_fence, disks=disks,
+                                                                          fences_itself=True)

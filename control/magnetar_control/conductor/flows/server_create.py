@@ -63,16 +63,17 @@ def run_server_build(work: Work) -> None:
               launched_at=work.server.launched_at or utc_now(), availability_zone=work.server.availability_zone)
 
 
-def make_server(work: Work, host: str, ports: Sequence[ServerNic], power: str | None = None) -> dict[str, Any]:
+def make_server(work: Work, host: str, ports: Sequence[ServerNic], power: str | None = None,
+                former_owner: str | None = None) -> dict[str, Any]:
     """Create the server on *host* with the NICs *ports*. The server may have been on a host before (shelved,
     evacuated). Return the server as its agent reports it. *power*: the final power state of the server, by default
-    ``power_of``."""
+    ``power_of``. *former_owner*: the owner of its disks in a folder that *host* shares, which are kept as they are."""
     power, secret = power or power_of(work), keys.tpm_secret_field(work)
     with work.client(host) as client:
         nics.make_nic_networks(work, client, host, ports)
         document = {**server_document(work, host, ports), **guest_facts(work, host), **keys.disk_key_field(work),
-                    **secret, "power": power}
-        if document["image"]:
+                    **secret, "power": power, **({"adopt_disks": former_owner} if former_owner else {})}
+        if document["image"] and not former_owner:
             images.deliver_image(work, client, host, document["image"])
         document["block_device_mapping"], remote_volumes = block_devices.prepare_volumes(work, host)
         ready = nics.ports_ready(work, host, ports)

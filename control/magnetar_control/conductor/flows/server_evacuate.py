@@ -22,6 +22,7 @@ from sqlalchemy import Connection
 
 from magnetar_control.agents import PATIENCE
 from magnetar_control.conductor.steps import migration, nics
+from magnetar_control.conductor.steps.disk_folders import confirm_disks
 from magnetar_control.conductor.steps.migration import MigrationTask
 from magnetar_control.conductor.steps.schedule import RANDOM, spec_of
 from magnetar_control.conductor.steps.volume_homes import (
@@ -35,11 +36,13 @@ from magnetar_control.conductor.worker.work import HostDown, Work, admin_message
 from magnetar_control.documents import VolumeOfServer
 from magnetar_control.fencing.host_fencing import HostFencing
 from magnetar_control.scheduler.choose import NoValidHost
+from magnetar_control.scheduler.disk_folders import common_hosts, hosts_sharing_disks
 from magnetar_control.scheduler.place import place_server
 from magnetar_control.store.actions import actions
 from magnetar_control.store.claims import allocations
 from magnetar_control.store.engine.database import utc_now
 from magnetar_control.store.hosts import hosts, services
+from magnetar_control.store.hosts.disk_folders import folder_of_host
 from magnetar_control.store.servers import consoles, migrations, servers
 from magnetar_core.document import Document
 from magnetar_core.errors import Cancelled, Conflict, FencingFailed, MagnetarError, NotFound
@@ -83,6 +86,8 @@ class Evacuation(MigrationTask):
         """Override ``MigrationTask._placed``: claim a host and return its name. Hosts in *tried* and the old host are
         excluded. *host*: the only candidate, if given. *forced*: skip the scheduler's filters. *same* is ignored."""
         work, only = self.work, hosts_for_volumes(self.work, self.source)
+        if host is None:
+            only = common_hosts(only, self._sharing())
         spec = spec_of(work, host=host, ignored=tried | {self.source}, cell_id=self.conductor.cell.id,
                        volume_hosts=only)
         if forced:
@@ -109,18 +114,39 @@ class Evacuation(MigrationTask):
                 f"An administrator finds the reason with `magnetar host fence-status {self.source}`.",
                 explanation=error.message) from None
         if fenced:
-            fencing.check_known_off(self.source, volumes_behind_fence(self.work, self.source))
+            fencing.check_known_off(self.source, volumes_behind_fence(self.work, self.source),
+                                    disks=self._may_keep_disks())
         return fenced
 
-    def decide(self) -> None:
+    def _sharing(self) -> frozenset[str]:
+        """Return the hosts that reach the server's own disks on the old host."""
+        return hosts_sharing_disks(self.conductor.states, self.source)
+
+    def _may_keep_disks(self) -> bool:
+        """Return whether the server may go to a host that takes over its disks."""
+        sharing, host = self._sharing(), self.work.args.get("host")
+        return bool(sharing) if host is None else host in sharing
+
+    @property
+    def former_owner(self) -> str | None:
+        """The name of the old host as the owner of the server's disks, if the new host takes them over; saved by
+        ``decide``."""
+        owner: str | None = self.work.args.get("former_owner")
+        return owner
+
+    def decide(self, host: str) -> None:
         """Save, in a transaction that blocks new heartbeats of the old host, that this host has lost the server
-        (status ``pre-migrating``). Raises ``SourceUp`` if the host is up and not forced down."""
+        (status ``pre-migrating``), and whether *host* takes over its disks. Raises ``SourceUp`` if the old host is up
+        and not forced down."""
         silence, forced_down = self.conductor.settings.host_down_after, self._is_forced_down()
+        folder = folder_of_host(self.conductor.states.rows.get(self.source)) if host in self._sharing() else {}
+        self.work.args["former_owner"] = folder.get("owner")
         with self.work.database.write() as connection:
             self.work.confirm_lease(connection)
             up = services.is_host_heard(self.work.database, connection, self.source, silence, lock=True)
             if up and not forced_down:
                 raise self._source_up()
+            actions.update_evacuation_row(connection, self.work.action.id, args=servers.json_text(self.work.args))
             migrations.update_migration_row(connection, self.id, status=migrations.LOST)
             self.row = migrations.reload_migration_row(connection, self.id)
 
@@ -216,14 +242,14 @@ def _build_on(move: Evacuation, host: str) -> None:
     off = work.args.get("stopped") or move.row.old_vm_state == STOPPED
     try:
         if move.row.status == "accepted":
-            move.decide()
+            move.decide(host)
         with work.event("compute_rebuild_instance", host, {"task_state": REBUILD[1 if work.volumes else -1]}):
             _stop_on_source(move)
             if work.volumes:
                 _withdraw_volumes(work, move.source, host)
                 work.note(task_state=REBUILD[-1])
             ports = nics.current_nics(work)
-            resource = make_server(work, host, ports, OFF if off else RUNNING)
+            resource = make_server(work, host, ports, OFF if off else RUNNING, move.former_owner)
     except SourceUp as error:  # nothing was begun on the new host
         _fail(move, error)
     except HostDown as error:
@@ -239,21 +265,24 @@ def _build_on(move: Evacuation, host: str) -> None:
         work.end_writes.append(lambda connection: consoles.remove_console_tokens(connection, work.id))
         move.end("done", **nics.observed_columns(ports, resource), vm_state=STOPPED if off else ACTIVE, host=host,
                  launched_at=utc_now())
+        if move.former_owner:
+            confirm_disks(work.conductor, host, work.id)
 
 
 def _stop_on_source(move: Evacuation) -> None:
     """Stop the guest on the old host if its agent still answers: a host that is forced down may still run it. Raises
-    ``SourceUp`` if the guest may go on to write to a volume of the server."""
+    ``SourceUp`` if the guest may go on to write to a volume or to disks that the new host takes over."""
     work = move.work
     if not _source_heard_lately(move):
         return
     try:
         stop_guest(work, move.source)
     except MagnetarError as error:
-        if volumes := volumes_behind_fence(work, move.source):
+        volumes = volumes_behind_fence(work, move.source)
+        if volumes or move.former_owner:
+            where = f"volume {volumes[0]}" if volumes else "its disks"
             raise SourceUp(f"Host {move.source} answers, but has not stopped the server, which can still write to "
-                           f"volume {volumes[0]}: {error.message} Switch the host off, then repeat the "
-                           "evacuation.") from None
+                           f"{where}: {error.message} Switch the host off, then repeat the evacuation.") from None
         log.warning("server %s may run on host %s still: %s", work.id, move.source, error.message)
 
 

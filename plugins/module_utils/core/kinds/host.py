@@ -76,6 +76,11 @@ class Host(Kind):
     local_disks = Field(Value(), "{format, pool, reason}: format and pool of new servers' disks, or the reason for "
                         "none.",
                         on=READ, sample={"format": "qcow2", "pool": "", "reason": ""})
+    disk_folder = Field(Value(), "{path, id, owner, reason}: folder of servers' disks on shared storage "
+                        "(instances_path), null without one. V(id) is the same on each host that reaches it, V(owner) "
+                        "names this host in it, V(reason) says why it cannot be used.", on=READ,
+                        sample={"path": "/srv/servers", "id": "0d1c6a8e-0f0b-4f5a-9d3e-6a1f0c2b7e44", "reason": "",
+                                "owner": "7b1f7d52-8f0c-4a0e-9f39-2d5a0b9d1c11"})
     pools = Field(Value(), "Pools of volumes, and the backup directory (of the kind V(backup)), by name: {name, kind, "
                   "identity (the same on each host that reaches it; null until it was read), shared (whether other "
                   "hosts can reach it), total_gb, free_gb, state (V(up), V(down)), reason (why it is down)}.", on=READ,

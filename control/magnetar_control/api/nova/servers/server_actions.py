@@ -66,7 +66,7 @@ def _rescued(call: Call, _none: None) -> Any:
 
 def _evacuation(call: Call) -> dict[str, Any]:
     host, new_password = call.body.get("host"), "adminPass" in call.body
-    on_shared_storage = call.body.get("onSharedStorage", False)
+    on_shared_storage = call.body.get("onSharedStorage")
     return {"admin_pass": None if on_shared_storage else ensure_admin_password(call.body, _tells(call)), "host": host,
             "force": call.body.get("force", host is not None and not call.at(Gate.EVACUATION_SCHEDULED)),
             "stopped": call.at(Gate.EVACUATED_STOPPED), "on_shared_storage": on_shared_storage,

@@ -1,0 +1,121 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The folder of servers' disks on shared storage (setting ``instances_path``), and its identity.
+
+The first agent that uses the folder writes a random uuid into it. Hosts whose agents read the same uuid reach the same
+disks, whatever the paths. Each agent remembers the uuid in its state folder: so it notices when nothing is mounted at
+the path, or another file system than before. Also in the state folder is the uuid that names the host in the folder.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import uuid
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+from magnetar_agent.reconcile.documents import write_atomically
+from magnetar_core.errors import Conflict
+
+if TYPE_CHECKING:
+    from magnetar_agent.host.host import LocalHost
+    from magnetar_agent.reconcile.documents import Fields
+
+#: The file with the identity of the folder. No server's folder has such a name.
+IDENTITY = ".magnetar-disks"
+#: Files in the state folder: the identity of the folder that this host uses, and the name of this host in it.
+KNOWN, OWNER = "disk_folder", "disk_owner"
+#: Seconds that the folder may take to answer before it counts as unusable.
+SLOW = 30.0
+_MAKING = threading.Lock()
+
+
+class DiskFolder(NamedTuple):
+    """The shared folder at *path*: its identity *id*, and the uuid *owner* that names this host in it."""
+
+    path: Path
+    id: str
+    owner: str
+
+
+def is_disk_folder_shared(host: LocalHost) -> bool:
+    """Return whether the settings put the disks of servers on shared storage."""
+    return host.settings.instances_path is not None
+
+
+def find_disk_folder(host: LocalHost) -> DiskFolder | None:
+    """Return the shared folder of disks; ``None`` if the settings have none. The first call writes the identity. Raises
+    ``Conflict`` if the folder cannot be used: no file system is mounted there, or another one than before."""
+    path = host.settings.instances_path
+    if path is None:
+        return None
+    state = Path(host.settings.state_dir)
+    with _MAKING:
+        try:
+            owner = _read(state / OWNER) or _draw(state / OWNER)
+            known, id = _read(state / KNOWN), _read(path / IDENTITY)
+            if id is None and known is None:
+                id = _draw(path / IDENTITY)
+            if known is None and id is not None:
+                write_atomically(state / KNOWN, f"{id}\n".encode())
+                known = id
+        except OSError as error:
+            raise Conflict(f"The folder of servers' disks {path} (instances_path) cannot be used: {error.strerror}. "
+                           "Mount it on the host, then repeat the call.") from error
+    if id is None:
+        raise Conflict(f"The folder of servers' disks {path} (instances_path) has lost its file {IDENTITY}: its file "
+                       "system is not mounted. Mount it on the host, then repeat the call.")
+    if id != known:
+        raise Conflict(f"The folder of servers' disks {path} (instances_path) is another one than before: {id} instead "
+                       f"of {known}. Mount the former one; or, if no server of this host has disks there, remove "
+                       f"{state / KNOWN}.")
+    return DiskFolder(path, id, owner)
+
+
+def report_disk_folder(host: LocalHost) -> Fields | None:
+    """Return the field ``disk_folder`` of the host, and the total and free bytes; ``None`` if the settings have no
+    shared folder. A file server that does not answer delays nothing."""
+    path = host.settings.instances_path
+    if path is None:
+        return None
+    # No pool has a name that begins with a slash.
+    values, seconds = host.pool_reads.latest({str(path): lambda: _read_disk_folder(host)})[str(path)]
+    state = Path(host.settings.state_dir)
+    reason = "" if values else "It was not read yet."
+    if seconds > SLOW:
+        values, reason = None, f"{path} has not answered for {seconds:.0f} s."
+    return {"path": str(path), "total": None, "free": None, "reason": reason, **(values or {}),
+            "id": _read(state / KNOWN), "owner": _read(state / OWNER)}
+
+
+def _read_disk_folder(host: LocalHost) -> Fields:
+    """Return the size of the shared folder, or the reason why it cannot be used."""
+    try:
+        folder = find_disk_folder(host)
+        assert folder is not None
+        room = os.statvfs(folder.path)
+    except Conflict as error:
+        return {"reason": error.message}
+    except OSError as error:
+        return {"reason": f"It cannot be read: {error.strerror}."}
+    return {"total": room.f_blocks * room.f_frsize, "free": room.f_bavail * room.f_frsize}
+
+
+def _read(path: Path) -> str | None:
+    """Return the uuid in the file *path*; ``None`` if the file is missing or empty. Raises ``OSError`` otherwise."""
+    with suppress(FileNotFoundError):
+        return path.read_text().strip() or None
+    return None
+
+
+def _draw(path: Path) -> str:
+    """Write a new uuid into the file *path*, unless another process was faster. Return the uuid in the file."""
+    part = path.with_name(f"{path.name}.{uuid.uuid4()}")
+    write_atomically(part, f"{uuid.uuid4()}\n".encode())
+    try:
+        with suppress(FileExistsError):
+            os.link(part, path)  # atomic on NFS too
+    finally:
+        part.unlink(missing_ok=True)
+    return _read(path) or ""

@@ -1,0 +1,227 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The owner of a server's disks in a folder that several hosts share (``host.disk_folder``).
+
+The file ``owner.json`` in the server's folder names the host that may use the disks. A host writes the file before it
+makes the first disk, and reads it before each start, change and removal of the disks. The file also has the notes of
+the server's document that describe the disks, so that another host can take over the disks of a host that is off:
+
+* ``adopt_disks``: an evacuation names the former owner in the field of that name. The new host becomes the owner, and
+  makes no disk.
+* ``keep_disks``: the cloud confirms the evacuation with this event. Until then a removal of the server gives the disks
+  back to the former owner (``leave_disks``).
+* ``take_over_disks``: the server has migrated. On the source, ``hand_over_disks`` prevents that its removal removes
+  the disks.
+
+The owner alone writes the file, except at an evacuation, whose caller knows that the former owner is off.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from magnetar_agent.host.disk_folder import find_disk_folder, is_disk_folder_shared
+from magnetar_agent.host.file_modes import make_state_folder
+from magnetar_agent.reconcile.documents import write_atomically
+from magnetar_agent.servers import server_folder
+from magnetar_core.errors import Conflict
+
+if TYPE_CHECKING:
+    from magnetar_agent.host.host import LocalHost
+    from magnetar_agent.reconcile.documents import Document, Fields
+    from magnetar_agent.reconcile.task import Task
+
+FILE = "owner.json"
+#: The field of a new server that names the former owner of its disks, and the note of an evacuation that is not
+#: confirmed yet: the former owner.
+GIVEN, ADOPTED = "adopt_disks", "adopted_disks"
+#: Note of a server that has migrated, or may have: its disks belong to the target.
+HANDED = "handed_disks"
+#: Notes of a server's document that describe its disks. None is a secret.
+NOTES = ("base", "image_name", "iso", "boot", "shutdown_timeout", "disk_layout", "sizes", "made", "root_bytes")
+#: Fields of a server's document that describe its disks.
+WANTED = ("root_format",)
+
+
+def claim_disks(task: Task) -> None:
+    """Become the owner of the server's disks before they are made, or take over existing disks if the server has the
+    field ``adopt_disks``. Do nothing for disks that no other host reaches. Raises ``Conflict`` if another host is the
+    owner."""
+    host, document = task.host, task.document
+    folder = find_disk_folder(host)
+    if folder is None:
+        if document.want.get(GIVEN):
+            raise Conflict(f"The disks of server {document.name!r} lie in a shared folder, and host {host.name} has "
+                           "none (instances_path). Choose another host.")
+        return
+    place = server_folder(host, document.id)
+    if document.want.get(GIVEN) and document.state.get("making"):
+        record = _read(place)
+        if record is None or record["owner"] != folder.owner:
+            _adopt(task, folder.owner, record)
+        return
+    make_state_folder(place)
+    check_disk_owner(host, document)
+
+
+def check_disk_owner(host: LocalHost, document: Document) -> None:
+    """Raise ``Conflict`` unless this host may use the disks of its server. Disks without an owner become its own."""
+    if document.state.get(HANDED):
+        raise Conflict(f"The disks of server {document.name!r} may be another host's: its migration from here was "
+                       "ended with the event discard. Look for the server there, and delete it here; its disks stay.")
+    folder = find_disk_folder(host)
+    place = server_folder(host, document.id)
+    if folder is None or not place.is_dir():
+        return
+    record = _read(place)
+    if record is None:
+        record = _create(place, _record(host, document, folder.owner))
+    if record["owner"] != folder.owner:
+        raise Conflict(f"The disks of server {document.name!r} belong to host {record['host']}, which has taken them "
+                       "over. Look for the server there, and delete it here; its disks stay.")
+
+
+def record_disks(host: LocalHost, document: Document) -> None:
+    """Write what the document says about the disks next to them, if this host is their owner."""
+    folder = find_disk_folder(host)
+    if folder is None:
+        return
+    place = server_folder(host, document.id)
+    known, record = _read(place), _record(host, document, folder.owner)
+    if known is not None and known["owner"] == folder.owner and known != record:
+        _write(place, record)
+
+
+def take_over_disks(host: LocalHost, server: Document) -> None:
+    """Become the owner of the disks of a *server* that has migrated to this host. May be repeated."""
+    folder = find_disk_folder(host)
+    if folder is not None:
+        for note in (ADOPTED, HANDED):
+            server.state.pop(note, None)
+        _write(server_folder(host, server.id), _record(host, server, folder.owner))
+
+
+def must_leave_disks(host: LocalHost, document: Document) -> bool:
+    """Return whether the disks of a server that is removed from this host must stay: another host is their owner, or
+    this host has got them by an evacuation that is not confirmed. Raises ``Conflict`` if the shared folder cannot be
+    used now."""
+    if document.state.get(HANDED):
+        return True
+    folder = find_disk_folder(host)
+    if folder is None:
+        return False
+    record = _read(server_folder(host, document.id))
+    if record is None:
+        return document.want.get(GIVEN) is not None and bool(document.state.get("making"))
+    return record["owner"] != folder.owner or ADOPTED in document.state
+
+
+def leave_disks(host: LocalHost, document: Document) -> bool:
+    """Return ``must_leave_disks``. If the disks must stay because their evacuation is not confirmed, give them back to
+    their former owner."""
+    if not must_leave_disks(host, document):
+        return False
+    folder, former, place = find_disk_folder(host), document.state.get(ADOPTED), server_folder(host, document.id)
+    record = _read(place)
+    if folder and former and record is not None and record["owner"] == folder.owner:
+        _write(place, {**record, **former})
+    return True
+
+
+def hand_over_disks(server: Document) -> None:
+    """Record in the document of a *server* that has migrated, or may have, that its disks belong to the target."""
+    server.state[HANDED] = True
+
+
+def keep_disks(host: LocalHost, document: Document) -> None:
+    """Record that the evacuation of the server to this host has succeeded: its disks go with the server from now on."""
+    if document.state.pop(ADOPTED, None):
+        host.documents.write(document)
+    record_disks(host, document)
+
+
+def is_folder_of_another_host(host: LocalHost, id: str) -> bool:
+    """Return whether the shared folder has a folder of the server *id* that is not this host's."""
+    folder, place = find_disk_folder(host), server_folder(host, id)
+    if folder is None or not place.is_dir():
+        return False
+    record = _read(place)
+    return record is None or record["owner"] != folder.owner
+
+
+def own_folders(host: LocalHost, folders: list[Path]) -> list[Path]:
+    """Return those of the servers' *folders* whose owner is this host; all of them if no other host reaches them."""
+    if not is_disk_folder_shared(host):
+        return folders
+    with suppress(Conflict):
+        folder = find_disk_folder(host)
+        return [path for path in folders if folder and (record := _read(path)) and record["owner"] == folder.owner]
+    return []
+
+
+def _adopt(task: Task, owner: str, record: Any) -> None:
+    """Become the owner of existing disks, and take over what their *record* says about them. Raises ``Conflict`` if the
+    disks are incomplete, or their owner is not the one that the field ``adopt_disks`` names."""
+    host, document = task.host, task.document
+    place, name = server_folder(host, document.id), document.name
+    if record is None:
+        raise Conflict(f"The folder {place} has no disks of server {name!r} that host {host.name} could take over. "
+                       "Look whether this host mounts the same storage as the host that had the server.")
+    if record["owner"] != document.want[GIVEN]:
+        raise Conflict(f"The disks of server {name!r} belong to host {record['host']}, which has taken them over "
+                       "meanwhile. Look for the server there.")
+    if lost := [file for file in record["state"].get("made", []) if file != "config.iso" and not (
+            place / file).exists()]:
+        raise Conflict(f"{', '.join(lost)} of server {name!r} is gone from {place}. Restore the file, or rebuild the "
+                       "server.", files=lost)
+    document.state.setdefault(ADOPTED, {"owner": record["owner"], "host": record["host"]})
+    document.state.update(record["state"])
+    document.state["made"] = [file for file in document.state.get("made", []) if file != "config.iso"]
+    document.want.update(record["want"])
+    task.keep()
+    _write(place, _record(host, document, owner))
+
+
+def _record(host: LocalHost, document: Document, owner: str) -> Fields:
+    state = document.state
+    return {"owner": owner, "host": host.name, "server": document.id,
+            "state": {name: state[name] for name in NOTES if name in state},
+            "want": {name: document.want[name] for name in WANTED}}
+
+
+def _read(place: Path) -> Any:
+    """Return the content of the file in a server's folder *place*; ``None`` if it is missing. Raises ``Conflict`` if it
+    cannot be read."""
+    path = place / FILE
+    try:
+        record = json.loads(path.read_bytes())
+        return record if record["owner"] and record["state"] is not None else None
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise Conflict(f"{path}, which says which host may use the disks, cannot be read: {error}. Repair the file, or "
+                       "remove it if the server runs nowhere.") from error
+
+
+def _create(place: Path, record: Fields) -> Any:
+    """Write the first *record* of a server's folder, unless another host was faster. Return the record that is there.
+    """
+    part = place / f"{FILE}.{record['owner']}"
+    write_atomically(part, json.dumps(record).encode())
+    try:
+        with suppress(FileExistsError):
+            os.link(part, place / FILE)
+    finally:
+        part.unlink(missing_ok=True)
+    return _read(place)
+
+
+def _write(place: Path, record: Fields) -> None:
+    try:
+        write_atomically(place / FILE, json.dumps(record).encode())
+    except OSError as error:
+        raise Conflict(f"{place / FILE}, which says which host may use the disks, cannot be written: {error.strerror}. "
+                       "Look at the shared storage, then repeat the call.") from error
