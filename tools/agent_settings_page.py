@@ -38,8 +38,8 @@ GROUPS = {
     "Operations": ("state_dir", "libvirt_uri", "sysfs", "parallel", "wait", "grace", "heartbeat",
                    "guest_answer_timeout", "event_keys_kept", "log_level"),
     "Images and disks": (
-        "image_paths", "image_max_bytes", "image_max_virtual_bytes", "rescue_max_virtual_bytes", "pools",
-        "backup_directory", "backup_mounted", "shares", "root_format", "root_pool", "volume_clear",
+        "instances_path", "image_paths", "image_max_bytes", "image_max_virtual_bytes", "rescue_max_virtual_bytes",
+        "pools", "backup_directory", "backup_mounted", "shares", "root_format", "root_pool", "volume_clear",
         "volume_clear_size", "enable_rbd_download", "rbd_user", "rbd_pool", "rbd_ceph_conf", "rbd_connect_timeout"),
     "Guests": ("virt_type", "hw_machine_type", "spice", "restart_on_crash", "shutdown_timeout",
                "shutdown_retry_interval", "detach_timeout", "native_tls", "specs_without_effect",
@@ -77,6 +77,7 @@ LINKS = {
     "traits": "[traits](scheduling.md#traits)",
     "provider_config_location": "[custom resources](placement.md#provideryaml)",
     "pools": "[types of pools](#types-of-pools)",
+    "instances_path": "[shared disks](../howto/share-disks-between-hosts.md)",
     "backup_directory": "[backups](../howto/back-up-a-volume.md)",
     "shares": "[shares](../howto/offer-a-share.md)",
     "root_format": "[root formats](#root-formats)",

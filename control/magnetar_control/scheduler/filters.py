@@ -216,7 +216,7 @@ def not_ignored(host: HostState, spec: RequestSpec) -> bool:
 
 def reaches_volumes(host: HostState, spec: RequestSpec) -> bool:
     """The host can use the server's volumes: it stores them, or reaches their shared pools. Volumes that any host can
-    attach do not matter."""
+    attach do not matter; disks of an evacuated server in a shared folder do."""
     return host.name in (spec.volume_hosts or ())
 
 

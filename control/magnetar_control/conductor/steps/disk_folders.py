@@ -16,7 +16,7 @@ def confirm_disks(conductor: Conductor, host: str, id: str) -> None:
     """Tell *host* that the server's evacuation has succeeded, so that its disks go with the server from now on. May be
     repeated, and fail: then a removal of the server leaves the disks to its former host."""
     try:
-        with conductor.agents.make(conductor.endpoint(host), PATIENCE) as client:
+        with conductor.client(host, PATIENCE) as client:
             client.event("server", id, "keep_disks", {}, request_id=f"keep-disks-{id}-{host}")
     except MagnetarError as error:
         log.warning("host %s does not know yet that it keeps the disks of server %s: %s", host, id, error.message,
