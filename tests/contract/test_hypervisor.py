@@ -156,6 +156,9 @@ def test_uefi_keeps_its_variables_until_the_domain_is_undefined(place: Place, se
     place.hypervisor.start(spec.uuid)
     place.hypervisor.destroy(spec.uuid)
     assert variables.stat().st_ino == inode
+    place.hypervisor.undefine(spec.uuid, keep_nvram=True)  # the folder is another host's
+    assert variables.stat().st_ino == inode and place.hypervisor.domain(spec.uuid) is None
+    place.hypervisor.define(spec)
     place.hypervisor.undefine(spec.uuid)
     assert not variables.exists()
 

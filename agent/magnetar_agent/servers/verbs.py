@@ -154,6 +154,7 @@ def define(task: Task) -> None:
     tpm.keep_secret(task)
     encryption.draw_disk_key(task)
     _define(task.host, task.document, task.keep)
+    disk_owner.record_disks(task.host, task.document)
 
 
 def grow(task: Task) -> None:

@@ -52,13 +52,14 @@ def claim_disks(task: Task) -> None:
     owner."""
     host, document = task.host, task.document
     folder = find_disk_folder(host)
+    adopts = bool(document.want.get(GIVEN) and document.state.get("making"))
     if folder is None:
-        if document.want.get(GIVEN):
+        if adopts:
             raise Conflict(f"The disks of server {document.name!r} lie in a shared folder, and host {host.name} has "
                            "none (instances_path). Choose another host.")
         return
     place = server_folder(host, document.id)
-    if document.want.get(GIVEN) and document.state.get("making"):
+    if adopts:
         record = _read(place)
         if record is None or record["owner"] != folder.owner:
             _adopt(task, folder.owner, record)

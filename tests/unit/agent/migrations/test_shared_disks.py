@@ -18,7 +18,7 @@ from magnetar_agent.migrations import target
 from magnetar_agent.servers.disks import disk_owner
 from magnetar_core.errors import Conflict, HypervisorError, MagnetarError
 from magnetar_core.flows.migrate import Migrate
-from tests.support.agent.pair import WAY, Kvm, Pair
+from tests.support.agent.pair import WAY, Kvm, Pair, killed
 from tests.support.ports import free_port
 
 pytestmark = pytest.mark.slow
@@ -184,6 +184,19 @@ def test_disks_that_cannot_be_taken_over(pair: Shared, change: str, message: str
     pair.one.start()
 
 
+def test_a_server_with_kept_disks_moves_on(pair: Shared) -> None:
+    """To a host without the folder, which gets a copy."""
+    id = pair.make()
+    dies(pair.one)
+    pair.adopt(id, power="running")
+    pair.one.more = {}
+    pair.one.start()
+    pair.one.side().client.delete("server", id)
+    assert [step.verb for step in Migrate(pair.two.side(), pair.one.side(), id, {"type": "cold"}).steps()] == WAY
+    assert pair.one.runs(id) and not (pair.folder / id).exists()
+    assert PATTERN in (pair.root / "kvm1" / "servers" / id / "disk").read_bytes()
+
+
 def test_a_host_without_a_shared_folder_takes_over_nothing() -> None:
     with shared_pair({"kvm1": "servers"}) as pair:
         id = pair.make(power="off")
@@ -224,6 +237,28 @@ def test_an_aborted_migration_leaves_the_disks(pair: Shared, kind: str, monkeypa
     for migration in pair.two.side().client.list("migration"):
         pair.two.side().client.delete("migration", migration["id"])
     assert pair.one.runs(id) and PATTERN in pair.disk(id) and pair.owner(id) == "kvm1"
+
+
+@pytest.mark.parametrize("kind", ["live", "cold"])
+@pytest.mark.parametrize("side", ["source", "target"])
+def test_an_agent_dies_in_a_migration(pair: Shared, kind: str, side: str) -> None:
+    """At each document that it writes; then both start again, and somebody repeats the migration. There and back."""
+    id, (here, there) = pair.make(), (pair.one, pair.two)
+    for number in range(1, 60):
+        dead = here if side == "source" else there
+        died = killed(dead.agent.host.documents, "write", number, kind, here.side(), there.side())
+        assert pair.one.runs(id) + pair.two.runs(id) <= 1 and PATTERN in pair.disk(id)
+        if died:
+            pair.both(Kvm.restart)
+        assert pair.one.runs(id) + pair.two.runs(id) <= 1 and PATTERN in pair.disk(id)
+        for _step in Migrate(here.side(), there.side(), id, {"type": kind}).steps():
+            pass
+        assert there.runs(id) and not here.knows(id), number
+        assert PATTERN in pair.disk(id) and pair.owner(id) == there.name, number
+        if not died:
+            return
+        here, there = there, here
+    raise AssertionError("it never got through")
 
 
 def test_hosts_that_do_not_share_copy_as_ever() -> None:

@@ -10,8 +10,10 @@ from pathlib import Path
 import pytest
 
 from magnetar_core.errors import HypervisorError
+from tests.support.control.crashes import until_none
 from tests.support.waiting import eventually
-from tests.unit.control.moves.clouds import disabled, flavors
+from tests.unit.control.moves.clouds import disabled, flavors, row
+from tests.unit.control.moves.dying import through
 from tests.unit.control.moves.inside import Inside
 
 from .evacuating import ENGINES
@@ -121,7 +123,7 @@ def test_a_server_that_is_deleted_takes_its_disks_along(admin):
     id = admin.made()
     with admin.dead("kvm1"):
         admin.evacuated(id)
-        admin.call.gone(id)
+        assert admin.call.delete(f"/v2.1/servers/{id}").status == 204
         eventually(lambda: not (admin.cloud.shared / id).exists())
 
 
@@ -133,9 +135,29 @@ def test_only_the_host_that_is_known_to_be_off_gives_its_disks_away(admin):
     assert admin.force_down("kvm1").status == 200
     assert admin.evacuated(id)["OS-EXT-SRV-ATTR:host"] == "kvm2"
     assert PATTERN in admin.disk(id)[0]
+    admin.boots("kvm1")
+    admin.come_back("kvm1")
+    eventually(lambda: [one[3] for one in admin.statuses(id)] == ["completed"])
     assert admin.force_down("kvm1", forced=False).status == 200
-    admin.up("kvm1")
     admin.clean(id, "kvm2")
+
+
+def test_a_host_that_is_forced_down_and_does_not_stop_its_guest(admin, monkeypatch):
+    id = admin.made()
+    assert admin.force_down("kvm1").status == 200
+
+    def refuses(*_given):
+        raise HypervisorError("libvirt could not destroy the domain: no.")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("magnetar_control.conductor.flows.server_evacuate.stop_guest", refuses)
+        assert admin.evacuated(id)["OS-EXT-SRV-ATTR:host"] == "kvm1"
+    assert "can still write to its disks" in json.loads(row(admin.cloud, id).fault)["message"]
+    assert admin.owner(id) == "kvm1" and admin.cloud.kvm["kvm1"].runs(id)
+    assert admin.evacuated(id)["OS-EXT-SRV-ATTR:host"] == "kvm2"
+    eventually(lambda: [one[3] for one in admin.statuses(id)][-1] == "completed")
+    assert PATTERN in admin.disk(id)[0] and not admin.cloud.kvm["kvm1"].runs(id)
+    assert admin.force_down("kvm1", forced=False).status == 200
 
 
 def test_disks_go_back_when_no_host_can_take_the_server(admin):
@@ -184,3 +206,22 @@ def test_moves_between_hosts_that_share_copy_nothing(admin, kind):
         assert admin.call.act(id, "revertResize").status == 202
         admin.call.settled(id)
         assert admin.host_of(id) == "kvm1" and admin.owner(id) == "kvm1" and PATTERN in admin.disk(id)[0]
+
+
+@pytest.mark.parametrize("late", [False, True])
+def test_a_conductor_that_dies_loses_no_disk(admin, late):
+    """At each of its writes; another one brings the evacuation to its end, once."""
+    id = admin.made()
+
+    def there(fate):
+        host = row(admin.cloud, id).host
+        target = {"kvm1": "kvm2", "kvm2": "kvm1"}[host]
+        admin.dies(host)
+        found = through(admin.cloud, id, "evacuate", fate, host=None, forced=False, stopped=False)
+        assert (found.host, found.vm_state, found.fault) == (target, "active", None), fate.number
+        assert PATTERN in admin.disk(id)[0] and admin.owner(id) == target, fate.number
+        admin.returns(host)
+        admin.clean(id, target)
+        assert PATTERN in admin.disk(id)[0] and admin.owner(id) == target, fate.number
+
+    until_none(admin.cloud, id, late, (there,))
