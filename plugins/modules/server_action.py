@@ -21,8 +21,8 @@ description:
   - V(restore) and V(force_delete) are for clouds that keep deleted servers for a while. V(restore) changes nothing on
     a server that is not deleted, V(force_delete) nothing if the server does not exist.
   - V(evacuate) is for a host that is certainly dead. A root disk on the host is made again from its image, so its
-    data is lost; a volume on another host is kept. A server that ran runs again. While the host is up, the action
-    fails and changes nothing.
+    data is lost; a volume on another host is kept, and so are disks in a folder that hosts share. A server that ran
+    runs again. While the host is up, the action fails and changes nothing.
   - V(rebuild) powers the guest off and loses its root disk, swap, and ephemeral disk unless O(preserve_ephemeral).
 author:
   - Magnetar contributors (@magnetar)
