@@ -215,8 +215,8 @@ def not_ignored(host: HostState, spec: RequestSpec) -> bool:
 
 
 def reaches_volumes(host: HostState, spec: RequestSpec) -> bool:
-    """The host can use the server's volumes: it stores them, or reaches their shared pools. Volumes that any host can
-    attach do not matter; disks of an evacuated server in a shared folder do."""
+    """The host stores the server's volumes, or reaches their shared pools; volumes that every host can attach do not
+    matter. It reaches an evacuated server's shared disks."""
     return host.name in (spec.volume_hosts or ())
 
 

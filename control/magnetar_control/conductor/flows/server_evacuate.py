@@ -266,7 +266,7 @@ def _build_on(move: Evacuation, host: str) -> None:
         move.end("done", **nics.observed_columns(ports, resource), vm_state=STOPPED if off else ACTIVE, host=host,
                  launched_at=utc_now())
         if move.former_owner:
-            confirm_disks(work.conductor, host, work.id)
+            confirm_disks(work.conductor, host, work.id, move.id)
 
 
 def _stop_on_source(move: Evacuation) -> None:

@@ -52,7 +52,7 @@ def complete_evacuations(conductor: Conductor, client: Client, host: str, comple
         row = rows.get(evacuation.server_id)
         if row is not None and row.host not in (None, host) and not row.deleted_at and folder_of_host(
                 conductor.states.rows.get(host)):
-            confirm_disks(conductor, row.host, row.id)  # a conductor may have died before it did
+            confirm_disks(conductor, row.host, row.id, evacuation.uuid)  # a conductor may have died before it did
         if row is None or row.deleted_at or row.host != host:
             log.warning("server %s was evacuated while host %s was away; removed there now", evacuation.server_id, host,
                         extra={"server": evacuation.server_id, "host": host})
