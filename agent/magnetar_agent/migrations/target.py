@@ -246,10 +246,12 @@ def _document(host: LocalHost, id: str) -> Document:
 
 def _look(host: LocalHost, document: Document, _talk: Rpc, _line: Fields) -> Fields:
     """Answer the call ``look``: return in the field ``arrived`` whether this host has the whole server, and in
-    ``shared_disks`` whether both hosts share its disks."""
-    return {"arrived": bool(document.state.get("arrived")) or (
-        document.want["type"] == "live" and host.hypervisor.arrived(document.want["server"])),
-        coming_disks.SHARED: coming_disks.are_disks_shared(host, document.want["manifest"])}
+    ``shared_disks`` whether both hosts share its disks: as noted by ``begin``, without a look at the folder."""
+    shared = document.state.get(coming_disks.SHARED)
+    if shared is None:
+        shared = coming_disks.are_disks_shared(host, document.want["manifest"])
+    return {coming_disks.SHARED: shared, "arrived": bool(document.state.get("arrived")) or (
+        document.want["type"] == "live" and host.hypervisor.arrived(document.want["server"]))}
 
 
 def _begin(host: LocalHost, document: Document, _talk: Rpc, line: Fields) -> Fields:
@@ -355,8 +357,9 @@ def _server(document: Document) -> Document:
                                                                for f in Server.settable()} & set(sent_server["want"])}
     fields["flavor"] = {size: sent_server["want"]["flavor"][size] for size in resolve.SIZES}
     Server.check(fields, partial=True)
-    # the source's DHCP had them
-    state = {name: note for name, note in sent_server["state"].items() if name != addresses.RESERVED}
+    # The source's DHCP had the addresses, and the source may have the disks from another host.
+    state = {name: note for name, note in sent_server["state"].items() if name not in (addresses.RESERVED,
+                                                                                      *disk_owner.OF_HOST)}
     return Document("server", document.want["server"], str(sent_server["name"]), dict(sent_server["want"]), state,
                     created_at=str(sent_server["created_at"]))
 

@@ -40,6 +40,8 @@ FILE = "owner.json"
 GIVEN, ADOPTED = "adopt_disks", "adopted_disks"
 #: Note of a server that has migrated, or may have: its disks belong to the target.
 HANDED = "handed_disks"
+#: Notes that stay on a host when the server migrates.
+OF_HOST = (ADOPTED, HANDED)
 #: Notes of a server's document that describe its disks. None is a secret.
 NOTES = ("base", "image_name", "iso", "boot", "shutdown_timeout", "disk_layout", "sizes", "made", "root_bytes")
 #: Fields of a server's document that describe its disks.
@@ -100,8 +102,6 @@ def take_over_disks(host: LocalHost, server: Document) -> None:
     """Become the owner of the disks of a *server* that has migrated to this host. May be repeated."""
     folder = find_disk_folder(host)
     if folder is not None:
-        for note in (ADOPTED, HANDED):
-            server.state.pop(note, None)
         _write(server_folder(host, server.id), _record(host, server, folder.owner))
 
 

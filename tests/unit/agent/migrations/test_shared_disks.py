@@ -14,9 +14,10 @@ from typing import Any
 import pytest
 
 from magnetar_agent.host.disk_folder import IDENTITY, find_disk_folder
+from magnetar_agent.host.host_check import host_findings
 from magnetar_agent.migrations import target
-from magnetar_agent.servers.disks import disk_owner
-from magnetar_core.errors import Conflict, HypervisorError, MagnetarError
+from magnetar_agent.servers.disks import disk_owner, own_disks
+from magnetar_core.errors import Conflict, HypervisorError, InvalidSettings, MagnetarError
 from magnetar_core.flows.migrate import Migrate
 from tests.support.agent.pair import WAY, Kvm, Pair, killed
 from tests.support.ports import free_port
@@ -113,6 +114,27 @@ def test_another_folder_than_before_is_refused(pair: Shared) -> None:
         find_disk_folder(pair.one.agent.host)
 
 
+def test_folders_that_were_not_moved_are_named() -> None:
+    with shared_pair({}) as pair:
+        id = pair.make(power="off")
+        pair.one.stop()
+        pair.folder.mkdir()
+        pair.one.more = {"instances_path": pair.folder}
+        pair.one.start()
+        host = pair.one.agent.host
+        with pytest.raises(InvalidSettings, match=f"1 servers of this host have their disks in .*{id}"):
+            own_disks.check_folders_moved(host)
+        (pair.root / "kvm1" / "servers" / id).rename(pair.folder / id)
+        own_disks.check_folders_moved(host)
+        pair.one.side().client.event("server", id, "reboot", {"type": "hard"})
+        assert pair.one.runs(id) and pair.owner(id) == "kvm1" and PATTERN in pair.disk(id)
+
+
+def test_a_check_of_the_host_names_the_folder(pair: Shared) -> None:
+    found = {name: (fine, remark) for name, fine, remark in host_findings(pair.one.side().host)}
+    assert found["disk_folder"] == (True, f"{pair.folder}, {on(pair.one)['id']}")
+
+
 def test_nobody_reports_servers_of_others_as_orphans(pair: Shared) -> None:
     pair.make()
     assert pair.two.side().host["orphans"] == {"domains": [], "files": []}
@@ -189,6 +211,7 @@ def test_a_server_with_kept_disks_moves_on(pair: Shared) -> None:
     id = pair.make()
     dies(pair.one)
     pair.adopt(id, power="running")
+    pair.two.side().client.event("server", id, "keep_disks")
     pair.one.more = {}
     pair.one.start()
     pair.one.side().client.delete("server", id)
