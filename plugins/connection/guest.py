@@ -7,7 +7,7 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 name: guest
-version_added: "0.1.0"
+version_added: "0.2.0"
 short_description: Run tasks in a server through its guest agent
 description:
   - Runs commands and copies files through the QEMU guest agent of a server. The guest needs no network, no address, no

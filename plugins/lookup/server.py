@@ -7,7 +7,7 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 name: server
-version_added: "0.1.0"
+version_added: "0.2.0"
 short_description: Fields, addresses, consoles and passwords of servers
 description:
   - Returns an item for each server that is named, from an agent or a cloud.

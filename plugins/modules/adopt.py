@@ -7,7 +7,7 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: adopt
-version_added: "0.1.0"
+version_added: "0.2.0"
 short_description: Make a server of a libvirt domain that another program has defined
 description:
   - Adopts a domain of virt-install, virt-manager, Cockpit, Terraform or Vagrant as a server of the host's agent. A

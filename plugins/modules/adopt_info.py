@@ -7,7 +7,7 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: adopt_info
-version_added: "0.1.0"
+version_added: "0.2.0"
 short_description: Report which libvirt domains can be adopted
 description:
   - Reports the libvirt domains of a host that Magnetar did not make. For each it says what the server would be, which

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: application_credential
-version_added: "0.1.0"
+version_added: "0.2.0"
 short_description: Manage application credentials of the user of the login
 description:
   - Creates or removes an application credential, with which programs log in without the user's password.

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: application_credential_info
-version_added: "0.1.0"
+version_added: "0.2.0"
 short_description: Report application credentials of a user of a cloud
 description:
   - Reports application credentials of the user of the login, without their secrets. Administrators see those of another

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: domain_info
-version_added: "0.1.0"
+version_added: "0.2.0"
 short_description: Report domains of a cloud
 description:
   - Reports domains. Users without the role V(admin) see their own domains.

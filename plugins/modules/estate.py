@@ -7,7 +7,7 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: estate
-version_added: "0.1.0"
+version_added: "0.2.0"
 short_description: Plan the changes of a whole estate, and apply exactly that plan
 description:
   - Compares the declared resources of several hosts and clouds with what exists, and writes all changes to a plan file.

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: estate_info
-version_added: "0.1.0"
+version_added: "0.2.0"
 short_description: Report what differs from the declarations of an estate
 description:
   - Compares the declared resources of several hosts and clouds with what exists, and reports the differences (drift).

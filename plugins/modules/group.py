@@ -7,7 +7,7 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: group
-version_added: "0.1.0"
+version_added: "0.2.0"
 short_description: Manage groups of users of a cloud
 description:
   - Creates, updates or removes a group, and sets its users. Roles of the group are roles of all its users; see

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: group_info
-version_added: "0.1.0"
+version_added: "0.2.0"
 short_description: Report groups of users of a cloud
 description:
   - Reports groups of all domains, with their users. Users without the role V(admin) see the groups that they belong to.

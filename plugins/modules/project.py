@@ -7,7 +7,7 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: project
-version_added: "0.1.0"
+version_added: "0.2.0"
 short_description: Manage projects of a cloud
 description:
   - Creates, updates or removes a project.

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: project_info
-version_added: "0.1.0"
+version_added: "0.2.0"
 short_description: Report projects of a cloud
 description:
   - Reports projects of all domains. Users without the role V(admin) see the projects in which they have a role.

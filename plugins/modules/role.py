@@ -7,7 +7,7 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: role
-version_added: "0.1.0"
+version_added: "0.2.0"
 short_description: Manage roles of a cloud
 description:
   - Creates, updates or removes a role. A new role permits nothing by itself: name it in the rules of the services.

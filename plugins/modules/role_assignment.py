@@ -7,7 +7,7 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: role_assignment
-version_added: "0.1.0"
+version_added: "0.2.0"
 short_description: Give users and groups of a cloud roles, or take them away
 description:
   - Gives a user or a group a role in a project, on a domain or on the system. Without the role, a user cannot log in

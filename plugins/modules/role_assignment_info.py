@@ -7,7 +7,7 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: role_assignment_info
-version_added: "0.1.0"
+version_added: "0.2.0"
 short_description: Report which users and groups of a cloud have which roles
 description:
   - Reports role assignments. Roles that users have by a group are reported for the group. Needs the role V(admin).

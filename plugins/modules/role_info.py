@@ -7,7 +7,7 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: role_info
-version_added: "0.1.0"
+version_added: "0.2.0"
 short_description: Report roles of a cloud
 description:
   - Reports roles. Needs the role V(admin).

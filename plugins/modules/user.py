@@ -7,7 +7,7 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: user
-version_added: "0.1.0"
+version_added: "0.2.0"
 short_description: Manage users of a cloud
 description:
   - Creates, updates or removes a user. A user needs a role in a project to do anything; see

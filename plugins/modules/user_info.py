@@ -7,7 +7,7 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: user_info
-version_added: "0.1.0"
+version_added: "0.2.0"
 short_description: Report users of a cloud
 description:
   - Reports users of all domains, without passwords. Users without the role V(admin) see themselves.

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: volume_backup
-version_added: "0.1.0"
+version_added: "0.2.0"
 short_description: Back up a volume of a cloud, and restore it
 description:
   - Makes a full or incremental backup of a volume, restores it to a new or existing volume, or removes it.

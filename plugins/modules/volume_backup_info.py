@@ -7,7 +7,7 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: volume_backup_info
-version_added: "0.1.0"
+version_added: "0.2.0"
 short_description: Report backups of volumes of a cloud
 description:
   - Reports the backups of volumes of the login's project, also while they are written or restored.

@@ -29,7 +29,7 @@ class VolumeBackups(Stored):
     making = (Step("make", "write the backup"),)
     removing = (Step("drop", "remove the backup"),)
 
-    def shown(self, caller: Caller, row: Mapping[str, Any]) -> Document:
+    def as_document(self, caller: Caller, row: Mapping[str, Any]) -> Document:
         """Return *row* of the volume service as a document of the kind."""
         return {**{name: row[name] for name in ("id", "size", "container", "metadata", "has_dependent_backups", "fault",
                                                 "created_at", "updated_at", "data_timestamp", "status")},

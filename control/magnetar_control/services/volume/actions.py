@@ -43,8 +43,8 @@ def reimage_volume(connection: Connection, context: Context, row: RowMapping, *,
                    as_object: bool = False, **_of_image: object) -> None:
     """Queue the replacement of the volume's content, which is lost, with the image *image_id*. *image_metadata*: the
     volume's new image metadata. *reimage_reserved*: also if the volume is reserved. Does nothing when the same
-    *request* was queued before. *as_object*: whether all processes read the metadata as an object; otherwise it is text,
-    as release 0.1.0 reads it."""
+    *request* was queued before. *as_object*: whether all processes read the metadata as an object; otherwise it is
+    text, as release 0.1.0 reads it."""
     if request and (row["reimage"] or {}).get("request") == request:
         return
     reimage_task = {"request": request or str(uuid.uuid4()), "image_id": image_id,

@@ -115,7 +115,7 @@ class CloudRoleAssignments(AdministratorsDriver):
         return {**want, "name": join_assignment_key(want), "_ids": ids}
 
     def make(self, caller: Caller, want: Document, operation: Operation) -> str:
-        RoleAssignments(embedded_identity(caller, self.kind.noun).tokens).give(**_named_ids(want["_ids"]))
+        RoleAssignments(embedded_identity(caller, self.kind.noun).tokens).assign_role(**_named_ids(want["_ids"]))
         return join_assignment_key({**want, **want["_ids"]})
 
     def removal(self, caller: Caller, have: Document | None, dry_run: bool, operation: Operation) -> Result:
@@ -128,7 +128,7 @@ class CloudRoleAssignments(AdministratorsDriver):
         return super().removal(caller, have, dry_run, operation)
 
     def remove(self, caller: Caller, have: Document, operation: Operation) -> None:
-        RoleAssignments(embedded_identity(caller, self.kind.noun).tokens).take(**_named_ids(_ids(have)))
+        RoleAssignments(embedded_identity(caller, self.kind.noun).tokens).unassign_role(**_named_ids(_ids(have)))
 
 
 # Keys and columns
