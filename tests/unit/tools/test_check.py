@@ -201,7 +201,7 @@ def test_never():
 
 
 @pytest.mark.parametrize(("stage", "more", "passes", "runs"), [
-    ("slow", {}, True, 2), ("slow", {"NEVER": "1"}, False, 2), ("tests", {}, False, 1)])
+    ("slow", {}, True, 2), ("slow", {"NEVER": "1"}, False, 2), ("tests", {}, True, 2)])
 def test_what_fails_beside_others_runs_once_more_alone(check, tmp_path, monkeypatch, stage, more, passes, runs):
     (tmp_path / "tests").mkdir()
     (tmp_path / "tests/test_unsteady.py").write_text(UNSTEADY, encoding="utf-8")

@@ -34,12 +34,13 @@ def test_versions_must_be_the_same(monkeypatch, tmp_path):
 
 def test_a_tree_that_is_not_ready_gives_no_file(clean, tmp_path, monkeypatch):
     monkeypatch.setattr(release.lock, "lock_problems", lambda: ["requirements/agent.txt lacks fastapi"])
-    clean.update(status=" M README.md", tag="v0.1.0", **{"rev-list": "decade"})
+    tag = f"v{release.release_version()}"
+    clean.update(status=" M README.md", tag=tag, **{"rev-list": "decade"})
     (tmp_path / "old.whl").touch()
     with pytest.raises(release.NotReady) as raised:
         release.build_release(tmp_path)
     for reason in ("requirements/agent.txt lacks fastapi", "uncommitted files. Commit them, or give --rehearse",
-                   "The tag v0.1.0 is on another commit", "is not empty"):
+                   f"The tag {tag} is on another commit", "is not empty"):
         assert reason in str(raised.value)
     assert [path.name for path in tmp_path.iterdir()] == ["old.whl"]
 

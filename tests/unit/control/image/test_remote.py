@@ -84,7 +84,7 @@ def test_a_host_gets_an_image_with_one_question_for_it(small, remote, monkeypatc
         return lambda method, path, *args, **more: (
             asked.append((method, path)), real(method, path, *args, **more))[1]
 
-    for name in ("_json", "_asked"):
+    for name in ("_json", "_send"):
         monkeypatch.setattr(remote, name, noted(getattr(remote, name)))
     id, host = small.make("ann", RAW), Host("queued")
     Delivery(remote, 1.0).image(host, "kvm1", id)
