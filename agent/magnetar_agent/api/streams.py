@@ -7,6 +7,7 @@ import asyncio
 import contextlib
 import os
 import stat
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from fastapi import Request
@@ -28,7 +29,6 @@ from .routes import Json, ensure_answer, operation_response, path_key, read_quer
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from concurrent.futures import Future
-    from pathlib import Path
 
     from magnetar_agent.agent import ManagedHost
     from magnetar_core.operations import Operation

@@ -122,8 +122,9 @@ def test_a_process_that_was_silent_checks_itself_and_ends(parts, monkeypatch):
     assert ended == [signal.SIGTERM] and rows(parts.api_database, api_processes) == []
 
 
-def test_a_database_that_is_away_ends_nothing(parts, caplog):
-    mine = Announcement(parts.store, "api", "api1", Database("sqlite:////nowhere/at/all.db"))
+def test_a_database_that_is_away_ends_nothing(parts, caplog, tmp_path):
+    (tmp_path / "broken.db").write_text("this is not a database" * 100)
+    mine = Announcement(parts.store, "api", "api1", Database(f"sqlite:///{tmp_path}/broken.db"))
     renew_or_end(mine)
     assert "this process is not announced" in caplog.text
 
