@@ -212,10 +212,10 @@ def run_config(options: argparse.Namespace) -> int:
     from magnetar_control.conductor.worker.vendordata import vendordata_targets
     from magnetar_control.fencing.fence_devices import fence_devices, read_device_secrets
 
-    from .reloading import check_settings
+    from .reloading import check_service_settings
 
     settings = configuration.load_settings(options.config)
-    check_settings(settings)
+    check_service_settings(settings)
     for device in fence_devices(settings).values():
         read_device_secrets(device)
     list(vendordata_targets(settings))

@@ -37,7 +37,7 @@ def changed_settings(before: Settings, after: Settings) -> list[str]:
                   if getattr(before, setting.name) != getattr(after, setting.name))
 
 
-def check_settings(settings: Settings) -> None:
+def check_service_settings(settings: Settings) -> None:
     """Check what the types of settings do not: rules of the scheduler, devices, policies, receivers, shares, and the
     level of the log. Raises ``InvalidSettings``."""
     for check in (scheduler_rules, fence_devices, check_project_policies, receivers_of, offered_shares):
@@ -76,7 +76,7 @@ class SettingsReloader:
         """Return the settings as the file has them now. Log why, and return ``None``, if they are wrong."""
         try:
             settings = self._read()
-            check_settings(settings)
+            check_service_settings(settings)
             if self._parts and self._parts.working:
                 self._parts.working.vendordata_of(settings)
         except (MagnetarError, OSError) as error:

@@ -9,6 +9,7 @@ import logging
 import math
 import types
 import typing
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ from .settings import Settings
 log = logging.getLogger(__name__)
 FILE = Path("/etc/magnetar/control.yml")
 #: Former names of settings, and their names now. A former name works for one release, with a warning.
-RENAMED: dict[str, str] = {}
+RENAMED: Mapping[str, str] = types.MappingProxyType({})
 #: Settings that need a restart, because parts read them when they are made. A test compares this list with the code.
 RESTARTED = frozenset((
     "state_dir", "image_dir", "image_reserve_mb", "database_url", "cell0_database_url", "cell", "cell_database_url",
