@@ -84,9 +84,9 @@ class Announcement:
         for mark in marks:
             if self.kind in mark.kinds and mark.name not in self.capabilities:
                 raise _capability_error(self._title(), mark)
-        found = processes.fetch_processes(self._store, FORGOTTEN, agents=False)
+        running_processes = processes.fetch_processes(self._store, FORGOTTEN, agents=False)
         me = ProcessRow(self.kind, self.name, "", self.version, frozenset(self.capabilities), None, up=True)
-        for other in found.processes:
+        for other in running_processes.processes:
             if other.up and other.holder != self.holder:
                 _refuse_distant_release(me, other)
 

@@ -216,8 +216,8 @@ class Settings:
     enabled_filters: list[str] = _doc("Optional filters that are on, in addition to the filters that are always on; "
         "see docs/reference/scheduling.md.",
                                       lambda: list(USUAL_FILTERS))
-    reserve_room_to_fail: bool = _doc("Whether creates, unshelves and resizes are refused when afterwards the other "
-                                      "hosts of a zone could not take the servers of any one host that fails; see "
+    reserve_room_to_fail: bool = _doc("Whether creates, unshelves and resizes are refused that leave too little "
+                                      "room for the servers of any one failed host of the zone; see "
                                       "[Check room for a failed host](../howto/check-room-for-a-failed-host.md).",
                                       False)
     max_instances_per_host: int = _doc("Number of servers at which NumInstancesFilter refuses a host. "
@@ -253,8 +253,8 @@ class Settings:
     statement_timeout: float = _doc("Time limit of a PostgreSQL statement in seconds, except upgrades of tables; 0: "
         "no limit.", 60.0)
     purge_deleted_after: float = _doc("Days until a deleted server is removed permanently, with its actions and "
-        "migrations, and an ended incident and fencing request; 0 keeps all. `magnetar db purge` removes them at any "
-        "time.", 90.0)
+        "migrations, or an ended incident or fencing request; 0 keeps all. `magnetar db purge` removes them earlier.",
+        90.0)
     instance_usage_audit_period: typing.Literal["hour", "day", "month", "year"] = _doc(
         "Period of os-instance_usage_audit_log and instance.exists.", "month")
     instance_usage_audit: bool = _doc("Whether instance.exists notifications list the servers of each period at its "

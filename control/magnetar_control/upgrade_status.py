@@ -79,14 +79,14 @@ class UpgradeStatus:
 
 def read_upgrade_status(store: Store, silence: float) -> UpgradeStatus:
     """Return the status of the cloud's upgrade. *silence*: seconds without a heartbeat after which a host is down."""
-    found = fetch_processes(store, silence)
+    all_processes = fetch_processes(store, silence)
     with store.api.read() as connection:
         marks = {mark.name: mark for mark in fetch_capability_marks(connection)}
-    releases = [installed_version(), *(process.release for process in found.processes)]
+    releases = [installed_version(), *(process.release for process in all_processes.processes)]
     return UpgradeStatus(
         max(releases, key=lambda release: release_number(release) or -1),
-        _status_of_processes(found.processes), _status_of_capabilities(found.processes, marks),
-        list(DataMigrator(store, KnownCapabilities(store, lambda: silence)).remaining()), found.silent_cells)
+        _status_of_processes(all_processes.processes), _status_of_capabilities(all_processes.processes, marks),
+        list(DataMigrator(store, KnownCapabilities(store, lambda: silence)).remaining()), all_processes.silent_cells)
 
 
 def _status_of_processes(processes: Sequence[ProcessRow]) -> list[ProcessStatus]:

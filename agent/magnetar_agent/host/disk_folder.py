@@ -54,21 +54,21 @@ def find_disk_folder(host: LocalHost) -> DiskFolder | None:
     with _MAKING:
         try:
             owner = _read(state / OWNER) or _draw(state / OWNER)
-            known, id = _read(state / KNOWN), _read(path / IDENTITY)
-            if id is None and known is None:
+            folder_id, id = _read(state / KNOWN), _read(path / IDENTITY)
+            if id is None and folder_id is None:
                 id = _draw(path / IDENTITY)
-            if known is None and id is not None:
+            if folder_id is None and id is not None:
                 write_atomically(state / KNOWN, f"{id}\n".encode())
-                known = id
+                folder_id = id
         except OSError as error:
             raise Conflict(f"The folder of servers' disks {path} (instances_path) cannot be used: {error.strerror}. "
                            "Mount it on the host, then repeat the call.") from error
     if id is None:
         raise Conflict(f"The folder of servers' disks {path} (instances_path) has lost its file {IDENTITY}: its file "
                        "system is not mounted. Mount it on the host, then repeat the call.")
-    if id != known:
+    if id != folder_id:
         raise Conflict(f"The folder of servers' disks {path} (instances_path) is another one than before: {id} instead "
-                       f"of {known}. Mount the former one; or, if no server of this host has disks there, remove "
+                       f"of {folder_id}. Mount the former one; or, if no server of this host has disks there, remove "
                        f"{state / KNOWN}.")
     return DiskFolder(path, id, owner)
 

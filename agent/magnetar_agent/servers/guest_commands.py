@@ -211,15 +211,15 @@ class RunKeys:
 
     def _known(self, path: Path, run_id: str, server_id: str) -> int | None:
         try:
-            known = json.loads(path.read_text())
+            noted_run = json.loads(path.read_text())
         except (OSError, ValueError):  # the agent died while it wrote, or another request removed it
-            known = {"server": server_id, "pid": None}
-        if known["server"] != server_id:
+            noted_run = {"server": server_id, "pid": None}
+        if noted_run["server"] != server_id:
             raise Conflict(f"The run_id {run_id} was used for another server. Use a new one.")
-        if known["pid"] is None:
+        if noted_run["pid"] is None:
             raise Conflict(f"The program of run_id {run_id} is being started, or the agent stopped while it was. It is "
                            "not started again; look in the guest whether it ran, and use a new run_id.")
-        return int(known["pid"])
+        return int(noted_run["pid"])
 
     def _trim(self) -> None:
         paths = sorted(self.folder.iterdir(), key=_written)

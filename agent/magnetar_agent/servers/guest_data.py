@@ -20,8 +20,8 @@ from magnetar_agent.servers.disks import disk_layout
 from magnetar_agent.servers.hardware import pci
 from magnetar_agent.servers.nics import addresses
 from magnetar_core import vendordata
-from magnetar_core.device_names import device_order
 from magnetar_core.hardware import numa
+from magnetar_core.hardware.device_names import device_order
 from magnetar_core.hardware.pci import WHOLE
 from magnetar_core.server_plan import server_hardware
 

@@ -17,9 +17,9 @@ from magnetar_agent.host.storage import Backing, Disk, DiskKey
 from magnetar_agent.images import importing
 from magnetar_agent.servers.disks import encryption, image_links
 from magnetar_agent.volumes import attaching
-from magnetar_core.device_names import device_names, device_order
 from magnetar_core.errors import Conflict, InvalidField, NoSpace
 from magnetar_core.hardware import rescue as core_rescue
+from magnetar_core.hardware.device_names import device_names, device_order
 from magnetar_core.server_plan import server_hardware
 
 from . import GIB, admin_password, server_folder

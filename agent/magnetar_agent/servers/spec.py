@@ -30,9 +30,9 @@ from magnetar_agent.servers.disks import (
 from magnetar_agent.servers.hardware import cpu_modes, mdevs, pci, placement
 from magnetar_agent.volumes import attaching
 from magnetar_core import local_disks as core_disks
-from magnetar_core.device_names import device_order
 from magnetar_core.errors import Conflict
 from magnetar_core.hardware import machines
+from magnetar_core.hardware.device_names import device_order
 from magnetar_core.hardware.merge import memory_model
 from magnetar_core.hardware.pci import DIRECT, MACVTAP, REMOTE, VDPA, WHOLE
 from magnetar_core.local_disks import SWAP, LocalDisk

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from magnetar_core.device_names import device_order
+from magnetar_core.hardware.device_names import device_order
 
 if TYPE_CHECKING:
     from magnetar_agent.host.host import LocalHost

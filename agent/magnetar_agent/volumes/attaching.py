@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 
 from magnetar_agent.host.networks import Nic
 from magnetar_agent.host.storage import Disk, DiskKey
-from magnetar_core.device_names import device_names
 from magnetar_core.errors import Conflict
+from magnetar_core.hardware.device_names import device_names
 from magnetar_core.hardware.merge import PREFIX
 from magnetar_core.power import LIVE
 

@@ -41,7 +41,7 @@ def read_folder(folder):
         folders[:] = sorted(name for name in folders if not name.startswith("."))
         paths += [os.path.join(parent, name) for name in names
                   if name.endswith(SUFFIXES) and not name.startswith(".")]
-    return [found for path in sorted(paths) for found in _read_file(path)]
+    return [resource for path in sorted(paths) for resource in _read_file(path)]
 
 
 def _read_file(path):
@@ -56,13 +56,13 @@ def _read_file(path):
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
         reason = getattr(error, "strerror", None) or " ".join(str(error).split())
         raise InvalidField("folder", "%s cannot be read as YAML: %s" % (path, reason)) from None
-    found = []
+    resources = []
     for number, document in enumerate(documents, 1):
         source = path if len(documents) == 1 else "%s (document %d)" % (path, number)
         for at, declaration in enumerate(document if isinstance(document, list) else [document]):
             if declaration is not None:
-                found.append((source + ("[%d]" % at if isinstance(document, list) else ""), declaration))
-    return found
+                resources.append((source + ("[%d]" % at if isinstance(document, list) else ""), declaration))
+    return resources
 
 
 def declared_resources(sources, places):
@@ -84,10 +84,10 @@ def declared_resources(sources, places):
 def _resources(source, declaration, places):
     if not isinstance(declaration, dict):
         raise InvalidField(source, "must be a mapping of nouns to lists, such as server: [{name: web1}]", declaration)
-    for word in declaration:
-        if word not in (PLACES, DEFAULTS, *NOUNS):
-            near = difflib.get_close_matches(str(word), NOUNS, 1)
-            raise InvalidField("%s: %s" % (source, word), "is no noun of an estate; " + (
+    for option_name in declaration:
+        if option_name not in (PLACES, DEFAULTS, *NOUNS):
+            near = difflib.get_close_matches(str(option_name), NOUNS, 1)
+            raise InvalidField("%s: %s" % (source, option_name), "is no noun of an estate; " + (
                 "did you mean %s?" % near[0] if near else "they are %s" % ", ".join(NOUNS)))
     defaults = declaration.get(DEFAULTS) or {}
     if not isinstance(defaults, dict) or set(defaults) - set(NOUNS):
@@ -138,19 +138,19 @@ def checked_options(module, options, where):
     ones, as Ansible gives them to a task. *where*: prefix of option names in errors. Raises ``InvalidField``.
     """
     connection = {option.name for option in CONNECTION}
-    known = {option.option: option for option in module.options
+    options_by_name = {option.option: option for option in module.options
              if isinstance(option.option, str) and option.option not in connection}
-    names = {alias: name for name, option in known.items() for alias in (name, *option.aliases)}
-    params = {name: option.default if applies_default(option) else None for name, option in known.items()}
+    names = {alias: name for name, option in options_by_name.items() for alias in (name, *option.aliases)}
+    params = {name: option.default if applies_default(option) else None for name, option in options_by_name.items()}
     for word, value in options.items():
         name = names.get(word)
         if name is None or name in REFUSED:
-            near = difflib.get_close_matches(str(word), [each for each in known if each not in REFUSED], 1)
+            near = difflib.get_close_matches(str(word), [each for each in options_by_name if each not in REFUSED], 1)
             raise InvalidField("%s.%s" % (where, word), REFUSED.get(name) or (
                 "is not an option of magnetar.compute.%s" % module.name + ("; did you mean %s?" % near[0] if near
                                                                           else "")))
         if value is not None:
-            option = known[name]
+            option = options_by_name[name]
             params[name] = option.check(value, "%s.%s" % (where, word)) if isinstance(option, Option) else value
     for group in module.rules.get("mutually_exclusive", ()):
         used = [name for name in group if params.get(name) is not None]

@@ -48,22 +48,22 @@ def place_parameters(places, params):
     if not places:
         return {OWN: params}
     names = {alias: option.option for option in CONNECTION for alias in (option.option, *option.aliases)}
-    known = sorted({name for name in names.values() if name != "direct"})
-    found = {}
+    place_names = sorted({name for name in names.values() if name != "direct"})
+    places_by_name = {}
     for place, options in places.items():
         if not isinstance(options, dict):
             raise InvalidField("places.%s" % place, "must be a mapping with endpoint or cloud, and further options of "
                                "the connection")
-        for word in options:
-            if names.get(word) not in known:
-                raise InvalidField("places.%s.%s" % (place, word), "is no option of a connection; they are %s"
-                                   % ", ".join(known))
-        own = {names[word]: value for word, value in options.items() if value is not None}
+        for option_name in options:
+            if names.get(option_name) not in place_names:
+                raise InvalidField("places.%s.%s" % (place, option_name), "is no option of a connection; they are %s"
+                                   % ", ".join(place_names))
+        own = {names[option_name]: value for option_name, value in options.items() if value is not None}
         if not {"endpoint", "cloud"} & set(own):
             raise InvalidField("places.%s" % place, "must name an endpoint or a cloud")
         shared = {name: params.get(name) for name in SHARED}
-        found[str(place)] = dict(dict.fromkeys(option.option for option in CONNECTION), **dict(shared, **own))
-    return found
+        places_by_name[str(place)] = dict(dict.fromkeys(option.option for option in CONNECTION), **dict(shared, **own))
+    return places_by_name
 
 
 def work_at_places(parameters, names, work):

@@ -141,9 +141,9 @@ def _add_unmanaged(drift, place, nouns, managed, unmanaged):
                               "of it are left out." % place.name)
         return
     for noun in reversed([noun for noun in NOUNS if noun in nouns]):
-        known = managed.get(noun, set())
+        managed_ids = managed.get(noun, set())
         found = [resource for resource in place.client.list(noun, fields=("id", "name"))
-                 if not known & {resource.get("id"), resource.get("name")}
+                 if not managed_ids & {resource.get("id"), resource.get("name")}
                  and not unmanaged.is_kept(noun, str(resource.get("name") or ""))]
         if unmanaged.policy == REPORT:
             drift.unmanaged += [{"place": place.name, "noun": noun, "name": resource.get("name") or resource["id"],

@@ -44,7 +44,8 @@ def text_report(title, report):
             lines += ["", "%s (%s)" % (place["name"], place["endpoint"])]
             for item in own["items"]:
                 lines += _item_lines(item)
-            lines += ["  ? %s %s (not declared)" % (found["noun"], found["name"]) for found in own["unmanaged"]]
+            lines += ["  ? %s %s (not declared)" % (resource["noun"], resource["name"])
+                      for resource in own["unmanaged"]]
             lines += ["  x %s" % _error_text(error) for error in own["errors"]]
     unreached = _unreached(report)
     lines += [""] * bool(unreached) + ["%s: %s" % (error["place"], error["message"]) for error in unreached]
@@ -91,8 +92,8 @@ def html_report(title, report, made_at):
             parts.append("<h2>%s <small>%s</small></h2><table><tr><th>Change<th>Resource<th>Details" % (
                 escape(place["name"]), escape(place["endpoint"])))
             parts += map(_item_row, own["items"])
-            parts += [_row("", "not declared", "%s %s" % (found["noun"], found["name"]), "")
-                      for found in own["unmanaged"]]
+            parts += [_row("", "not declared", "%s %s" % (resource["noun"], resource["name"]), "")
+                      for resource in own["unmanaged"]]
             parts += [_row("failed", "error", "%s %s" % (error["noun"], error["name"]), escape(error["message"]))
                       for error in own["errors"]]
             parts.append("</table>")

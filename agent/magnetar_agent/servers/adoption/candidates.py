@@ -51,25 +51,25 @@ Users = Mapping[str, list[tuple[str, str, bool]]]
 def read_candidates(host: LocalHost, reader: ChainReader, domains: Iterable[Domain]) -> list[DomainCandidate]:
     """Return the candidates for *domains*. Domains that have vanished since are left out. All disks are read at once,
     so that one silent file system delays the call once only."""
-    found = []
+    candidates = []
     for domain in domains:
         definition = host.hypervisor.definition(domain.uuid)
         if definition is not None:
-            found.append(DomainCandidate(domain, definition, read_domain_parts(definition.xml)))
+            candidates.append(DomainCandidate(domain, definition, read_domain_parts(definition.xml)))
     locate = disk_locator(host)
     files: dict[tuple[str, str], tuple[str, str]] = {}
-    for candidate in found:
+    for candidate in candidates:
         for disk in candidate.parts.disks:
             candidate.chains[disk.device] = chain = _located(disk, locate)
             if not chain.problem and chain.layers and disk.kind != "cdrom":
                 files[candidate.domain.uuid, disk.device] = chain.layers[0].path, disk.format
     chains = reader.read([file for file in files.values() if file[0].startswith("/")])
-    for candidate in found:
+    for candidate in candidates:
         for device in candidate.chains:
             file = files.get((candidate.domain.uuid, device))
             if file in chains:
                 candidate.chains[device] = chains[file]
-    return found
+    return candidates
 
 
 def _located(disk: ForeignDisk, locate: Callable[[str, str], str]) -> Chain:

@@ -28,11 +28,11 @@ Hindrance = tuple[str, str]
 
 def find_hindrances(host: LocalHost, candidate: DomainCandidate, server_name: str, users: Users) -> list[Fields]:
     """Return what hinders the adoption of *candidate* as a server called *server_name*: {reason, message}."""
-    found = [*_of_names(host, candidate, server_name), *_of_state(candidate), *_of_disks(host, candidate, users),
+    hindrances = [*_of_names(host, candidate, server_name), *_of_state(candidate), *_of_disks(host, candidate, users),
              *_of_nics(host, candidate)]
-    found += [("unsupported-device", f"{text[0].upper()}{text[1:]}. Detach it (virsh detach-device), or leave the "
+    hindrances += [("unsupported-device", f"{text[0].upper()}{text[1:]}. Detach it (virsh detach-device), or leave the "
                "domain to libvirt.") for text in candidate.parts.unsupported]
-    return [{"reason": reason, "message": message} for reason, message in found]
+    return [{"reason": reason, "message": message} for reason, message in hindrances]
 
 
 def _of_names(host: LocalHost, candidate: DomainCandidate, server_name: str) -> Iterator[Hindrance]:

@@ -17,9 +17,9 @@ from magnetar_control.documents import BlockDevice, FlavorOfServer, VolumeOfServ
 from magnetar_control.store.engine.tables import actions
 from magnetar_control.store.servers import servers
 from magnetar_control.store.servers.server_row import ServerRow
-from magnetar_core.device_names import device_names
 from magnetar_core.document import Document
 from magnetar_core.errors import Conflict, Forbidden, InvalidRequest, MagnetarError, NotFound
+from magnetar_core.hardware.device_names import device_names
 from magnetar_core.local_disks import flavor_local_disks, is_blank
 from magnetar_core.power import OFFLOADED, SHELVED
 

@@ -86,8 +86,8 @@ class KnownCapabilities:
         return mark is not None and _declare_used(api, mark)
 
     def _is_lacking(self, capability: Capability) -> bool:
-        found = fetch_processes(self._store, self._silence(), agents="agent" in capability.kinds)
-        return bool(found.silent_cells or processes_without(capability, found.processes))
+        live_processes = fetch_processes(self._store, self._silence(), agents="agent" in capability.kinds)
+        return bool(live_processes.silent_cells or processes_without(capability, live_processes.processes))
 
 
 def capability_named(name: str) -> Capability:

@@ -94,13 +94,13 @@ def fetch_processes(store: Store, silence: float, *, agents: bool = True) -> Pro
     *silence* seconds without a heartbeat, other processes after ``FORGOTTEN``."""
     names = {cell.id: cell.name for cell in store.cells()}
     with store.api.read() as connection:
-        found = _announced(connection, store.api, api_processes, "api")
+        announced_processes = _announced(connection, store.api, api_processes, "api")
     answers = scatter_gather(store, _read_conductors)
     for cell_id, rows in answers.items():
-        found += [replace(row, cell=names[cell_id]) for row in rows or ()]
+        announced_processes += [replace(row, cell=names[cell_id]) for row in rows or ()]
     if agents:
-        found += _agents(store, silence, names)
-    return ProcessList(found, sorted(names[cell_id] for cell_id, rows in answers.items() if rows is None))
+        announced_processes += _agents(store, silence, names)
+    return ProcessList(announced_processes, sorted(names[cell_id] for cell_id, rows in answers.items() if rows is None))
 
 
 def _read_conductors(database: Database) -> list[ProcessRow] | None:

@@ -156,11 +156,11 @@ def checked_parts(parts: Document) -> Document:
     """Return *parts*, the fields of an assignment, if they name a role, one user or group, and one target. Raises
     ``InvalidField``."""
     for names in (("role",), ACTORS, TARGETS):
-        given = [name for name in names if parts.get(name) is not None]
-        if not given:
+        set_names = [name for name in names if parts.get(name) is not None]
+        if not set_names:
             raise InvalidField(names[0], f"is required{' or ' * (len(names) > 1)}{' or '.join(names[1:])}")
-        if len(given) > 1:
-            raise InvalidField(given[1], f"cannot be given together with {given[0]}")
+        if len(set_names) > 1:
+            raise InvalidField(set_names[1], f"cannot be given together with {set_names[0]}")
     return parts
 
 
