@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from ansible.module_utils import _internal
 from ansible.module_utils.testing import patch_module_args
 
 from magnetar_agent.agent import Agent
@@ -97,6 +98,8 @@ def module(agent, capsys, monkeypatch):
         loaded = importlib.import_module(f"{COLLECTION}.plugins.modules.{name}")
         process = importlib.import_module(f"{COLLECTION}.plugins.module_utils.run")
         capsys.readouterr()
+        # Once a test has imported Ansible's controller, warnings of modules would go to its display.
+        monkeypatch.setattr(_internal, "is_controller", False)
         with patch_module_args(arguments), pytest.raises(SystemExit):
             process.run_module_process(loaded.MODULE)
         return json.loads(capsys.readouterr().out.strip().splitlines()[-1])

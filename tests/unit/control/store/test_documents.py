@@ -55,6 +55,7 @@ DECODES = {
     "services/service_client.py": "answers of OpenStack services",
     "services/volume/backups.py": "the record of an exported backup",
     "services/volume/embedded.py": "a property of an image",
+    "services/volume/reimage_data.py": "tasks in the form of release 0.1.0, which a data migration changes",
     "web/request.py": "bodies of requests",
     "workers/peers.py": "answers of other processes of the API",
     "workers/worker.py": "the settings, from the process that starts it",
