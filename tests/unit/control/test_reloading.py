@@ -33,7 +33,7 @@ FOLLOWED = {name for name in RELOADED if name.startswith(("quota_", "vendordata_
     "restrict_isolated_hosts_to_isolated_images", "aggregate_image_properties_isolation_namespace",
     "aggregate_image_properties_isolation_separator",
     "enable_isolated_aggregate_filtering", "limit_tenants_to_placement_aggregate",
-    "placement_aggregate_required_for_tenants", "metrics_required"}
+    "placement_aggregate_required_for_tenants", "metrics_required", "reserve_room_to_fail"}
 
 
 def uses():
