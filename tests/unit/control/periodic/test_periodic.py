@@ -10,7 +10,7 @@ from magnetar_control.conductor.periodic.periodic import Periodic, PeriodicTask
 
 def test_no_task_waits_for_the_audit(monkeypatch):
     assert [task.name for task in periodic.TASKS if task.own_thread] == [
-        "watching for dead hosts", "audit", "checking room to fail"]
+        "watching for dead hosts", "audit", "checking room to fail", "migrating data"]
     over, others = threading.Event(), threading.Event()
     slow = PeriodicTask("slow", 0.0, lambda _periodic: over.wait(120), one_conductor=False, own_thread=True)
     quick = PeriodicTask("quick", 0.0, lambda _periodic: others.set(), one_conductor=False)
