@@ -10,7 +10,7 @@ module: role
 version_added: "0.2.0"
 short_description: Manage roles of a cloud
 description:
-  - Creates, updates or removes a role. A new role permits nothing by itself: name it in the rules of the services.
+  - Creates, updates or removes a role. A new role permits nothing until the rules of the services name it.
   - A role that is removed is taken away from all users and groups. A task that would take the role V(admin) from the
     user of the login is refused.
   - Only for clouds with the embedded identity service. A cloud with a Keystone of its own refuses the task, and names

@@ -139,16 +139,16 @@ def checked_options(module, options, where):
     """
     connection = {option.name for option in CONNECTION}
     options_by_name = {option.option: option for option in module.options
-             if isinstance(option.option, str) and option.option not in connection}
+                       if isinstance(option.option, str) and option.option not in connection}
     names = {alias: name for name, option in options_by_name.items() for alias in (name, *option.aliases)}
     params = {name: option.default if applies_default(option) else None for name, option in options_by_name.items()}
     for word, value in options.items():
         name = names.get(word)
         if name is None or name in REFUSED:
             near = difflib.get_close_matches(str(word), [each for each in options_by_name if each not in REFUSED], 1)
+            hint = "; did you mean %s?" % near[0] if near else ""
             raise InvalidField("%s.%s" % (where, word), REFUSED.get(name) or (
-                "is not an option of magnetar.compute.%s" % module.name + ("; did you mean %s?" % near[0] if near
-                                                                          else "")))
+                "is not an option of magnetar.compute.%s" % module.name + hint))
         if value is not None:
             option = options_by_name[name]
             params[name] = option.check(value, "%s.%s" % (where, word)) if isinstance(option, Option) else value
