@@ -280,8 +280,8 @@ class KeepDisksArgs(Kind):
 
 
 def keep_adopted_disks(call: EventCall) -> Fields:
-    """Record that the evacuation of the server to this host has succeeded (``disk_owner.keep_disks``). Repeating it is
-    safe."""
+    """Make this host the lasting owner of the disks of a server that was evacuated to it (``disk_owner.keep_disks``).
+    Repeating it is safe."""
     disk_owner.keep_disks(call.host, call.document)
     return {}
 

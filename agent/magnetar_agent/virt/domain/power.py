@@ -284,7 +284,7 @@ def _named(conn: Any, name: str) -> Any:
 
 
 def _adopted(name: str) -> Conflict:
-    """Return the error of a change of the definition of the adopted domain *name*."""
+    """Return the error for a request to change the definition of the adopted domain *name*."""
     return Conflict(f"The libvirt domain {name} is adopted: the agent never changes its definition. Change it with "
                     "virsh edit, or release it first.")
 

@@ -150,8 +150,8 @@ def _read_users(reader: AuditReader, service: Any, after: str) -> Page:
 
 
 def _read_hosts(reader: AuditReader, after: str) -> Page:
-    """Return the next hosts after the host *after*: at least one host, and at most as many as have a page of servers
-    together."""
+    """Return the hosts that follow the host *after* by name, until their servers fill a page (``PAGE``); at least one
+    host."""
     names = sorted(host.name for host in reader.hosts.values() if host.name > after and reader.audits_cell(
         host.cell_id))
     count = 0

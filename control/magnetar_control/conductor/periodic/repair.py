@@ -149,7 +149,8 @@ def _free_unused(watch: HostWatch, state: AuditState, finding: Finding) -> None:
 
 
 def _guests_elsewhere(watch: HostWatch, state: AuditState, id: str) -> Iterator[Document]:
-    """Yield the server's guests from the hosts of the cell that are up but were not asked for the page *state*."""
+    """Yield the documents of the server *id* from hosts of the cell that are up and whose guests the audit's page
+    *state* does not contain."""
     conductor = watch.conductor
     for name, host in list(conductor.states.hosts.items()):
         if name not in state.guests and host.profile.up and host.profile.cell_id == conductor.cell.id:

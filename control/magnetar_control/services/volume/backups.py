@@ -330,7 +330,8 @@ def parse_backup_record(record: Any) -> Document:
 
 
 def _record_text(record: Document, name: str) -> str | None:
-    """Return a text of a record that fits into its column. Raises ``ValueError``."""
+    """Return the text *name* of the record of a backup to import; ``None`` if it is optional and missing. Raises
+    ``ValueError`` if it is no text, or too long for its column."""
     value, most = record.get(name), LENGTHS.get(name, 255)
     if value is None and name in OPTIONAL:
         return None

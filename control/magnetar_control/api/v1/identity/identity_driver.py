@@ -163,7 +163,8 @@ class IdentityDriver(AdministratorsDriver):
 
     def complete_references(self, connection: Connection, caller: Caller, want: Document,
                             have: Document | None) -> None:
-        """Resolve the further references in *want*."""
+        """Replace references of *want* to other resources than its domain by their names, and add their ids. Nothing
+        here; resource types with such references override this. *have*: the existing resource."""
 
     def check_make(self, caller: Caller, want: Document, have: Document | None) -> None:
         if have is None:

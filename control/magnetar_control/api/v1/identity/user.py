@@ -58,7 +58,8 @@ class IdentityUsers(IdentityDriver):
 
     def complete_references(self, connection: Connection, caller: Caller, want: Document,
                             have: Document | None) -> None:
-        """Resolve the default project, first in the user's domain, to its name and ``_project_id``."""
+        """Override: write the name of the default project to *want*, and its id as ``_project_id``. A name is searched
+        in the user's domain first. Raises ``InvalidField`` for an unknown project."""
         key, current = want.get("default_project"), have or {}
         if key in (current.get("default_project"), current.get("default_project_id")):
             want.update(default_project=current.get("default_project"), _project_id=current.get("default_project_id"))
