@@ -32,13 +32,13 @@ PEOPLE: Tasks = [
     {"role_assignment": {"role": "reader", "group": "hands", "group_domain": "farm", "domain": "farm"}}]
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def cloud() -> Iterator[Cloud]:
     with Cloud(hosts=0) as made:
         yield made
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def folder(cloud: Cloud, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return prepared(tmp_path_factory.mktemp("play"), cloud, "mycloud")
 
