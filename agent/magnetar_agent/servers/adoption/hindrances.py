@@ -29,9 +29,9 @@ Hindrance = tuple[str, str]
 def find_hindrances(host: LocalHost, candidate: DomainCandidate, server_name: str, users: Users) -> list[Fields]:
     """Return what hinders the adoption of *candidate* as a server called *server_name*: {reason, message}."""
     hindrances = [*_of_names(host, candidate, server_name), *_of_state(candidate), *_of_disks(host, candidate, users),
-             *_of_nics(host, candidate)]
+                  *_of_nics(host, candidate)]
     hindrances += [("unsupported-device", f"{text[0].upper()}{text[1:]}. Detach it (virsh detach-device), or leave the "
-               "domain to libvirt.") for text in candidate.parts.unsupported]
+                    "domain to libvirt.") for text in candidate.parts.unsupported]
     return [{"reason": reason, "message": message} for reason, message in hindrances]
 
 
@@ -98,7 +98,7 @@ def _others(users: Users, path: str, uuid: str, is_shared: bool) -> list[str]:
 
 
 def _is_ours(host: LocalHost, path: str) -> bool:
-    if Path(path).is_relative_to(host.settings.state_dir):
+    if any(Path(path).is_relative_to(folder) for folder in (host.settings.state_dir, host.settings.servers_folder)):
         return True
     return host.documents.look("volume", Path(path).name) is not None
 

@@ -348,3 +348,25 @@ def test_libvirt_refuses_the_mark(host: Host, disks: Path) -> None:
     with pytest.raises(HypervisorError):
         adopt(host)
     assert not host.agent.host.documents.list("server") and not host.fake.domain(uuid).owned
+
+
+@pytest.mark.parametrize("is_shared", [False, True])
+def test_disks_of_servers_are_not_adopted_wherever_they_lie(tmp_path: Path, is_shared: bool) -> None:
+    """Servers' disks lie in the state folder, or in a folder that hosts share (``instances_path``)."""
+    shared = tmp_path / "shared"
+    shared.mkdir()
+    host = Host(tmp_path / "host", **({"instances_path": shared} if is_shared else {}))
+    host.start()
+    try:
+        own = Path(host.agent.host.settings.servers_folder) / "a"
+        own.mkdir(parents=True)
+        define(host, own, "theft")
+        assert reasons(host, "theft") == ["disk-of-ours"]
+        images = tmp_path / "images"
+        images.mkdir()
+        uuid = define(host, images)
+        before = host.fake.xml(uuid)
+        assert adopt(host).changed and host.ensure("adoption", "old1", None).changed
+        assert host.fake.xml(uuid) == before and (images / "old1.qcow2").exists() and not (own.parent / uuid).exists()
+    finally:
+        host.agent.close()
