@@ -267,9 +267,13 @@ class Site:
             with ThreadPoolExecutor() as threads:
                 made = [BareHost(name, self.names, number, key, proxy.port, name in self.packed, self.ovn, self.ceph,
                                  self.releases.get(name, RELEASE)) for name in self.names]
-                for host, started in [(host, threads.submit(host.__enter__)) for host in made]:
-                    self.hosts[host.name] = started.result()
-                    self._undo.push(host.__exit__)
+                starts = [(host, threads.submit(host.__enter__)) for host in made]
+                for host, started in starts:
+                    if started.exception() is None:
+                        self.hosts[host.name] = host
+                        self._undo.push(host.__exit__)
+                for _host, started in starts:
+                    started.result()  # raises the error of a host; the others end
             (self.folder / "known").write_text("".join(host.known() for host in self.hosts.values()))
             (self.folder / "inventory.yml").write_text(yaml.safe_dump(self._inventory()))
             self._undo = self._undo.pop_all()
