@@ -79,19 +79,16 @@ class Announcement:
     def check(self) -> None:
         """Raise ``ProcessTooOld`` if the cloud uses a capability that this process lacks, or if a process runs whose
         release is neither this one's nor the one before or after."""
+        me = ProcessRow(self.kind, self.name, "", self.version, frozenset(self.capabilities), None, up=True)
         with self._store.api.read() as connection:
             marks = fetch_capability_marks(connection)
         for mark in marks:
             if self.kind in mark.kinds and mark.name not in self.capabilities:
-                raise _capability_error(self._title(), mark)
+                raise _capability_error(me.title(), mark)
         running_processes = processes.fetch_processes(self._store, FORGOTTEN, agents=False)
-        me = ProcessRow(self.kind, self.name, "", self.version, frozenset(self.capabilities), None, up=True)
         for other in running_processes.processes:
             if other.up and other.holder != self.holder:
                 _refuse_distant_release(me, other)
-
-    def _title(self) -> str:
-        return ProcessRow(self.kind, self.name, "", self.version, frozenset(), None, up=True).title()
 
 
 def _capability_error(title: str, mark: CapabilityMark) -> ProcessTooOld:

@@ -42,16 +42,23 @@ class DataMigrator:
         return [("api", "api", self._store.api),
                 *(("cell", cell.name, database) for cell, database in self._store.databases())]
 
+    def _migrations(self, databases: Sequence[tuple[str, str, Database]] | None = None
+                    ) -> Iterator[tuple[DataMigration, str, Database]]:
+        """Yield each migration with the name and the database of each of *databases* (default: all) that it is for."""
+        for kind, name, database in self.databases() if databases is None else databases:
+            for migration in DATA_MIGRATIONS:
+                if migration.kind == kind:
+                    yield migration, name, database
+
     def run_batch(self, most: int, databases: Sequence[tuple[str, str, Database]] | None = None
                   ) -> Iterator[BatchResult]:
         """Migrate at most *most* rows in all, or in *databases*. Yield a result for each database with old rows."""
-        for kind, name, database in self.databases() if databases is None else databases:
-            for migration in DATA_MIGRATIONS:
-                if migration.kind == kind and most > 0:
-                    result = self._run(migration, name, database, most)
-                    if result.found or result.problem:
-                        yield result
-                    most -= result.migrated
+        for migration, name, database in self._migrations(databases):
+            if most > 0:
+                result = self._run(migration, name, database, most)
+                if result.found or result.problem:
+                    yield result
+                most -= result.migrated
 
     def _run(self, migration: DataMigration, name: str, database: Database, most: int) -> BatchResult:
         try:
@@ -66,12 +73,10 @@ class DataMigrator:
 
     def remaining(self) -> Iterator[BatchResult]:
         """Yield for each database and migration how many rows have the old form, if any, or why that is not known."""
-        for kind, name, database in self.databases():
-            for migration in DATA_MIGRATIONS:
-                if migration.kind == kind:
-                    try:
-                        count, problem = count_old_rows(database, migration), ""
-                    except DBAPIError as error:
-                        count, problem = 0, str(error.orig).strip()
-                    if count or problem:
-                        yield BatchResult(migration, name, count, 0, problem)
+        for migration, name, database in self._migrations():
+            try:
+                count, problem = count_old_rows(database, migration), ""
+            except DBAPIError as error:
+                count, problem = 0, str(error.orig).strip()
+            if count or problem:
+                yield BatchResult(migration, name, count, 0, problem)

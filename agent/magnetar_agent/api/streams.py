@@ -7,7 +7,6 @@ import asyncio
 import contextlib
 import os
 import stat
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from fastapi import Request
@@ -17,6 +16,7 @@ from starlette.requests import ClientDisconnect
 
 from magnetar_agent.images import importing
 from magnetar_agent.reconcile import reconcile
+from magnetar_agent.servers import server_folder
 from magnetar_core.adoption import refused_for_adopted
 from magnetar_core.errors import Forbidden, InvalidField, InvalidRequest, NotFound, TimedOut, TooLarge
 from magnetar_core.kinds import Image, Server
@@ -29,8 +29,10 @@ from .routes import Json, ensure_answer, operation_response, path_key, read_quer
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from concurrent.futures import Future
+    from pathlib import Path
 
     from magnetar_agent.agent import ManagedHost
+    from magnetar_agent.host.host import LocalHost
     from magnetar_core.operations import Operation
 
 #: The approximate size of the pieces of a body that are passed to the thread that stores it.
@@ -149,7 +151,7 @@ class Streams:
         shown = await run_in_threadpool(reconcile.show_resource, self.agent.drivers, Server, path_key(request))
         if shown["adopted"] is not None:
             raise refused_for_adopted(shown["name"], "console_log")
-        path = console_path(self.agent.host.settings.servers_folder, str(shown["id"]))
+        path = console_path(self.agent.host, str(shown["id"]))
         lines = query_parameters.get("lines")
         size = min(most, query_parameters.get("bytes", CONSOLE_BYTES if lines is None else most))
         text = await run_in_threadpool(tail_console_log, path, size, lines)
@@ -170,10 +172,10 @@ def _format(name: str, text: str) -> str:
     return text
 
 
-def console_path(servers_folder: str, id: str) -> Path:
-    """Return the path of the console log of server *id* below *servers_folder*. The path is built from the server's
-    uuid alone, never from a caller's input."""
-    return Path(servers_folder) / id / "console.log"
+def console_path(host: LocalHost, id: str) -> Path:
+    """Return the path of the console log of server *id*. The path is built from the server's uuid alone, never from a
+    caller's input."""
+    return server_folder(host, id) / "console.log"
 
 
 def tail_console_log(path: Path, size: int, lines: int | None) -> bytes:

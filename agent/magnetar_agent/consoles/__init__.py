@@ -158,7 +158,7 @@ class OpenConsoles:
 
     async def _opened(self, id: str) -> SerialLine:
         descriptor = await run_in_threadpool(self.agent.host.hypervisor.open_serial, id)
-        return SerialLine(descriptor, console_path(self.agent.host.settings.servers_folder, id))
+        return SerialLine(descriptor, console_path(self.agent.host, id))
 
     async def _serve(self, websocket: WebSocket, id: str, kind: str, show: Callable[[], Coroutine[Any, Any, None]],
                      write_input: Callable[[bytes], Awaitable[None]],

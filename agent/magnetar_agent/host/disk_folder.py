@@ -15,7 +15,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from magnetar_agent.reconcile.documents import write_atomically
+from magnetar_agent.reconcile.documents import write_atomically, write_once
 from magnetar_core.errors import Conflict
 
 if TYPE_CHECKING:
@@ -111,11 +111,5 @@ def _read(path: Path) -> str | None:
 
 def _draw(path: Path) -> str:
     """Write a new uuid into the file *path*, unless another process was faster. Return the uuid in the file."""
-    part = path.with_name(f"{path.name}.{uuid.uuid4()}")
-    write_atomically(part, f"{uuid.uuid4()}\n".encode())
-    try:
-        with suppress(FileExistsError):
-            os.link(part, path)  # atomic on NFS too
-    finally:
-        part.unlink(missing_ok=True)
+    write_once(path, f"{uuid.uuid4()}\n".encode())
     return _read(path) or ""

@@ -14,6 +14,7 @@ import json
 import marshal
 import os
 import threading
+import uuid
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -302,6 +303,18 @@ def write_atomically(path: Path | str, content: bytes, mode: int = 0o600, durabl
         raise
     if durable:
         sync_folder(os.path.dirname(name))  # noqa: PTH120
+
+
+def write_once(path: Path, content: bytes) -> None:
+    """Write the new file *path*, unless it exists: of several processes, also on several hosts of a shared folder, the
+    first one writes it. The file is never incomplete."""
+    part = path.with_name(f"{path.name}.{uuid.uuid4()}")
+    write_atomically(part, content)
+    try:
+        with suppress(FileExistsError):
+            os.link(part, path)  # atomic on NFS too
+    finally:
+        part.unlink(missing_ok=True)
 
 
 def _version(path: Path | str) -> list[int]:

@@ -5,25 +5,18 @@ from __future__ import annotations
 
 from ..core.kinds import ApplicationCredential, RoleAssignment
 from ..core.kinds.common import REFERENCE
+from ..core.kinds.identity import ROLE_ACTORS, ROLE_TARGETS, escape_key_part
 from ..core.options import Option, name_options
 from .info import InfoModule
 from .module import key_from_params
 from .resource import ResourceModule
-
-#: Who has a role, and on what.
-ACTORS, TARGETS = ("user", "group"), ("project", "domain", "system")
-
-
-def key_part(text):
-    """Return *text*, a name or an id, as a part of a key, whose parts are separated by colons."""
-    return text.replace("%", "%25").replace(":", "%3A")
 
 
 class NamedIdentityModule(ResourceModule):
     """The module of resources with names that are unique in the cloud: domains and roles."""
 
     def key(self, params):
-        return key_part(key_from_params(params))
+        return escape_key_part(key_from_params(params))
 
 
 class DomainedIdentityModule(NamedIdentityModule):
@@ -35,7 +28,7 @@ class DomainedIdentityModule(NamedIdentityModule):
         key = super().key(params)
         if params.get("id") is not None or params.get("domain") is None:
             return key
-        return "%s:%s" % (key_part(REFERENCE.check(params["domain"], "domain")), key)
+        return "%s:%s" % (escape_key_part(REFERENCE.check(params["domain"], "domain")), key)
 
 
 class IdentityInfoModule(InfoModule):
@@ -60,8 +53,8 @@ class RoleAssignmentModule(ResourceModule):
     own = name_options(**{
         field.name: Option(field.value, field.doc, required=field.required, on=" ".join(field.on), sample=field.sample)
         for field in RoleAssignment.settable()})
-    rules = {"required_one_of": [ACTORS, TARGETS],
-             "mutually_exclusive": [ACTORS, ("project", "system"), ("domain", "system")]}
+    rules = {"required_one_of": [ROLE_ACTORS, ROLE_TARGETS],
+             "mutually_exclusive": [ROLE_ACTORS, ("project", "system"), ("domain", "system")]}
     state_doc = "V(present) gives the role. V(absent) takes it away; roles from groups stay."
 
     def common(self):
@@ -75,13 +68,14 @@ class RoleAssignmentModule(ResourceModule):
 
     def key(self, params):
         """Return the key with all parts. With O(project), O(domain) is the domain of what has no other one."""
-        parts = {name: params[name] for name in ("role", *ACTORS, *TARGETS) if params.get(name) is not None}
+        parts = {name: params[name] for name in ("role", *ROLE_ACTORS, *ROLE_TARGETS) if params.get(name) is not None}
         nearest = parts.pop("domain") if "project" in parts and "domain" in parts else None
-        for name in (*ACTORS, "project"):
+        for name in (*ROLE_ACTORS, "project"):
             domain = params.get("%s_domain" % name) or nearest
             if name in parts and domain:
                 parts["%s_domain" % name] = domain
-        return ":".join("%s=%s" % (name, key_part(REFERENCE.check(value, name))) for name, value in parts.items())
+        return ":".join("%s=%s" % (name, escape_key_part(REFERENCE.check(value, name)))
+                        for name, value in parts.items())
 
     def want(self, params):
         """Override ``ResourceModule.want``: return no fields, because all of them are in the key."""

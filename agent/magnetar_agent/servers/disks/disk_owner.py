@@ -18,14 +18,13 @@ The owner alone writes the file, except at an evacuation, whose caller knows tha
 from __future__ import annotations
 
 import json
-import os
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from magnetar_agent.host.disk_folder import find_disk_folder, is_disk_folder_shared
 from magnetar_agent.host.file_modes import make_state_folder
-from magnetar_agent.reconcile.documents import write_atomically
+from magnetar_agent.reconcile.documents import write_atomically, write_once
 from magnetar_agent.servers import server_folder
 from magnetar_core.errors import Conflict
 
@@ -210,13 +209,7 @@ def _read(place: Path) -> Any:
 def _create(place: Path, record: Fields) -> Any:
     """Write the first *record* of a server's folder, unless another host was faster. Return the record that is there.
     """
-    part = place / f"{FILE}.{record['owner']}"
-    write_atomically(part, json.dumps(record).encode())
-    try:
-        with suppress(FileExistsError):
-            os.link(part, place / FILE)
-    finally:
-        part.unlink(missing_ok=True)
+    write_once(place / FILE, json.dumps(record).encode())
     return _read(place)
 
 

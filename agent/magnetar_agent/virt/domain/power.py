@@ -40,7 +40,8 @@ _DEFINITIONS = Path("/etc/libvirt/qemu")
 _INACTIVE = libvirt.VIR_DOMAIN_XML_INACTIVE
 _FORGET = (libvirt.VIR_DOMAIN_UNDEFINE_MANAGED_SAVE
            | libvirt.VIR_DOMAIN_UNDEFINE_SNAPSHOTS_METADATA | libvirt.VIR_DOMAIN_UNDEFINE_CHECKPOINTS_METADATA)
-_FORGET_ADOPTED = _FORGET | libvirt.VIR_DOMAIN_UNDEFINE_KEEP_NVRAM | libvirt.VIR_DOMAIN_UNDEFINE_KEEP_TPM
+_FORGET_NVRAM, _KEEP_NVRAM = libvirt.VIR_DOMAIN_UNDEFINE_NVRAM, libvirt.VIR_DOMAIN_UNDEFINE_KEEP_NVRAM
+_KEEP_TPM = libvirt.VIR_DOMAIN_UNDEFINE_KEEP_TPM
 _RUNS = (libvirt.VIR_DOMAIN_RUNNING, libvirt.VIR_DOMAIN_BLOCKED, libvirt.VIR_DOMAIN_SHUTDOWN)
 
 
@@ -99,8 +100,6 @@ class Domains:
     def undefine(self, uuid: str, keep_nvram: bool = False) -> None:
         """Undefine the domain, with its managed save, TPM, the metadata of snapshots and checkpoints, and its NVRAM
         unless *keep_nvram*. NVRAM and TPM of an adopted domain stay."""
-        own_flags = _FORGET | (libvirt.VIR_DOMAIN_UNDEFINE_KEEP_NVRAM if keep_nvram
-                               else libvirt.VIR_DOMAIN_UNDEFINE_NVRAM)
         kept: list[bool] = []
 
         def undefine(domain: Any, parsed: DomainSeen) -> None:
@@ -110,7 +109,8 @@ class Domains:
                 domain.destroy()
             kept.append(parsed.adopted)
             if domain.isPersistent():
-                domain.undefineFlags(_FORGET_ADOPTED if parsed.adopted else own_flags)
+                domain.undefineFlags(_FORGET | (_KEEP_NVRAM if keep_nvram or parsed.adopted else _FORGET_NVRAM)
+                                     | (_KEEP_TPM if parsed.adopted else 0))
         self._with_seen("undefine", uuid, undefine, missing_is_fine=True, flags=_INACTIVE, lane=Lane.END)
         if not any(kept):
             tpm.forget_tpm(uuid)

@@ -95,4 +95,4 @@ def check_volumes(caller: Caller, target: Target, *, disks: bool) -> None:
                            "with its data. Bring the host up.")
     behind_fence = sorted(id for id, volume in access.items() if volume.needs_fence(server.host))
     HostFencing(caller.cloud.store, caller.settings).check_known_off(server.host, behind_fence, disks=disks,
-                                                                          fences_itself=True)
+                                                                     fences_itself=True)

@@ -20,8 +20,7 @@ FEW = 500
 def find_in_domain(connection: Connection, resource: IdentityResource, key: str, domain_id: str | None) -> Row | None:
     """Return the row of *resource* with the id or name *key*; ``None`` if there is none. *domain_id*: the only domain
     to search; ``None`` for domains and roles, whose names are unique in the whole cloud."""
-    domain = {} if domain_id is None else {"domain_id": domain_id}
-    return fetch_identity_row(connection, resource.table, id=key, **domain) or find_by_name(
+    return _fetch_in_domain(connection, resource, domain_id, id=key) or find_by_name(
         connection, resource, key, domain_id)
 
 
@@ -33,8 +32,13 @@ def find_by_id(connection: Connection, resource: IdentityResource, id: str) -> R
 def find_by_name(connection: Connection, resource: IdentityResource, name: str, domain_id: str | None) -> Row | None:
     """Return the row of *resource* with the name *name*; ``None`` if there is none. *domain_id*: as in
     ``find_in_domain``."""
+    return _fetch_in_domain(connection, resource, domain_id, name=name)
+
+
+def _fetch_in_domain(connection: Connection, resource: IdentityResource, domain_id: str | None,
+                     **columns: str) -> Row | None:
     domain = {} if domain_id is None else {"domain_id": domain_id}
-    return fetch_identity_row(connection, resource.table, name=name, **domain)
+    return fetch_identity_row(connection, resource.table, **columns, **domain)
 
 
 def find_referred(connection: Connection, resource: IdentityResource, key: str, nearest_domain: str) -> Row | None:
@@ -42,7 +46,7 @@ def find_referred(connection: Connection, resource: IdentityResource, key: str, 
     ``None`` if there is none. A name is first searched in *nearest_domain*, then in all domains. Raises ``Ambiguous``
     when several domains have it."""
     columns = resource.table.c
-    row = fetch_identity_row(connection, resource.table, id=key)
+    row = find_by_id(connection, resource, key)
     if row is None and resource.references:
         row = fetch_identity_row(connection, resource.table, name=key, domain_id=nearest_domain)
     if row is not None:

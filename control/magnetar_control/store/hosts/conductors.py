@@ -7,7 +7,7 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from sqlalchemy import Connection, delete, func, select
+from sqlalchemy import ColumnElement, Connection, Table, delete, func, select
 
 from magnetar_control.store.engine.database import INSERT, Database
 from magnetar_control.store.engine.tables import conductors
@@ -21,21 +21,33 @@ def write_conductor_heartbeat(database: Database, holder: str, name: str, versio
                               capabilities: Sequence[str] = ()) -> None:
     """Write a heartbeat of the conductor called *name*, whose process has the id *holder*, and remove the rows of dead
     conductors of that name. *version*, *capabilities*: what it announces."""
+    write_process_heartbeat(database, conductors, holder, name, version, capabilities, conductors.c.name == name)
+
+
+def write_process_heartbeat(database: Database, table: Table, holder: str, name: str, version: str | None,
+                            capabilities: Sequence[str], *removed: ColumnElement[bool]) -> None:
+    """Write a heartbeat of a process into its row of *table*, and remove the rows of other processes that were not seen
+    for ``FORGOTTEN`` seconds and fulfil the conditions *removed*. Other parameters: as in
+    ``write_conductor_heartbeat``."""
     values = {"name": name, "version": version, "capabilities": json.dumps(list(capabilities))}
     with database.write() as connection:
-        query = INSERT[database.kind](conductors).values(
+        query = INSERT[database.kind](table).values(
             holder=holder, started_at=database.clock(), seen_at=database.clock(), **values)
         connection.execute(query.on_conflict_do_update(
             index_elements=["holder"], set_={**values, "seen_at": query.excluded.seen_at}))
-        connection.execute(delete(conductors).where(
-            conductors.c.name == name, conductors.c.holder != holder,
-            conductors.c.seen_at < database.clock(-FORGOTTEN)))
+        connection.execute(delete(table).where(
+            *removed, table.c.holder != holder, table.c.seen_at < database.clock(-FORGOTTEN)))
+
+
+def remove_process_row(database: Database, table: Table, holder: str) -> None:
+    """Remove the row of a process that stops from *table*."""
+    with database.write() as connection:
+        connection.execute(delete(table).where(table.c.holder == holder))
 
 
 def remove_conductor_row(database: Database, holder: str) -> None:
     """Remove the row of a conductor that stops."""
-    with database.write() as connection:
-        connection.execute(delete(conductors).where(conductors.c.holder == holder))
+    remove_process_row(database, conductors, holder)
 
 
 def fetch_conductor_rows(connection: Connection) -> Sequence[Any]:

@@ -7,10 +7,10 @@ import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from sqlalchemy import Connection, Table, delete, select
+from sqlalchemy import Connection, Table, select
 from sqlalchemy.exc import DBAPIError
 
-from magnetar_control.store.engine.database import INSERT, Database, is_database_unreachable
+from magnetar_control.store.engine.database import Database, is_database_unreachable
 from magnetar_control.store.engine.tables import api_processes, conductors
 from magnetar_control.store.scatter_gather import scatter_gather
 from magnetar_control.store.store import Store
@@ -18,7 +18,7 @@ from magnetar_core.capabilities import SILENT_RELEASE
 from magnetar_core.version import release_number
 
 from . import hosts
-from .conductors import FORGOTTEN
+from .conductors import FORGOTTEN, remove_process_row, write_process_heartbeat
 from .host_row import SizedHost
 from .services import fetch_compute_services
 
@@ -73,20 +73,12 @@ class ProcessList:
 def write_api_heartbeat(database: Database, holder: str, name: str, version: str, capabilities: Sequence[str]) -> None:
     """Write a heartbeat of the API process called *name*, whose id is *holder*, and remove the rows of processes that
     were not seen for ``FORGOTTEN`` seconds. *database*: the API database."""
-    values = {"name": name, "version": version, "capabilities": json.dumps(list(capabilities))}
-    with database.write() as connection:
-        query = INSERT[database.kind](api_processes).values(
-            holder=holder, started_at=database.clock(), seen_at=database.clock(), **values)
-        connection.execute(query.on_conflict_do_update(
-            index_elements=["holder"], set_={**values, "seen_at": query.excluded.seen_at}))
-        connection.execute(delete(api_processes).where(
-            api_processes.c.holder != holder, api_processes.c.seen_at < database.clock(-FORGOTTEN)))
+    write_process_heartbeat(database, api_processes, holder, name, version, capabilities)
 
 
 def remove_api_process(database: Database, holder: str) -> None:
     """Remove the row of an API process that stops."""
-    with database.write() as connection:
-        connection.execute(delete(api_processes).where(api_processes.c.holder == holder))
+    remove_process_row(database, api_processes, holder)
 
 
 def fetch_processes(store: Store, silence: float, *, agents: bool = True) -> ProcessList:

@@ -9,6 +9,13 @@ from .common import NAME, PRINTABLE, REFERENCE, OrNone
 
 ID = "0e5d0f4a2b9d0e0c6c8a1f2b3d4f1c9a"
 LONG = Text(0, 65535)
+#: The fields of which a role assignment has exactly one: who has the role, and on what.
+ROLE_ACTORS, ROLE_TARGETS = ("user", "group"), ("project", "domain", "system")
+
+
+def escape_key_part(text: str) -> str:
+    """Return *text*, a name or an id, as a part of a key, whose parts are separated by colons."""
+    return text.replace("%", "%25").replace(":", "%3A")
 
 
 def _id() -> Field:

@@ -28,6 +28,7 @@ from magnetar_control.services.identity.role_assignments import RoleAssignments
 from magnetar_core.document import Document
 from magnetar_core.errors import Forbidden, InvalidField
 from magnetar_core.kinds import RoleAssignment
+from magnetar_core.kinds.identity import ROLE_ACTORS, ROLE_TARGETS, escape_key_part
 from magnetar_core.operations import Operation
 from magnetar_core.plan import Result
 from magnetar_core.reconcile import is_uuid_key
@@ -36,11 +37,9 @@ from .identity_driver import AdministratorsDriver, embedded_identity, refuse_unk
 
 RESOURCES: Mapping[str, IdentityResource] = {"role": ROLES, "user": USERS, "group": GROUPS, "project": PROJECTS,
                                              "domain": DOMAINS}
-#: The fields of which an assignment has exactly one: who has the role, and on what.
-ACTORS, TARGETS = ("user", "group"), ("project", "domain", "system")
 #: Fields whose value may be a name of several domains.
 IN_DOMAINS = ("user", "group", "project")
-PARTS = ("role", *ACTORS, *TARGETS, *(f"{name}_domain" for name in IN_DOMAINS))
+PARTS = ("role", *ROLE_ACTORS, *ROLE_TARGETS, *(f"{name}_domain" for name in IN_DOMAINS))
 
 
 class CloudRoleAssignments(AdministratorsDriver):
@@ -60,7 +59,7 @@ class CloudRoleAssignments(AdministratorsDriver):
             raise Forbidden("You are not authorized to see role assignments: that needs the role admin.")
         identity = embedded_identity(caller, self.kind.noun)
         parts = {name: filters.pop(name) for name in PARTS if name in filters}
-        if any(sum(name in parts for name in names) > 1 for names in (ACTORS, TARGETS)):
+        if any(sum(name in parts for name in names) > 1 for names in (ROLE_ACTORS, ROLE_TARGETS)):
             return []
         equal = [assignment_columns(name, filters[f"{name}_id"]) for name in RESOURCES if f"{name}_id" in filters]
         with identity.database.read() as connection:
@@ -148,14 +147,14 @@ def split_assignment_key(key: str) -> dict[str, str]:
 
 def join_assignment_key(parts: Mapping[str, Any]) -> str:
     """Return the key of the assignment with the fields *parts*, without domains."""
-    return ":".join(f"{name}={str(parts[name]).replace('%', '%25').replace(':', '%3A')}"
-                    for name in ("role", *ACTORS, *TARGETS) if parts.get(name) is not None)
+    return ":".join(f"{name}={escape_key_part(str(parts[name]))}"
+                    for name in ("role", *ROLE_ACTORS, *ROLE_TARGETS) if parts.get(name) is not None)
 
 
 def checked_parts(parts: Document) -> Document:
     """Return *parts*, the fields of an assignment, if they name a role, one user or group, and one target. Raises
     ``InvalidField``."""
-    for names in (("role",), ACTORS, TARGETS):
+    for names in (("role",), ROLE_ACTORS, ROLE_TARGETS):
         set_names = [name for name in names if parts.get(name) is not None]
         if not set_names:
             raise InvalidField(names[0], f"is required{' or ' * (len(names) > 1)}{' or '.join(names[1:])}")
@@ -168,7 +167,7 @@ def assignment_columns(name: str, id: str) -> dict[str, str]:
     """Return the columns of an assignment whose field *name* refers to *id*."""
     if name == "role":
         return {"role_id": id}
-    column = "actor" if name in ACTORS else "target"
+    column = "actor" if name in ROLE_ACTORS else "target"
     return {column: name, f"{column}_id": id}
 
 
