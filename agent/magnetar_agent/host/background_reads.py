@@ -26,7 +26,7 @@ class _Entry(Generic[T]):
 
 class BackgroundReads(Generic[T]):
     """Values that threads read again after *interval* seconds. There is one thread for each name at most, so a read
-    that hangs is not begun a second time. A caller waits *patience* seconds at most for reads that it has begun."""
+    that hangs is not begun a second time. Callers wait for a read until *patience* seconds after its begin."""
 
     def __init__(self, interval: float = 15.0, patience: float = 1.0) -> None:
         self.interval, self.patience = interval, patience
@@ -34,29 +34,30 @@ class BackgroundReads(Generic[T]):
         self._lock = threading.Lock()
 
     def latest(self, reads: Mapping[str, Callable[[], T]]) -> dict[str, tuple[T | None, float]]:
-        """Begin the *reads* that are due, functions by name, and wait at most *patience* seconds for them. Return by
-        name the newest value (``None``: no read has ended yet), and for how many seconds a read that has not ended has
-        been running (0.0: none is running). A read must not raise."""
-        threads = [thread for name, read in reads.items() if (thread := self._begin(name, read))]
-        deadline = time.monotonic() + self.patience
-        for thread in threads:
-            thread.join(max(0.0, deadline - time.monotonic()))
+        """Begin the *reads* that are due, functions by name, and wait for all that are running, whoever began them.
+        Return by name the newest value (``None``: no read has ended yet), and for how many seconds the read that was
+        waited for has been running (0.0: it has ended, or none was due). A read must not raise."""
+        running = {name: self._begin(name, read) for name, read in reads.items()}
+        for thread, began in filter(None, running.values()):
+            thread.join(max(0.0, began + self.patience - time.monotonic()))
         now = time.monotonic()
         with self._lock:
-            return {name: (entry.value, now - entry.began if entry.thread else 0.0)
-                    for name in reads for entry in (self._entries[name],)}
+            return {name: (entry.value, now - begun[1] if begun and begun[0] is entry.thread else 0.0)
+                    for name, begun in running.items() for entry in (self._entries[name],)}
 
-    def _begin(self, name: str, read: Callable[[], T]) -> threading.Thread | None:
-        """Begin the read *name* if it is due. Return its new thread; ``None`` if none was begun."""
+    def _begin(self, name: str, read: Callable[[], T]) -> tuple[threading.Thread, float] | None:
+        """Begin the read *name* if it is due. Return the thread that is running, and when it began; ``None`` if the
+        value is new enough."""
         now = time.monotonic()
         with self._lock:
             entry = self._entries.setdefault(name, _Entry())
-            if entry.thread or (entry.at is not None and now < entry.at + self.interval):
-                return None
-            entry.began, entry.thread = now, threading.Thread(target=self._read, args=(entry, read), daemon=True,
-                                                              name=f"read {name}")
-            entry.thread.start()
-            return entry.thread
+            if not entry.thread:
+                if entry.at is not None and now < entry.at + self.interval:
+                    return None
+                entry.began, entry.thread = now, threading.Thread(target=self._read, args=(entry, read), daemon=True,
+                                                                  name=f"read {name}")
+                entry.thread.start()
+            return entry.thread, entry.began
 
     def _read(self, entry: _Entry[T], read: Callable[[], T]) -> None:
         value = entry.value
