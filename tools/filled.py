@@ -125,6 +125,7 @@ def fill_servers(database: Database, live: int, deleted: int, projects: int | Se
             yield row
 
     inserted = insert_rows(database, servers, noting_rows())
+    analyze_database(database)  # without statistics PostgreSQL reads all servers for each reference to one
     insert_rows(database, server_tags, tags)
     insert_rows(database, server_addresses, addresses)
     return inserted
