@@ -14,6 +14,7 @@ import orjson
 from sqlalchemy import Table
 
 from magnetar_control.store.engine.database import Database, format_moment
+from magnetar_control.store.engine.json_column import JsonColumn
 from magnetar_control.store.engine.tables import (
     column_defaults,
     server_addresses,
@@ -40,7 +41,8 @@ IMAGE = "70a599e0-31e7-49b7-b260-868f441e862b"
 def insert_rows(database: Database, table: Table, rows: Iterable[Mapping[str, Any]]) -> int:
     """Insert *rows*, which have the same columns; other columns have their defaults. Return the number of rows."""
     rows, total = iter(rows), 0
-    defaults = {name: value for name, value in column_defaults(table).items() if value is not None}
+    defaults = {**{name: value for name, value in column_defaults(table).items() if value is not None},
+                **_json_defaults(table)}
     raw = database.engine.raw_connection()
     try:
         while chunk := [{**defaults, **row} for row in islice(rows, CHUNK)]:
@@ -51,6 +53,12 @@ def insert_rows(database: Database, table: Table, rows: Iterable[Mapping[str, An
     finally:
         raw.close()
     return total
+
+
+def _json_defaults(table: Table) -> dict[str, str]:
+    """Return the JSON text of the default of each column with JSON that has one, by the column's name."""
+    return {column.name: orjson.dumps(column.default.arg(None)).decode() for column in table.c
+            if isinstance(column.type, JsonColumn) and column.default is not None}
 
 
 def _insert_chunk(kind: str, cursor: Any, table: str, names: Sequence[str], rows: Sequence[tuple[Any, ...]]) -> None:

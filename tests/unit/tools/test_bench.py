@@ -94,3 +94,13 @@ def test_the_twin_of_a_migrated_guest_stands_on_no_file(monkeypatch):
     assert root.findtext("name") == "bench-raw" and root.findtext("uuid") != ET.fromstring(xml).findtext("uuid")
     assert root.find("metadata") is None and not root.findall(".//backingStore")
     assert f"{migration.RAW}/disk" in {source.get("file") for source in root.iterfind("devices/disk/source")}
+
+
+def test_requests_among_many_rows_are_measured(monkeypatch):
+    """The small form of ``bench/scale --only requests``: its cloud has the columns that the tables need."""
+    monkeypatch.setattr(sys, "path", [str(BENCH), *sys.path])
+    scale, requests = importlib.import_module("scale"), importlib.import_module("scale_requests")
+    monkeypatch.setattr(requests, "HOSTS", 20)
+    with scale.filled_store("sqlite", 1200, 0, 20) as store:
+        figures = requests.measure_requests(store, 2)
+    assert len(figures) > 10 and all(figure.value for figure in figures)
