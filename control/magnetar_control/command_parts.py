@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 
 
 def open_parts(options: argparse.Namespace) -> contextlib.closing[Parts]:
-    """Return a context manager of the parts, made from the settings that *options* name (``--config``)."""
+    """Return a context manager that opens the databases and clients of a command (``serve.Parts``), and closes them at
+    the end. *options*: parsed arguments with ``config``, the path of the settings file."""
     from .serve import Parts
 
     return contextlib.closing(Parts(configuration.load_settings(options.config)))
@@ -26,8 +27,8 @@ def open_parts(options: argparse.Namespace) -> contextlib.closing[Parts]:
 
 @contextlib.contextmanager
 def open_operator(options: argparse.Namespace) -> Iterator[Caller]:
-    """Yield the operator as a caller of use cases. No policy rule is checked: whoever can read the settings can change
-    the databases anyway."""
+    """Yield a caller with the role admin, with which a command runs API operations. Policy rules are not checked: an
+    operator who can read the settings can change the databases anyway."""
     from magnetar_control.compute.caller import Caller
     from magnetar_control.compute.cloud import Cloud
     from magnetar_control.services import Context
@@ -38,7 +39,7 @@ def open_operator(options: argparse.Namespace) -> Iterator[Caller]:
 
 
 def print_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """Print aligned columns; nothing without rows."""
+    """Print *rows* as aligned columns under the headings *head*. Print nothing if there are no rows."""
     if not rows:
         return
     widths = [max(map(len, column)) for column in zip(head, *rows, strict=True)]

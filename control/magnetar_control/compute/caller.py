@@ -28,7 +28,8 @@ class Owner(NamedTuple):
 
 
 class Caller:
-    """One caller of the cloud. *context*: the content of its token. *request_id*: recorded with its actions."""
+    """The sender of an API request. *context*: the user, project and roles of the token. *request_id*: the id that is
+    stored with the actions of the request."""
 
     __slots__ = ("cloud", "context", "request_id")
 
@@ -51,7 +52,7 @@ class Caller:
         return self.cloud.policy.allows(ADMIN, self.context)
 
     def under(self, request_id: str) -> Caller:
-        """Return a copy of the caller with *request_id* for its actions."""
+        """Return a copy of the caller with another *request_id*."""
         return Caller(self.cloud, self.context, request_id)
 
     def allows(self, rule: str, target: Any = None) -> bool:
@@ -62,20 +63,20 @@ class Caller:
         return self.cloud.policy.allows(rule, self.context, target.project_id, target.user_id)
 
     def fetch(self, question: Callable[Concatenate[Connection, P], R], *args: P.args, **named: P.kwargs) -> R:
-        """Return the result of *question*, a function of ``store``, called with a transaction that reads the API
-        database, and with *args* and *named*."""
+        """Call *question* with a read transaction of the API database, *args* and *named*, and return its result.
+        *question*: a function of the package ``store`` that reads rows."""
         with self.cloud.store.api.read() as connection:
             return question(connection, *args, **named)
 
     def write(self, change: Callable[Concatenate[Connection, P], R], *args: P.args, **named: P.kwargs) -> R:
-        """Return the result of *change*, a function of ``store``, called with a transaction that changes the API
-        database, and with *args* and *named*."""
+        """Call *change* with a write transaction of the API database, *args* and *named*, and return its result.
+        *change*: a function of the package ``store`` that changes rows."""
         with self.cloud.store.api.write() as connection:
             return change(connection, *args, **named)
 
     def notify(self, connection: Connection, payload: Callable[[], Any], *event_types: str) -> None:
-        """Send notifications about a change in the API database, in its transaction. *payload* is called only when
-        there is a receiver."""
+        """Send a notification of each of *event_types* about a change in the API database, in the change's transaction.
+        *payload*: returns the payload; it is called only if the settings name a receiver."""
         self.cloud.notifications.add(connection, payload, *event_types)
 
     def check_policy(self, rule: str, target: Any = None) -> None:
@@ -85,24 +86,25 @@ class Caller:
 
 
 class UseCase(Generic[P, R]):
-    """A function of a caller and more arguments. A call first checks the policy *rule* for the caller's own
-    resources."""
+    """An API operation: a function whose first argument is the caller. Each call first checks that the policy *rule*
+    allows the operation for the caller's own project."""
 
     def __init__(self, function: Callable[Concatenate[Caller, P], R], rule: str) -> None:
         self.function, self.rule = function, rule
         self.__doc__ = function.__doc__
 
     def check_allowed(self, caller: Caller) -> None:
-        """Raise ``Forbidden`` unless the caller passes the rule."""
+        """Raise ``Forbidden`` unless the operation's policy rule allows it for the caller."""
         caller.check_policy(self.rule)
 
     def __call__(self, caller: Caller, *args: P.args, **named: P.kwargs) -> R:
-        """Call the function after the check of the policy, and return its result. Raises ``Forbidden``, and the errors
-        of the function."""
+        """Check the operation's policy rule, then call the function and return its result. Raises ``Forbidden``, and
+        the errors of the function."""
         self.check_allowed(caller)
         return self.function(caller, *args, **named)
 
 
 def use_case(rule: str) -> Callable[[Callable[Concatenate[Caller, P], R]], UseCase[P, R]]:
-    """Return a decorator that makes a function a use case under a policy rule."""
+    """Return a decorator that turns a function into a ``UseCase``, which checks the policy rule *rule* before each
+    call."""
     return lambda function: UseCase(function, rule)

@@ -58,8 +58,8 @@ class HostView(NamedTuple):
 
 
 class Hosts:
-    """All hosts, cached for a second. A refresh sends two queries to the API database and one to each cell; meanwhile,
-    other threads get the previous state."""
+    """A cache of all compute hosts, valid for one second. A refresh sends two queries to the API database and one to
+    each cell. During a refresh, other threads get the previous content."""
 
     def __init__(self, store: Store, settings: Settings) -> None:
         self.store, self.settings = store, settings
@@ -109,8 +109,8 @@ class Hosts:
 
 
 def _read_heartbeats(database: Database, silence: float) -> dict[str, tuple[str, bool]]:
-    """Return, by host of a cell, the time of the last heartbeat and whether the host is up. A host is up if its
-    heartbeat is at most *silence* seconds old by the clock of *database*, and its last report was not refused."""
+    """Return (time of the last heartbeat, whether the host is up) by host name, for the hosts of one cell. A host is up
+    if its heartbeat is at most *silence* seconds old by the clock of *database*, and its last report was accepted."""
     with database.read() as connection:
         late = and_(host_states.c.seen_at > database.clock(-silence), NOT_REFUSED)
         return {host: (at, bool(up)) for host, at, up in connection.execute(
@@ -118,7 +118,8 @@ def _read_heartbeats(database: Database, silence: float) -> dict[str, tuple[str,
 
 
 class Cloud:
-    """The parts of the cloud that all handlers share: settings, store, services, policy and hosts."""
+    """The objects that all request handlers share: settings, database store, clients of other services, policy and
+    hosts."""
 
     def __init__(self, settings: Settings, store: Store, services: Services, agents: Agents,
                  hosts: Hosts | None = None) -> None:

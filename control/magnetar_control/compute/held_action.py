@@ -28,15 +28,16 @@ Change = Callable[[List], List]
 
 
 class HeldAction(NamedTuple):
-    """An action that is held back from the conductors. *number*: the id of its row."""
+    """An action in the queue that conductors do not start until it is released. The API uses the delay to reserve a
+    volume first. *number*: the id of the action's row."""
 
     caller: Caller
     target: Target
     number: int
 
     def release(self) -> bool:
-        """Release the action to the conductors, and return ``True``, also when a conductor has already taken it. Return
-        ``False`` when the action has failed, or is gone because the server is deleted."""
+        """Let the conductors start the action. Return ``True`` if they can start it or have already started it. Return
+        ``False`` if the action has failed, or is gone because the server is deleted."""
         with self.target.database.write() as connection:
             done = connection.execute(update(actions).where(
                 actions.c.id == self.number, actions.c.state == "queued").values(not_before=None)).rowcount
@@ -44,8 +45,9 @@ class HeldAction(NamedTuple):
             return bool(done) or self._state(connection) in ("running", "done")
 
     def withdraw(self, change: Change | None = None) -> None:
-        """Remove the action, unless a conductor works on it or has done it. A failed action stays, as users may have
-        seen it. *change*: a change of the server's volumes, made when the action is removed or has failed."""
+        """Remove the action from the queue, unless a conductor works on it or it has ended. *change*: a function that
+        reverts an earlier change of the server's list of volumes; it is applied if the action is removed or has failed.
+        """
         with self.target.database.write() as connection:
             removed_rows = connection.execute(delete(actions).where(
                 actions.c.id == self.number, actions.c.state == "queued")).rowcount
@@ -68,8 +70,8 @@ class HeldAction(NamedTuple):
             database.bell.wait(servers.SERVERS_BELL, bell_count, remaining)
 
     def cancel(self) -> str | None:
-        """Cancel the action; its flow undoes the steps that have begun. Return the action's state when it has ended,
-        otherwise ``None``."""
+        """Cancel the action; the conductor then undoes the steps that have begun. If the action has already ended,
+        return its state; otherwise return ``None``."""
         with self.target.database.write() as connection:
             done = connection.execute(update(actions).where(
                 actions.c.id == self.number, actions.c.state.in_(("queued", "running"))).values(
@@ -81,15 +83,15 @@ class HeldAction(NamedTuple):
         return connection.execute(select(actions.c.state).where(actions.c.id == self.number)).scalar()
 
     def deleted(self) -> bool:
-        """Return whether the server is deleted, or about to be."""
+        """Return whether the server is deleted or being deleted."""
         with self.target.database.read() as connection:
             server = servers.fetch_server_row(connection, self.target.row.id)
         return server is None or server.deleted_at is not None or server.task_state in (
             servers.DELETING, servers.SOFT_DELETING)
 
     def failure(self) -> str:
-        """Return the reason that the action failed: the details of its last event for admins, the server's fault for
-        users."""
+        """Return the reason why the action failed: for admins the details of its last event, for users the server's
+        fault."""
         with self.target.database.read() as connection:
             if not self.caller.is_admin:
                 server = servers.fetch_server_row(connection, self.target.row.id)
@@ -100,9 +102,10 @@ class HeldAction(NamedTuple):
 
 def hold_action(caller: Caller, target: Target, key: str, args: Mapping[str, Any],
                 change: Change | None = None) -> HeldAction:
-    """Write the action *key* with *args*, held back from the conductors, apply *change* to the server's volumes in the
-    same transaction, and return the action. *change* may raise the core's errors. Raises ``Conflict`` when the server
-    has changed since it was read."""
+    """Queue the action *key* with the arguments *args* in a state in which conductors do not start it yet, and return
+    it. *change*: a function that returns the server's new list of volumes from the current one; it is applied in the
+    same transaction, and may raise errors of the package ``core``. Raises ``Conflict`` when the server has changed
+    since the caller read it."""
     id, database = target.row.id, target.database
     with database.write() as connection:
         row = servers.fetch_server_row(connection, id, lock=True)

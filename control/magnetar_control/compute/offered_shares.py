@@ -16,18 +16,19 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}")
 
 
 class OfferedShare(NamedTuple):
-    """A share of the settings. Without *projects*, all projects may use the share."""
+    """A file share that the settings offer to servers. *projects*: the projects that may use the share; all projects if
+    it is empty."""
 
     name: str
     projects: tuple[str, ...]
 
     def is_for(self, project_id: str) -> bool:
-        """Return whether servers of the project may have the share."""
+        """Return whether servers of the project *project_id* may attach the share."""
         return not self.projects or project_id in self.projects
 
 
 def offered_shares(settings: Settings) -> dict[str, OfferedShare]:
-    """Return the shares of the setting ``shares``, by uuid. Raises ``InvalidSettings``."""
+    """Return the file shares of the setting ``shares``, by uuid. Raises ``InvalidSettings``."""
     shares = {}
     for id, text in settings.shares.items():
         try:

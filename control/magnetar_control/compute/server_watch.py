@@ -21,8 +21,8 @@ Stamp = tuple[Any, ...]
 
 @dataclass(eq=False)
 class _Wait:
-    """A request that waits for a change of the server *id*: until the server's stamp differs from *seen*, or
-    *cancelled* returns true."""
+    """A request that waits until the server *id* changes. *seen*: the server's stamp (a value that changes with the
+    server) when the wait began. *cancelled*: returns true to end the wait early. *found*: the new stamp."""
 
     id: str
     seen: Stamp
@@ -32,8 +32,9 @@ class _Wait:
 
 
 class ServerWatch:
-    """The requests that wait for servers to change, by database. A database has a thread while requests wait. *limit*:
-    the seconds that a read of a database may take."""
+    """The API requests that wait until a server changes. One thread for each database reads the stamps (values that
+    change with the servers) of all awaited servers, as long as requests wait. *limit*: the time limit of a database
+    query in seconds."""
 
     def __init__(self, limit: float) -> None:
         self._limit = limit
@@ -41,8 +42,8 @@ class ServerWatch:
         self._lock = threading.Lock()
 
     def stamp(self, database: Database, id: str) -> Stamp | None:
-        """Return the server's stamp, which changes with the server and its actions; ``None`` when it is not in the
-        database."""
+        """Return the server's stamp, a value that changes with the server and its actions. Return ``None`` when the
+        server is not in the database."""
         with database.read() as connection:
             return servers.fetch_server_stamps(connection, [id]).get(id)
 

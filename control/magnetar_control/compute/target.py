@@ -32,7 +32,7 @@ R = TypeVar("R")
 
 
 class Target(NamedTuple):
-    """A server's row, and the database that has it."""
+    """A server to which a request applies: its row, and the database that stores the row."""
 
     database: Database
     row: ServerRow
@@ -80,8 +80,8 @@ def check_action_allowed(caller: Caller, target: Target, key: str) -> None:
 
 
 def check_server_carries(server: ServerRow, key: str) -> None:
-    """Raise ``Conflict`` when the server has something that the action *key* cannot save or take along: shares, a TPM,
-    encrypted disks, hardware of its host."""
+    """Raise ``Conflict`` when the action *key* cannot save or move something that the server has: shares, a TPM,
+    encrypted disks, or hardware of its host."""
     action = ACTIONS[key]
     label = action.label or key
     if action.bare and server.stored.shares != servers.NO_SHARES:
@@ -100,21 +100,21 @@ def check_server_carries(server: ServerRow, key: str) -> None:
 
 
 def boots_from_volume(server: ServerRow) -> bool:
-    """Return whether the root disk is a volume. The size of a volume does not depend on the flavor."""
+    """Return whether the server's root disk is a volume. Then the flavor does not determine its size."""
     return not server.image_id or any(attachment["boot_index"] == 0 for attachment in server.volumes)
 
 
 def check_unlocked(caller: Caller, server: ServerRow) -> None:
-    """Raise ``Conflict`` when the server is locked and the caller is no admin."""
+    """Raise ``Conflict`` when the server is locked and the caller is not an admin."""
     if server.locked_by and not caller.is_admin:
         raise Conflict(f"Instance {server.id} is locked")
 
 
 def enqueue_action(caller: Caller, target: Target, key: str, args: Mapping[str, Any] | None = None,
                    also: Callable[[Connection], None] | None = None, message: str | None = None, **values: Any) -> None:
-    """Queue the action *key* and update the server's columns with *values* in the same transaction. *also*: makes more
-    changes in the transaction. *message*: a warning, stored with the action. Raises ``Conflict`` when the server has
-    changed since it was read."""
+    """Queue the action *key* and update the server's columns with *values* in the same transaction. *also*: a function
+    that makes further changes in the transaction. *args*: the arguments of the action. *message*: a warning that is
+    stored with the action. Raises ``Conflict`` when the server has changed since it was read."""
     with target.database.write() as connection:
         done = servers.request_server_action(connection, target.row, key, caller.request_id, caller.context.user_id,
                                              caller.project,
@@ -128,13 +128,14 @@ def enqueue_action(caller: Caller, target: Target, key: str, args: Mapping[str, 
 
 
 def changed_meanwhile(target: Target, key: str) -> Conflict:
-    """Return the error that the server has changed since it was read."""
+    """Return the error that the action *key* is impossible because the server has changed since it was read."""
     return Conflict(f"Cannot '{ACTIONS[key].label}' instance {target.row.id}: something else is being done to it. Try "
                     "again in a moment.")
 
 
 def note_done_action(caller: Caller, target: Target, connection: Connection, key: str) -> None:
-    """Record an action that is already done, and send its notifications."""
+    """Record the instance action *key* as done, because the API has already carried it out, and send its notifications.
+    """
     servers.insert_action_row(connection, target.row.id, key, caller.request_id, caller.context.user_id, caller.project,
                               host=target.row.host, state="done")
     notify_server(caller, target, connection, ACTIONS[key].notification, *("",) if key in ATOMIC else (START, END))
@@ -142,9 +143,9 @@ def note_done_action(caller: Caller, target: Target, connection: Connection, key
 
 def notify_server(caller: Caller, target: Target, connection: Connection, name: str = UPDATE, *phases: str,
                   **args: Any) -> None:
-    """Send notifications that the API has changed a server, in the transaction *connection*. *name*, *phases*: of the
-    notified event, as in ``ServerEvent``; one notification is sent for each phase. *args*: values for the payload, such
-    as old_state (see ``payloads``)."""
+    """Send notifications that the API has changed a server, in the transaction *connection*. *name*, *phases*: the name
+    and the phases (such as start and end) of the event, as in ``ServerEvent``; one notification is sent for each phase.
+    *args*: values for the payload, such as old_state (see ``payloads``)."""
     notifications, phases = caller.cloud.notifications, phases or ("",)
     if notifications and name and (row := servers.fetch_server_row(connection, target.row.id)) is not None:
         who = Initiator(caller.request_id, caller.context.user_id, caller.project or None)
@@ -172,17 +173,17 @@ def notify_stopped_actions(caller: Caller, server_id: str, connection: Connectio
 
 
 class ServerUseCase(Generic[P, R]):
-    """A function of caller, target and more arguments. A call first checks the policy *rule* and, with *key*, whether
-    ``ACTIONS[key]`` allows the server's lock and states. If the server moves to another cell meanwhile, the call finds
-    it there and begins again."""
+    """An API operation on one server: a function of caller, target and further arguments. Each call first checks the
+    policy *rule*. If *key* is set, it also checks whether the server's lock and states allow the action
+    ``ACTIONS[key]``. If the server moves to another cell during the call, the call is repeated in that cell."""
 
     def __init__(self, function: Callable[Concatenate[Caller, Target, P], R], rule: str, key: str | None) -> None:
         self.function, self.rule, self.key = function, rule, key
         self.__doc__ = function.__doc__
 
     def __call__(self, caller: Caller, target: Target, *args: P.args, **named: P.kwargs) -> R:
-        """Call the function after the checks, and return its result. Raises ``Forbidden``, ``Conflict``, and the errors
-        of the function."""
+        """Check that the caller may act on the server, then call the function and return its result. Raises
+        ``Forbidden``, ``Conflict``, and the errors of the function."""
         try:
             return self._checked(caller, target, *args, **named)
         except servers.Moved:
@@ -205,7 +206,7 @@ class ServerUseCase(Generic[P, R]):
 
 def server_use_case(key: str | None = None, rule: str | None = None) -> Callable[
         [Callable[Concatenate[Caller, Target, P], R]], ServerUseCase[P, R]]:
-    """Return a decorator that makes a function a use case of one server. *key*: the key of its row in ``ACTIONS``.
-    *rule*: its policy rule; by default, that of the row."""
+    """Return a decorator that turns a function into a ``ServerUseCase``. *key*: the key of its action in ``ACTIONS``.
+    *rule*: its policy rule; by default the rule of that action."""
     named = rule or policy_rule_of_action(str(key))
     return lambda function: ServerUseCase(function, named, key)

@@ -18,7 +18,8 @@ from .caller import Caller
 
 
 def check_tpm_start(caller: Caller, server: ServerRow, key: str) -> None:
-    """Raise ``Forbidden`` when the action *key*, which starts the guest, needs a TPM secret of another user."""
+    """Raise ``Forbidden`` when the action *key* starts the guest and needs the secret of its TPM, but the secret
+    belongs to another user than the caller."""
     if server.user_id == caller.context.user_id:
         return
     if servers.server_tpm_security(server) == USER:
@@ -29,8 +30,8 @@ def check_tpm_start(caller: Caller, server: ServerRow, key: str) -> None:
 
 def check_tpm_change(caller: Caller, server: ServerRow, key: str, flavor: FlavorOfServer,
                      image: Mapping[str, Any]) -> None:
-    """Raise ``Forbidden`` when the server with the new *flavor* and *image* has a TPM whose secret belongs to its user,
-    and the caller is another user. *key*: the action, for the message."""
+    """Raise ``Forbidden`` when the server, with the new *flavor* and *image*, has a TPM whose secret belongs to the
+    server's user, and the caller is another user. *key*: the action, for the error message."""
     if server.user_id != caller.context.user_id and tpm_secret_owner(flavor, image) == USER:
         raise _forbidden(server, key)
 

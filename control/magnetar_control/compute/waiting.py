@@ -23,8 +23,9 @@ WAITED_FOR = {"host": "the server's host", "project": "hosts of servers of the p
 
 
 class Shares:
-    """Limits of the requests that wait for a host, by host and by project. A request above a limit waits until another
-    one has ended. It is refused when it, or the oldest request within the limit, has waited for ``TURN`` seconds."""
+    """Limits on the number of requests that wait for an answer of a host at the same time: for each host, and for each
+    project. A request above a limit waits until another one has ended. It is refused when it, or the oldest of the
+    requests that it waits for, has waited for ``TURN`` seconds."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
@@ -32,8 +33,8 @@ class Shares:
 
     @contextlib.contextmanager
     def of(self, host: str, project: str) -> Iterator[None]:
-        """Wait until *host* and *project* are below their limits, and count the caller for both while the context is
-        open. Raises ``Unavailable`` when the caller must wait too long."""
+        """Return a context manager that waits until *host* and *project* are below their limits, and counts the caller
+        for both while its body runs. Raises ``Unavailable`` when the caller would wait too long."""
         keys, began = {("host", host): OF_HOST, ("project", project): OF_PROJECT}, time.monotonic()
         with self._changed:
             while full := next((key for key, most in keys.items() if len(self._since.get(key, ())) >= most), None):

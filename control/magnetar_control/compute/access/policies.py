@@ -110,8 +110,8 @@ POLICIES = {
 
 
 class Further(NamedTuple):
-    """A rule that operations check in addition to their own rule. *of*: the names of the operations, separated by
-    blanks. *what*: a sentence about what the rule permits."""
+    """A policy rule that is checked in addition to an operation's main rule. *of*: the names of the operations,
+    separated by blanks. *what*: a sentence that describes the permission."""
 
     of: str
     what: str

@@ -36,13 +36,15 @@ LOOK_AGAIN = 2.0
 
 
 class RuleSet(NamedTuple):
-    """All effective rules: *checks* by name, and the *enforcer* that decides with them."""
+    """The effective policy rules. *checks*: the check string of each rule, by the rule's name. *enforcer*: the
+    oslo.policy enforcer that evaluates them."""
 
     checks: Mapping[str, str]
     enforcer: policy.Enforcer
 
     def allows(self, rule: str, target: Mapping[str, Any], credentials: Mapping[str, Any]) -> bool:
-        """Return whether a caller with *credentials* passes *rule* for *target*."""
+        """Return whether *rule* allows the caller with *credentials* (the result of ``credentials_of``) to act on
+        *target* (its project_id and user_id)."""
         admin = bool(self.enforcer.enforce(ADMIN, dict(target), {**credentials, "is_admin": False}))
         return bool(self.enforcer.enforce(rule, dict(target), {**credentials, "is_admin": admin}))
 
@@ -110,8 +112,8 @@ class Policy:
         return decision
 
     def _look(self) -> None:
-        """Read the policy files again if they have changed; check that at most every ``LOOK_AGAIN`` seconds. Invalid
-        files are logged, and the previous rules stay in force."""
+        """Read the policy files again if they have changed, but check for changes only every ``LOOK_AGAIN`` seconds. If
+        a file is invalid, log the error and continue with the previous rules."""
         if not (self.file or self.folders) or time.monotonic() - self._looked < LOOK_AGAIN:
             return
         with self._lock:
@@ -130,7 +132,8 @@ class Policy:
 
 
 def credentials_of(context: Context) -> dict[str, Any]:
-    """Return the attributes of *context* that policy checks read, under the names of oslo.context."""
+    """Return the roles, project, user, domains and scope of *context* under the names that policy rules of OpenStack
+    use."""
     return {"roles": sorted(context.roles), "project_id": context.project_id, "user_id": context.user_id,
             "user_domain_id": context.user_domain_id, "project_domain_id": context.project_domain_id,
             "system_scope": "all" if context.scope == "system" else None,

@@ -27,17 +27,18 @@ _USED = frozenset({"default"})
 
 @dataclass(frozen=True)
 class Overrides:
-    """The content of policy files: *rules* by name, and the file that each rule is from."""
+    """The content of the policy files. *rules*: check strings, by the rule's name. *files*: the file that defines each
+    rule, by the rule's name."""
 
     rules: Mapping[str, str] = field(default_factory=dict)
     files: Mapping[str, Path] = field(default_factory=dict)
 
     def place(self, names: Mapping[str, str] | Sequence[str]) -> str:
-        """Return the paths of the files that define the rules *names*, separated by commas."""
+        """Return the paths of the files that define the rules *names*, joined with commas, for an error message."""
         return ", ".join(sorted({str(self.files[name]) for name in names}))
 
     def warnings(self) -> Iterator[str]:
-        """Yield warnings for the author of the files, one sentence for each rule."""
+        """Yield one warning for each rule in the files that has a deprecated name, or that nothing uses."""
         named, former = set(_NAMED.findall(" ".join(self.rules.values()))), {former_rule.name
                                                                              for former_rule in FORMER.values()}
         for name in sorted(self.rules):

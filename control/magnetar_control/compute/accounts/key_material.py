@@ -55,7 +55,8 @@ def _of_certificate(public: str) -> str:
 
 
 def generate_key_pair(kind: str, user: str) -> tuple[str, str]:
-    """Return private and public key of a new pair for *user*. *kind*: ssh for an RSA key, x509 for a certificate."""
+    """Return the private key (PEM) and the public part of a new key pair for *user*. *kind*: ``ssh`` for an SSH public
+    key, ``x509`` for a certificate."""
     key = rsa.generate_private_key(public_exponent=65537, key_size=BITS)
     if kind == "x509":
         form, public = serialization.PrivateFormat.PKCS8, _certificate(key, user)

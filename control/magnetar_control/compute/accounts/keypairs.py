@@ -19,7 +19,7 @@ RULE = "os_compute_api:os-keypairs:"
 
 
 class NewKeypair(NamedTuple):
-    """A new key pair. *private_key*: only if the cloud has generated the pair."""
+    """A new key pair. *private_key*: the generated private key; ``None`` if the user has supplied the public key."""
 
     name: str
     user_id: str

@@ -42,8 +42,8 @@ def _defaults(caller: Caller) -> Limits:
 
 
 def _merged_limits(caller: Caller, *holders: str) -> Limits:
-    """Return the limit of each resource: the stored limit of the first of *holders* (projects, users, quota classes)
-    that has one, otherwise the limit of the settings."""
+    """Return the limit of each resource. It is the limit stored for the first of *holders* (names of projects, users or
+    quota classes) that has one, otherwise the default limit from the settings."""
     return caller.fetch(quotas.fetch_effective_limits, _defaults(caller), *holders)
 
 
@@ -57,12 +57,12 @@ def quota_limits(caller: Caller, project: str | None = None, user: str | None = 
 
 def server_quota_usage(caller: Caller, project: str | None = None, user: str | None = None,
                        connection: Connection | None = None) -> Limits:
-    """Return the usage of the servers of a project, or of *user* in it: instances, cores, ram.
+    """Return the instances, cores and ram that the servers of a project, or of *user* in it, use.
 
-    Servers of a cell that does not answer are not counted; soft-deleted servers are counted only once their restoration
-    has begun, as in Nova. A server that moves between cells meanwhile is counted once: if needed, its target cell is
-    queried again. *connection*: a transaction of cell0, in which cell0 is queried first. A server that leaves cell0
-    after that may be counted twice, but is never missed.
+    Servers in a cell that does not answer are not counted. Soft-deleted servers are counted only after their
+    restoration has begun, as in Nova. A server that moves between cells during the count is counted once. *connection*:
+    a transaction of cell0; cell0 is then queried in it, before the other cells. A server that leaves cell0 afterwards
+    may be counted twice, but it is never missed.
     """
     total = dict.fromkeys(COUNTED, 0)
     project = project or caller.project
@@ -82,9 +82,9 @@ def server_quota_usage(caller: Caller, project: str | None = None, user: str | N
 
 def _count_once(caller: Caller, of_cells: Mapping[str, Sequence[UsageRow] | None],
                 counted: Callable[[Database], Sequence[UsageRow]]) -> list[UsageRow]:
-    """Return the usage rows of all cells, with each server once. *of_cells*: the rows by cell id; ``None`` for a cell
-    that did not answer. *counted*: a function that reads the rows of a cell again; it is called for each cell that a
-    moving server has reached meanwhile."""
+    """Return the usage rows of all cells without duplicates. A server that moves to another cell during the count is
+    counted only in its new cell. *of_cells*: the rows by cell id; ``None`` for a cell that did not answer. *counted*: a
+    function that reads the rows of one cell; it is called again for each cell that received such a server."""
     rows_by_cell = {id: list(rows or ()) for id, rows in of_cells.items()}
     leaving = [row for rows in rows_by_cell.values() for row in rows if row.id]
     arrived = cell_moves.servers_in_target_cell(caller.cloud.store, leaving) if leaving else set()
@@ -99,17 +99,20 @@ Given = Mapping[str, Limits]
 
 
 def configured_limits(caller: Caller, owner: Owner = Owner()) -> Given:  # noqa: B008
-    """Return the limits, of all services, that administrators have set for the project of *owner*, for the user in it,
-    and as defaults: by holder, then by resource. Uses one query."""
+    """Return the limits that administrators have stored: for the project of *owner*, for the user in that project, and
+    as defaults. The result maps each of these three holders to its limits by resource. Uses one query."""
     project, user = owner.project_id or caller.project, owner.user_id or caller.context.user_id
     return caller.fetch(quotas.fetch_quota_limits, (quotas.DEFAULT, project, quotas.user_quota_holder(project, user)))
 
 
 def binding_limits(caller: Caller, owner: Owner = Owner(), configured: Given | None = None) -> Bounds:  # noqa: B008
-    """Return the limits on the servers of *owner* as pairs (limits, user): the project's limits with ``None``, and the
-    user's limits in the project, if any are set, with the user's id. A pair without a finite limit is left out: no
-    servers need to be counted for it. *configured*: the result of ``configured_limits``, when the caller has it
-    already."""
+    """Return the limits on the number and size of the servers of *owner*, as pairs (limits, user id).
+
+    The first pair has the project's limits, and ``None`` as user id. If limits are stored for the user in the project,
+    a second pair has these limits and the user's id. A pair is left out if all of its limits are infinite, because no
+    servers need to be counted for it. *configured*: the result of ``configured_limits``, if the caller has already read
+    it.
+    """
     binding: list[tuple[Limits, str | None]] = []
     project, user = owner.project_id or caller.project, owner.user_id or caller.context.user_id
     configured = configured_limits(caller, owner) if configured is None else configured
@@ -128,8 +131,8 @@ def check_server_quota(caller: Caller, flavor: FlavorOfServer, least: int, most:
     when fewer than *least* fit.
 
     With *connection*, a transaction of cell0, the answer holds until the transaction ends: concurrent creations in a
-    project wait for each other. *among*: the result of ``binding_limits``. *owner*: the servers' owner, the caller when
-    left out.
+    project wait for each other. *among*: the result of ``binding_limits``, if the caller has already read it. *owner*:
+    the owner of the servers; the caller by default.
     """
     among = binding_limits(caller) if among is None else among
     if connection is not None and among:
@@ -176,8 +179,8 @@ def check_metadata_quota(most: int, metadata: Mapping[str, Any] | None) -> None:
 
 
 def check_file_quota(limit: Limits, personality: Sequence[Mapping[str, str]]) -> None:
-    """Raise ``Forbidden`` when the injected files *personality* of a server exceed *limit*, the quota. The size of
-    contents is that of the decoded contents."""
+    """Raise ``Forbidden`` when the injected files *personality* of a server exceed the quota *limit*: the number of
+    files, the length of a path, or the size of a file's decoded contents."""
     sizes = {"injected_files": len(personality),
              "injected_file_path_bytes": max((len(file["path"].encode()) for file in personality), default=0),
              "injected_file_content_bytes": max((len(b64decode(file["contents"])) for file in personality), default=0)}
@@ -231,7 +234,8 @@ def _check_project(caller: Caller, project: str, action: str | None) -> None:
 
 @use_case(LIMITS)
 def show_quota_limits(caller: Caller, project: str | None = None) -> tuple[Limits, Limits]:
-    """Return the limits and the usage of the caller's project. *project*: another project, for administrators."""
+    """Return two mappings by resource for the caller's project: the limits, and the current usage. *project*: query
+    this project instead; only administrators may do this."""
     if project is not None:
         caller.check_policy(f"{LIMITS}:other_project")
     return quota_limits(caller, project), _all_used(caller, project, None)
@@ -245,7 +249,7 @@ def show_default_quotas(caller: Caller, project: str) -> Limits:
 
 
 def show_quota_detail(caller: Caller, project: str, user: str | None) -> tuple[Limits, Limits]:
-    """Return the limits of *project*, or of *user* in it, and the usage of those resources that are counted."""
+    """Return two mappings by resource for *project*, or for *user* in it: the limits, and the current usage."""
     _check_project(caller, project, "detail")
     return quota_limits(caller, project, user), _all_used(caller, project, user)
 
@@ -274,15 +278,15 @@ def check_quota_update(caller: Caller, project: str, want: Mapping[str, int]) ->
 
 
 def has_own_limits(caller: Caller, project: str, names: Iterable[str]) -> bool:
-    """Return whether *project* has a limit of its own for any of *names*. Raises ``Forbidden`` when the caller may not
-    remove limits of the project."""
+    """Return whether an administrator has set a limit of any of the resources *names* for *project*. Raises
+    ``Forbidden`` when the caller may not remove limits of the project."""
     caller.check_policy(f"{RULE}delete", Owner(project))
     return not caller.fetch(quotas.fetch_quota_limits, [project]).get(project, {}).keys().isdisjoint(names)
 
 
 def _check_limits(want: Mapping[str, int], used: Mapping[str, int], most: Mapping[str, int]) -> None:
-    """Raise ``InvalidRequest`` when a new limit in *want* is below the usage *used*, or above *most*, the project's
-    limits."""
+    """Raise ``InvalidRequest`` when a new limit in *want* is below the current usage *used*, or when a user's new limit
+    is above the project's limit in *most*. All three map resource names to numbers."""
     for name, limit in want.items():
         if 0 <= limit < used.get(name, 0):
             raise InvalidRequest(f"Quota limit {limit} for {name} must be greater than or equal to already used and "
@@ -300,7 +304,7 @@ def reset_quotas(caller: Caller, project: str, user: str | None = None) -> None:
 
 @use_case(f"{CLASS_RULE}show")
 def show_quota_class(caller: Caller, name: str) -> Limits:
-    """Return the limits of a quota class; the class ``default`` has the defaults of all projects."""
+    """Return the limits of the quota class *name*. The class ``default`` holds the default limits of all projects."""
     return _merged_limits(caller, quotas.class_quota_holder(name), quotas.DEFAULT)
 
 

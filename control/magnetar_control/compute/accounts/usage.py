@@ -25,8 +25,8 @@ HOUR = timedelta(hours=1)
 
 @dataclass(frozen=True, kw_only=True)
 class ServerUsage:
-    """The usage of a server in the period. *hours*: its time within the period. *uptime*: seconds from its start to its
-    end, or to now."""
+    """The usage of a server in a reporting period. *hours*: the hours within the period in which the server existed.
+    *uptime*: the seconds from the server's start to its end, or until now."""
 
     id: str
     name: str
@@ -63,8 +63,8 @@ class ProjectUsage:
 
 @dataclass(frozen=True, kw_only=True)
 class Period:
-    """The requested period, from *begin* to *end* (now where left out), and a page: at most *limit* servers after the
-    server *marker*."""
+    """A reporting period from *begin* to *end*, and one page of its result. If *begin* or *end* is ``None``, the
+    current time is used. The page has at most *limit* servers that follow the server *marker*."""
 
     begin: str | None = None
     end: str | None = None
@@ -100,8 +100,9 @@ def _usage_of_period(caller: Caller, period: Period, project: str | None) -> lis
 
 
 def _marker_keys(caller: Caller, id: str, project: str | None) -> usage.After:
-    """Return (project id, id) of the server *id*, the marker of a page; the server may be deleted. Raises
-    ``InvalidRequest`` when there is no such server, or when it is not of *project* (``None``: any project)."""
+    """Return (project id, server id) of the server *id*, the last server of the previous page. The server may be
+    deleted. Raises ``InvalidRequest`` when the server does not exist, or belongs to another project than *project*
+    (``None``: any project)."""
     located_server = servers.find_server_row(caller.cloud.store, id, deleted=True) if len(id) == 36 else None
     if located_server is None or project not in (None, located_server[1].project_id):
         raise InvalidRequest(f"Marker {id[:80]} could not be found.")
@@ -125,8 +126,8 @@ def _between(begin: str, end: str) -> timedelta:
 # Audits of hosts ------------------------------------------------------------------------------------------------
 @dataclass(frozen=True)
 class Audit:
-    """An answer of os-instance_usage_audit_log: the number of servers on each host in a period. *counts*: by host.
-    *left*: hosts whose count is unknown."""
+    """An answer of the API os-instance_usage_audit_log: the number of servers on each host in a period. *counts*: the
+    numbers by host. *left*: the hosts for which the number is unknown."""
 
     begin: datetime
     end: datetime
@@ -137,9 +138,9 @@ class Audit:
 
 @use_case(f"{AUDIT_RULE}list")
 def show_usage_audit(caller: Caller, before: datetime | None = None) -> Audit:
-    """Return the audit of the last period that had ended at *before* (now where left out). The setting
-    ``instance_usage_audit_period`` defines the periods. No log is written: each request counts the servers. The count
-    is unknown for hosts whose cell does not answer, and for periods that have not ended."""
+    """Return the number of servers on each host in the last audit period that ended before *before* (default: now). The
+    setting ``instance_usage_audit_period`` defines the periods. The servers are counted for each request; no audit log
+    is stored. The number is unknown for hosts in a cell that does not answer, and for periods that have not ended."""
     moment = datetime.fromisoformat(utc_now())
     begin, end = last_period(caller.settings.instance_usage_audit_period, before or moment)
     rows = caller.fetch(hosts.fetch_every_host, ServiceHost)

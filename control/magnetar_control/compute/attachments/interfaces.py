@@ -26,7 +26,7 @@ RULE = "os_compute_api:os-attach-interfaces:"
 
 @server_use_case(rule=f"{RULE}list")
 def list_server_nics(caller: Caller, target: Target) -> list[PortOfServer]:
-    """Return all ports of the server, each with its state and its host."""
+    """Return all ports of the server, each with its status and its host."""
     return caller.cloud.services.network.ports(target.row.id)
 
 
@@ -87,8 +87,8 @@ def _attach_and_wait(caller: Caller, target: Target, requested_nic: PortRequest,
 
 
 def _claim_host_resources(caller: Caller, target: Target, nic: ServerNic) -> None:
-    """Claim the resources that *nic* needs on the server's host. If they do not fit, release the NIC's port and raise
-    ``InvalidRequest``."""
+    """Claim the PCI devices and bandwidth that *nic* needs on the server's host. If the host does not have enough,
+    release the NIC's port and raise ``InvalidRequest``."""
     cloud, row = caller.cloud, target.row
     made_of = row.flavor, row.image
     try:
@@ -109,8 +109,9 @@ def _claim_host_resources(caller: Caller, target: Target, nic: ServerNic) -> Non
 
 def _requested_network(caller: Caller, network_id: str | None, port_id: str | None, address: str | None,
                        tag: str | None) -> PortRequest:
-    """Return a NIC with *port_id*, or with *network_id* and *address*, as a complete ``PortRequest``, after checks by
-    the network service. Raises ``InvalidRequest``, ``NotFound``, ``Conflict``."""
+    """Check the request for a new NIC with the network service, and return it as a complete ``PortRequest``. The
+    request names either the existing port *port_id*, or *network_id* and optionally a fixed IP *address*. Raises
+    ``InvalidRequest``, ``NotFound``, ``Conflict``."""
     if network_id and port_id:
         raise InvalidRequest("Must not input both network_id and port_id")
     if address and not network_id:
@@ -162,8 +163,8 @@ def delete_port(caller: Caller, id: str) -> None:
 
 
 def _detach_to_delete(caller: Caller, target: Target, port: Document) -> bool:
-    """Detach and delete the *port* of a server. Return ``True`` when that is done, ``False`` when the host needs longer
-    than ``DONE`` seconds. Raises ``Conflict``."""
+    """Detach the *port* from its server, then delete it. Return ``True`` when this is done, ``False`` when the host
+    needs longer than ``DONE`` seconds. Raises ``Conflict``."""
     row, id = target.row, port["id"]
     if not row.host:  # no guest has it
         _forget_nic(target, port)

@@ -80,9 +80,10 @@ def attach_server_volume(caller: Caller, target: Target, volume_id: str, device:
 
 def _reserve_and_queue(caller: Caller, target: Target, key: str, args: Document, entry: Document, added: Change,
                        removed: Change) -> None:
-    """Queue the action *key* with the arguments *args*, and reserve the volume of the attachment *entry*. *added*: the
-    change that records the attachment in the server's volumes; *removed*: the change that undoes *added* after a
-    failure. Raises the errors of the reservation, and ``Conflict``."""
+    """Queue the action *key* (attach_volume or swap_volume) with the arguments *args*, and reserve the volume in
+    Cinder. *entry*: the new volume attachment. *added*: a function that adds *entry* to the server's list of
+    attachments. *removed*: a function that reverts *added* after a failure. Raises the errors of the reservation, and
+    ``Conflict``."""
     id, volumes = target.row.id, caller.cloud.services.volume
     old = args["attachment_id"] if key == "swap_volume" else None
     action = hold_action(caller, target, key, args, added)
@@ -161,9 +162,9 @@ def _free_device(server: ServerRow, attachments: list[Document], wished: str | N
 @server_use_case("update", f"{RULE}update")
 def update_volume_attachment(caller: Caller, target: Target, volume_id: str, *, same: Mapping[str, Any] | None = None,
                              delete_on_termination: bool | None = None) -> None:
-    """Set whether the volume is deleted with the server; ``None`` changes nothing. Raises ``InvalidRequest`` when a
-    value in *same* (keys: device, tag, serverId, and id for the volume's uuid) differs from the current one,
-    ``NotFound``, and ``Conflict`` when the server is locked."""
+    """Set whether the volume is deleted with the server; ``None`` leaves this unchanged. *same*: further fields of the
+    API request (device, tag, serverId, and the volume's uuid as id), which cannot be changed. Raises ``InvalidRequest``
+    when a value in *same* differs from the current one, ``NotFound``, and ``Conflict`` when the server is locked."""
     check_unlocked(caller, target.row)
     entry = _find_attachment(target, volume_id)
     fixed = {"device": entry["device"], "tag": entry["tag"], "serverId": target.row.id, "id": volume_id}
@@ -259,7 +260,8 @@ def detach_server_volume(caller: Caller, target: Target, volume_id: str, *, shel
 
 
 def _begin_detaching(caller: Caller, target: Target, args: Document) -> None:
-    """Queue ``detach_volume`` with *args*, and set the volume's status to detaching. Raises ``Conflict``."""
+    """Queue the action ``detach_volume`` with the arguments *args*, and set the volume's status to detaching. Raises
+    ``Conflict`` when the server is being deleted."""
     volumes, attachment_id = caller.cloud.services.volume, args["attachment_id"]
     action = hold_action(caller, target, "detach_volume", args)
     volumes.begin_detaching(attachment_id)

@@ -30,8 +30,9 @@ PRIORITY_RULE = "must be a number from 0 to 9"
 
 
 class HaPolicy(NamedTuple):
-    """The policy of a server. *policy*: always, best-effort or never. *priority*: 0 to 9; 9 is evacuated first.
-    *problems*: malformed values that were ignored, as texts."""
+    """Whether, and in which order, a server is evacuated automatically when its host fails. *policy*: always,
+    best-effort or never. *priority*: 0 to 9; servers with 9 are evacuated first. *problems*: a text for each malformed
+    value that was ignored."""
 
     policy: str
     priority: int = USUAL_PRIORITY
@@ -39,7 +40,7 @@ class HaPolicy(NamedTuple):
 
 
 def check_project_policies(settings: Settings) -> None:
-    """Raise ``InvalidSettings`` for a malformed policy in the setting ``availability_projects``."""
+    """Raise ``InvalidSettings`` when the setting ``availability_projects`` has a malformed evacuation policy."""
     for project, policy in settings.availability_projects.items():
         if policy not in POLICIES:
             raise InvalidSettings(f"availability_projects: the policy of project {project} {POLICY_RULE}, and is "
@@ -47,8 +48,8 @@ def check_project_policies(settings: Settings) -> None:
 
 
 def check_ha_metadata(settings: Settings, metadata: Mapping[str, str] | None) -> None:
-    """Raise ``InvalidField`` for metadata with a malformed policy or priority. Without automatic evacuation, the keys
-    have no meaning, and any value passes."""
+    """Raise ``InvalidField`` when the *metadata* of a server has a malformed evacuation policy or priority. If
+    automatic evacuation is disabled, these keys have no meaning, and every value is accepted."""
     if not settings.availability_enabled or not metadata:
         return
     for key, rule, is_valid in ((HA, POLICY_RULE, POLICIES.__contains__),
@@ -58,7 +59,8 @@ def check_ha_metadata(settings: Settings, metadata: Mapping[str, str] | None) ->
 
 
 def server_ha_policy(settings: Settings, server: ServerRow) -> HaPolicy:
-    """Return the policy of a server. Malformed values count as absent."""
+    """Return the policy of a server for automatic evacuation: from its metadata, its flavor, its project or the default
+    in the settings, in this order. Malformed values are skipped."""
     metadata, specs = server.metadata, server.flavor.get("extra_specs") or {}
     problems: list[str] = []
     policy = _valid(metadata, HA, "metadata", problems)

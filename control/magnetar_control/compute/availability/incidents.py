@@ -17,7 +17,8 @@ SHOWN = 200
 
 
 class IncidentReport(NamedTuple):
-    """An incident, with the name of its cell, and its servers in the order of their evacuation."""
+    """An incident, which is the failure of a host or of a whole cell, with the name of the cell, and the affected
+    servers in the order of their evacuation."""
 
     cell: str
     incident: IncidentRow
@@ -35,7 +36,7 @@ class IncidentReport(NamedTuple):
 
 @use_case(f"{RULE}list")
 def list_incidents(caller: Caller) -> list[IncidentReport]:
-    """Return the last incidents of all cells that answer, newest first."""
+    """Return the latest incidents (failures of a host or cell) of all cells that answer, newest first."""
     names = {cell.id: cell.name for cell in caller.cloud.store.cells()}
     return [IncidentReport(names.get(cell_id, ""), incident, servers)
             for cell_id, incident, servers in incidents.gather_incidents(caller.cloud.store, SHOWN)]
@@ -43,14 +44,15 @@ def list_incidents(caller: Caller) -> list[IncidentReport]:
 
 @use_case(f"{RULE}list")
 def show_incident(caller: Caller, id: str) -> IncidentReport:
-    """Return the incident with this uuid. Raises ``NotFound``."""
+    """Return the incident (the failure of a host or cell) with the uuid *id*. Raises ``NotFound``."""
     return _find(caller, id)[1]
 
 
 @use_case(f"{RULE}update")
 def close_incident(caller: Caller, id: str) -> IncidentReport:
-    """Close an open incident, so that no further server is evacuated for it, and return it. Evacuations that have begun
-    continue. A host that is still silent, and not fenced, gets a new incident. Raises ``NotFound``, ``Conflict``."""
+    """Close an open incident, so that no further server is evacuated for it, and return the incident. Evacuations in
+    progress continue. If the failed host still does not answer and is not fenced, a new incident is opened. Raises
+    ``NotFound``, ``Conflict``."""
     cell_id, report = _find(caller, id)
     incident, cloud = report.incident, caller.cloud
     if incident.state not in OPEN:
@@ -67,7 +69,7 @@ def close_incident(caller: Caller, id: str) -> IncidentReport:
 
 
 def _find(caller: Caller, id: str) -> tuple[str, IncidentReport]:
-    """Return the uuid of an incident's cell, and the incident. Raises ``NotFound``."""
+    """Return (uuid of the cell, incident) for the incident *id*. Raises ``NotFound``."""
     found = incidents.find_incident(caller.cloud.store, id)
     if found is None:
         raise NotFound(f"There is no incident {id[:80]!r} in this cloud. `magnetar incidents list` shows them.",

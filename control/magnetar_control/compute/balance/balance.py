@@ -49,9 +49,9 @@ NOT_RUNNING = "It is not running. `magnetar host drain` moves servers that are o
 
 @dataclass(frozen=True)
 class BalanceReport:
-    """The balance of a cell. *plan*: the loads and the proposed moves. *unmeasured*: hosts that are left out, with the
-    reason: they are down, or their load is unknown. *dropped*: the number of moves that are not proposed, because after
-    them the other hosts would have no room for the servers of a failed host."""
+    """The load balance of the hosts of a cell. *plan*: the loads of the hosts, and the proposed live migrations.
+    *unmeasured*: the reasons by name of host for hosts without a measured load. *dropped*: the number of migrations
+    that are not proposed, because after them the other hosts would lack room for the servers of a failed host."""
 
     cell: CellMapping
     plan: BalancePlan
@@ -62,9 +62,10 @@ class BalanceReport:
 @use_case(f"{RULE}list-detail")
 def report_balance(caller: Caller, cell: str | None = None, host: str | None = None,
                    limit: int | None = None) -> list[BalanceReport]:
-    """Return the balance of each cell, or only of the cell with the name *cell*. *host*: propose moves that free this
-    host; the report then has only its cell. *limit*: the largest number of moves in all cells together. Changes
-    nothing. Raises ``NotFound`` for an unknown cell or host, ``Unavailable`` when a cell's database does not answer."""
+    """Return the load balance of each cell, or only of the cell named *cell*. Nothing is changed. *host*: propose
+    migrations that move all servers off this host; only its cell is reported. *limit*: the largest number of proposed
+    migrations in all cells together. Raises ``NotFound`` for an unknown cell or host, ``Unavailable`` when a cell's
+    database does not answer."""
     cloud, states = caller.cloud, read_current_hosts(caller.cloud.store, caller.cloud.settings)
     cells = _requested_cells(cloud, states, cell, host)
     left = limit if limit is not None or host else MOVES
@@ -102,8 +103,8 @@ def _requested_cells(cloud: Cloud, states: HostStates, cell: str | None,
 
 
 class _CellBalance:
-    """The computation of the balance of one cell. *freed*: the host from which all servers should move; ``None`` for
-    none. *moves*: the largest number of moves."""
+    """The computation of the load balance of one cell. *freed*: the host that all servers should leave; ``None`` for
+    none. *moves*: the largest number of proposed migrations."""
 
     def __init__(self, cloud: Cloud, states: HostStates, cell: CellMapping, database: Database, freed: str | None,
                  moves: int | None) -> None:
@@ -112,8 +113,9 @@ class _CellBalance:
         self.names = sorted(name for name, row in states.rows.items() if row.cell_id == cell.id)
 
     def report(self) -> BalanceReport:
-        """Return the balance: read the loads, plan the moves, and drop the last moves until every host may fail that
-        may fail now. A host may fail if the others have room for its servers."""
+        """Read the loads, plan migrations, and return both. The last migrations are dropped from the plan until they do
+        no harm to failover: if the other hosts have room for the servers of a host now, they still have it afterwards.
+        """
         with self.database.read() as connection:
             moved, moving = migrations.fetch_recent_moves(connection, utc_now(-REST))
         loads, unmeasured = self._read_loads()
@@ -148,7 +150,8 @@ class _CellBalance:
         return MoveTrial(states, read_host_inventories(api, states), servers)
 
     def _read_loads(self) -> tuple[dict[str, HostLoad], dict[str, str]]:
-        """Return the loads of the hosts that are up, and a reason for each other host; both by the host's name."""
+        """Return two mappings by host name: the loads of the hosts that are up, and for each other host the reason why
+        its load is unknown."""
         up = {name: self.states.rows[name].endpoint for name in self.names if self.states.hosts[name].profile.up}
         loads, unmeasured = {}, {name: "It is down." for name in self.names if name not in up}
         for name, load in read_host_loads(self.cloud.agents, up).items():
@@ -159,8 +162,9 @@ class _CellBalance:
         return loads, unmeasured
 
     def _loaded_host(self, name: str, load: HostLoad, moving: bool) -> LoadedHost:
-        """Return the host *name* with its load. No server moves from or to a disabled host, or a host with a migration
-        in progress (*moving*); none moves to the host to be freed."""
+        """Return the host *name* with its *load*, and with flags for the planner: no server may leave or enter a
+        disabled host or a host with a migration in progress (*moving*), and none may enter the host that is being
+        emptied."""
         profile = self.states.hosts[name].profile
         free = profile.enabled and profile.cell_enabled and not moving
         return LoadedHost(name, load.cpus, load.memory_mb, load.cpus_used, load.memory_mb_used, gives=free,
@@ -181,8 +185,8 @@ class _CellBalance:
 
 
 def _reason_to_stay(row: ServerRow, serving_hosts: Mapping[Any, str]) -> str:
-    """Return why a server must stay on its host, whatever the loads are; "" if it may move. *serving_hosts*: by uuid of
-    a volume, the only host through which other hosts can use the volume."""
+    """Return the reason why a server must not be moved; "" if it may be moved. *serving_hosts*: maps the uuid of a
+    volume to the only host that can serve the volume to other hosts."""
     if row.task_state:
         return f"It has a running action ({row.task_state})."
     if row.locked_by:

@@ -37,9 +37,9 @@ class MoveResult(NamedTuple):
 @use_case(f"{policy_rule_of_action(LIVE)}:host")
 def run_moves(caller: Caller, moves: Sequence[Move], *, keep_going: bool = False,
               look: Callable[[Move], None] = lambda _move: None) -> Iterator[MoveResult]:
-    """Do the *moves* one after the other, and yield the result of each. Stop after the first failed move, unless
-    *keep_going*. *look*: a function of the move that is called repeatedly while a move is in progress. If it raises,
-    the wait ends, but the move continues."""
+    """Run the live migrations *moves* one after the other, and yield the result of each. Stop after the first failure,
+    unless *keep_going* is set. *look*: a function that is called repeatedly with the current move. It may raise an
+    error to stop waiting; the migration then continues."""
     for move in moves:
         result = _run_move(caller.under(f"req-{uuid.uuid4()}"), move, look)
         yield result
@@ -48,7 +48,7 @@ def run_moves(caller: Caller, moves: Sequence[Move], *, keep_going: bool = False
 
 
 def _run_move(caller: Caller, move: Move, look: Callable[[Move], None]) -> MoveResult:
-    """Do one move, and return its result when its migration has ended. *look*: as in ``run_moves``."""
+    """Run one live migration, and return its result after it has ended. *look*: as in ``run_moves``."""
     try:
         target = find_server_target(caller, move.server.id)
         if target.row.host != move.source:
@@ -101,7 +101,7 @@ def _wait_for_migration(caller: Caller, target: Target, move: Move, id: str,
 
 
 def failure_of_moves(results: Sequence[MoveResult]) -> MagnetarError | None:
-    """Return the error that says which moves failed; ``None`` when none did."""
+    """Return an error that lists the failed moves in *results*; ``None`` when no move failed."""
     failed = [result for result in results if result.state == FAILED]
     if not failed:
         return None

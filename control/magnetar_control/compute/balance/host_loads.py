@@ -24,7 +24,8 @@ UNKNOWN = "Its agent cannot measure the load of this host."
 
 
 class HostLoad(NamedTuple):
-    """The measured load of a host. *servers*: CPUs (``None``: not known yet) and MiB in use, by the server's uuid."""
+    """The measured load of a host. *servers*: maps the uuid of a server to (CPUs in use, MiB in use); the CPUs are
+    ``None`` if they are not measured yet."""
 
     cpus: int
     memory_mb: int
@@ -34,8 +35,8 @@ class HostLoad(NamedTuple):
 
 
 def read_host_loads(agents: Agents, endpoints: Mapping[str, str]) -> dict[str, HostLoad | str]:
-    """Return, by host, the load that the agent at its endpoint reports, or the reason why it is not known. Each agent
-    is asked once."""
+    """Ask the agent of each host for the load of the host, once. *endpoints*: URLs of the agents by host name. Return,
+    by host name, the load or a text that says why it is unknown."""
     if not endpoints:
         return {}
     pool = ThreadPoolExecutor(min(AT_ONCE, len(endpoints)), thread_name_prefix="load")
@@ -58,7 +59,7 @@ def _read_load(agents: Agents, host: str, endpoint: str) -> HostLoad | str:
 
 
 def parse_host_load(report: Document) -> HostLoad | str:
-    """Return the load in an agent's *report*, or the reason why it is not known."""
+    """Return the load in *report*, an agent's answer, or a text that says why the load is unknown."""
     if report["seconds"] < MEASURED:
         return YOUNG
     if report["cpus_used"] is None or not report["memory_mb"]:

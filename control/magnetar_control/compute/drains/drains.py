@@ -38,8 +38,9 @@ REASON = "drained"
 
 
 class ServerOfDrain(NamedTuple):
-    """A server in a drain. *state*: waiting, moving, moved or stays. *how*: live, cold or offload; "" if unknown. *to*:
-    its new host. *reason*: why it stays."""
+    """A server on a host that is being drained (all of its servers are moved to other hosts). *state*: waiting, moving,
+    moved or stays. *how*: live, cold or offload; "" if unknown. *to*: the server's new host. *reason*: why the server
+    stays."""
 
     id: str
     name: str
@@ -51,8 +52,8 @@ class ServerOfDrain(NamedTuple):
 
 @dataclass(frozen=True)
 class DrainReport:
-    """The state of a host's drain. *drain*: the row of the drain, ``None`` when the host is not drained. *volumes*: the
-    number of volumes that the host stores."""
+    """The progress of draining a host, which moves all of its servers to other hosts. *drain*: the drain's row;
+    ``None`` when the host is not drained. *volumes*: the number of volumes that are stored on the host itself."""
 
     host: HostRow
     drain: DrainRow | None
@@ -60,7 +61,7 @@ class DrainReport:
     volumes: int
 
     def in_state(self, state: str) -> list[ServerOfDrain]:
-        """Return the servers in the state *state*."""
+        """Return the servers whose state in the drain is *state*: waiting, moving, moved or stays."""
         return [server for server in self.servers if server.state == state]
 
 
@@ -123,9 +124,9 @@ def plan_drain(caller: Caller, host: str) -> list[ServerOfDrain]:
 
 def _predicted_move(caller: Caller, states: HostStates, host: HostRow, server: ServerRow, key: str,
                     volume_hosts: frozenset[str] | None) -> ServerOfDrain:
-    """Return the predicted result of moving *server* from *host* by the action *key*. *volume_hosts*: the hosts that
-    reach the server's volumes; ``None``: all. Count the server on the chosen host in *states*, for the next prediction.
-    """
+    """Return the predicted result of moving *server* off *host* with the action *key* (live migration, cold migration
+    or offload). *volume_hosts*: the hosts that can reach the server's volumes; ``None``: all hosts. The server is then
+    counted on its predicted host in *states*, for the next prediction."""
     how, cloud = WORDS[key], caller.cloud
     if key == OFFLOAD:
         return ServerOfDrain(server.id, server.name, MOVED, how)
@@ -170,9 +171,9 @@ def _shown_result(result: DrainedServer) -> ServerOfDrain:
 
 
 def check_progress(report: DrainReport, begun: int) -> bool:
-    """Return whether the drain of *report* is complete. *begun*: the round of the drain that the caller waits for; each
-    new request to drain a host begins a new round. Raises ``Conflict`` when the drain was ended, or its host does not
-    answer."""
+    """Return whether the drain in *report* is complete. *begun*: the number of the request to drain that the caller
+    waits for; each new request for the same host gets the next number. Raises ``Conflict`` when the drain was ended, or
+    its host does not answer."""
     drain, name = report.drain, report.host.name
     if drain is None or drain.state == ENDING:
         raise Conflict(f"The drain of host {name} was ended meanwhile: its compute service was enabled.")

@@ -33,16 +33,16 @@ UNEXPLAINED = "Its migration failed; its server actions tell more."
 
 
 class MoveChoice(NamedTuple):
-    """How a drain moves a server. *action*: the action that moves it; ``None`` for a server that stays. *reason*: why
-    it stays."""
+    """The way to move a server off a drained host. *action*: the action to queue, such as a live migration; ``None`` if
+    the server must stay. *reason*: why it must stay."""
 
     action: str | None
     reason: str = ""
 
 
 def choose_move(server: ServerRow, host_volumes: Collection[str]) -> MoveChoice:
-    """Return how to move *server*, which has no running action, or why it stays. *host_volumes*: the volumes that its
-    host stores."""
+    """Return how to move *server*, which has no running action, off its host, or why it must stay. *host_volumes*: the
+    uuids of the volumes that the host itself stores."""
     action = MOVES.get(server.vm_state)
     if server.locked_by == ADMIN_LOCK:
         lock_reason = f" ({server.locked_reason})" if server.locked_reason else ""

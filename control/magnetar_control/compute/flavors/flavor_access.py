@@ -45,7 +45,7 @@ def _access_of(caller: Caller, flavor: FlavorRow) -> Access:
 
 @use_case(f"{RULE}:add_tenant_access")
 def create_flavor_access(caller: Caller, id: str, project: str, *, public: bool = False) -> Access:
-    """Let *project* use the flavor *id*, and return the access of all projects to it. *public*: accept a public flavor,
+    """Let *project* use the flavor *id*, and return all projects that may use it. *public*: accept a public flavor,
     although the access has no effect. Raises ``InvalidRequest`` for a project that does not exist, ``Conflict`` for a
     public flavor without *public* and for a project that has access."""
     if not caller.cloud.services.identity.project_exists(caller.context, project):
@@ -62,8 +62,8 @@ def create_flavor_access(caller: Caller, id: str, project: str, *, public: bool 
 
 @use_case(f"{RULE}:remove_tenant_access")
 def delete_flavor_access(caller: Caller, id: str, project: str) -> Access:
-    """Remove the access of *project*, which need not exist any more, to the flavor *id*; return the remaining access.
-    Raises ``NotFound`` when the project has no access."""
+    """Remove the access of *project* to the flavor *id*, and return the remaining projects that may use it. The project
+    may already be deleted in Keystone. Raises ``NotFound`` when the project has no access."""
     flavor = flavors.show_flavor(caller, id)
     with caller.cloud.store.api.write() as connection:
         if not store.remove_flavor_access_row(connection, flavor.number, project):

@@ -20,7 +20,7 @@ RULE = "os_compute_api:os-flavor-extra-specs:"
 
 
 class SpecText(Text):
-    """The text of an extra spec. A number is accepted as its text, as in Nova."""
+    """The schema of an extra spec's value: a text. A number is accepted and stored as text, as in Nova."""
 
     form: Any = ()  # a number has no form of text
 
@@ -38,7 +38,8 @@ SPECS = MapOf(Text(1, 255, r"[a-zA-Z0-9\-_:. ]{1,255}", "may have letters, digit
 
 
 def check_extra_specs(specs: Mapping[str, str]) -> None:
-    """Raise ``InvalidField`` for an unknown spec or value in a namespace that Nova knows."""
+    """Raise ``InvalidField`` for an unknown extra spec or an invalid value in a namespace that Nova validates, such as
+    ``hw``."""
     for name, value in specs.items():
         FLAVOR_SPECS.validate(name, value)
 
@@ -75,7 +76,8 @@ update_extra_specs = use_case(f"{RULE}update")(create_extra_specs.function)
 
 
 def _change(caller: Caller, id: str, changed: Callable[[Mapping[str, str]], Mapping[str, str]]) -> None:
-    """Replace the flavor's extra specs with *changed(current extra specs)*, in one transaction."""
+    """Replace the flavor's extra specs in one transaction. *changed*: a function that gets the current extra specs and
+    returns the new ones."""
     row = flavors.show_flavor(caller, id)
     with caller.cloud.store.api.write() as connection:
         now = store.lock_flavor_row(connection, row.number)

@@ -45,14 +45,14 @@ def root_name(flavor: FlavorOfServer, image: Mapping[str, Any]) -> str:
 def check_server_specs(caller: Caller, flavor: FlavorOfServer | None, image: Mapping[str, Any] | None,
                        current: Mapping[str, Any] | None = None,
                        accepted_properties: Mapping[str, Any] | None = None) -> str | None:
-    """Raise ``InvalidRequest`` for extra specs of *flavor* and properties of *image* that are malformed, contradict
-    each other, or have no effect (unless the setting ``specs_without_effect`` is ``warn``). Return a warning about
-    those that are accepted without effect; ``None`` if there are none.
+    """Check the extra specs of *flavor* and the properties of *image*. Raise ``InvalidRequest`` if they are malformed,
+    contradict each other, or have no effect. If the setting ``specs_without_effect`` is ``warn``, those without effect
+    are accepted, and a warning about them is returned; otherwise return ``None``.
 
     *flavor* and *image* are results of ``find_flavor`` and ``find_image``. When the request changes only the flavor,
     *image* is ``None`` and *current* is the server's current image; when it changes only the image, *flavor* is
-    ``None`` and *current* is the current flavor. *accepted_properties*: properties of the server's current image, which
-    are not checked.
+    ``None`` and *current* is the current flavor. *accepted_properties*: properties of the server's current image; they
+    are not checked again.
     """
     of_image = image or (current if flavor and current else None) or {}
     try:
@@ -85,9 +85,9 @@ def check_server_specs(caller: Caller, flavor: FlavorOfServer | None, image: Map
 
 
 def refuse_without_effect(caller: Caller, subject: str, ineffective: Sequence[str], remedy: str) -> str | None:
-    """Raise ``InvalidRequest`` for *ineffective*, the parts of *subject* that have no effect; when the setting
-    ``specs_without_effect`` is ``warn``, return a warning instead. Return ``None`` if *ineffective* is empty. *remedy*:
-    the advice in the error, followed by that setting."""
+    """Raise ``InvalidRequest`` if *ineffective* is not empty: it lists the extra specs or properties of *subject* that
+    have no effect. If the setting ``specs_without_effect`` is ``warn``, return a warning instead of raising. Return
+    ``None`` if *ineffective* is empty. *remedy*: advice for the error message."""
     if not ineffective:
         return None
     message = f"{subject} would do nothing here: {'; '.join(ineffective)}."
@@ -97,8 +97,8 @@ def refuse_without_effect(caller: Caller, subject: str, ineffective: Sequence[st
 
 
 def check_image_unencrypted(image: Mapping[str, Any]) -> None:
-    """Raise ``InvalidRequest`` for an *image* with encrypted content: it is the disk of a shelved server, and only that
-    server can be made from it."""
+    """Raise ``InvalidRequest`` if the content of *image* is encrypted. Such an image is the disk of a shelved server,
+    and no other server can use it."""
     if is_encrypted(image):
         raise InvalidRequest(f"The content of image {image.get('name') or image['id']} is encrypted ({SECRET_UUID}), "
                              "as it is the root disk of a shelved server. Unshelve that server, or use another image.")
@@ -155,8 +155,9 @@ def _check_aliases(caller: Caller, flavor: FlavorOfServer, specs: Mapping[str, A
 
 
 def check_nics(flavor: FlavorOfServer, image: Mapping[str, Any], nics: Iterable[ServerNic | PortRequest]) -> None:
-    """Raise ``InvalidRequest`` when any of *nics* is a device of the host, and either *flavor* or *image* requests
-    encrypted memory (devices cannot read it), or *flavor* limits NICs (the host cannot limit devices)."""
+    """Raise ``InvalidRequest`` when one of *nics* is a PCI device of the host (vnic_type direct and similar) and cannot
+    work: *flavor* or *image* encrypts the guest's memory, which the device could not read, or *flavor* limits the
+    bandwidth of NICs, which the host cannot do for devices."""
     if not any(nic.get("devices") for nic in nics):
         return
     if limit := next((name for name in flavor.get("extra_specs") or {} if name.startswith("quota:vif_")), None):
@@ -193,9 +194,9 @@ def check_placement_unchanged(flavor: FlavorOfServer, old: Mapping[str, Any] | N
 
 
 def check_encryption_unchanged(server: ServerRow, desired: tuple[Mapping[str, Any], Mapping[str, Any]]) -> None:
-    """Raise ``InvalidRequest`` when the *desired* (flavor, image) would change whether the local disks of *server* are
-    encrypted, or change the owner of its TPM secret from or to the deployment. A TPM secret that an earlier flavor has
-    created counts too."""
+    """Raise ``InvalidRequest`` when the *desired* pair (flavor, image) would change whether the local disks of *server*
+    are encrypted, or would change the extra spec ``hw:tpm_secret_security`` from or to ``deployment``. A TPM secret
+    from an earlier flavor of the server counts too."""
     had = server.flavor, server.image
     words = [tpm_secret_owner(*had) or servers.tpm_drawn(server), tpm_secret_owner(*desired)]
     if all(words) and words[0] != words[1] and DEPLOYMENT in words:
@@ -213,11 +214,11 @@ def check_encryption_unchanged(server: ServerRow, desired: tuple[Mapping[str, An
 
 
 def host_bound_hardware(server: ServerRow, live: bool) -> str:
-    """Return the hardware that prevents a suspension, or with *live* a live migration, of the server, as a text with
-    advice for the user; "" when there is none.
+    """Return a text about hardware of the server that prevents suspending it, or with *live* prevents a live migration,
+    with advice for the user; "" if nothing prevents it.
 
-    PCI devices prevent a suspension only; the target host decides whether they can migrate live. NICs that are devices
-    of the host prevent neither: the guest releases them meanwhile.
+    PCI devices prevent suspending only; for a live migration, the target host decides about them. NICs that are PCI
+    devices prevent neither, because they are detached from the guest meanwhile.
     """
     flavor = server.flavor
     devices = devices_of(flavor, server.nics)

@@ -69,8 +69,8 @@ def _notify_aggregate(caller: Caller, connection: Any, row: Aggregate, *names: s
 
 
 def _change_aggregate(caller: Caller, id: Id, change: Callable[[Any, Aggregate], None], *events: str) -> Aggregate:
-    """Change the aggregate *id* with *change(connection, aggregate)*, send the notifications *events* in the same
-    transaction, and return the changed aggregate."""
+    """Call *change(connection, aggregate)* in a transaction to change the aggregate *id*, send the notifications
+    *events* in it, and return the changed aggregate."""
     with caller.cloud.store.api.write() as connection:
         row = _find_aggregate(connection, id, lock=True)
         change(connection, row)
@@ -103,8 +103,9 @@ def update_aggregate(caller: Caller, id: Id, want: Mapping[str, Any], *, keeps_z
 
 def _merged_metadata(caller: Caller, connection: Any, row: Aggregate, more: Mapping[str, str | None],
                      action: str) -> dict[str, str]:
-    """Return the metadata of *row* changed by *more*; ``None`` removes a key. Raises ``InvalidRequest`` when the hosts
-    cannot change to the new zone."""
+    """Return the metadata of the aggregate *row* updated with *more*; a value of ``None`` removes the key. Raises
+    ``InvalidRequest`` when *more* changes the availability zone, and the hosts of the aggregate cannot change to that
+    zone. *action*: the name of the operation, for the error message."""
     merged = {name: value for name, value in {**row.metadata, **more}.items() if value is not None}
     if ZONE in more and merged.get(ZONE) != row.zone:
         _check_zone(caller, connection, row, row.hosts, (row.zone, merged.get(ZONE)), action, InvalidRequest)
@@ -113,8 +114,9 @@ def _merged_metadata(caller: Caller, connection: Any, row: Aggregate, more: Mapp
 
 def _check_zone(caller: Caller, connection: Any, row: Aggregate, names: Iterable[str],
                 zones: tuple[str | None, str | None], action: str, error: type[MagnetarError]) -> None:
-    """Raise *error* when the hosts *names* of the aggregate *row* cannot change from one zone to another (*zones*: old,
-    new): a different aggregate decides their zone, or they have servers. *action*: for the message."""
+    """Raise *error* when the hosts *names* of the aggregate *row* cannot change their availability zone from the first
+    of *zones* to the second: another aggregate puts them into a different zone, or they have servers. *action*: the
+    name of the operation, for the error message."""
     names, (old, new) = list(names), zones
     other_zones = set(aggregates.fetch_host_zones(connection, names, excluded_id=row.id).values())
     if new and other_zones - {new}:
@@ -131,8 +133,8 @@ def _refused_action(row: Aggregate, action: str, error: type[MagnetarError], rea
 
 @use_case(f"{RULE}update")
 def check_aggregate(caller: Caller, row: Aggregate | None, name: str, members: Sequence[str], zone: str | None) -> None:
-    """Check that the aggregate *row* (``None``: a new one) may have *name*, *zone* and the hosts *members*; change
-    nothing. Raises ``Conflict``, ``InvalidRequest``."""
+    """Check that the aggregate *row* (``None``: a new aggregate) may get *name*, the hosts *members* and the
+    availability zone *zone*. Nothing is changed. Raises ``Conflict``, ``InvalidRequest``."""
     old = row or Aggregate(0, "", name, {}, "", None, ())
     with caller.cloud.store.api.read() as connection:
         if aggregates.fetch_aggregate_id(connection, name) not in (None, old.id):
@@ -222,8 +224,8 @@ def set_host_aggregates(caller: Caller, connection: Any, host: str, aggregate_id
 
 
 def _check_zone_stays(row: Aggregate, want: Mapping[str, Any], action: str) -> None:
-    """Raise ``InvalidRequest`` when *want* removes the availability zone of the aggregate *row*. *action*: for the
-    message."""
+    """Raise ``InvalidRequest`` when the requested fields *want* remove the availability zone of the aggregate *row*.
+    *action*: the name of the operation, for the error message."""
     if ZONE in want and not want[ZONE]:
         raise _refused_action(row, action, InvalidRequest,
                               f"Aggregate {row.name} does not support empty named availability zone")
@@ -266,9 +268,9 @@ def check_aggregate_metadata(metadata: Mapping[str, str | None], current_metadat
 
 @use_case("compute:aggregates:images")
 def cache_aggregate_images(caller: Caller, id: Id, images: Sequence[str]) -> None:
-    """Request that the hosts of an aggregate fetch images before a server needs them. The conductors send the requests
-    one after the other. Raises ``NotFound`` for the aggregate, ``InvalidRequest`` for a duplicate image or one without
-    content."""
+    """Queue requests to the hosts of an aggregate to download *images* (uuids) into their caches before a server needs
+    them. Conductors send the requests one after the other. Raises ``NotFound`` for the aggregate, ``InvalidRequest``
+    for a duplicate image or one without content."""
     if len({*images}) < len(images):
         raise InvalidRequest("Duplicate images in request")
     names = caller.fetch(_find_aggregate, id).hosts
@@ -284,7 +286,8 @@ def cache_aggregate_images(caller: Caller, id: Id, images: Sequence[str]) -> Non
 
 
 def _check_content(caller: Caller, image: str) -> None:
-    """Raise ``InvalidRequest`` for an image that hosts cannot fetch."""
+    """Raise ``InvalidRequest`` for an image that hosts cannot download: it does not exist, is not active, or only
+    describes snapshots of volumes."""
     image_document = caller.cloud.services.image.show(caller.context, image)
     if image_document is None:
         raise InvalidRequest(f"Image {image} could not be found.")

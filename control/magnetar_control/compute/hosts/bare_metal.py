@@ -21,6 +21,7 @@ show_bare_metal_node = use_case(f"{RULE}show")(_refuse_bare_metal)
 
 @use_case(f"{RULE}show")
 def update_bare_metal_node(_caller: Caller, _id: str = "") -> None:
-    """Raise ``InvalidRequest``: Nova has never forwarded changes."""
+    """Raise ``InvalidRequest``, because this cloud has no bare metal service. Nova does not support changes of nodes
+    either."""
     raise InvalidRequest("Command Not supported: nodes are changed in the bare metal service, which this cloud has "
                          "not.")

@@ -16,7 +16,8 @@ from .services import RULE
 
 
 class HostFenceReport(NamedTuple):
-    """A host, its last fencing, and the last request of an administrator; ``None`` if there was none."""
+    """The fencing of a host (switching it off so that its servers can be evacuated). *fencing*: its last fencing.
+    *request*: the last request of an administrator. Either is ``None`` if there was none."""
 
     host: HostRow
     fencing: FencingRow | None
@@ -25,7 +26,7 @@ class HostFenceReport(NamedTuple):
 
 @use_case(f"{RULE}list")
 def show_host_fence(caller: Caller, host: str) -> HostFenceReport:
-    """Return the fence of a host, by its name or uuid. Raises ``NotFound``."""
+    """Return the fencing report of a host, which is found by its name or uuid. Raises ``NotFound``."""
     row = find_named_host(caller, host)
     return HostFenceReport(row, caller.fetch(fencings.fetch_fencing_row, row.name),
                            caller.fetch(fencing_requests.fetch_fencing_request, row.name))
@@ -33,7 +34,7 @@ def show_host_fence(caller: Caller, host: str) -> HostFenceReport:
 
 @use_case(f"{RULE}list")
 def list_host_fences(caller: Caller) -> list[HostFenceReport]:
-    """Return the fences of all hosts that were ever fenced, ordered by host."""
+    """Return the fencing reports of all hosts that were ever fenced, ordered by host."""
     rows = {row.host: row for row in caller.fetch(fencings.fetch_fencing_rows)}
     return [HostFenceReport(host, rows[host.name]) for host in caller.fetch(hosts.fetch_hosts_without_reports)
             if host.name in rows]
@@ -41,9 +42,9 @@ def list_host_fences(caller: Caller) -> list[HostFenceReport]:
 
 @use_case(f"{RULE}update")
 def request_host_fence(caller: Caller, host: str, *, fence: bool, confirmed: bool = False) -> str:
-    """Request that a host is fenced or unfenced, and return the id of the request. *confirmed*: an administrator has
-    switched or will switch the host by hand, so no fence agent is run. Raises ``Conflict`` while an opposite request is
-    open."""
+    """Queue a request of an administrator to fence or unfence a host, and return the request's id. *confirmed*: the
+    administrator switches the host off or on by hand, so no fence agent is run. Raises ``Conflict`` while an opposite
+    request is open."""
     context = caller.context
     by = f"{context.user_name or context.user_id}@{context.project_name or context.project_id}"[:200]
     with caller.cloud.store.api.write() as connection:

@@ -28,9 +28,9 @@ def list_hosts(caller: Caller, zone: str | None = None) -> list[Service]:
 
 @use_case(f"{RULE}show")
 def show_host(caller: Caller, name: str) -> list[tuple[str, Mapping[str, int]]]:
-    """Return CPUs, memory and disk (``SIZES``) of a compute host, as pairs of a label and sizes. The labels are Nova's:
-    (total), (used_now), (used_max) for the sum over its servers, and a project's id for the sum over the servers of
-    each project. Raises ``NotFound``."""
+    """Return CPUs, memory and disk of a compute host as pairs of a label and a mapping of the keys ``SIZES`` to
+    numbers. The labels are Nova's: (total), (used_now), (used_max) for the sum over its servers, and a project's id for
+    the sum over the servers of each project. Raises ``NotFound``."""
     row = _find_host(caller, name)
     of_projects = services.fetch_sizes_by_project(caller.cloud.store.cell(row.cell_id), name)
     total, used, reserved = row.totals, row.used, row.reserved
@@ -49,8 +49,8 @@ def _find_host(caller: Caller, name: str) -> HostRow:
 
 @use_case(f"{RULE}update")
 def update_host(caller: Caller, name: str, *, enabled: bool | None = None, maintenance: bool = False) -> None:
-    """Enable or disable a compute host. Raises ``NotFound``, and ``NotSupported`` for a request that changes the
-    *maintenance* mode, which no host has."""
+    """Enable or disable a compute host. Raises ``NotFound``. Raises ``NotSupported`` when *maintenance* is set, because
+    no host has a maintenance mode."""
     _find_host(caller, name)
     if maintenance:
         raise NotSupported("The requested functionality is not supported: nothing here has a maintenance mode. Disable "
@@ -60,8 +60,8 @@ def update_host(caller: Caller, name: str, *, enabled: bool | None = None, maint
 
 
 def _refuse_power_action(caller: Caller, name: str) -> None:
-    """Raise ``NotSupported``, or ``NotFound`` for an unknown host: the API cannot turn hosts on or off, as with Nova
-    and libvirt."""
+    """Raise ``NotSupported``: the API cannot start, shut down or reboot hosts, as in Nova with libvirt. Raises
+    ``NotFound`` for an unknown host."""
     _find_host(caller, name)
     raise NotSupported("The requested functionality is not supported: hosts are not started, shut down or rebooted "
                        "here. Use what the host itself has for that.")

@@ -41,8 +41,9 @@ SUMMED = ("vcpus", "vcpus_used", "memory_mb", "memory_mb_used", "free_ram_mb", "
 
 @dataclass(frozen=True)
 class HypervisorPage:
-    """A page of the list: at most *limit* hosts in the order of their numbers, after the host *marker* (a uuid with
-    *by_uuid*, otherwise a number); or all hosts with *pattern* in their names."""
+    """The selection of hosts for a list. Without *pattern*: at most *limit* hosts that follow the host *marker*,
+    ordered by their integer ids. The marker is a uuid with *by_uuid*, otherwise an integer id. With *pattern*: all
+    hosts with this text in their names."""
 
     limit: int | None = None
     marker: str | None = None
@@ -52,7 +53,8 @@ class HypervisorPage:
 
 @dataclass(frozen=True)
 class SizedHypervisor:
-    """A compute host: its service, and its row with the resources and the agent's report."""
+    """A compute host. *service*: its nova-compute service. *row*: its database row with the resources and the agent's
+    report."""
 
     service: Service
     row: SizedHost
@@ -93,7 +95,8 @@ def _hypervisors_of(caller: Caller, rows: Sequence[SizedHost]) -> list[SizedHype
 
 
 def _find_host(caller: Caller, id: str, row_class: type[HostSelection], *, by_uuid: bool) -> HostSelection | None:
-    """Return the host with the uuid (*by_uuid*) or number *id*, as a *row_class*; ``None`` when there is none."""
+    """Return the host whose uuid (*by_uuid*) or integer id is *id*; ``None`` when there is none. *row_class*: the class
+    of the returned row, which selects the columns to read."""
     if by_uuid:
         rows = caller.fetch(hosts.fetch_host_page, row_class, column="id", values=[id])
     elif id.isascii() and id.isdigit() and len(id) < 10 and str(int(id)) == id:
@@ -104,7 +107,8 @@ def _find_host(caller: Caller, id: str, row_class: type[HostSelection], *, by_uu
 
 
 def _find_named_hosts(caller: Caller, text: str, row_class: type[HostSelection]) -> list[HostSelection]:
-    """Return the hosts with *text* in their names. Raises ``NotFound``."""
+    """Return the hosts with *text* in their names. *row_class*: the class of the returned rows, which selects the
+    columns to read. Raises ``NotFound`` if there are none."""
     ids = [row.id for row in caller.fetch(hosts.fetch_every_host, ServiceHost) if text.lower() in row.name.lower()]
     if not ids:
         raise NotFound(f"No hypervisor matching '{text[:255]}' could be found.")
@@ -113,7 +117,7 @@ def _find_named_hosts(caller: Caller, text: str, row_class: type[HostSelection])
 
 @use_case(f"{RULE}search")
 def search_hypervisors(caller: Caller, text: str) -> list[Service]:
-    """Return the compute services with *text* in their names. Raises ``NotFound``."""
+    """Return the compute services of the hosts with *text* in their names. Raises ``NotFound`` if there are none."""
     return _services_of(caller, _find_named_hosts(caller, text, ServiceHost))
 
 
@@ -144,15 +148,15 @@ def servers_of_hypervisors(caller: Caller, names: Sequence[str]) -> Mapping[str,
 
 
 def hypervisor_workloads(caller: Caller, names: Sequence[str]) -> Mapping[str, Workload]:
-    """Return the number of servers on each of the hosts *names*, and the number of those with a task, by the host's
-    name."""
+    """Return a pair for each of the hosts *names*, by the host's name: the number of its servers, and how many of them
+    have a task state."""
     return services.fetch_host_workloads(caller.cloud.store, names)
 
 
 @use_case(f"{RULE}statistics")
 def show_hypervisor_statistics(caller: Caller) -> dict[str, int]:
-    """Return the number of hosts that are not disabled, and the sums of their sizes and usage. ``running_vms`` is the
-    number of servers that hold resources of these hosts."""
+    """Return the statistics of Nova's API: the number of hosts that are not disabled, and the sums of their resources
+    and usage. ``running_vms`` is the number of servers that have claimed resources on these hosts."""
     with caller.cloud.store.api.read() as connection:
         sums, disabled = hosts.sum_host_resources(connection), hosts.fetch_disabled_hosts(connection)
         moving = hosts.count_move_claims(connection)
@@ -163,8 +167,9 @@ def show_hypervisor_statistics(caller: Caller) -> dict[str, int]:
 
 
 def hypervisor_sizes(row: SizedHost | ResourceSums, info: Mapping[str, Any], workload: Workload) -> dict[str, Any]:
-    """Return the sizes and usage of *row*, a host or the sums of several. Usage: claimed by servers, and reserved.
-    *info*: the agent's report. *workload*: the number of servers, and of those with a task."""
+    """Return the resources and usage of *row* (one host, or the sums of several) under the names of Nova's API. The
+    usage includes reserved amounts. *info*: the agent's report. *workload*: the number of servers, and how many of them
+    have a task state."""
     memory_mb, disk_gb = row.memory_mb_used + row.memory_mb_reserved, row.disk_gb_used + row.disk_gb_reserved
     servers, busy = workload
     return {"vcpus": row.vcpus, "vcpus_used": row.vcpus_used, "memory_mb": row.memory_mb, "memory_mb_used": memory_mb,
@@ -182,8 +187,8 @@ def processor_info(vcpus: int, info: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def agent_address(endpoint: str) -> str | None:
-    """Return the IP address of an agent: this machine's when the agent listens on a Unix socket; ``None`` when the name
-    of *endpoint* cannot be resolved."""
+    """Return the IP address of the agent at the URL *endpoint*: the address of the local machine for a Unix socket,
+    ``None`` when the host name cannot be resolved."""
     name = urlsplit(endpoint).hostname or "127.0.0.1"
     try:
         return str(ip_address(name))
@@ -221,8 +226,8 @@ def show_uptime(caller: Caller, id: str, *, by_uuid: bool = True) -> tuple[Servi
 
 
 def _ask_uptime(agents: Agents, endpoint: str) -> str:
-    """Return the uptime that the agent at *endpoint* reports. Raises ``NotFound`` when the agent is too old to report
-    it."""
+    """Return the uptime text that the agent at the URL *endpoint* reports. Raises ``NotFound`` when the agent is too
+    old to report it."""
     with agents.client(endpoint, PATIENCE) as client:
         return uptime_text(client.uptime(PATIENCE))
 

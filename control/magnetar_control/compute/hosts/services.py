@@ -44,7 +44,7 @@ def list_services(caller: Caller, host: str | None = None, binary: str | None = 
 
 
 def read_services(caller: Caller) -> list[Service]:
-    """Return all services, for use cases that check their own rules."""
+    """Return all services without a policy check, for operations that have checked a rule themselves."""
     return services.fetch_service_rows(caller.cloud.store, caller.settings.default_availability_zone,
                                        caller.settings.host_down_after)
 
@@ -75,8 +75,9 @@ def _check_compute(binary: str) -> None:
 @use_case(f"{RULE}update")
 def update_service(caller: Caller, id: str, *, status: str | None = None, disabled_reason: str | None = None,
                    forced_down: bool | None = None) -> Service:
-    """Enable or disable a compute host (*status*: enabled, disabled), or count it as down regardless of its agent
-    (*forced_down*); return its service. ``None`` changes nothing. Raises ``InvalidRequest``, ``NotFound``."""
+    """Enable or disable a compute host (*status*: enabled or disabled), or treat it as down even while its agent
+    reports (*forced_down*). Return its service. Parameters that are ``None`` change nothing. Raises ``InvalidRequest``,
+    ``NotFound``."""
     service_id = parse_uuid(id)
     if disabled_reason is not None and status != DISABLED:
         raise InvalidRequest("Specifying disabled_reason requires that status is 'disabled'.")
@@ -89,17 +90,17 @@ def update_service(caller: Caller, id: str, *, status: str | None = None, disabl
 @use_case(f"{RULE}update")
 def update_host_service(caller: Caller, host: str, binary: str, *, status: str | None = None,
                         disabled_reason: str | None = None, forced_down: bool | None = None) -> None:
-    """Enable or disable the compute host *host* (*status*, *disabled_reason*), or count it as down (*forced_down*).
-    *binary* must be nova-compute."""
+    """Enable or disable the compute host *host* (*status*, *disabled_reason*), or treat it as down even while its agent
+    reports (*forced_down*). *binary* must be nova-compute."""
     _check_compute(binary)
     set_host_columns(caller, host, status, disabled_reason, forced_down)
 
 
 def set_host_columns(caller: Caller, name: str, status: str | None, reason: str | None, forced_down: bool | None,
                      also: Callable[[Connection], None] = lambda _connection: None) -> None:
-    """Set status, reason and *forced_down* of the host *name*; ``None`` changes nothing. Enabling a host ends its
-    drain. *also*: a function that makes more changes in the same transaction. The scheduler sees the change within a
-    few seconds. Raises ``NotFound``, ``InvalidRequest``."""
+    """Set *status*, *reason* and *forced_down* of the host *name*; parameters that are ``None`` change nothing.
+    Enabling a host ends its drain. *also*: a function that makes further changes in the same transaction. The scheduler
+    sees the change within a few seconds. Raises ``NotFound``, ``InvalidRequest``."""
     values: dict[str, Any] = {} if status is None else {"disabled": status == DISABLED, "disabled_reason": reason}
     if forced_down is not None:
         if not forced_down:
@@ -118,15 +119,16 @@ def set_host_columns(caller: Caller, name: str, status: str | None, reason: str 
 
 
 def _check_unfenced(caller: Caller, name: str) -> None:
-    """Raise ``InvalidRequest`` when the host *name* is fenced: only `magnetar host unfence` ends that."""
+    """Raise ``InvalidRequest`` when the host *name* is fenced. The command `magnetar host unfence` must unfence it
+    first."""
     if caller.fetch(fencings.is_host_held, name):
         raise InvalidRequest(f"Service host {name} cannot be updated: the host is fenced. An administrator ends that "
                              f"with `magnetar host unfence {name}`, which also resets forced_down.")
 
 
 def _check_evacuated(caller: Caller, name: str) -> None:
-    """Raise ``InvalidRequest`` when the host *name* is forced down and an evacuation from it is unfinished: a server is
-    being evacuated, or the host still has remains of an evacuated server."""
+    """Raise ``InvalidRequest`` when an evacuation from the host *name* is unfinished: a server is still being
+    evacuated, or an evacuated server is not yet removed from the host."""
     row = caller.fetch(hosts.fetch_host_row, name)
     if row is not None and row.forced_down and services.host_has_evacuations(
             caller.cloud.store.cell(row.cell_id), name):
@@ -166,8 +168,9 @@ def delete_service(caller: Caller, id: str, *, by_uuid: bool = True) -> None:
 
 
 def _forget_host(connection: Connection, service: Service, evacuations: Collection[str]) -> None:
-    """Remove the host of *service*, with its row locked, so that no claim is made in between. *evacuations*:
-    evacuations whose claims are released too. Raises ``Conflict`` when other claims are left."""
+    """Delete the host of *service* and the rows that refer to it. The host's row is locked first, so that no resources
+    are claimed meanwhile. *evacuations*: uuids of evacuations from the host; their claims are released. Raises
+    ``Conflict`` when other claims remain."""
     connection.execute(select(table.c.id).where(table.c.id == service.id).with_for_update()).all()
     for evacuation in evacuations:
         release_consumer_claims(connection, evacuation)
