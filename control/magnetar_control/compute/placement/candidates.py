@@ -26,16 +26,16 @@ MOST, TRIES = 1000, 20000
 
 
 class ProviderFacts(Protocol):
-    """The attributes that the tests of a request read: of one provider, or of several providers of a host that together
-    serve a group."""
+    """The attributes that the tests of a request may read. The object is one provider, or several providers of a host
+    that together provide the resources of one request group."""
 
     @property
     def traits(self) -> frozenset[str]:
-        """The traits of the provider, or of all of the providers."""
+        """The traits of the provider; for several providers, the traits of all of them together."""
 
     @property
     def aggregates(self) -> Sequence[Aggregate]:
-        """The aggregates of the provider, or of the providers' host."""
+        """The aggregates of the host to which the provider belongs."""
 
     @property
     def tree_ids(self) -> frozenset[str]:
@@ -44,9 +44,9 @@ class ProviderFacts(Protocol):
 
 @dataclass(frozen=True)
 class RequestGroup:
-    """A group of a request for allocation candidates: amounts by resource class, and the *tests* that their providers
-    must pass. *suffix*: the group's suffix in the request, "" without one. *traits*: all traits that the group names,
-    required or forbidden."""
+    """A request group of Placement's API: the amounts of resources to provide, and *tests* that the providers must pass
+    (on traits, aggregates and trees). *suffix*: the suffix of the group's parameters, such as ``_1``; "" without one.
+    *traits*: all traits that the group requires or forbids."""
 
     suffix: str
     resources: Mapping[str, int]
@@ -58,10 +58,10 @@ class RequestGroup:
 class CandidateRequest:
     """A request for allocation candidates.
 
-    *tests*: conditions on the root of each candidate. *isolate*: groups with a suffix must have different providers.
-    *limit*: the number of candidates that is enough (``None``: all). *together*: sets of suffixes (``same_subtree``);
-    in each set, one group's provider must be the other groups' providers or an ancestor of them. *nested*: a candidate
-    may have several providers.
+    *tests*: conditions on the root provider of each candidate. *isolate*: groups with a suffix must use different
+    providers (``group_policy=isolate``). *limit*: the largest number of candidates (``None``: no limit). *together*:
+    the sets of suffixes of ``same_subtree``; in each set, the provider of one group must be the same as the providers
+    of the other groups, or an ancestor of them. *nested*: a candidate may use several providers.
     """
 
     groups: Sequence[RequestGroup]
@@ -83,9 +83,9 @@ class CandidateRequest:
 
 @dataclass(frozen=True)
 class AllocationCandidate:
-    """A candidate for the allocations that were requested. *held*: the amounts that would be claimed in the tree of
-    *root*, by uuid of the provider, then by resource class. *mappings*: the uuids of the providers of each group, by
-    the group's suffix."""
+    """An allocation candidate of Placement's API. *held*: the amounts to claim in the tree of *root*, by uuid of the
+    provider, then by resource class. *mappings*: the uuids of the providers of each request group, by the group's
+    suffix."""
 
     root: Provider
     held: Mapping[str, Mapping[str, int]]
@@ -99,7 +99,8 @@ class AllocationCandidate:
 
 @dataclass(frozen=True)
 class _ProviderSet:
-    """Several providers of one tree that together serve a group. Their traits are the traits of all of them."""
+    """Several providers of one host that together provide the resources of one request group, as one object for the
+    group's tests."""
 
     each: Sequence[Provider]
 
@@ -168,8 +169,8 @@ def _candidates_of_tree(root: Provider, request: CandidateRequest) -> Iterator[A
 
 
 def _amounts_of_group(group: RequestGroup, several: Sequence[Provider]) -> list[tuple[Provider, str, int]]:
-    """Return (provider, resource class, amount) for each resource of *group*. *several*: the providers. A group with a
-    suffix has one; the group without a suffix has one for each resource class, in the same order."""
+    """Return (provider, resource class, amount) for each resource of *group*. *several*: the chosen providers: one for
+    a group with a suffix, otherwise one for each resource class, in the order of ``group.resources``."""
     givers = several if not group.suffix else [*several] * len(group.resources)
     return [(provider, name, amount) for (name, amount), provider in zip(group.resources.items(), givers, strict=True)]
 
@@ -194,9 +195,9 @@ def _provider_options(tree: Sequence[Provider], group: RequestGroup) -> Iterator
 
 def _build_candidate(root: Provider, request: CandidateRequest, chosen: Sequence[Sequence[Provider]],
                      by_id: Mapping[str, Provider]) -> AllocationCandidate | None:
-    """Return the candidate in which the providers *chosen* of the host *root* serve the groups of *request*; ``None``
-    when ``together`` or ``nested`` of the request forbids it. The caller has checked that all amounts fit. *by_id*: the
-    tree's providers."""
+    """Return the candidate in which the providers *chosen* of the host *root* serve the groups of *request*. Return
+    ``None`` when ``request.together`` or ``request.nested`` forbids it. *chosen*: a list of providers for each group.
+    *by_id*: all providers of the host by uuid. The caller has checked that the amounts fit."""
     amounts_by_provider: dict[str, dict[str, int]] = {}
     for group, several in zip(request.groups, chosen, strict=True):
         for provider, name, amount in _amounts_of_group(group, several):

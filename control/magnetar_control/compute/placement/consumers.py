@@ -32,8 +32,9 @@ UNKNOWN = "unknown"
 
 @dataclass(frozen=True)
 class ConsumerRequest:
-    """The requested allocations of a consumer: amounts by provider's uuid, then by resource class. *generation*: the
-    consumer's generation that the caller has seen, ``None`` for a new consumer; checked only with *generational*."""
+    """The requested allocations of a consumer. *held*: amounts by uuid of the provider, then by resource class.
+    *generation*: the consumer's generation that the client has read; ``None`` for a new consumer. It is checked only
+    with *generational*."""
 
     held: Mapping[str, Mapping[str, int]]
     project_id: str = ""
@@ -44,7 +45,7 @@ class ConsumerRequest:
 
 
 class Consumers:
-    """The operations that change consumers' allocations of the providers of *placement*."""
+    """The operations of Placement's API that change allocations of consumers."""
 
     def __init__(self, placement: Placement) -> None:
         self.placement, self.cloud = placement, placement.cloud
@@ -52,13 +53,13 @@ class Consumers:
     def replace(self, requested: Mapping[str, ConsumerRequest], locked: Collection[str] = (),
                 between: Callable[[Connection], None] = lambda _: None,
                 after_claims: Callable[[Connection], None] = lambda _: None) -> None:
-        """Set the allocations of all consumers in *requested*, by uuid (``normal_uuid``), in one transaction.
+        """Replace the allocations of all consumers in *requested*, by uuid (``normal_uuid``), in one transaction.
 
-        *between*: called in the transaction after the release of old amounts, before the claim of new ones.
-        *after_claims*: called after the claim. Both are called again when the transaction is repeated. *locked*: the
-        uuids of the hosts that these functions change. These hosts are locked before any change, and so are the hosts
-        of the allocations when there are several consumers. Raises ``InvalidRequest``, ``Conflict``, and the errors of
-        the functions.
+        *between*: a function that makes further changes in the transaction, after old amounts are released and before
+        new ones are claimed. *after_claims*: a function that makes further changes after the claims. Both functions are
+        called again if the transaction is repeated. *locked*: the uuids of the hosts that the two functions change;
+        these hosts are locked first. With several consumers, the hosts of their allocations are locked first too.
+        Raises ``InvalidRequest``, ``Conflict``, and the errors of the two functions.
         """
         self.placement.check_classes(name for consumer_request in requested.values()
                                      for amounts in consumer_request.held.values() for name in amounts)
@@ -92,8 +93,8 @@ class Consumers:
 
     def _roots(self, connection: Connection, consumer_requests: Iterable[ConsumerRequest],
                current_allocations: Iterable[Sequence[ClaimRow]]) -> dict[str, Provider]:
-        """Return the hosts that *consumer_requests* and *current_allocations* refer to, by uuid; all hosts when a
-        request names providers below a host."""
+        """Return, by uuid, the hosts to which *consumer_requests* and *current_allocations* refer. If a request names
+        providers below a host (such as NUMA cells), return all hosts."""
         ids = {id for consumer_request in consumer_requests for id in consumer_request.held} | {
             row.host_id for rows in current_allocations for row in rows}
         roots = self.placement.read_roots(connection, ids)
@@ -102,15 +103,16 @@ class Consumers:
         return {root.id: root for root in roots}
 
     def release(self, id: str) -> None:
-        """Release all that a consumer holds. Raises ``NotFound``."""
+        """Delete all allocations of the consumer *id*. Raises ``NotFound``."""
         with self.cloud.store.api.write() as connection:
             if not allocations.release_consumer_claims(connection, id):
                 raise NotFound(f"No allocations for consumer '{id[:80]}'.")
 
 
 def _locked_allocations(connection: Connection, id: str) -> Sequence[ClaimRow]:
-    """Return a consumer's allocations, locked until the transaction ends. A new consumer has no row, so its id is
-    locked: of two clients that create it at the same time, the later one sees the first one's rows."""
+    """Return a consumer's allocations, locked until the transaction ends. A new consumer has no rows, so the lock is on
+    its id: when two clients create the same consumer at the same time, the second waits and then reads the rows of the
+    first."""
     if rows := allocations.fetch_consumer_claims(connection, id, lock=True):
         return rows
     advisory_lock(connection, "consumer", id)
@@ -123,10 +125,10 @@ _Devices = Mapping[str, Mapping[str, int]]
 
 def _split_request(consumer_request: ConsumerRequest, rows: Sequence[ClaimRow], roots: Mapping[str, Provider],
                    below: Mapping[str, ChildProvider]) -> tuple[ConsumerRequest, _Devices]:
-    """Divide *consumer_request* into two parts, and return them: the amounts claimed of hosts (bandwidth becomes an
-    amount of its host), and the numbers of devices that the consumer keeps, by host and alias. *rows*: the consumer's
-    allocations. *roots*, *below*: the hosts, and the providers below them, by uuid. Raises ``InvalidRequest`` when
-    *consumer_request* has devices that the consumer does not hold, or changes its NUMA cells."""
+    """Return *consumer_request* with amounts of hosts only, and the numbers of PCI devices that the consumer keeps, by
+    uuid of the host and alias. Bandwidth of a network card becomes an amount of the card's host. *rows*: the consumer's
+    current allocations. *roots*, *below*: the hosts, and the providers below them, by uuid. Raises ``InvalidRequest``
+    when the request has devices that the consumer does not hold, or changes its NUMA cells."""
     places = {id: str(below[id].report["place"]) for id in consumer_request.held  # providers of bandwidth
               if id in below and "place" in below[id].report}
     _check_cells(consumer_request, rows, roots, below)
@@ -156,9 +158,9 @@ def _split_request(consumer_request: ConsumerRequest, rows: Sequence[ClaimRow], 
 
 def _check_cells(consumer_request: ConsumerRequest, rows: Sequence[ClaimRow], roots: Mapping[str, Provider],
                  below: Mapping[str, ChildProvider]) -> None:
-    """Raise ``InvalidRequest`` when *consumer_request* would change the consumer's amounts of NUMA cells, which *rows*,
-    its allocations, hold now. Hosts without amounts in *consumer_request* are not checked. *roots*, *below*: hosts and
-    the providers below them, by uuid."""
+    """Raise ``InvalidRequest`` when *consumer_request* differs from the amounts of NUMA cells that the consumer holds
+    now. Hosts that the request does not mention are not checked. *rows*: the consumer's current allocations. *roots*,
+    *below*: the hosts, and the providers below them, by uuid."""
     now: dict[str, dict[str, int]] = {}
     for row in rows:
         now |= roots[row.host_id].cells_of(row) if row.host_id in roots else {}
@@ -176,8 +178,8 @@ def _check_cells(consumer_request: ConsumerRequest, rows: Sequence[ClaimRow], ro
 
 def _give_up_amounts(connection: Connection, id: str, rows: Sequence[ClaimRow], consumer_request: ConsumerRequest,
                      devices: _Devices) -> None:
-    """Release what *rows*, the allocations of consumer *id*, hold in excess of *consumer_request* and of *devices* (by
-    host and alias)."""
+    """Release the amounts in *rows*, the current allocations of consumer *id*, that exceed the new allocations: the
+    amounts in *consumer_request*, and *devices* (numbers of PCI devices by uuid of the host and alias)."""
     for row in rows:
         requested_amounts = consumer_request.held.get(row.host_id)
         if requested_amounts is None:
@@ -194,9 +196,10 @@ def _give_up_amounts(connection: Connection, id: str, rows: Sequence[ClaimRow], 
 def _claim_request(connection: Connection, id: str, rows: Sequence[ClaimRow], consumer_request: ConsumerRequest,
                    devices: _Devices, server: str,
                    owner: Mapping[str, str] | None) -> None:
-    """Claim the amounts of *consumer_request* and the *devices* (by host and alias) for consumer *id*, and increment
-    the consumer's generation. *rows*: its previous allocations. *server*: the consumer's server. *owner*: project, user
-    and type of a consumer that is no server. Raises ``InvalidRequest``, ``Conflict``."""
+    """Claim the amounts in *consumer_request* and the *devices* (numbers of PCI devices by uuid of the host and alias)
+    for consumer *id*, and increment the consumer's generation. *rows*: the previous allocations. *server*: the uuid of
+    the consumer's server. *owner*: project, user and type of a consumer that is not a server; otherwise ``None``.
+    Raises ``InvalidRequest``, ``Conflict``."""
     for host, requested_amounts in sorted(consumer_request.held.items()):
         place = hosts.fetch_host_row(connection, host)
         if place is None or place.id != host:
@@ -212,7 +215,7 @@ def _claim_request(connection: Connection, id: str, rows: Sequence[ClaimRow], co
 
 
 def no_room(host: str, amounts: Mapping[str, int]) -> Conflict:
-    """Return the error that *host* has no room for *amounts*, by resource class, of one consumer."""
+    """Return the error that *host* has too little of the requested *amounts*, by resource class."""
     listing = ", ".join(f"{amount} {name}" for name, amount in amounts.items())
     return Conflict(f"Unable to allocate inventory: {host} has not {listing[:255]} left for one consumer.")
 
@@ -232,8 +235,8 @@ def _generation(rows: Sequence[ClaimRow]) -> int | None:
 
 
 def _check_generation(id: str, rows: Sequence[ClaimRow], consumer_request: ConsumerRequest) -> None:
-    """Raise ``Conflict`` when the generation of the consumer in *consumer_request*, which the caller has seen, is not
-    that of *rows*, its current allocations."""
+    """Raise ``Conflict`` when the generation that the client has sent in *consumer_request* is not the current one of
+    consumer *id*. *rows*: the consumer's current allocations."""
     now = _generation(rows)
     if consumer_request.generational and consumer_request.generation != now:
         raise Conflict(f"consumer generation conflict - expected {'null' if now is None else now} but got "
@@ -243,8 +246,9 @@ def _check_generation(id: str, rows: Sequence[ClaimRow], consumer_request: Consu
 
 def _consumer_owner(id: str, rows: Sequence[ClaimRow], consumer_request: ConsumerRequest,
                     is_server: bool) -> tuple[str, dict[str, str] | None]:
-    """Return (server id, ``None``) for a server or its migration, otherwise (*id*, owner of the consumer). Raises
-    ``InvalidRequest`` when *consumer_request* names a wrong type for a server or migration."""
+    """Return (uuid of the server, ``None``) if the consumer is a server or a migration, otherwise (*id*, mapping with
+    the consumer's type, project and user). Raises ``InvalidRequest`` when *consumer_request* has a wrong type for a
+    server or migration."""
     first = rows[0] if rows else None
     if is_server if first is None else first.owner is None:
         server = id if first is None else first.server_id

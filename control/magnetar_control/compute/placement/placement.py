@@ -38,8 +38,8 @@ MOST_NAMED = 500
 
 @dataclass(frozen=True)
 class Consumer:
-    """A consumer of allocations: a server, a migration, or another. *held*: its allocations, by provider's uuid, then
-    by resource class."""
+    """A consumer of Placement's API: a server, a migration, or another consumer. *held*: its allocations, by uuid of
+    the provider, then by resource class."""
 
     id: str
     type: str
@@ -60,15 +60,15 @@ class ListedProvider(NamedTuple):
 
 
 class HostParts(NamedTuple):
-    """The providers below a host, each as (uuid, name, uuid of its parent), kept as a cache. *state*: the time of the
-    host's last change, and its bandwidth classes; the cache is valid until these change."""
+    """A cache entry: the providers below a host, each as (uuid, name, uuid of its parent). *state*: the time of the
+    host's last change, and its bandwidth classes; the entry is valid as long as these stay the same."""
 
     state: tuple[Any, ...]
     providers: Sequence[tuple[str, str, str | None]]
 
 
 class Placement:
-    """The queries of the cloud's resource providers, their usage and their allocations."""
+    """The queries of Placement's API: resource providers, their usage, and allocations on them."""
 
     def __init__(self, cloud: Cloud) -> None:
         self.cloud = cloud
@@ -76,13 +76,13 @@ class Placement:
 
     @property
     def usual(self) -> Ratios:
-        """The allocation ratios of hosts without their own, from the settings."""
+        """The allocation ratios from the settings, for hosts on which no other ratios are set."""
         settings = self.cloud.settings
         return Ratios(settings.cpu_allocation_ratio, settings.ram_allocation_ratio, settings.disk_allocation_ratio)
 
     def listed_providers(self) -> list[ListedProvider]:
-        """Return all providers in the form of lists, in the order of ``providers``. Only the reports of hosts that have
-        changed since the last call are read."""
+        """Return all providers with the attributes that lists show, in the order of ``providers``. Only the reports of
+        hosts that have changed since the last call are read."""
         with self.cloud.store.api.read() as connection:
             rows = hosts.fetch_host_summaries(connection)
             classes = inventories.fetch_inventory_rows(connection)
@@ -126,8 +126,8 @@ class Placement:
         return self._with_rows(connection, hosts.fetch_host_rows(connection, ids=ids), ids)
 
     def roots_without_reports(self) -> list[Provider]:
-        """Return all hosts, sorted by name, for tests of their inventories and aggregates only: the providers below
-        them and the traits are in the agents' reports, which are not read."""
+        """Return all hosts, sorted by name, without the reports of their agents. This is faster, but only inventories
+        and aggregates can be tested: child providers and traits are missing."""
         with self.cloud.store.api.read() as connection:
             return self._with_rows(connection, hosts.fetch_hosts_without_reports(connection))
 
@@ -209,8 +209,8 @@ class Placement:
                                  "there are.")
 
     def held_of(self, id: str) -> tuple[Provider, dict[str, tuple[dict[str, int], int]]]:
-        """Return the provider *id*, and the allocations on it: by consumer's uuid, (amounts by resource class, the
-        consumer's generation). Raises ``NotFound``."""
+        """Return the provider *id*, and the allocations on it as a mapping: by the consumer's uuid, a pair of (amounts
+        by resource class, the consumer's generation). Raises ``NotFound``."""
         provider = self.provider(id)
         with self.cloud.store.api.read() as connection:
             rows = allocations.fetch_host_claims(connection, provider.root_id)
@@ -221,7 +221,8 @@ class Placement:
         return provider, {row.consumer_id: (mine, row.generation) for row, mine in of_child if mine}
 
     def consumer(self, id: str) -> tuple[Consumer | None, Mapping[str, Provider]]:
-        """Return the consumer *id* (``None`` without allocations), and the providers of its hosts, by uuid."""
+        """Return the consumer *id*, and all providers of the hosts on which it has allocations, by uuid. The consumer
+        is ``None``, and the mapping empty, when it has no allocations."""
         with self.cloud.store.api.read() as connection:
             rows = allocations.fetch_consumer_claims(connection, id)
         if not rows:
@@ -240,8 +241,8 @@ class Placement:
         return Consumer(id, _consumer_type(rows[0]), project, user, held_amounts, generation), providers
 
     def usage(self, project_id: str, user_id: str | None = None) -> dict[str, tuple[int, dict[str, int]]]:
-        """Return the number of consumers of a project, or of a user in it, and the sum of their allocations on all
-        hosts by resource class; both for each consumer type."""
+        """Return the allocations of a project, or of a user in it, on all hosts. The result maps each consumer type to
+        (number of consumers, sum of amounts by resource class)."""
         of_user = None
         if user_id is not None:
             rows = rows_of_cells(self.cloud.store, select(server_table.c.id).where(
@@ -268,7 +269,7 @@ class Placement:
 
 
 def _networks(classes: Iterable[str]) -> list[str]:
-    """Return the resource classes among *classes* that are bandwidth of a physical network."""
+    """Return those of the resource classes *classes* that are bandwidth of a physical network."""
     return [name for name in classes if bandwidth.split_resource(name)[1]]
 
 

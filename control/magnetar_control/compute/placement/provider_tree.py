@@ -37,9 +37,9 @@ COLUMNS = dict(zip(CLASSES, RESOURCES, strict=True))
 
 @dataclass(frozen=True)
 class Provider:
-    """A host as a resource provider. *aggregates*: the host's aggregates. *usual*: the allocation ratios of the
-    settings. *classes*: the host's rows of ``inventories``, by resource class; *bandwidths*: the rows of physical
-    networks. *equipped*: the allocations on the host that have devices."""
+    """A host as a resource provider. *usual*: the allocation ratios from the settings. *classes*: the host's rows of
+    the table ``inventories``, by resource class. *equipped*: the allocations on the host that include PCI devices.
+    *bandwidths*: the rows of ``inventories`` for the bandwidth of physical networks."""
 
     row: HostRow
     aggregates: Sequence[Aggregate]
@@ -90,8 +90,8 @@ class Provider:
         return [part for part in self.info.get("providers") or () if numa_providers.is_cell_provider(part)]
 
     def cells_of(self, row: ClaimRow) -> dict[str, dict[str, int]]:
-        """Return the amounts of NUMA cells that the server of *row*, an allocation, has: by uuid of the cell's
-        provider, then by resource class."""
+        """Return the amounts of the host's NUMA cells that the server of the allocation *row* uses: by uuid of the
+        cell's provider, then by resource class."""
         if row.owner is not None:
             return {}
         return {child_provider_id(self.root_id, cell["name"]): dict(cell["held"][row.server_id]) for cell in self._cells
@@ -99,8 +99,8 @@ class Provider:
 
     @property
     def _networks(self) -> list[ChildProvider]:
-        """The providers of bandwidth: each physical network, and each card on a physical network
-        (``core.bandwidth``)."""
+        """The child providers of bandwidth: one for each physical network, and one for each network card on a physical
+        network (``core.bandwidth``)."""
         rows_by_place: dict[str, dict[str, InventoryRow]] = {}
         for name, row in self.bandwidths.items():
             kind, place = bandwidth.split_resource(name)
@@ -113,7 +113,7 @@ class Provider:
 
     @property
     def tree(self) -> Sequence[Provider]:
-        """The host and all providers below the host."""
+        """The host, followed by all providers below it."""
         return [self, *self.children]
 
     @cached_property
@@ -127,8 +127,8 @@ class Provider:
 
     @cached_property
     def _held_devices(self) -> Mapping[str, Sequence[pci.Held]]:
-        """The devices that each server holds on this host. A device that both a server and its migration hold counts
-        once."""
+        """The PCI devices on this host that each server holds, by the server's uuid. A device that both a server and
+        its migration hold counts once."""
         if not self.equipped:
             return {}
         counted: dict[str, dict[str, int]] = {}
@@ -142,8 +142,8 @@ class Provider:
         return pci.assign_held_devices(self._pools, counted, assigned)
 
     def devices_of(self, row: ClaimRow) -> list[tuple[str, str, str]]:
-        """Return the devices of *row*, an allocation, that exist on the host, as (alias, uuid of the provider, resource
-        class)."""
+        """Return the PCI devices in the allocation *row* that exist on the host, as (alias, uuid of the provider,
+        resource class)."""
         remaining = Counter(row.devices)
         devices = []
         for alias, at in self._held_devices.get(row.server_id, ()):
@@ -154,7 +154,7 @@ class Provider:
 
     @property
     def generation(self) -> int:
-        """The generation: it changes with inventories, traits or aggregates of the provider."""
+        """The provider's generation, a number that changes with its inventories, traits or aggregates."""
         return self.row.generation
 
     @cached_property
@@ -207,8 +207,8 @@ class Provider:
 
     @cached_property
     def own_inventories(self) -> dict[str, dict[str, Any]]:
-        """The values that operators have set, by resource class; of classes that the agent reports, only reserved and
-        allocation_ratio."""
+        """The inventory fields that operators have set, by resource class. For classes that the agent reports, these
+        are only ``reserved`` and ``allocation_ratio``."""
         by_class = {}
         for name, column in COLUMNS.items():
             own_values = {"reserved": self.row.own_reserved(column), "allocation_ratio": self.row.own_ratio(column)}
@@ -223,14 +223,14 @@ class Provider:
                 **{name: row.used for name, row in self.classes.items()}}
 
     def capacity(self, name: str) -> int:
-        """Return the limit of all claims on the resource class *name* together. The host must have an inventory of the
-        class."""
+        """Return the largest sum of all claims on the resource class *name*, which is (total - reserved) *
+        allocation_ratio. The host must have an inventory of the class."""
         if name in self.classes:
             return self.classes[name].limit
         return int(getattr(self.row.limits, COLUMNS[name]))
 
     def _amounts_of(self, column: str) -> tuple[int, int, int]:
-        """Return total, claimed amount, and limit of all claims of the host's resource *column*."""
+        """Return (total, claimed amount, largest sum of claims) of the host's resource *column*, such as ``vcpus``."""
         row = self.row
         return getattr(row.totals, column), getattr(row.used, column), getattr(row.limits, column)
 
@@ -243,8 +243,8 @@ class Provider:
         return row is not None and _suits_row(row, amount) and row.used + amount <= row.limit
 
     def claims_fit(self, name: str, amount: int) -> bool:
-        """Return whether the current claims on the class *name* fit its inventory, and *amount* is allowed for one
-        consumer."""
+        """Return whether the current claims on the resource class *name* do not exceed its capacity, and one consumer
+        may claim *amount*. Used after inventories were replaced."""
         if column := COLUMNS.get(name):
             total, used, limit = self._amounts_of(column)
             return amount <= total and used <= limit
@@ -254,8 +254,9 @@ class Provider:
 
 @dataclass(frozen=True)
 class ChildProvider(Provider):
-    """A resource provider below the host *root*: a part of the host, as the host's agent reports it (*report*). *used*:
-    the claimed amounts, by resource class; empty for a NUMA cell. Aggregates and generation are the host's."""
+    """A resource provider below the host *root*, such as a NUMA cell, a PCI device or a network card. *report*: its
+    description by the host's agent. *used*: the claimed amounts by resource class; empty for a NUMA cell. Its
+    aggregates and generation are those of the host."""
 
     root: Provider | None = None
     report: Mapping[str, Any] = field(default_factory=dict)
@@ -268,22 +269,22 @@ class ChildProvider(Provider):
 
     @property
     def name(self) -> str:
-        """The name: the host's name, ``_`` and the agent's name for the part."""
+        """The name: the host's name, ``_``, and the name in the agent's report."""
         return f"{self.row.name}_{self.report['name']}"
 
     @property
     def parent_id(self) -> str | None:
-        """The uuid of the parent provider: another part of the host, or the host."""
+        """The uuid of the parent provider: the host, or another provider below the host."""
         return child_provider_id(self.root_id, self.report["parent"]) if self.report["parent"] else self.root_id
 
     @cached_property
     def children(self) -> Sequence[ChildProvider]:
-        """Always empty: the host lists the children of every depth."""
+        """Always empty: ``children`` of the host lists the providers at every depth."""
         return ()
 
     @property
     def tree(self) -> Sequence[Provider]:
-        """The host and all providers below the host."""
+        """The host, followed by all providers below it."""
         return [] if self.root is None else self.root.tree
 
     @property
@@ -293,8 +294,8 @@ class ChildProvider(Provider):
 
     @cached_property
     def taken(self) -> Mapping[str, int]:
-        """The claimed amounts, by resource class; for a NUMA cell, the amounts that servers have according to the
-        host's agent."""
+        """The claimed amounts by resource class. For a NUMA cell, these are the amounts that servers use according to
+        the host's agent."""
         if not self.is_cell:
             return self.used
         total: Counter[str] = Counter()
@@ -309,7 +310,7 @@ class ChildProvider(Provider):
 
     @cached_property
     def own_traits(self) -> frozenset[str]:
-        """Always empty: operators set traits of a host's parts in the settings of its agent."""
+        """Always empty: operators set traits of child providers in the settings of the host's agent."""
         return frozenset()
 
     @cached_property
@@ -324,8 +325,8 @@ class ChildProvider(Provider):
         return {name: self.taken.get(name, 0) for name in self.inventories}
 
     def capacity(self, name: str) -> int:
-        """Return the limit of all claims on the resource class *name* together. The provider must have an inventory of
-        the class."""
+        """Return the largest sum of all claims on the resource class *name*. The provider must have an inventory of the
+        class."""
         return Inventory(**self.inventories[name]).limit
 
     def has_room_for(self, name: str, amount: int) -> bool:
@@ -340,8 +341,8 @@ def _suits_row(row: InventoryRow, amount: int) -> bool:
 
 
 def allocated_child_amounts(root: Provider, rows: Iterable[ClaimRow]) -> dict[str, dict[str, int]]:
-    """Return the amounts that the allocations *rows* on the host *root* hold of the providers below the host: by
-    provider's uuid, then by resource class."""
+    """Return the amounts of the providers below the host *root* that the allocations *rows* contain: by uuid of the
+    provider, then by resource class."""
     amounts_by_child: dict[str, dict[str, int]] = {}
     for row in rows:
         for _alias, id, kind in root.devices_of(row):
@@ -357,7 +358,7 @@ def allocated_child_amounts(root: Provider, rows: Iterable[ClaimRow]) -> dict[st
 
 
 def allocated_amounts(row: ClaimRow) -> dict[str, int]:
-    """Return the amounts that an allocation holds of the host itself, by resource class, without zeros."""
+    """Return the amounts of the host itself that the allocation *row* contains, by resource class, without zeros."""
     amounts = {name: int(getattr(row, column)) for name, column in COLUMNS.items() if getattr(row, column)}
     amounts.update({name: n for name, n in row.resources.items() if not bandwidth.split_resource(name)[1]})
     return amounts

@@ -36,8 +36,8 @@ Wanted = Mapping[str, Any] | None
 
 
 class Providers:
-    """The operations that change providers of *placement*. *generation* parameters: the generation that the caller has
-    seen; ``None``: any."""
+    """The operations of Placement's API that change resource providers. The parameter *generation* is the provider's
+    generation that the client has read; ``None`` skips the check."""
 
     def __init__(self, placement: Placement) -> None:
         self.placement, self.cloud = placement, placement.cloud
@@ -51,8 +51,8 @@ class Providers:
     @contextmanager
     def _changing(self, id: str, generation: int | None = None, *,
                   groups: bool = False) -> Iterator[tuple[Connection, Provider]]:
-        """Lock the host of provider *id* in a transaction, and yield the transaction and the provider. *groups*: lock
-        all aggregates too. Raises ``NotFound``, and ``Conflict`` for an old *generation*."""
+        """Lock the host of provider *id* in a new transaction, and yield the transaction and the provider. *groups*:
+        lock all aggregates too. Raises ``NotFound``, and ``Conflict`` for an old *generation*."""
         with self.cloud.store.api.write() as connection:
             if groups:  # Before the host, in the order of changes of aggregates, so that the two cannot deadlock.
                 stored_aggregates.fetch_aggregate_rows(connection, lock=True)
@@ -63,10 +63,10 @@ class Providers:
 
     def set_own(self, id: str, names: Iterable[str] | None, own_inventories: Mapping[str, Mapping[str, Any]] | None,
                 dry_run: bool = False) -> None:
-        """Set the operator's values of a provider: its traits, and its inventories by class (for classes that an agent
-        reports, only the settable fields). ``None`` leaves either as it is. Missing custom traits and classes are
-        created. *dry_run* changes nothing, and raises the same errors. Raises as ``set_traits`` and
-        ``set_inventories``."""
+        """Set the traits *names* and the inventories *own_inventories* (fields by resource class) that an operator
+        defines for a provider. For classes that the agent reports, only ``reserved`` and ``allocation_ratio`` can be
+        set. ``None`` changes nothing. Missing custom traits and classes are created. *dry_run*: check only, and raise
+        the same errors. Raises as ``set_traits`` and ``set_inventories``."""
         with self._changing(id) as (connection, provider):
             if names is not None:
                 for name in sorted({*names} - custom_traits.fetch_trait_names(connection)):
@@ -86,8 +86,9 @@ class Providers:
 
     # Traits
     def set_traits(self, id: str, generation: int | None, names: Iterable[str]) -> Provider:
-        """Set the operator's traits of a provider to *names*, and return the provider; the traits that its agent
-        reports stay. Raises ``InvalidRequest`` for traits that an operator cannot set, ``NotFound``, ``Conflict``."""
+        """Set the operator's traits of a provider to *names*, and return the provider. Traits that its agent reports
+        are not changed. Raises ``InvalidRequest`` for traits that an operator cannot set, ``NotFound``, ``Conflict``.
+        """
         with self._changing(id, generation) as (connection, provider):
             self._give_traits(connection, provider, names)
         return self.placement.provider(id)
@@ -154,17 +155,18 @@ class Providers:
     # Inventories
     def set_inventories(self, id: str, generation: int | None, requested: Mapping[str, Wanted],
                         whole: bool = False) -> Provider:
-        """Set the *requested* inventories, by class. *whole*: also remove the operator's values of all other classes. A
-        ratio or reserved amount equal to the current one is not stored, so that it still follows settings and
-        aggregates. Raises ``InvalidField``, ``InvalidRequest``, ``NotFound``, ``Conflict``."""
+        """Set the inventories *requested* (fields by resource class) of a provider, and return the provider. *whole*:
+        also remove the operator's values of all other classes. A ratio or reserved amount that equals the current value
+        is not stored, so that it still changes with the settings and aggregates. Raises ``InvalidField``,
+        ``InvalidRequest``, ``NotFound``, ``Conflict``."""
         with self._changing(id, generation) as (connection, provider):
             self._set_inventories(connection, provider, requested, whole)
         return self.placement.provider(id)
 
     def _set_inventories(self, connection: Connection, provider: Provider, requested: Mapping[str, Wanted], whole: bool,
                          store_equal: bool = False) -> None:
-        """Set the *requested* inventories, by class, of a locked provider. *whole*: also remove the operator's values
-        of all other classes. *store_equal*: also store values that equal the current ones."""
+        """Set the inventories *requested* (fields by resource class) of a locked provider. *whole*: also remove the
+        operator's values of all other classes. *store_equal*: store values even if they equal the current ones."""
         if whole:
             requested = {**dict.fromkeys((*provider.inventories, *provider.classes)), **requested}
         _check_inventories(connection, requested)
@@ -181,8 +183,8 @@ class Providers:
         hosts.update_host_row(connection, provider.name, provider.ratios, **columns)
 
     def _columns(self, column: str, own_values: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the columns of the host's row that store *own_values*, an operator's values for a standard resource
-        class. *column*: the name of the class in the row."""
+        """Return the columns of the host's row that store *own_values*, the fields that an operator has set for a
+        standard resource class. *column*: the column prefix of the class, such as ``vcpus``."""
         reserved = own_values.get("reserved")
         columns = {f"{column}_own_reserved": reserved,
                    f"{column}_reserved": self._reserved[column] if reserved is None else reserved}
@@ -191,12 +193,12 @@ class Providers:
     # Inventories and allocations together
     def reshape(self, requested: Mapping[str, tuple[int, Mapping[str, Wanted]]],
                 consumer_requests: Mapping[str, ConsumerRequest]) -> None:
-        """Replace all inventories of providers and the allocations of consumers in one transaction. So a class can move
-        from one host to another together with its claims.
+        """Replace inventories of providers and allocations of consumers in one transaction, as Placement's reshaper
+        does. A resource class can so move from one host to another together with its claims.
 
-        *requested*: by provider's uuid, (the generation that the caller has seen, inventories by class).
-        *consumer_requests*: by consumer's uuid, the allocations. Raises as ``set_inventories`` and
-        ``Consumers.replace``, with ``InvalidRequest`` for a provider that does not exist; and ``Conflict`` when
+        *requested*: by uuid of the provider, a pair of (generation that the client has read, inventories by class).
+        *consumer_requests*: the new allocations by the consumer's uuid. Raises as ``set_inventories`` and
+        ``Consumers.replace``, but ``InvalidRequest`` for a provider that does not exist. Raises ``Conflict`` when
         allocations of these consumers, even unchanged ones, do not fit the new inventories.
         """
         def between(connection: Connection) -> None:
@@ -221,8 +223,8 @@ class Providers:
     # Aggregates
     def set_aggregates(self, caller: Caller, id: str, generation: int | None, aggregate_ids: Iterable[str]) -> Provider:
         """Put the host *id* into the aggregates *aggregate_ids* (uuids), remove it from all others, and return the
-        provider. Raises ``InvalidRequest`` for an unknown uuid, and the errors of adding or removing the host; then
-        nothing has changed."""
+        provider. Raises ``InvalidRequest`` for an unknown uuid, and the errors of adding or removing a host. After an
+        error nothing is changed."""
         with self._changing(id, generation, groups=True) as (connection, provider):
             aggregates.set_host_aggregates(caller, connection, provider.name,
                                            {aggregate_id.lower() for aggregate_id in aggregate_ids})
@@ -230,7 +232,8 @@ class Providers:
 
 
 def check_provider_generation(provider: Provider, generation: int | None) -> None:
-    """Raise ``Conflict`` when *generation*, which the caller has seen, is not the current one of *provider*."""
+    """Raise ``Conflict`` unless *generation*, which the client has read, is ``None`` or the current generation of
+    *provider*."""
     if generation is not None and generation != provider.generation:
         raise Conflict(
             f"Resource provider generation conflict: {provider.name} has generation {provider.generation}, and "
@@ -239,8 +242,8 @@ def check_provider_generation(provider: Provider, generation: int | None) -> Non
 
 
 def _check_inventories(connection: Connection, requested: Mapping[str, Wanted]) -> None:
-    """Raise ``InvalidRequest`` or ``InvalidField`` for invalid classes and fields in *requested*, inventories by class.
-    """
+    """Raise ``InvalidRequest`` or ``InvalidField`` for unknown classes and invalid fields in *requested*, inventory
+    fields by resource class."""
     names = {name for name, fields in requested.items() if fields is not None and name not in CLASSES}
     if names and (missing := sorted(names - {*inventories.fetch_resource_classes(connection)} - {*GIVEN_CLASSES})):
         raise InvalidRequest(f"Unknown resource class in inventory: {missing[0][:80]}. Make it first: PUT "
@@ -259,8 +262,9 @@ def _check_inventories(connection: Connection, requested: Mapping[str, Wanted]) 
 
 
 def _set_own_class(connection: Connection, provider: Provider, name: str, fields: Wanted) -> None:
-    """Set the inventory of the class *name*, which the agent of *provider* does not report; remove it when *fields* is
-    ``None``. Raises ``InUse`` when the removed inventory has claims."""
+    """Set the inventory *fields* of the resource class *name*, which only an operator defines: the agent of *provider*
+    does not report it. If *fields* is ``None``, remove the inventory. Raises ``InUse`` when the removed inventory has
+    claims."""
     row = provider.classes.get(name)
     if fields is None and row is not None and row.used:
         raise InUse(f"Inventory for {name} on resource provider {provider.name} in use: {row.used} of it are claimed.",
@@ -270,15 +274,15 @@ def _set_own_class(connection: Connection, provider: Provider, name: str, fields
 
 
 def _without_images(provider: Provider, fields: Mapping[str, Any]) -> dict[str, Any]:
-    """Return *fields* of an inventory of DISK_GB. Subtract from ``reserved`` what cached images take on the disk of
-    *provider*."""
+    """Return the inventory *fields* of DISK_GB without the space of cached images: subtract that space on the disk of
+    *provider* from ``reserved``."""
     return {**fields, **({"reserved": max(0, fields["reserved"] - provider.images_gb)} if "reserved" in fields else {})}
 
 
 def _own_settings(provider: Provider, name: str, fields: Wanted, store_equal: bool) -> dict[str, Any]:
-    """Return the operator's values to store for a class that the agent reports; {} without *fields*. Values that equal
-    the current ones are left out, unless they are already stored or *store_equal* is set. Raises ``InvalidField``,
-    ``InvalidRequest``."""
+    """Return the operator's values to store for the resource class *name*, which the agent reports; {} if *fields* is
+    ``None``. Values that equal the current ones are left out, unless they are already stored or *store_equal* is set.
+    Raises ``InvalidField``, ``InvalidRequest``."""
     if fields is None:
         return {}
     have, own_values = provider.inventories.get(name), provider.own_inventories.get(name, {})

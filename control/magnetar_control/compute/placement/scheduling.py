@@ -25,8 +25,8 @@ from magnetar_core.errors import NoSpace
 
 
 def why_no_host(caller: Caller, fault: Mapping[str, Any]) -> str | None:
-    """Return the reason that no host was found for a server with this *fault*; ``None`` for any other fault. For
-    administrators the reason includes the filters that refused."""
+    """Return the message of *fault* (a server's fault) if it says that the scheduler found no host, otherwise ``None``.
+    For administrators the message names the filters that rejected hosts."""
     message = str(fault["message"])
     if not message.startswith(NoValidHost().message):
         return None
@@ -35,12 +35,13 @@ def why_no_host(caller: Caller, fault: Mapping[str, Any]) -> str | None:
 
 def predicted_host(caller: Caller, row: Mapping[str, Any], freed: FlavorOfServer | None = None,
                    freed_image: ImageOfServer | None = None) -> str:
-    """Return the name of the host that the scheduler would now choose for a new server. Raises ``NoSpace``; its message
-    has the reason for administrators.
+    """Return the name of the host that the scheduler would choose now for a new server. Raises ``NoSpace`` when no host
+    fits; its message explains the reason to administrators.
 
-    *row*: the columns of the server, which need not be stored. *freed*, *freed_image*: flavor and image of a server
-    that the new one replaces; the amounts and devices of the old server count as free on every host, and so do all NUMA
-    cells if it uses some. Failed builds are not considered: only conductors know of them.
+    *row*: the column values of the server, which need not be stored. *freed*, *freed_image*: flavor and image of an old
+    server that the new one replaces. The old server's resources and devices count as free on every host; NUMA cells are
+    not checked if the old server uses some. Hosts on which a build has failed before are not excluded, because only
+    conductors know them.
     """
     cloud = caller.cloud
     spec = spec_of_server(cloud.store.api, cloud.services.volume, caller.context, ServerRow.of_values(row),

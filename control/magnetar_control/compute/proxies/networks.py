@@ -51,7 +51,8 @@ show_tenant_network = use_case(f"{TENANT_RULE}show")(show_network.function)
 
 
 def resolve_requested_networks(caller: Caller, requested: Any) -> list[PortRequest]:
-    """Return the *requested* networks as requests for NICs, checked by the network service. The policy decides whether
+    """Check the networks that a request for a server names with the network service, and return them as requests for
+    NICs. *requested*: the networks in the form that ``Networks.check_requested`` accepts. A policy rule decides whether
     the caller may use external networks."""
     return caller.cloud.services.network.check_requested(
         caller.context, requested, external=caller.allows(ATTACH_EXTERNAL))
@@ -59,7 +60,7 @@ def resolve_requested_networks(caller: Caller, requested: Any) -> list[PortReque
 
 # Floating IPs -----------------------------------------------------------------------------------------------------
 def _floating_ip_store(caller: Caller) -> NetworkResources | None:
-    """Return the store of floating IPs of the network service; ``None`` for a service without floating IPs."""
+    """Return the network service's resource collection ``floatingips``; ``None`` if the service has no floating IPs."""
     return caller.cloud.services.network.resources.get("floatingips")
 
 
@@ -84,7 +85,7 @@ def _floating_ip_documents(caller: Caller, floating_ips: Documents) -> Documents
 
 @use_case("os_compute_api:os-floating-ip-pools")
 def list_floating_ip_pools(caller: Caller) -> Documents:
-    """Return the external networks, which are Nova's pools of floating IPs."""
+    """Return the external networks, which are the floating IP pools of Nova's API."""
     return [{"name": name or id} for id, name in _external_networks(caller).items()]
 
 
@@ -148,9 +149,9 @@ def _by_address(caller: Caller, address: str) -> tuple[NetworkResources, Documen
 
 @server_use_case(rule=f"{FLOATING_RULE}add")
 def associate_floating_ip(caller: Caller, target: Target, address: str, fixed_address: str | None = None) -> None:
-    """Associate the floating IP *address* with the server's *fixed_address*, or with its first IPv4 address when that
-    is left out. Raises ``NotFound`` for a floating IP of another project, ``InvalidRequest`` for everything that the
-    network service refuses."""
+    """Associate the floating IP *address* with the server's *fixed_address*, or with its first IPv4 address if
+    *fixed_address* is ``None``. Raises ``NotFound`` for a floating IP of another project, ``InvalidRequest`` for every
+    request that the network service refuses."""
     store, floating_ip = _by_address(caller, address)
     fixed = [(port["port_id"], fixed_ip["ip_address"]) for port in caller.cloud.services.network.ports(target.row.id)
              for fixed_ip in port["fixed_ips"] if ":" not in fixed_ip["ip_address"]]
@@ -179,7 +180,8 @@ def disassociate_floating_ip(caller: Caller, target: Target, address: str) -> No
 # Addresses of servers ---------------------------------------------------------------------------------------------
 @server_use_case("addFixedIp")
 def add_fixed_ip(caller: Caller, target: Target, network_id: str) -> None:
-    """Give the server's port on the network *network_id* another address. Raises ``NotFound``, ``InvalidRequest``."""
+    """Add another fixed IP to the server's port on the network *network_id*. Raises ``NotFound``, ``InvalidRequest``.
+    """
     try:
         caller.cloud.services.network.change_address(target.row.id, network_id=network_id)
     except Conflict as error:  # no address is left
@@ -189,8 +191,8 @@ def add_fixed_ip(caller: Caller, target: Target, network_id: str) -> None:
 
 @server_use_case("removeFixedIp")
 def remove_fixed_ip(caller: Caller, target: Target, address: str) -> None:
-    """Remove an address from the server. Raises ``InvalidRequest``, also for an address that the server does not
-    have."""
+    """Remove the fixed IP *address* from the server. Raises ``InvalidRequest``, also when the server does not have this
+    address."""
     try:
         caller.cloud.services.network.change_address(target.row.id, address=address)
     except NotFound as error:

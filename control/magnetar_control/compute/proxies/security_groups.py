@@ -27,7 +27,8 @@ ANYWHERE = "0.0.0.0/0"
 
 
 def _with_remotes(caller: Caller, groups: Sequence[Document]) -> Documents:
-    """Return *groups* with the document of the remote group, ``remote_group``, in each rule."""
+    """Return the security *groups* with an added key ``remote_group`` in each rule: the document of the remote group
+    that the rule refers to."""
     groups_by_id = {group["id"]: group for group in groups}
     missing_ids = {rule["remote_group_id"] for group in groups for rule in group["rules"]} - {
         None} - groups_by_id.keys()
@@ -82,8 +83,8 @@ def _change_server_groups(caller: Caller, target: Target, name: str, *, add: boo
 # Groups and rules -------------------------------------------------------------------------------------------------
 @contextmanager
 def _as_nova_errors() -> Iterator[None]:
-    """Convert a ``Conflict`` from the body of the context to the error of Nova: ``Forbidden`` when over quota,
-    otherwise ``InvalidRequest``."""
+    """Return a context manager that converts a ``Conflict`` of the network service to the error that Nova raises:
+    ``Forbidden`` when over quota, otherwise ``InvalidRequest``."""
     try:
         yield
     except Conflict as error:
@@ -93,8 +94,8 @@ def _as_nova_errors() -> Iterator[None]:
 
 @use_case(f"{RULE}get")
 def list_security_groups(caller: Caller, *, everywhere: bool = False) -> Documents:
-    """Return the security groups of the caller's project, sorted by project and name. *everywhere*: of all projects,
-    for administrators."""
+    """Return the security groups of the caller's project, sorted by project and name. *everywhere*: return the groups
+    of all projects; only for administrators."""
     mine = Page() if everywhere and caller.context.is_admin else Page(filters={"project_id": [caller.project]})
     groups = _resource_store(caller).list(caller.context, mine)
     return _with_remotes(caller, sorted(groups, key=itemgetter("project_id", "name")))
@@ -134,9 +135,10 @@ def create_security_group_rule(caller: Caller, group_id: str, *, remote_group_id
                                cidr: str | None = None,
                                protocol: str | None = None, ports: tuple[int | None, int | None] = (None,
                                                                                                     None)) -> Document:
-    """Create and return a rule of the security group *group_id*. The rule allows incoming traffic of *protocol* from
-    the group *remote_group_id*, or from the addresses *cidr* (anywhere when both are left out). *ports*: first and
-    last, or type and code for ICMP. Raises ``InvalidRequest``, ``NotFound``, ``Forbidden``."""
+    """Create a rule of the security group *group_id* that allows incoming traffic, and return it. The traffic has
+    *protocol* and comes from the group *remote_group_id* or from the addresses *cidr*; from anywhere when both are
+    ``None``. *ports*: first and last port, or type and code for ICMP. Raises ``InvalidRequest``, ``NotFound``,
+    ``Forbidden``."""
     context, remote, rule = caller.context, None, {"security_group_id": parse_uuid(group_id), "direction": "ingress"}
     _resource_store(caller).show(context, rule["security_group_id"])
     if remote_group_id is None:
@@ -167,8 +169,8 @@ def _from_addresses(cidr: str) -> dict[str, Any]:
 
 
 def _of_protocol(protocol: str, least: Any, most: Any) -> dict[str, Any]:
-    """Return the columns of a rule for protocol and ports. *least*, *most*: the range of ports, or type and code for
-    ICMP; -1 is any. Raises ``InvalidRequest``."""
+    """Return the fields of a security group rule for *protocol* and its ports. *least*, *most*: the range of ports, or
+    type and code for ICMP; -1 stands for any. Raises ``InvalidRequest``."""
     if protocol != "icmp" and not 1 <= least <= most <= 65535:
         raise InvalidRequest(f"Invalid port range {least}:{most}. Valid TCP ports should be between 1-65535")
     if protocol == "icmp" and not (-1 <= least <= 255 and -1 <= most <= 255):

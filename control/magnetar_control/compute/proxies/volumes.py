@@ -16,7 +16,7 @@ SNAPSHOTS = f"{RULE}snapshots:"
 
 @use_case(f"{RULE}list")
 def list_volumes(caller: Caller, limit: int, offset: int = 0) -> Documents:
-    """Return at most *limit* volumes of the caller's project after the first *offset*, newest first."""
+    """Return at most *limit* volumes of the caller's project, newest first. The first *offset* volumes are skipped."""
     volumes: Documents = caller.cloud.services.volume.volumes.list(
         caller.context, VolumeListing(limit=limit, offset=offset))[0]
     return volumes
@@ -37,9 +37,9 @@ def show_volume(caller: Caller, id: str) -> Document:
 def create_volume(caller: Caller, size: int, *, name: str | None = None, description: str | None = None,
                   snapshot_id: str | None = None, volume_type: str | None = None,
                   metadata: Mapping[str, str] | None = None, zone: str | None = None) -> Document:
-    """Create a volume of *size* GiB, empty or from *snapshot_id*, and return it; the content is made afterwards. Raises
-    ``InvalidRequest``, ``NotFound``, ``Forbidden``, and ``InvalidField`` for a *zone* other than the volume service's.
-    """
+    """Create a volume of *size* GiB, empty or from the snapshot *snapshot_id*, and return it while its content is still
+    being created. Raises ``InvalidRequest``, ``NotFound``, ``Forbidden``, and ``InvalidField`` when *zone* is not the
+    availability zone of the volume service."""
     service = caller.cloud.services.volume
     if zone not in (None, "", service.zone):
         raise InvalidField("volume.availability_zone", f"must be {service.zone}, where all volumes are", zone)
@@ -55,7 +55,8 @@ def delete_volume(caller: Caller, id: str) -> None:
 
 @use_case(f"{SNAPSHOTS}list")
 def list_volume_snapshots(caller: Caller, limit: int, offset: int = 0) -> Documents:
-    """Return at most *limit* snapshots of the caller's project after the first *offset*, newest first."""
+    """Return at most *limit* snapshots of the caller's project, newest first. The first *offset* snapshots are skipped.
+    """
     snapshots: Documents = caller.cloud.services.volume.snapshots.list(
         caller.context, VolumeListing(limit=limit, offset=offset))[0]
     return snapshots
@@ -75,8 +76,8 @@ def show_volume_snapshot(caller: Caller, id: str) -> Document:
 @use_case(f"{SNAPSHOTS}create")
 def create_volume_snapshot(caller: Caller, volume_id: str, *, name: str | None = None, description: str | None = None,
                            force: bool = False) -> Document:
-    """Create a snapshot of *volume_id*, and return it; the content is copied afterwards. *force*: allow a volume in
-    use. Raises ``NotFound``, ``InvalidRequest``, ``Forbidden``."""
+    """Create a snapshot of the volume *volume_id*, and return it while its content is still being copied. *force*:
+    allow a volume that is in use. Raises ``NotFound``, ``InvalidRequest``, ``Forbidden``."""
     return caller.cloud.services.volume.create_snapshot(caller.context, volume_id, name=name, description=description,
                                                         in_use=force)
 

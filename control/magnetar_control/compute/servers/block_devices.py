@@ -48,10 +48,10 @@ OF_IMAGE = ListOf(Record(**{name: Field(value, name) for name, value in FIELDS.i
 
 
 class BlockDeviceRequest(NamedTuple):
-    """The part of a request for new servers that defines their disks. *image*, *flavor*: results of
-    ``server_create.find_image`` and ``find_flavor``. *field*: the name of the mapping in errors. *several*: the request
-    is for more than one server. *multiattach*: volumes for several servers may be named. *instead_of*: the uuid of the
-    server that is deleted first; volumes that only that server has are free."""
+    """The disks in a request for new servers. *mapping*: the block device mapping. *image*, *flavor*: results of
+    ``server_create.find_image`` and ``find_flavor``. *field*: the name of the mapping in error messages. *several*: the
+    request is for more than one server. *multiattach*: multiattach volumes are allowed. *instead_of*: the uuid of a
+    server that the new one replaces; volumes that only this server uses count as free."""
 
     mapping: Sequence[Mapping[str, Any]]
     image: Mapping[str, Any] | None
@@ -63,8 +63,8 @@ class BlockDeviceRequest(NamedTuple):
 
 
 def complete_block_device_mapping(caller: Caller, request: BlockDeviceRequest) -> list[BlockDevice]:
-    """Return all block devices of *request* with all keys, as the conductor uses them; those that the image's own
-    mapping adds are first. Raises ``InvalidRequest``."""
+    """Return all block devices of *request* with default values filled in, as the conductor needs them. Block devices
+    from the properties of the image come first. Raises ``InvalidRequest``."""
     image, flavor = request.image, request.flavor
     block_devices = [_complete_block_device(caller, request, block_device, f"{request.field}[{at}]") for at,
                      block_device in enumerate(request.mapping)
@@ -91,8 +91,8 @@ def complete_block_device_mapping(caller: Caller, request: BlockDeviceRequest) -
 
 def root_image_properties(caller: Caller, image: Mapping[str, Any] | None,
                           block_devices: Sequence[BlockDevice]) -> Mapping[str, Any]:
-    """Return the properties of the image from which the root disk is made; {} if there is no image. For a root disk
-    that is a volume, or is made from a volume or snapshot, this is the image from which that volume was made.
+    """Return the properties of the image from which the root disk is made; {} if there is none. If the root disk is a
+    volume, or is created from a volume or snapshot, this is the image from which that volume was created.
     *block_devices*: the result of ``complete_block_device_mapping``."""
     root = next((block_device for block_device in block_devices if block_device["boot_index"] == 0),
                 None) if image is None else None
@@ -110,9 +110,8 @@ def root_image_properties(caller: Caller, image: Mapping[str, Any] | None,
 
 
 def check_disk_buses(block_devices: Sequence[BlockDevice], properties: Mapping[str, Any]) -> None:
-    """Raise ``InvalidRequest`` if a device asks for a disk bus that the guest's architecture does not have.
-
-    *properties*: the properties of the root disk's image; they may name an architecture."""
+    """Raise ``InvalidRequest`` if one of *block_devices* requests a disk bus that the guest's architecture does not
+    support. *properties*: the properties of the root disk's image, which may name an architecture."""
     architecture = parse_hardware_specs(properties, BY_PROPERTY).get(architectures.FIELD, "") if block_devices else ""
     for block_device in block_devices:
         try:
@@ -122,14 +121,15 @@ def check_disk_buses(block_devices: Sequence[BlockDevice], properties: Mapping[s
 
 
 def default_disk_config(properties: Mapping[str, Any]) -> str:
-    """Return the disk_config of a request without one, ``AUTO`` or ``MANUAL``, from the *properties* of the root disk's
-    image."""
+    """Return the default of ``OS-DCF:diskConfig``, ``AUTO`` or ``MANUAL``, for a server whose root disk is made from an
+    image with *properties*."""
     return "AUTO" if str(properties.get("auto_disk_config")).lower() in ("true", "1", "yes") else "MANUAL"
 
 
 def _block_devices_of_image(image: Mapping[str, Any]) -> list[Document]:
-    """Return the block device mapping in the properties of *image*; [] without one. Nova stores it in images of servers
-    on volumes. It is checked like the mapping of a request, because users can write these properties."""
+    """Return the block device mapping in the properties of *image*; [] if it has none. Nova writes this property to
+    images of servers that boot from a volume. The mapping is checked like that of a request, because users can change
+    these properties."""
     properties = image.get("properties") or {}
     if "block_device_mapping" not in properties:
         return []
@@ -148,24 +148,24 @@ def _block_devices_of_image(image: Mapping[str, Any]) -> list[Document]:
 
 
 def _from_text(name: str, value: Any) -> Any:
-    """Return *value*, of the key *name* in an image's mapping, with text converted to the key's type: a number or
-    boolean."""
+    """Return *value* of the key *name* in an image's block device mapping. A text is converted to the type of the key,
+    integer or boolean."""
     if name in NUMBERS and isinstance(value, str) and re.fullmatch(r"-?[0-9]{1,9}", value):
         return int(value)
     return TRUTH.get(str(value).lower(), value) if name == "delete_on_termination" else value
 
 
 def _property_of(image: Mapping[str, Any]) -> str:
-    """Return the name that error messages give the block device mapping in the properties of *image*."""
+    """Return the name that error messages use for the block device mapping in the properties of *image*."""
     return f"image {image['id']}: block_device_mapping"
 
 
 def _check_local_image(image: Mapping[str, Any] | None, block_devices: Sequence[BlockDevice]) -> None:
-    """Raise ``InvalidRequest`` if one of *block_devices* is a local copy of an image, and not the root disk from
-    *image*.
+    """Raise ``InvalidRequest`` if one of *block_devices* is a local copy of an image, unless it is the root disk and
+    made from *image* (the image of the request).
 
-    As in Nova, a volume with boot_index 0 is the root disk even when the request also names an image. Only the
-    properties of that image are then used.
+    As in Nova, a volume with boot_index 0 is the root disk even when the request also names an image. Then only the
+    properties of that image are used.
     """
     for block_device in block_devices:
         if (block_device["source_type"], block_device["destination_type"]) == ("image", "local") and (
@@ -175,8 +175,8 @@ def _check_local_image(image: Mapping[str, Any] | None, block_devices: Sequence[
 
 
 def _check_boot_order(image: Mapping[str, Any] | None, block_devices: Sequence[BlockDevice]) -> None:
-    """Raise ``InvalidRequest`` unless a server with *image* and *block_devices* can boot, boot indexes count from 0
-    without gaps, and no volume is named twice."""
+    """Raise ``InvalidRequest`` if a server with *image* and *block_devices* has no disk to boot from, if the boot
+    indexes are not 0, 1, 2 and so on, or if a volume occurs twice."""
     turns = sorted(block_device["boot_index"] for block_device in block_devices
                    if block_device["boot_index"] is not None and block_device["boot_index"] >= 0)
     rooted = 0 in turns
@@ -201,8 +201,9 @@ def _check_root_size(caller: Caller, block_devices: Sequence[BlockDevice], flavo
 
 def snapshot_block_devices(caller: Caller, server: ServerRow, image_id: str) -> tuple[list[dict[str, Any]],
                                                                                   list[dict[str, Any]]]:
-    """Return the block device mapping for an image of a server on a root volume, and the snapshots to create, as {id,
-    volume_id}. Both are empty for other servers. The ids of the snapshots follow from *image_id*."""
+    """Return two lists for an image of a server that boots from a volume: the block device mapping, which refers to
+    snapshots of the server's volumes, and the snapshots to create, as {id, volume_id}. Both are empty for other
+    servers. The ids of the snapshots are derived from *image_id*, so a repeated call returns the same ids."""
     attachments = server.volumes
     if not any(attachment["boot_index"] == 0 for attachment in attachments):
         return [], []
@@ -222,9 +223,9 @@ def snapshot_block_devices(caller: Caller, server: ServerRow, image_id: str) -> 
 
 
 def _check_local(caller: Caller, request: BlockDeviceRequest, block_devices: Sequence[BlockDevice]) -> None:
-    """Raise ``InvalidRequest`` for more swap or more ephemeral disk (in sum) than the flavor has, a second swap disk, a
-    guest_format other than ext4, and more local disks (including a local root disk) than
-    ``max_local_block_devices``."""
+    """Raise ``InvalidRequest`` when *block_devices* request more swap or more ephemeral disk in total than the flavor
+    has, a second swap disk, a guest_format other than ext4, or more local disks (including a local root disk) than the
+    setting ``max_local_block_devices``."""
     flavor, blank = request.flavor, [block_device for block_device in block_devices if is_blank(block_device)]
     swaps, ephemerals = list(filter(is_swap, blank)), [block_device for block_device in blank
                                                        if not is_swap(block_device)]
@@ -249,7 +250,8 @@ def _check_local(caller: Caller, request: BlockDeviceRequest, block_devices: Seq
 
 
 def _check_shared(caller: Caller, block_devices: Sequence[BlockDevice]) -> None:
-    """Raise ``InvalidRequest`` if *block_devices* of several servers have a volume that is not multiattach."""
+    """Raise ``InvalidRequest`` if one of *block_devices* is an existing volume that is not multiattach. Called for
+    requests that create several servers."""
     for block_device in block_devices:
         if block_device["source_type"] == "volume":
             volume = caller.cloud.services.volume.show(caller.context, block_device["uuid"])
@@ -263,7 +265,8 @@ def _invalid_mapping(why: str) -> MagnetarError:
 
 def _complete_block_device(caller: Caller, request: BlockDeviceRequest, block_device: Mapping[str, Any],
                            where: str) -> BlockDevice:
-    """Return *block_device*, an item of a mapping, with all its keys. Raises ``InvalidRequest`` if keys contradict."""
+    """Return *block_device*, an item of a block device mapping, with default values filled in. Raises
+    ``InvalidRequest`` if its keys contradict each other."""
     source = block_device.get("source_type") or "volume"
     uuid = block_device.get("uuid") or block_device.get(f"{source}_id")
     target = block_device.get("destination_type") or ("local" if source in ("image", "blank") else "volume")
@@ -305,8 +308,8 @@ def _complete_block_device(caller: Caller, request: BlockDeviceRequest, block_de
 
 def _check_words(block_device: Mapping[str, Any], source: str, target: str, request: BlockDeviceRequest,
                  where: str) -> None:
-    """Raise ``InvalidField`` for keys of *block_device* that have no effect with its source_type *source* and its
-    destination_type *target*. *where*: the device's name in errors."""
+    """Raise ``InvalidField`` for keys of *block_device* that have no effect, or a value that is not supported, with its
+    source_type *source* and its destination_type *target*. *where*: the device's name in error messages."""
     fields = {name: value for name, value in block_device.items() if value not in (None, "")}
     if fields.get("device_type", "disk") != "disk":
         raise InvalidField(f"{where}.device_type", "must be disk, or be left out: block devices are nothing else to "
@@ -327,7 +330,7 @@ def _check_words(block_device: Mapping[str, Any], source: str, target: str, requ
 
 def _check_local_words(fields: Mapping[str, Any], source: str, request: BlockDeviceRequest, where: str) -> None:
     """Raise ``InvalidField`` for keys of a local disk that have no effect. *fields*: its keys and values. A disk_bus
-    equal to that of flavor or image is accepted, because images that Nova makes of servers contain it."""
+    that equals the bus of the flavor or image is accepted, because Nova writes it to images of servers."""
     flavor = request.flavor
     for name, allowed, why in REFUSED:
         if name in fields and fields[name] not in (*allowed, *_DEFAULTS.get(name, ())) and not (
@@ -344,8 +347,8 @@ def _requested_disk_bus(request: BlockDeviceRequest) -> Any:
 
 
 def _check_volume(caller: Caller, request: BlockDeviceRequest, uuid: str, _size: int | None) -> Mapping[str, Any]:
-    """Return the volume *uuid*, if the request may attach it. *_size*, the requested size, is ignored as in Nova:
-    Horizon sends the size of its form. Raises ``InvalidRequest``."""
+    """Return the volume *uuid* after checking that the server in *request* may attach it. *_size*, the requested size,
+    is ignored as in Nova, because Horizon always sends a size. Raises ``InvalidRequest``."""
     volume = caller.cloud.services.volume.show(caller.context, uuid)
     if volume is None:
         raise _invalid_mapping(f"failed to get volume {uuid}.")
@@ -382,7 +385,7 @@ def _check_image(caller: Caller, _request: BlockDeviceRequest, uuid: str, size: 
 
 
 def check_volume_room(image: Mapping[str, Any], size: int) -> None:
-    """Raise ``InvalidRequest`` when a volume of *size* GiB is too small for the image."""
+    """Raise ``InvalidRequest`` when a volume of *size* GiB is too small for *image*."""
     if size < int(image.get("min_disk") or 0):
         raise InvalidRequest(f"Volume is smaller than the minimum size specified in image metadata. Volume size is "
                              f"{size << 30} bytes, minimum size is {int(image['min_disk']) << 30} bytes.")

@@ -57,7 +57,8 @@ _UNKNOWN = "The token is not known: it was used, has expired, or its server is e
 
 
 class OpenedConsole(NamedTuple):
-    """A console that the caller may open. *expires_at*: in the format of ``database.utc_now``."""
+    """A new console token for the caller. *type*, *protocol*: as in Nova's API remote-consoles. *expires_at*: a time in
+    the format of ``database.utc_now``."""
 
     type: str
     protocol: str
@@ -67,8 +68,8 @@ class OpenedConsole(NamedTuple):
 
 @server_use_case("remote_console")
 def open_console(caller: Caller, target: Target, type: str) -> OpenedConsole:
-    """Create and return a token that opens a console of the server once. Raises ``InvalidRequest`` for a type that does
-    not exist."""
+    """Create and return a token that opens one console connection to the server. Raises ``InvalidRequest`` for an
+    unknown *type*."""
     settings, row = caller.settings, target.row
     if type not in KINDS:
         raise InvalidRequest(f"Unavailable console type {type[:40]}: {LACKS.get(type, 'nobody knows it')}.")
@@ -88,8 +89,8 @@ def open_console(caller: Caller, target: Target, type: str) -> OpenedConsole:
 
 
 def _check_spice(cloud: Cloud, host: str | None) -> None:
-    """Raise ``InvalidRequest`` when spice-html5 is not installed with the API, or guests of the *host* have no SPICE.
-    """
+    """Raise ``InvalidRequest`` when SPICE consoles are unavailable: spice-html5 is not installed with the API, or
+    guests on *host* have no SPICE."""
     why = ""
     if not (cloud.settings.spice_dir / "main.js").is_file():
         why = ("spice-html5 is not installed with the API. An administrator installs Debian's package spice-html5 "
@@ -105,14 +106,14 @@ def _check_spice(cloud: Cloud, host: str | None) -> None:
 
 
 class ConsoleUrls:
-    """URLs of consoles for browsers. *root*: the URL of the API as the client of a request uses it."""
+    """The URLs of consoles for browsers. *root*: the URL of the API as the client has requested it."""
 
     def __init__(self, settings: Settings, root: str) -> None:
         self.base = (settings.console_url or f"{root}/console").rstrip("/")
 
     def of(self, opened: OpenedConsole) -> str:
-        """Return the URL of the console *opened* that Nova returns: of the page for a graphical console, of the
-        WebSocket for a serial console."""
+        """Return the console URL for an API answer: for a serial console the URL of its WebSocket, otherwise the URL of
+        the page that shows the console."""
         return self.socket(opened) if opened.type == SERIAL else self.page(opened)
 
     def socket(self, opened: OpenedConsole) -> str:
@@ -120,14 +121,14 @@ class ConsoleUrls:
         return f"{self.base.replace('http', 'ws', 1)}/socket?token={opened.token}"
 
     def page(self, opened: OpenedConsole) -> str:
-        """Return the URL of the page for browsers that shows the console *opened*. The path of the WebSocket is a
-        parameter of this URL, as noVNC requires."""
+        """Return the URL of the web page that shows the console *opened*. The path of the WebSocket is a parameter of
+        this URL, as noVNC requires."""
         path = f"{urlsplit(self.base).path}/socket?token={opened.token}".lstrip("/")
         return f"{self.base}/{_PAGES[opened.type]}path={quote(path, safe='/')}"
 
 
 class ConsoleGrant(NamedTuple):
-    """A valid console token, with the server whose console it opens and that server's host."""
+    """A valid console token, the server whose console it opens, and the server's host."""
 
     database: Database
     token: consoles.ConsoleToken
@@ -136,17 +137,19 @@ class ConsoleGrant(NamedTuple):
 
     @property
     def kind(self) -> str:
-        """The agent's name for the kind of console."""
+        """The type of the console under the name that the agent uses."""
         return KINDS[self.token.type]
 
     @property
     def further(self) -> bool:
-        """Whether the main channel of the token's SPICE session is open, so that the token admits a further channel."""
+        """Whether the main channel of a SPICE session with this token is open already, so that the token allows
+        additional channels."""
         return self.token.channels is not None
 
 
 def resolve_console_token(cloud: Cloud, token: str) -> ConsoleGrant:
-    """Return the grant of a token. Raises ``Forbidden`` with the same message for every invalid token."""
+    """Return the server and host of the console token *token*. Raises ``Forbidden`` with the same message for every
+    invalid token."""
     match = _TOKEN.fullmatch(token)
     located_server = servers.find_server_row(cloud.store, match[1]) if match else None
     if located_server is None:
@@ -162,7 +165,7 @@ def resolve_console_token(cloud: Cloud, token: str) -> ConsoleGrant:
 
 
 def use_console_token(grant: ConsoleGrant) -> None:
-    """Mark the token of *grant* as used. A token for SPICE allows several connections; count one of them. Raises
+    """Mark the token of *grant* as used. A SPICE token allows several connections; then one of them is counted. Raises
     ``Forbidden`` when another client has used the token."""
     database, hash = grant.database, grant.token.hash
     with database.write() as connection:
@@ -177,22 +180,22 @@ def use_console_token(grant: ConsoleGrant) -> None:
 
 
 def revoke_console_token(grant: ConsoleGrant) -> None:
-    """Invalidate the token of *grant*, of a SPICE session whose main channel is closed."""
+    """Invalidate the SPICE token of *grant* after the main channel of its session was closed."""
     with grant.database.write() as connection:
         consoles.remove_console_token(connection, grant.token.hash)
 
 
 class Whereabouts(NamedTuple):
-    """The location of a server whose console has ended: its new *host*, or *moving* during a live migration; neither if
-    the server has not moved."""
+    """The current location of a server whose console connection has ended. *host*: the server's new host; ``None`` if
+    it has not moved. *moving*: a live migration is in progress."""
 
     host: HostView | None = None
     moving: bool = False
 
 
 def console_whereabouts(cloud: Cloud, grant: ConsoleGrant) -> Whereabouts:
-    """Return where the server of *grant* is: the host to which a live migration has moved it, or that a live migration
-    is in progress. Both fields are unset if neither is the case, or if the server cannot be migrated live."""
+    """Return the new host of the server of *grant* if a live migration has moved it, or ``moving`` if a live migration
+    is in progress. Both fields are unset otherwise, and for a server that cannot be migrated live."""
     located_server = servers.find_server_row(cloud.store, grant.server.id)
     if located_server is None or located_server[1].vm_state not in ACTIONS["os-migrateLive"].states:
         return Whereabouts()
@@ -203,8 +206,8 @@ def console_whereabouts(cloud: Cloud, grant: ConsoleGrant) -> Whereabouts:
 
 
 def renew_console_token(cloud: Cloud, grant: ConsoleGrant, host: HostView) -> None:
-    """Make the used token of *grant* valid once more for a short time, at the *host* to which the server has moved. The
-    client that had the console open can then open it again with the same URL."""
+    """Make the used token of *grant* valid again for a short time, on the *host* to which the server has moved. The
+    client can then reconnect to the console with the same URL."""
     old, seconds = grant.token, min(AGAIN, cloud.settings.console_token_ttl)
     with grant.database.write() as connection:
         consoles.insert_console_token(connection, grant.database, seconds, hash=old.hash, type=old.type,
@@ -214,8 +217,8 @@ def renew_console_token(cloud: Cloud, grant: ConsoleGrant, host: HostView) -> No
 
 @use_case("os_compute_api:os-console-auth-tokens")
 def show_console_token(caller: Caller, token: str) -> dict[str, Any]:
-    """Return the console that a token opens: type, address of the host's agent, and the server's name there, which is
-    its uuid."""
+    """Return the connection data of the console that *token* opens, with the keys of Nova's API: type, host and port of
+    the agent, and the server's uuid."""
     try:
         grant = resolve_console_token(caller.cloud, token)
     except Forbidden:

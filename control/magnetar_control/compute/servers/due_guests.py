@@ -10,8 +10,8 @@ from magnetar_control.store.store import Store
 
 
 def mark_guests_due(store: Store, server_ids: Collection[str]) -> None:
-    """Mark servers whose guests must be informed of a change; a conductor informs them later
-    (``conductor.hosts.guest_updates``). Deleted servers, and servers of cells that do not answer, are ignored."""
+    """Mark servers whose metadata has changed, so that a conductor sends the new metadata to their guests later
+    (``conductor.hosts.guest_updates``). Deleted servers, and servers in cells that do not answer, are ignored."""
     for id, (database, row) in servers.find_server_rows(store, server_ids).items():
         if row is not None:
             with database.write() as connection:

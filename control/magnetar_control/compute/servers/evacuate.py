@@ -25,10 +25,11 @@ from magnetar_core.errors import Conflict, InvalidField, InvalidRequest, NotFoun
 def evacuate_server(caller: Caller, target: Target, host: str | None = None, *, force: bool = False,
                     stopped: bool = False, on_shared_storage: bool | None = None, new_password: bool = False,
                     admin_pass: str | None = None) -> None:
-    """Rebuild the server on another host, *host* or one that the scheduler chooses. *force*: use *host* without the
-    scheduler. *stopped*: do not start the server there. *on_shared_storage*: whether the root disk outlives the host;
-    ``None``: find out. *admin_pass*: a password for the guest. *new_password*: the request names a password, which is
-    refused with *on_shared_storage*. Raises ``NotFound``, ``InvalidRequest``, ``Conflict``."""
+    """Queue the evacuation of the server to *host*, or to a host that the scheduler chooses. *force*: use *host*
+    without the scheduler. *stopped*: do not start the server there. *on_shared_storage*: the client's statement whether
+    the root disk survives on shared storage; a wrong one is refused, ``None`` makes none. *admin_pass*: a password for
+    the guest. *new_password*: the request names a password, which cannot be combined with *on_shared_storage*. Raises
+    ``NotFound``, ``InvalidRequest``, ``Conflict``."""
     server = target.row
     _check_host(caller, target, host, force=force)
     if on_shared_storage and new_password:
@@ -54,8 +55,8 @@ def evacuate_server(caller: Caller, target: Target, host: str | None = None, *, 
 
 
 def _check_host(caller: Caller, target: Target, host: str | None, *, force: bool) -> None:
-    """Raise ``InvalidRequest`` or ``NotFound`` when the server cannot be evacuated to *host*. *force* requires a
-    host."""
+    """Raise ``InvalidRequest`` or ``NotFound`` when the server cannot be evacuated to *host*. With *force*, *host* must
+    not be ``None``."""
     if force and not host:
         raise InvalidRequest("Can't force to a non-provided destination")
     if host and caller.cloud.hosts.get(host) is None:
@@ -72,7 +73,8 @@ def check_host_down(caller: Caller, host: str) -> None:
 
 
 def _keeps_disks(caller: Caller, target: Target, host: str | None) -> bool:
-    """Return whether the server's disks lie in a folder that *host* shares (without *host*: some other host)."""
+    """Return whether the server's disks are in a shared folder that *host* can access too. If *host* is ``None``,
+    return whether any other host can."""
     with caller.cloud.store.api.read() as connection:
         source = hosts.fetch_host_row(connection, target.row.host)
         if not folder_of_host(source):
@@ -83,9 +85,9 @@ def _keeps_disks(caller: Caller, target: Target, host: str | None) -> bool:
 
 
 def check_volumes(caller: Caller, target: Target, *, disks: bool) -> None:
-    """Raise ``Conflict`` if a volume of the server is only reachable through the server's own host, or if the host is
-    not known to be off and a guest that still runs there could write to a volume, or (*disks*) to the server's own
-    disks, which another host takes over."""
+    """Raise ``Conflict`` if an evacuation could lose or corrupt data: a volume of the server is only reachable through
+    the failed host, or this host is not known to be off and a guest that still runs there could write to a volume.
+    *disks*: check this also for the server's own disks, which the new host takes over."""
     server = target.row
     access: Mapping[str, VolumeAccess] = caller.cloud.services.volume.homes.access(
         [attachment["volume_id"] for attachment in server.volumes])

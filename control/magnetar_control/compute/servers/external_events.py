@@ -21,7 +21,8 @@ POWER = {"POWER_ON": RUNNING, "POWER_OFF": OFF}
 
 
 class ExternalEvent(NamedTuple):
-    """An event about a server. *name*: one of ``KINDS``. *tag*: the port, volume, state or request that it is about."""
+    """An event from another service about a server (Nova's API os-server-external-events). *name*: one of ``KINDS``.
+    *tag*: the id of the port, volume or accelerator request, or the power state."""
 
     server_id: str
     name: str
@@ -30,8 +31,8 @@ class ExternalEvent(NamedTuple):
 
 @use_case("os_compute_api:os-server-external-events:create")
 def accept_external_events(caller: Caller, events: Sequence[ExternalEvent]) -> list[int]:
-    """Return the result of each event as a status, in their order: ``TAKEN`` (200), ``WRONG`` (400), ``MISSING`` (404)
-    or ``IN_VAIN`` (422)."""
+    """Handle *events*, and return an HTTP status for each in the same order: ``TAKEN`` (200), ``WRONG`` (400),
+    ``MISSING`` (404) or ``IN_VAIN`` (422)."""
     located_servers = servers.find_server_rows(caller.cloud.store, {event.server_id for event in events})
     return [_accept_event(caller, event, located_servers.get(event.server_id)) for event in events]
 
@@ -48,8 +49,8 @@ def _accept_event(caller: Caller, event: ExternalEvent, located_server: Any) -> 
 
 
 def _accept_port_event(_caller: Caller, target: Target, tag: str | None) -> int:
-    """Return ``TAKEN``, or ``MISSING`` when the server does not have the port *tag*; do nothing. NICs exist before a
-    guest runs, and no action waits for their ports."""
+    """Return ``TAKEN``, or ``MISSING`` when the server does not have the port *tag*. Nothing else is done: no action
+    waits for ports, because NICs are created before a guest runs."""
     return TAKEN if tag is None or any(nic["port_id"] == tag for nic in target.row.nics) else MISSING
 
 
@@ -58,8 +59,8 @@ def _accept_unplug(_caller: Caller, _target: Target, _tag: str | None) -> int:
 
 
 def _accept_port_deletion(caller: Caller, target: Target, tag: str | None) -> int:
-    """Queue the detachment from the guest of the NIC whose port *tag* was deleted, and return ``TAKEN``; ``MISSING``
-    without such a NIC, ``IN_VAIN`` when the server's state does not allow detaching."""
+    """Queue the detachment of the NIC whose port *tag* was deleted, and return ``TAKEN``. Return ``MISSING`` if the
+    server has no such NIC, ``IN_VAIN`` if its state does not allow detaching."""
     mac = next((nic["mac"] for nic in target.row.nics if nic["port_id"] == tag), None)
     if mac is None:
         return MISSING
@@ -73,14 +74,14 @@ def _accept_port_deletion(caller: Caller, target: Target, tag: str | None) -> in
 
 
 def _accept_volume_event(_caller: Caller, target: Target, tag: str | None) -> int:
-    """Return ``TAKEN``, or ``MISSING`` when the server does not have the volume *tag*; do nothing: a volume grows
-    together with the guest's disk, and conductors query the volume service whether a volume is reimaged."""
+    """Return ``TAKEN``, or ``MISSING`` when the server does not have the volume *tag*. Nothing else is done: extending
+    a volume also resizes the guest's disk, and conductors ask the volume service when a volume is reimaged."""
     return TAKEN if any(attachment["volume_id"] == tag for attachment in target.row.volumes) else MISSING
 
 
 def _accept_power_event(_caller: Caller, target: Target, tag: str | None) -> int:
-    """Return ``TAKEN`` when *tag* is the power state that the host reports, ``IN_VAIN`` when it is another one (the
-    server is not changed), and ``WRONG`` when it is no power state."""
+    """Return ``TAKEN`` when *tag* is the power state that the host reports, ``IN_VAIN`` when it is another power state
+    (the server is not changed), ``WRONG`` when it is not a power state."""
     if tag not in POWER:
         return WRONG
     return TAKEN if target.row.power_state == POWERS[POWER[tag]].number else IN_VAIN

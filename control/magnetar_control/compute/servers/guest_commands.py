@@ -30,9 +30,9 @@ AGAIN = "5"
 
 @server_use_case(rule=RULE)
 def ask_guest_of_server(caller: Caller, target: Target, command: str, args: dict[str, Any]) -> Document:
-    """Have the guest agent of the server do *command*, and return the answer of its host's agent. Raises ``Conflict``
-    when the server is on no host, ``Unavailable`` when its host does not answer, ``NotSupported`` when the agent is too
-    old, and the errors of the agent."""
+    """Send *command* with *args* to the QEMU guest agent of the server, and return the answer. Raises ``Conflict`` when
+    the server has no host, ``Unavailable`` when its host does not answer, ``NotSupported`` when the host's agent is too
+    old, and the errors of that agent."""
     id = target.row.id
     host = caller.cloud.hosts.get(target.row.host)
     if host is None:

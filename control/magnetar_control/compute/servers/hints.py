@@ -27,9 +27,10 @@ _KNOWN = frozenset(host_filter.name for host_filter in FILTERS)
 
 
 def check_hints(caller: Caller, hints: Mapping[str, Any]) -> str | None:
-    """Return a warning about hints that have no effect here; ``None`` without such hints.
+    """Return a warning about scheduler hints that have no effect in this cloud; ``None`` without such hints.
 
-    Raises ``InvalidRequest`` for hints of Nova without effect, unless the setting ``specs_without_effect`` is ``warn``.
+    Raises ``InvalidRequest`` for hints of Nova that have no effect, unless the setting ``specs_without_effect`` is
+    ``warn``.
     """
     refused = refuse_without_effect(caller, "Scheduler hints that", [*_unfulfilled_hints(hints, caller.settings)],
                                     "Leave them out; an operator may let them pass")
@@ -39,12 +40,13 @@ def check_hints(caller: Caller, hints: Mapping[str, Any]) -> str | None:
 
 
 def _valued_hints(hints: Mapping[str, Any]) -> list[str]:
-    """Return the names of the hints that have a value. An empty hint asks for nothing."""
+    """Return the names of the hints that have a value. Empty hints are ignored."""
     return sorted(name for name, value in hints.items() if value not in (None, "", [], {}))
 
 
 def _unfulfilled_hints(hints: Mapping[str, Any], settings: Settings) -> Iterator[str]:
-    """Yield each of *hints* that Nova knows but that no enabled filter follows here, with the reason."""
+    """Yield, with a reason, each of *hints* that Nova supports but that has no effect here, because the filter for it
+    is disabled or does not exist."""
     for name in _valued_hints(hints):
         by = FOLLOWED.get(name)
         if name == "cidr" and "build_near_host_ip" not in _valued_hints(hints):
@@ -56,12 +58,13 @@ def _unfulfilled_hints(hints: Mapping[str, Any], settings: Settings) -> Iterator
 
 
 def _unknown_hints(hints: Mapping[str, Any], settings: Settings) -> Iterator[str]:
-    """Yield each hint that neither Nova nor a filter or weigher of the operator knows."""
+    """Yield the name of each hint that is unknown to Nova and to the operator's additional filters and weighers."""
     if not _read_by_own(settings):
         known_hints = {*FOLLOWED, *NOBODY, *NOTES, "group"}
         yield from (name[:80] for name in _valued_hints(hints) if name not in known_hints)
 
 
 def _read_by_own(settings: Settings) -> bool:
-    """Return whether the operator has added filters or weighers: they may read any hint."""
+    """Return whether the operator has added filters or weighers. They may read any hint, so no hint is then known to be
+    without effect."""
     return bool(settings.weighers) or not _KNOWN.issuperset(settings.enabled_filters)

@@ -28,8 +28,9 @@ Metadata = dict[str, str]
 
 
 def change_server_document(caller: Caller, target: Target, column: str, change: Callable[[Any], Any]) -> Any:
-    """Set the JSON column *column* of a server to *change(current value)*, and return the new value. In the same
-    transaction, check again that the server's state allows the action *column* (they have the same name)."""
+    """Replace the value of the JSON column *column* of a server by *change(current value)*, and return the new value.
+    The same transaction checks that the server's state still allows the action, whose key equals the name of the
+    column."""
     with target.database.write() as connection:
         row = servers.fetch_server_row(connection, target.row.id, lock=True)
         if row is None:
@@ -62,14 +63,14 @@ def _item_missing() -> NotFound:
 
 
 def _metadata_limit(caller: Caller, target: Target) -> int:
-    """Return the number of items that the quota of the server's project allows."""
+    """Return the number of metadata items that the quota of the server's project allows."""
     return quotas.quota_limits(caller, target.row.project_id)["metadata_items"]
 
 
 @server_use_case("metadata", f"{RULE}create")
 def create_server_metadata(caller: Caller, target: Target, metadata: Metadata) -> Metadata:
-    """Add or change items of the server's metadata, and return all items. Raises ``InvalidField`` for a malformed
-    policy (``ha_policy``)."""
+    """Add or change items of the server's metadata, and return all items. Raises ``InvalidField`` when an item is a
+    malformed policy for automatic evacuation (``ha_policy``)."""
     most = _metadata_limit(caller, target)
     check_ha_metadata(caller.cloud.settings, metadata)
 
@@ -88,8 +89,8 @@ update_server_metadata = server_use_case("metadata", f"{RULE}update")(create_ser
 
 @server_use_case("metadata", f"{RULE}update_all")
 def replace_server_metadata(caller: Caller, target: Target, metadata: Metadata) -> Metadata:
-    """Replace all metadata of the server with *metadata*, and return it. Raises ``InvalidField`` for a malformed policy
-    (``ha_policy``)."""
+    """Replace all metadata of the server with *metadata*, and return it. Raises ``InvalidField`` when an item is a
+    malformed policy for automatic evacuation (``ha_policy``)."""
     quotas.check_metadata_quota(_metadata_limit(caller, target), metadata)
     check_ha_metadata(caller.cloud.settings, metadata)
     all_metadata: Metadata = change_server_document(caller, target, "metadata", lambda _old: metadata)

@@ -28,12 +28,12 @@ ABORTABLE = ("running", "queued", "preparing")
 def list_migrations(caller: Caller, equal: Mapping[str, str], host: str | None = None, since: str | None = None,
                     before: str | None = None, *, limit: int, newest: bool = True, marker: str | None = None,
                     hidden: bool = False) -> tuple[Sequence[MigrationRow], bool]:
-    """Return the rows of migrations, and whether more rows follow. Admins get the migrations of all projects, other
-    callers those of their project.
+    """Return (rows of migrations, whether more rows follow). Admins get the migrations of all projects, other callers
+    those of their project.
 
-    *equal*: required values by column. *since*, *before*: bounds of the last change. *host*: source or destination.
-    *newest*: newest first. *marker*: a uuid. *hidden*: only hidden migrations, of which there are none. Raises
-    ``Forbidden``, ``InvalidRequest``.
+    *equal*: required values by column. *host*: the source or the destination. *since*, *before*: earliest and latest
+    time of a migration's last change. *newest*: sort the newest first. *marker*: the uuid of the last migration of the
+    previous page. *hidden*: return only hidden migrations; there are none. Raises ``Forbidden``, ``InvalidRequest``.
     """
     if since and before and since > before:
         raise InvalidRequest("The value of changes-since must be less than or equal to changes-before.")
@@ -51,8 +51,8 @@ def list_migrations(caller: Caller, equal: Mapping[str, str], host: str | None =
 
 
 def names_of_servers(caller: Caller, rows: Iterable[MigrationRow]) -> Mapping[str, str]:
-    """Return the names of the servers of the migrations *rows*, by uuid, also of deleted servers. Sends one query to
-    each cell."""
+    """Return the server names for the migrations *rows*, by the server's uuid. Deleted servers are included. Sends one
+    query to each cell."""
     ids, names = {row.server_id for row in rows}, {}
     for _cell, database in caller.cloud.store.databases():
         with database.read() as connection:
@@ -104,21 +104,23 @@ def _find_migration(target: Target, number: str) -> MigrationRow:
 
 @server_use_case(rule=f"{OWN}delete")
 def abort_live_migration(caller: Caller, target: Target, number: str, *, queued: bool = True) -> None:
-    """Abort a live migration; the server stays on its host. *queued*: also abort a queued migration, which ends
-    immediately; otherwise refuse it with ``InvalidRequest``."""
+    """Abort the live migration *number*; the server stays on its host. *queued*: also abort a migration that has not
+    started; if false, such a migration is refused with ``InvalidRequest``."""
     _check_migrating(caller, target, "abort live migration")
     _request_outcome(caller, target, number, migrations.ABORT, ABORTABLE if queued else ABORTABLE[:1])
 
 
 @server_use_case(rule=f"{OWN}force_complete")
 def force_complete_migration(caller: Caller, target: Target, number: str) -> None:
-    """Complete the live migration *number*: request that the guest is paused until its memory is transferred."""
+    """Request that the guest of the live migration *number* is paused until its memory is transferred, so that the
+    migration completes."""
     _check_migrating(caller, target, "force_complete")
     _request_outcome(caller, target, number, migrations.FORCE, ABORTABLE[:1])
 
 
 def _check_migrating(caller: Caller, target: Target, action: str) -> None:
-    """Raise ``Conflict`` unless the server is being migrated live, and is not locked. *action*: for the message."""
+    """Raise ``Conflict`` unless the server is being migrated live and is unlocked. *action*: the name of the operation,
+    for the error message."""
     server = target.row
     check_unlocked(caller, server)
     if server.task_state != "migrating":
@@ -130,9 +132,9 @@ KEYS = {migrations.ABORT: "live_migration_cancel", migrations.FORCE: "live_migra
 
 
 def _request_outcome(caller: Caller, target: Target, number: str, outcome: str, states: tuple[str, ...]) -> None:
-    """Record the request *outcome*, to abort or complete the migration *number*, and its instance action. Raises
-    ``InvalidRequest`` unless the migration's status is in *states*. If the status changes meanwhile, check and record
-    again."""
+    """Save the request to abort or force-complete (*outcome*) the migration *number*, and record it as an instance
+    action. Raises ``InvalidRequest`` unless the migration's status is one of *states*. If the status changes during the
+    call, check and save again."""
     server, done = target.row, False
     while not done:
         row = _find_migration(target, number)

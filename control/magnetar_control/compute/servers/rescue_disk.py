@@ -20,9 +20,9 @@ GIB = 2**30
 
 @contextlib.contextmanager
 def claimed_rescue_disk(caller: Caller, target: Target, image_id: str) -> Iterator[int]:
-    """Claim disk for a rescue with the image *image_id*, in addition to the server's own disks, and yield the size of
-    the rescue disk in GiB, rounded up. If the body of the context raises, restore the claim that follows from the
-    server's row. Raises ``Conflict`` when the server's host has too little disk left."""
+    """Claim disk space on the server's host for a rescue disk from the image *image_id*, in addition to the server's
+    own disks. Yield the size of the rescue disk in GiB, rounded up. If the body of the ``with`` statement raises,
+    reduce the claim to the server's own disks again. Raises ``Conflict`` when the host has too little disk space."""
     size = _claim_rescue_disk(caller, target, image_id)
     try:
         yield size
@@ -50,8 +50,8 @@ def _claim_rescue_disk(caller: Caller, target: Target, image_id: str) -> int:
 
 
 def rescue_disk_gb(caller: Caller, target: Target, image_id: str) -> int:
-    """Return the largest size, in GiB, that a rescue disk from the image *image_id* can have: 0 for a CD, which is only
-    read. If the image no longer exists, return the size of the flavor's root disk."""
+    """Return the largest possible size, in GiB, of a rescue disk from the image *image_id*: 0 for a CD image, because
+    it is read-only. If the image no longer exists, return the size of the flavor's root disk."""
     image = caller.cloud.services.image.show(caller.context, image_id)
     if image is None:
         return flavor_disk_sizes(target.row.flavor)["disk"]

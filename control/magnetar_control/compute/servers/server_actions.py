@@ -80,7 +80,7 @@ PLAIN: Mapping[str, ServerUseCase[[], None]] = {key: _plain_action(key) for key,
 
 @server_use_case(rule=policy_rule_of_action("reboot-soft"))
 def reboot_server(caller: Caller, target: Target, type: str) -> None:
-    """Reboot the server. *type*: ``soft`` or ``hard``."""
+    """Queue a reboot of the server. *type*: ``soft`` or ``hard``."""
     key = f"reboot-{type}"
     check_action_allowed(caller, target, key)
     enqueue_action(caller, target, key, {"type": type})
@@ -88,7 +88,8 @@ def reboot_server(caller: Caller, target: Target, type: str) -> None:
 
 @server_use_case("resize")
 def resize_server(caller: Caller, target: Target, flavor_id: str, disk_config: str | None = None) -> None:
-    """Resize the server to the flavor *flavor_id*, on the same host or another."""
+    """Queue the resize of the server to the flavor *flavor_id*, on the same host or another. *disk_config*: the new
+    value of ``OS-DCF:diskConfig``; ``None`` changes nothing."""
     server, old = target.row, target.row.flavor
     flavor = find_flavor(caller, flavor_id, server.project_id)
     if flavor["id"] == old["id"]:
@@ -110,23 +111,24 @@ def resize_server(caller: Caller, target: Target, flavor_id: str, disk_config: s
 
 @server_use_case("migrate")
 def migrate_server(caller: Caller, target: Target, host: str | None = None) -> None:
-    """Migrate the server cold, to *host* when it is named."""
+    """Queue a cold migration of the server to *host*, or to a host that the scheduler chooses."""
     if host:
         check_cell_change(caller, target, _check_destination(caller, target, "migrate", host))
     enqueue_action(caller, target, "migrate", {"host": host, **_cells(caller, target)})
 
 
 def _cells(caller: Caller, target: Target) -> dict[str, bool]:
-    """Return {"cross_cell": True}, the action's argument that lets the scheduler choose a host in another cell, if the
-    caller may request that; otherwise {}."""
+    """Return the argument {"cross_cell": True} for a resize or migration, which lets the scheduler choose a host in
+    another cell, if the policy allows this to the caller; otherwise {}."""
     return {"cross_cell": True} if caller.allows(CROSS_CELL, target.row) else {}
 
 
 @server_use_case("os-migrateLive")
 def live_migrate_server(caller: Caller, target: Target, host: str | None = None, *, ask_for_hosts: bool = False,
                         forced: bool = False) -> None:
-    """Migrate the server live, to *host* when it is named. *ask_for_hosts*: refuse immediately when there is no other
-    host. *forced*: use *host* without the scheduler, if it has room."""
+    """Queue a live migration of the server to *host*, or to a host that the scheduler chooses. *ask_for_hosts*: refuse
+    the request immediately when the cloud has no other host. *forced*: use *host* without the scheduler's filters, if
+    it has room."""
     if forced and not host:
         raise InvalidRequest("Can't force to a non-provided destination")
     if host:
@@ -145,15 +147,16 @@ def is_other_cell(caller: Caller, target: Target, host: HostView) -> bool:
 
 
 def check_cell_change(caller: Caller, target: Target, host: HostView) -> None:
-    """Raise ``InvalidRequest`` when a host is in another cell and the caller may not move the server there."""
+    """Raise ``InvalidRequest`` when *host* is in another cell than the server and the caller may not move the server
+    there."""
     if is_other_cell(caller, target, host) and not _cells(caller, target):
         raise InvalidRequest(f"Compute host {host.name} could not be found in the cell of the instance. Policy doesn't "
                              f"allow {CROSS_CELL} to be performed.")
 
 
 def _check_destination(caller: Caller, target: Target, key: str, host: str) -> HostView:
-    """Return the *host* that the request names as destination, after checking that the caller may name it for the
-    action *key*, and that it is another existing host."""
+    """Return the destination *host* of the action *key*, after checking that the caller may choose a host, and that
+    *host* exists and is not the server's current host."""
     caller.check_policy(f"{policy_rule_of_action(key)}:host", target.row)
     destination = caller.cloud.hosts.get(host)
     if destination is None:
@@ -165,12 +168,13 @@ def _check_destination(caller: Caller, target: Target, key: str, host: str) -> H
 
 @dataclass(frozen=True, kw_only=True)
 class Rebuild:
-    """A request to make a server's root disk again from an image.
+    """A request to rebuild a server's root disk from an image.
 
-    *files*: {path, contents in base64} each; ``None`` keeps the previous ones. *columns*: new values of name,
-    description, hostname, access_ip_v4, access_ip_v6, disk_config, user_data, key_name, trusted_certs (``None`` for the
-    default ones). *metadata*: replaces the previous. *reimage*: whether a root disk that is a volume is made again too;
-    otherwise the volume stays, and the image must be the volume's. *admin_pass*: a password for the guest.
+    *files*: injected files, each {path, contents in base64}; ``None`` keeps the previous ones. *columns*: new values of
+    name, description, hostname, access_ip_v4, access_ip_v6, disk_config, user_data, key_name, trusted_certs (``None``
+    for the default ones). *metadata*: replaces the previous metadata. *reimage*: also rebuild a root disk that is a
+    volume; if false, the volume is not changed, and *image_id* must be the volume's image. *admin_pass*: a password for
+    the guest.
     """
 
     image_id: str
@@ -225,14 +229,14 @@ def rebuild_server(caller: Caller, target: Target, wanted: Rebuild) -> ServerRow
 
 
 def _image_of(server: ServerRow, root: Mapping[str, Any] | None) -> str | None:
-    """Return the uuid of the image from which the server's root disk was made; ``None`` without one. *root*: the volume
-    that is the root disk, if there is one."""
+    """Return the uuid of the image from which the server's root disk was made; ``None`` if there is none. *root*: the
+    root volume; ``None`` for a local root disk."""
     return (root.get("volume_image_metadata") or {}).get("image_id") if root else server.image_id
 
 
 def _root_volume(caller: Caller, server: ServerRow) -> dict[str, Any] | None:
     """Return the volume that is the server's root disk; ``None`` for a local disk. Raises ``InvalidRequest`` when the
-    volume is gone."""
+    volume does not exist any more."""
     if not boots_from_volume(server):
         return None
     id = next((attachment["volume_id"] for attachment in server.volumes if attachment["boot_index"] == 0), None)
@@ -244,7 +248,7 @@ def _root_volume(caller: Caller, server: ServerRow) -> dict[str, Any] | None:
 
 
 def _made_from(server: ServerRow, image_id: str) -> dict[str, Any]:
-    """Return the columns that record *image_id* as the image of the root disk."""
+    """Return the columns of the server's row that store *image_id* as the new image of the root disk."""
     request = server.request
     block_devices = [{**block_device, "uuid": image_id} if _is_root_of_image(block_device) else block_device
                      for block_device in request.get("blocks") or ()]
@@ -259,8 +263,8 @@ def _is_root_of_image(block_device: Mapping[str, Any]) -> bool:
 @server_use_case("rescue")
 def rescue_server(caller: Caller, target: Target, image_id: str | None = None, *, volume_backed: bool = True,
                   admin_pass: str | None = None) -> None:
-    """Boot the server from the image *image_id*, or from its own. *volume_backed*: a server whose root disk is a volume
-    may be rescued. *admin_pass*: a password for the guest."""
+    """Queue a rescue of the server: it boots from the image *image_id*, or from the image of the server if this is
+    ``None``. *volume_backed*: allow a server that boots from a volume. *admin_pass*: a password for the guest."""
     own_image_id = target.row.image_id
     if not own_image_id and not volume_backed:
         raise InvalidRequest("Cannot rescue a volume-backed instance (since microversion 2.87 with a "
@@ -308,7 +312,8 @@ def unlock_server(caller: Caller, target: Target) -> None:
 
 @server_use_case("os-resetState")
 def reset_server_state(caller: Caller, target: Target, state: str) -> None:
-    """Set a server's state to *state*, ``active`` or ``error``, and stop its actions, except a deletion in progress."""
+    """Set the server's vm_state to *state*, ``active`` or ``error``, and cancel its actions, except a deletion in
+    progress."""
     with target.database.write() as connection:
         notify_stopped_actions(caller, target.row.id, connection,
                                stopped_actions.reset_server_actions(connection, target.row.id))
@@ -326,7 +331,8 @@ def inject_network_info(_caller: Caller, _target: Target) -> None:
 
 @contextlib.contextmanager
 def agent_of_host(caller: Caller, host: HostView) -> Iterator[AgentClient]:
-    """Yield a client of the agent of *host*, for requests that wait for its answer. Raises ``Unavailable``."""
+    """Yield a client of the agent of *host*, for requests that wait for its answer. The number of such requests is
+    limited; raises ``Unavailable`` when the limit is reached for too long."""
     cloud = caller.cloud
     with cloud.waiting.of(host.name, caller.project), cloud.agents.client(host.endpoint, waiting.ANSWER) as client:
         yield client
@@ -351,8 +357,8 @@ def change_server_password(caller: Caller, target: Target, password: str) -> Non
 
 
 def _host_error(error: MagnetarError, text: str) -> MagnetarError:
-    """Return the error, with the message *text*, for a request that failed with *error* at a host: ``Unavailable`` when
-    the host did not answer in time, so that clients try again, otherwise ``Conflict``."""
+    """Return an error with the message *text* for a request that has failed with *error* at a host: ``Unavailable``
+    when the host did not answer in time, so that clients try again, otherwise ``Conflict``."""
     if isinstance(error, Unavailable):
         return error  # too many requests wait for it
     if isinstance(error, (Unreachable, TimedOut, HypervisorDown)):
@@ -361,14 +367,16 @@ def _host_error(error: MagnetarError, text: str) -> MagnetarError:
 
 
 def _words_for(caller: Caller, error: MagnetarError) -> str:
-    """Return the message of *error*, a failure at the server's host; for admins, with the host and the reason."""
+    """Return the message of *error*, a failure at the server's host. Only admins get the message with the host and the
+    reason."""
     return error.message if caller.is_admin else user_message(error)
 
 
 @server_use_case("console")
 def show_console_output(caller: Caller, target: Target, lines: int | None = None) -> str:
-    """Return the last *lines* of the console log, the whole stored log when left out. As in Nova, the empty line after
-    the last line break counts: with *lines* 10 the text has nine line breaks. Raises ``Conflict``, ``Unavailable``."""
+    """Return the last *lines* of the console log; the whole log if *lines* is ``None``. As in Nova, the empty line
+    after the last line break counts: with *lines* 10 the text has nine line breaks. Raises ``Conflict``,
+    ``Unavailable``."""
     id = target.row.id
     host = caller.cloud.hosts.get(target.row.host)
     if host is None:
@@ -383,8 +391,9 @@ def show_console_output(caller: Caller, target: Target, lines: int | None = None
 
 @server_use_case(rule="os_compute_api:os-server-diagnostics")
 def show_diagnostics(caller: Caller, target: Target) -> Mapping[str, Any]:
-    """Return the agent's diagnostics of a running or paused guest. Raises ``Conflict`` when the server is off or not on
-    a host, ``Unavailable`` when its host does not answer, ``NotSupported`` when the agent is too old."""
+    """Return the diagnostics of a running or paused guest, as the host's agent reports them. Raises ``Conflict`` when
+    the server is off or has no host, ``Unavailable`` when its host does not answer, ``NotSupported`` when the agent is
+    too old."""
     id = target.row.id
     host = caller.cloud.hosts.get(target.row.host)
     if host is None:

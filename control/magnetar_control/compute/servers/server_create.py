@@ -47,15 +47,16 @@ DESTINATION = "compute:servers:create:requested_destination"
 
 @dataclass(frozen=True, kw_only=True)
 class NewServers:
-    """A request for servers, all alike.
+    """A request for one or several equal servers.
 
-    *networks*: ``none``, ``auto``, or an argument of ``Networks.check_requested``. *mapping*: items of the block device
-    mapping, see ``block_devices.FIELDS``; errors call them *mapping_field*. *hints*: of the scheduler. *files*: {path,
-    contents in base64} each. *user_data*: base64. *admin_pass*: a password for the guests. *count*: the least number of
-    servers. *most*: the largest number, within the quota (*count* when left out). *disk_config*: ``AUTO``, ``MANUAL``,
-    or the image's when left out. *described_by_name*: use the name as description. *multiattach*: volumes for several
-    servers may be named. *resource_requests*: ports may ask for bandwidth of the host. *id*: the uuid of a single
-    server, generated when left out. *off*: create the server without starting it.
+    *networks*: ``none``, ``auto``, or an argument of ``Networks.check_requested``. *mapping*: the block device mapping
+    with the keys ``block_devices.FIELDS``; *mapping_field*: its name in error messages. *hints*: scheduler hints.
+    *files*: injected files, each {path, contents in base64}. *user_data*: base64. *admin_pass*: a password for the
+    guests. *count*, *most*: the smallest and largest number of servers; the quota decides how many are created (*most*
+    is *count* by default). *disk_config*: ``AUTO``, ``MANUAL``, or ``None`` for the image's value. *described_by_name*:
+    use the name as description. *multiattach*: allow multiattach volumes. *resource_requests*: allow ports that need
+    bandwidth of the host. *id*: the uuid of a single server; ``None``: generate it. *off*: create the server without
+    starting it.
     """
 
     name: str
@@ -97,8 +98,8 @@ class NewServers:
 
 
 class Place(NamedTuple):
-    """The requested zone and hosts of new servers, each ``None`` unless requested. *past_filters*: the host was
-    requested as ``ZONE:HOST``, so no filter is applied."""
+    """The availability zone and the hosts that a request for new servers names; ``None`` for each that it does not
+    name. *past_filters*: the host was requested as ``ZONE:HOST``, so no scheduler filter is applied."""
 
     zone: str | None
     host: str | None
@@ -107,7 +108,8 @@ class Place(NamedTuple):
 
 
 class Prepared(NamedTuple):
-    """A request that has passed all checks except the quota of servers, with the resources to which it refers."""
+    """A request for new servers that has passed all checks except the quota of servers, with the flavor, image,
+    networks and other resources that it names."""
 
     wanted: NewServers
     flavor: FlavorOfServer
@@ -130,8 +132,9 @@ class Prepared(NamedTuple):
 
 @use_case(CREATE)
 def create_servers(caller: Caller, wanted: NewServers) -> list[dict[str, Any]]:
-    """Write the new servers *wanted* with their ``create`` actions, as many as the quota allows, and return their rows.
-    The conductors create them afterwards. Raises all errors that can be found beforehand."""
+    """Insert the rows of the new servers *wanted*, as many as the quota allows, and queue the action ``create`` for
+    each. Return the rows. The conductors then build the servers. Errors that the API can detect are raised before
+    anything is inserted."""
     prepared, configured = prepare_servers(caller, wanted), quotas.configured_limits(caller)
     bounds = quotas.binding_limits(caller, configured=configured)
     most = quotas.check_port_quota(caller, prepared.new_ports, wanted.count, wanted.limit, configured)
@@ -149,9 +152,9 @@ def create_servers(caller: Caller, wanted: NewServers) -> list[dict[str, Any]]:
 @use_case(CREATE)
 def preview_server_row(caller: Caller, new_servers: NewServers,
                        instead_of: ServerRow | None = None) -> tuple[dict[str, Any], str | None]:
-    """Return the row that ``create_servers`` would write for one server, and a warning of specs without effect; change
-    nothing. *instead_of*: the row of a server that is deleted first, so that its share of the quota and its volumes are
-    free. Raises as ``create_servers``."""
+    """Return the row that ``create_servers`` would insert for one server, and a warning about extra specs without
+    effect (or ``None``). Nothing is changed. *instead_of*: the row of a server that is deleted first; its share of the
+    quota and its volumes count as free. Raises as ``create_servers``."""
     prepared = prepare_servers(caller, new_servers, instead_of.id if instead_of else None)
     if instead_of is None:
         quotas.check_port_quota(caller, prepared.new_ports, 1, 1)
@@ -166,9 +169,9 @@ def preview_server_row(caller: Caller, new_servers: NewServers,
 
 def create_named_server(caller: Caller, row: dict[str, Any], warning: str | None,
                         admin_pass: str | None = None) -> bool:
-    """Write *row*, a result of ``preview_server_row``, and return ``True``. Return ``False``, and write nothing, when
-    another request has created a server of that name in the project meanwhile. *warning*: recorded with the action.
-    *admin_pass*: a password for the guest. Raises ``Conflict`` when another server has the uuid."""
+    """Insert *row*, a result of ``preview_server_row``, and queue its action ``create``; return ``True``. If the
+    project has got a server of the same name meanwhile, insert nothing and return ``False``. *warning*: a text stored
+    with the action. *admin_pass*: a password for the guest. Raises ``Conflict`` when another server has the uuid."""
     store = caller.cloud.store
     with store.cell0.write() as connection:
         advisory_lock(connection, caller.project, row["name"])
@@ -185,7 +188,7 @@ def create_named_server(caller: Caller, row: dict[str, Any], warning: str | None
 
 
 def check_unused_uuid(caller: Caller, id: str) -> None:
-    """Raise ``Conflict`` when a server, or a deleted server, has the uuid *id*."""
+    """Raise ``Conflict`` when an existing or deleted server has the uuid *id*."""
     store = caller.cloud.store
     with store.cell0.read() as connection:
         in_use = servers.fetch_server_row(connection, id) is not None
@@ -195,8 +198,8 @@ def check_unused_uuid(caller: Caller, id: str) -> None:
 
 
 def prepare_servers(caller: Caller, new_servers: NewServers, instead_of: str | None = None) -> Prepared:
-    """Return the request with all resources that it names, after all checks except the quota of servers. *instead_of*:
-    the uuid of a server that is deleted first."""
+    """Check everything in the request except the quota of servers, and return the request with all resources that it
+    names. *instead_of*: the uuid of a server that is deleted first; its volumes count as free."""
     if new_servers.count > new_servers.limit:
         raise InvalidRequest("min_count must be <= max_count")
     flavor = find_flavor(caller, new_servers.flavor_id)
@@ -248,7 +251,9 @@ def trusted_certificates(caller: Caller, ids: Sequence[str] | None, on_volume: b
 
 
 def _check_nics(new_servers: NewServers, nics: Sequence[PortRequest]) -> None:
-    """Raise ``InvalidRequest`` for *nics* that the requested servers cannot have."""
+    """Raise ``InvalidRequest`` when the servers of the request cannot have the *nics*: a port needs bandwidth, which
+    the API version of the request does not allow, the DNS name of a port differs from the server's host name, or
+    several servers cannot share a NIC."""
     if not new_servers.resource_requests and any(nic.get("resources") for nic in nics):
         raise InvalidRequest("Creating servers with ports having resource requests, like a port with a QoS minimum "
                              "bandwidth policy, is not supported until microversion 2.72.")
@@ -270,8 +275,8 @@ def _check_nics_of_many(nics: Sequence[PortRequest]) -> None:
 
 
 def _check_count(caller: Caller, new_servers: NewServers, count: int) -> None:
-    """Raise ``InvalidField`` if *count* is more servers than one request may create. Nova limits them by the quota
-    only; but that may be unlimited, and all rows are written in one transaction."""
+    """Raise ``InvalidField`` if *count* is more servers than one request may create. Nova has only the quota as a
+    limit; here the limit also bounds the size of the transaction that inserts all rows."""
     most = caller.settings.max_servers_at_once
     if count > most:
         name, value = ("min_count", new_servers.count) if new_servers.count > most else ("max_count", new_servers.limit)
@@ -280,8 +285,9 @@ def _check_count(caller: Caller, new_servers: NewServers, count: int) -> None:
 
 
 def find_flavor(caller: Caller, id: str, project: str | None = None) -> FlavorOfServer:
-    """Return the flavor *id* in the form that servers store. Raises ``InvalidRequest`` when the caller may not use it.
-    *project*: the server's project; when it is not the caller's, that project must have access to the flavor."""
+    """Return the flavor *id* as the fields that a server's row stores. Raises ``InvalidRequest`` when the caller may
+    not use it. *project*: the server's project; if it is not the caller's project, this project must have access to the
+    flavor."""
     own_project = project in (None, caller.project)
     row = caller.fetch(flavors.fetch_flavor_row, id, project or caller.project,
                        everything=own_project and caller.is_admin)
@@ -293,8 +299,8 @@ def find_flavor(caller: Caller, id: str, project: str | None = None) -> FlavorOf
 
 def find_image(caller: Caller, id: str | None, flavor: FlavorOfServer,
                volume_size: int | None = None) -> dict[str, Any] | None:
-    """Return the image *id* after checking that it is usable and fits the disk of *flavor*, or a root volume of
-    *volume_size* GiB; ``None`` without *id*. Raises ``InvalidRequest``."""
+    """Return the image *id* after checking that it is active and fits the disk of *flavor*, or a root volume of
+    *volume_size* GiB. Return ``None`` if *id* is ``None``. Raises ``InvalidRequest``."""
     if not id:
         return None
     image = caller.cloud.services.image.show(caller.context, id)
@@ -330,8 +336,8 @@ def find_public_key(caller: Caller, name: str | None) -> str | None:
 
 
 def _requested_place(caller: Caller, new_servers: NewServers) -> Place:
-    """Return the requested zone and hosts, after checking that they exist and that the caller may request them.
-    ``ZONE:HOST`` forces a host."""
+    """Return the requested availability zone and hosts, after checking that they exist and that the caller may request
+    them. An availability zone of the form ``ZONE:HOST`` forces a host."""
     zone, forced = new_servers.availability_zone, None
     if zone and ":" in zone:
         caller.check_policy(f"{CREATE}:forced_host")
@@ -351,15 +357,15 @@ def _requested_place(caller: Caller, new_servers: NewServers) -> Place:
 
 
 def check_zone_exists(caller: Caller, zone: str) -> None:
-    """Raise ``InvalidRequest`` when the zone does not exist."""
+    """Raise ``InvalidRequest`` when the availability zone *zone* does not exist."""
     zones = {host.zone for host in caller.cloud.hosts.all().values()}
     if zone not in zones | {caller.settings.default_availability_zone}:
         raise InvalidRequest("The requested availability zone is not available")
 
 
 def _check_group(caller: Caller, id: str | None) -> None:
-    """Raise ``InvalidRequest`` when the server group *id* of the hints does not exist, ``Forbidden`` when it is
-    full."""
+    """Raise ``InvalidRequest`` when the server group *id* from the scheduler hints does not exist, ``Forbidden`` when
+    it has as many servers as the quota allows."""
     if not id:
         return
     group = caller.fetch(server_groups.fetch_server_group_row, id)
@@ -369,8 +375,8 @@ def _check_group(caller: Caller, id: str | None) -> None:
 
 
 def server_hostname(name: str, id: str) -> str:
-    """Return the host name that Nova derives from the *name* of a server; if *name* has no valid character, ``server-``
-    and its *id*."""
+    """Return the host name that Nova derives from the *name* of a server: ``server-`` and the uuid *id* if *name* has
+    no valid character."""
     label = re.sub(r"[^\w.-]+", "", re.sub(r"[ _]", "-", name.encode("ascii", "ignore").decode())).lower().strip(".-")
     label = label.replace(".", "-")[:63].strip("-")
     return label or f"server-{id}"

@@ -29,8 +29,8 @@ class GroupView(NamedTuple):
 
 @use_case(f"{RULE}index")
 def list_server_groups(caller: Caller, limit: int, offset: int = 0, *, all_projects: bool = False) -> list[GroupView]:
-    """Return groups of the caller's project. *all_projects*: of all projects; ignored unless the caller is an
-    administrator."""
+    """Return at most *limit* server groups of the caller's project, after skipping *offset*. *all_projects*: of all
+    projects; ignored unless the caller is an administrator."""
     everywhere = all_projects and caller.is_admin
     if everywhere:
         caller.check_policy(f"{RULE}index:all_projects")
@@ -63,8 +63,8 @@ def _group_missing(id: str) -> NotFound:
 
 @use_case(f"{RULE}create")
 def check_server_group(caller: Caller, policy: str, rules: Mapping[str, int], *, replaced: bool = False) -> None:
-    """Check that a group could be created; change nothing. *replaced*: the group replaces an existing one, so the quota
-    is not checked. Raises ``InvalidRequest``, ``Forbidden``."""
+    """Check that the caller may create a server group with this *policy* and *rules*; nothing is changed. *replaced*:
+    the group replaces an existing one, so the quota is not checked. Raises ``InvalidRequest``, ``Forbidden``."""
     _check_rules(policy, rules)
     most = quotas.quota_limits(caller, user=caller.context.user_id)["server_groups"]
     if not replaced:
@@ -79,8 +79,8 @@ def _check_rules(policy: str, rules: Mapping[str, int] | None) -> None:
 
 @use_case(f"{RULE}create")
 def create_server_group(caller: Caller, name: str, policy: str, rules: Mapping[str, int] | None = None) -> GroupView:
-    """Create and return a group. *rules*: max_server_per_host, of the policy anti-affinity. Raises ``InvalidRequest``,
-    ``Forbidden``."""
+    """Create and return a server group. *rules*: {"max_server_per_host": number}, only for the policy anti-affinity.
+    Raises ``InvalidRequest``, ``Forbidden``."""
     _check_rules(policy, rules)
     most, id = quotas.quota_limits(caller, user=caller.context.user_id)["server_groups"], str(uuid.uuid4())
     with caller.cloud.store.api.write() as connection:

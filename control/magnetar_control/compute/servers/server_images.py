@@ -26,8 +26,8 @@ NEVER = (*SIGNATURE, "cinder_encryption_key_id", "cinder_encryption_key_deletion
 
 @server_use_case("createImage")
 def create_server_image(caller: Caller, target: Target, name: str, properties: Mapping[str, str] | None = None) -> str:
-    """Create an image of the server's root disk, and return its uuid. The image exists immediately, queued, and becomes
-    active when the copy is done."""
+    """Create an image of the server's root disk, and return its uuid. The image has the status queued until a conductor
+    has uploaded its content."""
     server, id = target.row, str(uuid.uuid4())
     mapping, taken = snapshot_block_devices(caller, server, id)
     if taken:
@@ -38,8 +38,8 @@ def create_server_image(caller: Caller, target: Target, name: str, properties: M
 
 def queue_server_image(caller: Caller, target: Target, key: str, id: str, fields: Mapping[str, Any],
                        **args: Any) -> str:
-    """Create the image *id* from *fields*, without content, and queue the action *key* (with *args*), which adds the
-    content. Return the image's uuid. Raises ``Forbidden`` when the project's quota of images is used up."""
+    """Create the image *id* with the metadata *fields* but without content, and queue the action *key* (with *args*),
+    which uploads the content. Return *id*. Raises ``Forbidden`` when the project's quota of images is used up."""
     images = caller.cloud.services.image
     try:
         images.create(caller.context, id=id, **fields)
@@ -55,8 +55,9 @@ def queue_server_image(caller: Caller, target: Target, key: str, id: str, fields
 
 def image_fields(caller: Caller, server: ServerRow, properties: Mapping[str, str] | None = None,
                  mapping: Sequence[Mapping[str, Any]] | None = None) -> dict[str, Any]:
-    """Return the fields of an image of the server's root disk, without name and id. *mapping*: the block devices of an
-    image that refers to snapshots of volumes, and has no content itself."""
+    """Return the fields for creating an image of the server's root disk, without name and id. *properties*: further
+    image properties. *mapping*: for a server that boots from a volume, the block device mapping of an image without
+    content, which refers to snapshots of volumes."""
     stored_image = server.image
     image_properties = {**_inherited_properties(stored_image, caller.settings.non_inheritable_image_properties),
                         "image_type": "snapshot", "instance_uuid": server.id, "user_id": caller.context.user_id,
@@ -75,9 +76,9 @@ def image_fields(caller: Caller, server: ServerRow, properties: Mapping[str, str
 
 
 def _inherited_properties(stored_image: Mapping[str, Any], excluded_names: Collection[str]) -> dict[str, Any]:
-    """Return the properties that an image of a server inherits from *stored_image*, the image that the server's row
-    stores: all except *excluded_names*, signatures and encryption keys. Add the guest's machine type, on which the
-    guest's system depends."""
+    """Return the properties that an image of a server inherits from *stored_image*, the fields of its image in the
+    server's row: all except *excluded_names*, signatures and encryption keys. The guest's machine type is added,
+    because a later server with the image needs the same one."""
     inheritable = machines.properties_with_machine(stored_image.get("properties") or {},
                                                    machines.machine_of_image(stored_image))
     return {name: value for name, value in inheritable.items()
@@ -87,9 +88,10 @@ def _inherited_properties(stored_image: Mapping[str, Any], excluded_names: Colle
 @server_use_case("createBackup")
 def create_server_backup(caller: Caller, target: Target, name: str, backup_type: str, rotation: int,
                          properties: Mapping[str, str] | None = None) -> str:
-    """Create an image of the server's root disk, and return its uuid. The image is queued immediately. When the image
-    has its content, the oldest backups of the server with this *backup_type* in excess of *rotation* are deleted; with
-    0 the new one too. Raises ``InvalidRequest`` for a server on a volume, as Nova does."""
+    """Create a backup image of the server's root disk, and return its uuid. The image has the status queued until a
+    conductor has uploaded its content. Then the server's oldest backups of this *backup_type* are deleted, so that at
+    most *rotation* remain (0: none, not even the new one). Raises ``InvalidRequest`` for a server that boots from a
+    volume, as Nova does."""
     server, id = target.row, str(uuid.uuid4())
     if boots_from_volume(server):
         raise InvalidRequest("Backup is not supported for volume-backed instances. Make snapshots of its volumes, or "

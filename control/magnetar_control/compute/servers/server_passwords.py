@@ -19,14 +19,14 @@ SHOW_PASSWORD = f"{RULE}show"
 
 @server_use_case(rule=SHOW_PASSWORD)
 def show_server_password(_caller: Caller, target: Target) -> str:
-    """Return the encrypted password; "" when there is none."""
+    """Return the encrypted password that the guest has published; "" when there is none."""
     return target.row.password or ""
 
 
 @server_use_case(rule=f"{RULE}clear")
 def delete_server_password(caller: Caller, target: Target) -> None:
-    """Delete the password in the server's row and at its host, so that the guest may store another one. If the host
-    does not answer now, the password there is deleted when the host next reports it."""
+    """Delete the guest's encrypted password in the server's row and on its host, so that the guest can publish a new
+    one. If the host does not answer, a conductor deletes the password there when the host reports it again."""
     if not target.row.password:
         return
     with target.database.write() as connection:

@@ -28,7 +28,7 @@ WITHDRAWN = 300
 
 
 class NamedResources(NamedTuple):
-    """The existing volumes and ports that a new server's request names."""
+    """The uuids of the existing volumes and ports that a request for new servers names."""
 
     volumes: list[str]
     ports: list[str]
@@ -39,8 +39,8 @@ OfServers = Mapping[str, NamedResources]
 
 
 def named_resources(rows: Sequence[Row]) -> OfServers:
-    """Return the existing volumes and ports that the requests of new servers name, by server id; empty if none names
-    any. *rows*: the rows of the servers."""
+    """Return the existing volumes and ports that the requests of new servers name, by server id. Return an empty
+    mapping if no request names any. *rows*: the rows of the servers."""
     texts = {row["request"] for row in rows}  # usually one: the request of all these servers
     by_text = {text: _resources_in_request(ServerRow.of_values({"request": text}).request) for text in texts}
     named = {row["id"]: by_text[row["request"]] for row in rows}
@@ -54,14 +54,14 @@ def _resources_in_request(request: ServerRequest) -> NamedResources:
 
 
 def held_until(caller: Caller, named: OfServers) -> Any:
-    """Return the time until which the ``create`` actions of the servers in *named* are held back; ``None`` if *named*
-    is empty, because then nothing must be reserved."""
+    """Return the time until which no conductor may start the ``create`` actions of the servers in *named*, so that
+    their ports and volumes can be reserved first. Return ``None`` if *named* is empty."""
     return caller.cloud.store.cell0.clock(HELD) if named else None
 
 
 def reserve_named_resources(caller: Caller, named: OfServers) -> None:
-    """Reserve the volumes and ports *named* by new servers, and release the servers' actions to the conductors. If a
-    reservation fails, remove all of the servers, and raise the error."""
+    """Reserve the volumes and ports in *named* (by server id), then let the conductors start the servers' ``create``
+    actions. If a reservation fails, remove all of the servers, and raise the error."""
     if not named:
         return
     volumes, network = caller.cloud.services.volume, caller.cloud.services.network
@@ -89,11 +89,12 @@ def _queued_creates(server_ids: Iterable[str]) -> tuple[ColumnElement[bool], ...
 
 
 def _withdraw_servers(caller: Caller, named: OfServers, reserved: set[str]) -> None:
-    """Release the reservations of refused servers, then remove the servers that no conductor has taken.
+    """Remove the servers in *named* that no conductor has begun to build, after releasing their reservations.
+    *reserved*: the volume attachments that were reserved. Called when a reservation fails.
 
-    The servers' actions are first held back for longer. If the API dies in between, a conductor takes the actions after
-    that time, makes the reservations itself, and goes on with the servers: nothing stays reserved for an unknown
-    server.
+    The servers' actions are first delayed further. If the API process dies before the servers are removed, a conductor
+    starts the actions after this delay, makes the reservations itself, and builds the servers, so no reservation is
+    left without a server.
     """
     database, untouched = caller.cloud.store.cell0, (*_queued_creates(named), actions.c.attempts == 0)
     with database.write() as connection:
@@ -109,8 +110,8 @@ def _withdraw_servers(caller: Caller, named: OfServers, reserved: set[str]) -> N
 
 def _free_reservations(caller: Caller, server_id: str, resources: NamedResources,
                        reserved: set[str] | None = None) -> None:
-    """Release the server's reservations of the ports and volumes in *resources*. *reserved*: the volume attachments to
-    release; ``None``: all."""
+    """Release the reservations of the ports and volumes in *resources* that the server *server_id* has. *reserved*: the
+    volume attachments to release; ``None``: all in *resources*."""
     if resources.ports:
         caller.cloud.services.network.release(server_id)
     for attachment_id in (id_of_new(server_id, id) for id in resources.volumes):
@@ -119,8 +120,8 @@ def _free_reservations(caller: Caller, server_id: str, resources: NamedResources
 
 
 def _free_of_deleted_servers(caller: Caller, named: OfServers) -> None:
-    """Release the reservations of servers that another client has deleted meanwhile. Their deletion may have ended
-    before the reservations were made."""
+    """Release the reservations of servers in *named* that another client has deleted meanwhile, because their deletion
+    may have ended before the reservations were made."""
     located_servers = servers.find_server_rows(caller.cloud.store, [*named])
     for server_id, resources in named.items():
         _database, server = located_servers.get(server_id, (None, None))

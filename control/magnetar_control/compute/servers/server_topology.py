@@ -20,9 +20,9 @@ HOST = "compute:server:topology:host:index"
 
 @server_use_case(rule="compute:server:topology:index")
 def show_server_topology(caller: Caller, target: Target) -> dict[str, Any]:
-    """Return the NUMA nodes of the guest, and the size of its pages in KiB (``None`` unless flavor or image name one).
-    A guest without NUMA placement has no nodes. Nodes have the host's node and CPUs when the caller may know them and
-    the host answers."""
+    """Return {nodes, pagesize_kb}: the guest's NUMA nodes (empty without NUMA placement), and its page size in KiB
+    (``None`` unless flavor or image specify one). If the policy allows it and the host answers, each node also has the
+    host's NUMA node and the pinned CPUs."""
     row = target.row
     flavor, image = row.flavor, row.image
     needs = numa.numa_needs(placed_hardware(flavor, image), int(flavor["vcpus"]), int(flavor["ram"]))

@@ -67,15 +67,15 @@ def _list_page(caller: Caller, query: ServerListRequest, columns: Sequence[Any],
 
 @use_case(INDEX)
 def list_servers(caller: Caller, query: ServerListRequest) -> server_list.ServerPage:
-    """Return the page of servers that *query* asks for, each with its id and name. Raises ``Forbidden``,
+    """Return the page of servers that *query* selects, each with its id and name only. Raises ``Forbidden``,
     ``InvalidRequest``."""
     return _list_page(caller, query, BRIEF, INDEX)
 
 
 @use_case(DETAIL)
 def list_servers_detail(caller: Caller, query: ServerListRequest, columns: frozenset[str]) -> server_list.ServerPage:
-    """Return the page of servers that *query* asks for, with these *columns* of their rows. Unknown names of columns
-    are ignored."""
+    """Return the page of servers that *query* selects, with the given *columns* of their rows. Unknown column names are
+    ignored."""
     return _list_page(caller, query, _columns(columns), DETAIL)
 
 
@@ -105,8 +105,8 @@ def list_all_servers(caller: Caller, *, soft_deleted: bool = False) -> list[Serv
 
 
 def _sorted_values(caller: Caller, id: str, sort: Sequence[tuple[str, bool]]) -> tuple[Any, ...]:
-    """Return the values of the columns *sort* of the marker, the server *id*, which may have been deleted since the
-    previous page. Raises ``InvalidRequest`` when there is no such server."""
+    """Return the values of the sort columns *sort*, as (column, descending), of the server *id*, the marker of a page.
+    The server may have been deleted since the previous page. Raises ``InvalidRequest`` when there is no such server."""
     located_server = servers.find_server_row(caller.cloud.store, id, deleted=True) if len(id) == 36 else None
     if located_server is None or not is_visible_to(caller, located_server[1]):
         raise InvalidRequest(f"marker [{id[:80]}] not found")
@@ -121,26 +121,26 @@ def show_server(_caller: Caller, target: Target) -> ServerRow:
 
 @server_use_case(rule="os_compute_api:ips:index")
 def show_server_addresses(caller: Caller, target: Target) -> str:
-    """Return the server's addresses, a JSON object of network names and lists."""
+    """Return the server's addresses as JSON text: an object that maps each network name to a list of addresses."""
     row = target.row.stored
     return addresses_with_floating_ips(row.addresses, server_floating_ips(caller.cloud, [row]).get(row.id))
 
 
 def server_floating_ips(cloud: Cloud, rows: Iterable[Any]) -> Mapping[str, Mapping[tuple[str, str], str]]:
-    """Return the floating IPs of servers by their uuids, for ``addresses_with_floating_ips``. *rows*: as stored.
-    Servers without addresses, such as new ones, are left out of the request to the network service."""
+    """Return the floating IPs of servers, by server uuid, then by (MAC, fixed IP), for ``addresses_with_floating_ips``.
+    *rows*: the servers' rows. Servers without addresses, such as new ones, are not queried."""
     return cloud.services.network.floating([row.id for row in rows if row.addresses != "{}"])
 
 
 def addresses_with_floating_ips(text: str, floating: Mapping[tuple[str, str], str] | None) -> str:
-    """Return *text*, the addresses in a row as JSON, with floating IPs added (``add_floating_ips``). The text is
-    decoded only for a server with floating IPs."""
+    """Return *text*, a server's addresses as JSON, with floating IPs added (``add_floating_ips``). *floating*: the
+    server's floating IPs by (MAC, fixed IP). The JSON is decoded only if the server has floating IPs."""
     return orjson.dumps(add_floating_ips(orjson.loads(text), floating)).decode() if floating else text
 
 
 def add_floating_ips(fixed: AddressesOfServer, floating: Mapping[tuple[str, str], str] | None) -> AddressesOfServer:
-    """Return the addresses *fixed* of a server, each followed by its floating IP, as in Nova. *floating*: {(MAC, fixed
-    address): floating address}."""
+    """Return the fixed IPs *fixed* of a server, each followed by its floating IP, as in Nova. *floating*: maps (MAC,
+    fixed IP) to the floating IP."""
     if not floating:
         return fixed
     shown: dict[str, list[Mapping[str, Any]]] = {}
@@ -178,9 +178,10 @@ def _check_pinned_zone(caller: Caller, server: ServerRow, zone: str) -> None:
 
 @server_use_case("update")
 def update_server(caller: Caller, target: Target, columns: Mapping[str, Any]) -> ServerRow:
-    """Set *columns* of a server, and return the updated row. Columns: name, description, hostname, disk_config,
-    access_ip_v4, access_ip_v6, pinned_availability_zone. A running guest is not touched. Raises ``InvalidField`` for a
-    zone other than the server's: a server pinned there could not be moved anywhere."""
+    """Set *columns* of a server's row, and return the updated row. Possible columns: name, description, hostname,
+    disk_config, access_ip_v4, access_ip_v6, pinned_availability_zone. A running guest is not changed. Raises
+    ``InvalidField`` for an availability zone other than the server's, because a server pinned to another zone could not
+    be moved."""
     zone = columns.get("pinned_availability_zone")
     if zone and zone != target.row.pinned_availability_zone:
         _check_pinned_zone(caller, target.row, zone)
@@ -194,8 +195,9 @@ def update_server(caller: Caller, target: Target, columns: Mapping[str, Any]) ->
 
 @server_use_case("delete")
 def delete_server(caller: Caller, target: Target) -> None:
-    """Delete the server: cancel its actions, and let the conductors remove it. A server that ``is_restorable`` accepts
-    is soft-deleted. Deleting a soft-deleted server again restarts the time after which it is removed."""
+    """Delete the server: cancel its actions, and queue its removal by the conductors. If ``is_restorable`` returns
+    true, the server is only soft-deleted. Deleting a soft-deleted server again restarts the time after which it is
+    removed."""
     while soft_delete.is_restorable(caller, target.row):
         if soft_delete.soft_delete_server(caller, target):
             return
@@ -205,7 +207,7 @@ def delete_server(caller: Caller, target: Target) -> None:
 
 @server_use_case("forceDelete")
 def force_delete_server(caller: Caller, target: Target) -> None:
-    """Delete the server for good, regardless of its state."""
+    """Delete the server immediately and without soft deletion, in any state."""
     _queue_deletion(caller, target)
 
 

@@ -35,9 +35,9 @@ def shelve_server(caller: Caller, target: Target) -> None:
 @server_use_case("unshelve")
 def unshelve_server(caller: Caller, target: Target, zone: str | None = None, host: str | None = None, *,
                     unpin: bool = False) -> None:
-    """Start a shelved server again. An offloaded server gets a host as a new server does. *zone*: choose a host of this
-    zone, and pin the server there. *unpin*: remove the pin to a zone. *host*: use this host. Raises ``InvalidRequest``,
-    ``Forbidden``, ``Conflict``."""
+    """Queue the start of a shelved server. The scheduler chooses a host for an offloaded server. *zone*: choose a host
+    in this availability zone, and pin the server to the zone. *unpin*: remove the pin to a zone. *host*: use this host.
+    Raises ``InvalidRequest``, ``Forbidden``, ``Conflict``."""
     server, columns = target.row, dict[str, str | None]()
     offloaded = server.vm_state == OFFLOADED
     if (zone or host or unpin) and not offloaded:
@@ -55,7 +55,8 @@ def unshelve_server(caller: Caller, target: Target, zone: str | None = None, hos
 
 
 def _check_host(caller: Caller, name: str, zone: str | None) -> None:
-    """Raise ``InvalidRequest`` when there is no host *name*, ``Conflict`` when it is outside *zone*."""
+    """Raise ``InvalidRequest`` when the host *name* does not exist, ``Conflict`` when it is not in the availability
+    zone *zone*."""
     host = caller.cloud.hosts.get(name)
     if host is None:
         raise InvalidRequest(f"Compute host {name} could not be found.")

@@ -15,9 +15,9 @@ from magnetar_core.power import OFFLOADED, RESIZED
 
 
 def is_restorable(caller: Caller, server: ServerRow) -> bool:
-    """Return whether a DELETE soft-deletes the server: the setting ``reclaim_instance_interval`` is not 0, the server
-    has run, and its host is up. A server without a host, or one that is being deleted for good already, is removed
-    immediately."""
+    """Return whether a DELETE request only soft-deletes the server: the setting ``reclaim_instance_interval`` is not 0,
+    the server was built, and its host is up. Servers without a host, and servers whose final deletion has begun, are
+    removed immediately."""
     if not caller.settings.reclaim_instance_interval or not server.launched_at or not server.host or (
             server.vm_state == OFFLOADED or server.task_state == servers.DELETING):
         return False
@@ -26,12 +26,14 @@ def is_restorable(caller: Caller, server: ServerRow) -> bool:
 
 
 class _Other(Exception):
-    """Raised to roll back the cancellation of actions, because the server has changed since it was read."""
+    """Raised to roll back a transaction that cancels the server's actions, because the server has changed since it was
+    read."""
 
 
 def soft_delete_server(caller: Caller, target: Target) -> bool:
-    """Soft-delete a server: cancel its actions, confirm a resize that waits, and queue the deletion. Return ``True``,
-    also when a soft deletion is in progress; ``False`` when the server has changed since it was read."""
+    """Soft-delete a server: cancel its actions, confirm a finished resize, and queue the soft deletion. Return
+    ``True``, also when a soft deletion is in progress already. Return ``False`` when the server has changed since it
+    was read."""
     if target.row.task_state == servers.SOFT_DELETING:
         with target.database.read() as connection:
             server = servers.fetch_server_row(connection, target.row.id)
@@ -60,8 +62,8 @@ def _queue_soft_deletion(caller: Caller, connection: Connection, server: ServerR
 
 @server_use_case("restore")
 def restore_deleted_server(caller: Caller, target: Target) -> None:
-    """Make a soft-deleted server active again. Raises ``Forbidden`` when the quota of its project has no room:
-    soft-deleted servers do not count."""
+    """Make a soft-deleted server active again. Raises ``Forbidden`` when the project's quota has no room for it,
+    because soft-deleted servers do not count against the quota."""
     owner = Owner(target.row.project_id, target.row.user_id)
     bounds = quotas.binding_limits(caller, owner)
     if not bounds:

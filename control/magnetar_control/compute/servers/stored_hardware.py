@@ -39,15 +39,15 @@ ClientOf = Callable[[str], AbstractContextManager[AgentClient]]
 
 
 class NotOff(Conflict):
-    """Raised for a server that is not off."""
+    """Raised when an operation requires a stopped server, and the server is not stopped."""
 
 
 class UnknownName(InvalidField):
-    """Raised when no machine type or image property has the name."""
+    """Raised when the given name is not the name of a machine type or image property."""
 
 
 def find_stored_server(store: Store, id: str) -> tuple[Database, ServerRow]:
-    """Return a server and its database. Raises ``NotFound``."""
+    """Return the database that has the server *id*, and the server's row. Raises ``NotFound``."""
     located_server = servers.find_server_row(store, id.lower())
     if located_server is None:
         raise server_not_found(id)
@@ -55,7 +55,7 @@ def find_stored_server(store: Store, id: str) -> tuple[Database, ServerRow]:
 
 
 def stored_machine_type(server: ServerRow) -> str:
-    """Return the server's recorded machine type, otherwise the one that its image names; "" if there is none."""
+    """Return the machine type in the server's row, otherwise the one that its image specifies; "" if there is none."""
     image = server.image
     return machines.machine_of_image(image, str(parse_hardware_specs(image.get("properties") or {},
                                                                      BY_PROPERTY).get("machine", "")))
@@ -78,8 +78,8 @@ def rescue_device(server: ServerRow, image: Mapping[str, Any]) -> dict[str, str]
 
 
 def servers_without_machine_type(databases: Sequence[Database]) -> Iterator[str]:
-    """Yield the uuids of servers in *databases* without a recorded machine type. A host chooses one when it creates the
-    server."""
+    """Yield the uuids of servers in *databases* whose rows have no machine type. New servers get one from their host.
+    """
     for database in databases:
         with database.read() as connection:
             rows = connection.execute(select(tables.servers.c.id, tables.servers.c.image).where(
@@ -92,9 +92,10 @@ def servers_without_machine_type(databases: Sequence[Database]) -> Iterator[str]
 
 def update_machine_type(store: Store, client_of: ClientOf, id: str, machine_type: str,
                         force: bool = False) -> tuple[str, str]:
-    """Set the machine type of a server and of its guest; return the previous and the new machine type. Raises
-    ``NotFound``, ``NotOff``, ``UnknownName``, and, unless *force*, ``Conflict`` when the new type is no later version
-    of the previous one. A server without a machine type may get any version."""
+    """Set the machine type of a stopped server and of its guest; return (previous, new). Raises ``NotFound``,
+    ``NotOff``, ``UnknownName``. Without *force*, also raises ``Conflict`` when the new machine type is not a later
+    version of the previous one. A server without a machine type may get any. *client_of*: a function that returns a
+    client of the agent of a host."""
     if not machines.machine_family(machine_type):
         raise UnknownName("TYPE", machines.RULE, machine_type)
     database, server = find_stored_server(store, id)
@@ -134,8 +135,9 @@ def _check_update(previous: str, machine_type: str) -> None:
 
 
 def set_image_properties(store: Store, client_of: ClientOf, id: str, properties: Mapping[str, str]) -> dict[str, str]:
-    """Store these image properties of a server, and return the changed ones. Raises ``NotFound``, ``NotOff``,
-    ``UnknownName``, and ``InvalidField`` for invalid or contradictory values."""
+    """Change the image properties that are stored with a stopped server, and return the changed ones. *client_of*: a
+    function that returns a client of the agent of a host. Raises ``NotFound``, ``NotOff``, ``UnknownName``, and
+    ``InvalidField`` for invalid or contradictory values."""
     for name in properties:
         row = IMAGE_PROPERTIES.find(name)
         if name == machines.PROPERTY:
@@ -164,8 +166,8 @@ def _with_properties(image: Mapping[str, Any], properties: Mapping[str, str]) ->
 
 
 def _check_claims(server: ServerRow, new: Mapping[str, Any]) -> None:
-    """Raise ``InvalidField`` when the image properties *new* would change the server's placement on its host (CPUs,
-    NUMA cells, pages), or its encryption."""
+    """Raise ``InvalidField`` when the image properties *new* would change the server's CPUs, NUMA cells or pages on its
+    host, or its encryption."""
     flavor = server.flavor
     try:
         check_placement_unchanged(flavor, server.image, new)
@@ -177,7 +179,7 @@ def _check_claims(server: ServerRow, new: Mapping[str, Any]) -> None:
 
 def _write_stored_image(database: Database, id: str, change: Callable[[ImageOfServer], Mapping[str, Any]],
                         **more: Any) -> None:
-    """Replace the stored image fields of a server's row with *change(current fields)*, and set the columns *more*.
+    """Replace the stored image fields in a server's row by *change(current fields)*, and set the columns *more* too.
     Raises ``NotFound``."""
     with database.write() as connection:
         server_row = servers.fetch_server_row(connection, id, lock=True)

@@ -26,7 +26,7 @@ def list_server_tags(_caller: Caller, target: Target) -> str:
 
 @server_use_case(rule=f"{RULE}show")
 def show_server_tag(_caller: Caller, target: Target, tag: str) -> None:
-    """Raise ``NotFound`` when the server does not have the tag."""
+    """Check that the server has the tag. Raises ``NotFound`` if it does not."""
     if tag not in target.row.tags:
         raise _tag_missing(target, tag)
 
