@@ -48,9 +48,9 @@ UNKNOWN = "Its evacuation failed; its server actions tell more."
 
 
 class IncidentView(NamedTuple):
-    """An incident and its servers, as read at the start of one periodic pass. *rows*: the servers of the incident,
-    ordered by evacuation priority. The other fields are keyed by server uuid: *here*, the servers that are still on
-    the failed host; *away*, servers of the incident that are on another host now; *actions*, the states of the
+    """An incident (a failed host) and its servers, as read at the start of one periodic pass. *rows*: the incident's
+    servers, ordered by evacuation priority. The other fields are keyed by server uuid: *here*, the servers that are
+    still on the failed host; *away*, servers of the incident that are on another host now; *actions*, the states of the
     evacuations that the incident has queued."""
 
     incident: IncidentRow
@@ -97,8 +97,8 @@ def _read_incident(conductor: Conductor, incident: IncidentRow) -> IncidentView:
 
 
 def _add_servers(conductor: Conductor, view: IncidentView) -> bool:
-    """Add servers on the host that the incident does not have yet, each with its evacuation policy; return whether any
-    were added. Log a warning for each malformed policy."""
+    """Add the servers on the failed host that are not yet part of the incident, each with its evacuation policy. Return
+    whether any were added. Log a warning for each malformed policy."""
     known = {row.server_id for row in view.rows}
     new = []
     for server in view.here.values():
@@ -150,8 +150,8 @@ def _new_result(view: IncidentView, row: IncidentServer) -> dict[str, Any] | Non
 
 def _failed_attempt(row: IncidentServer, reason: str) -> dict[str, Any]:
     """Return the new columns of a server (a row of ``incident_servers``) whose evacuation has failed for *reason*. A
-    server with the policy ``always`` waits for another attempt after a pause that doubles each time; any other server
-    is given up."""
+    server with the policy ``always`` is tried again after a pause that doubles each time; other servers are not tried
+    again."""
     if row.policy != ALWAYS:
         return {"state": LOST, "message": reason}
     pause = min(PAUSE * 2 ** max(row.attempts - 1, 0), LONGEST)

@@ -56,7 +56,8 @@ class AvailabilityWatch:
         self._began_at = self._looked_at = float("-inf")
 
     def look(self) -> None:
-        """Run one pass over the hosts and incidents of the cell, if the settings enable automatic evacuation."""
+        """Run one pass over the hosts and incidents of the cell. Do nothing if the settings disable automatic
+        evacuation."""
         settings, now = self.conductor.settings, time.monotonic()
         if not settings.availability_enabled:
             return
@@ -71,8 +72,8 @@ class AvailabilityWatch:
 
 
 def work_on_incidents(conductor: Conductor) -> None:
-    """Notice silent hosts of the conductor's cell, and take the next step of each open incident. Incidents do not wait
-    for each other's evacuations."""
+    """Open incidents for the hosts of the conductor's cell that send no heartbeats, and take the next step of each open
+    incident. The evacuations of several incidents run in parallel."""
     silence = read_cell_silence(conductor)
     with conductor.database.read() as connection:
         opened = incidents.fetch_open_incidents(connection)
@@ -87,7 +88,8 @@ def work_on_incidents(conductor: Conductor) -> None:
 
 
 def continue_evacuations(conductor: Conductor) -> None:
-    """Take the next step of incidents of the conductor's cell whose host is fenced already."""
+    """Continue the evacuations of incidents in the conductor's cell whose host is already fenced. No other incident is
+    changed."""
     with conductor.database.read() as connection:
         opened = incidents.fetch_open_incidents(connection)
     _take_steps(conductor, [incident for incident in opened if incident.state == EVACUATING],
@@ -105,7 +107,8 @@ def _take_steps(conductor: Conductor, opened: Sequence[IncidentRow], silence: Ce
 
 
 def _watch_quorum(conductor: Conductor, silence: CellSilence, incident: IncidentRow | None) -> None:
-    """Open an incident of the whole cell while too many of its hosts are silent."""
+    """Open an incident of the whole cell if at most half of its hosts send heartbeats, and end it when more than half
+    do. *incident*: the open incident of the cell; ``None`` if there is none."""
     if silence.has_quorum:
         if incident is not None:
             change_incident(conductor, incident, RETURNED, "More than half of the hosts are heard again.")
@@ -121,7 +124,9 @@ def _watch_quorum(conductor: Conductor, silence: CellSilence, incident: Incident
 
 
 def _advance_noticed(conductor: Conductor, incident: IncidentRow, silence: CellSilence) -> None:
-    """Decide to fence a silent host, unless it returns, an operator takes over, or a rule forbids it."""
+    """Begin to fence a host that sends no heartbeats. Do nothing while the host can still be reached over the network,
+    while no other host can check this, or while too few hosts of the cell send heartbeats. End the incident if the host
+    returns or an operator takes over; set it to failed if the host has no fencing device."""
     if _update_waiting_incident(conductor, incident, silence) or not silence.has_quorum:
         return
     host = str(incident.host)
@@ -141,7 +146,8 @@ def _advance_noticed(conductor: Conductor, incident: IncidentRow, silence: CellS
 
 
 def _decide_fencing(conductor: Conductor, incident: IncidentRow, silence: CellSilence) -> None:
-    """Save that the host is to be fenced, and fence it; block the incident if too many hosts were fenced lately."""
+    """Save that the host must be fenced, and fence it. Block the incident instead if ``availability_max_hosts`` hosts
+    were fenced within the last ``availability_window`` seconds."""
     settings, host = conductor.settings, incident.host
     with conductor.database.write() as connection:
         incidents.fetch_open_incidents(connection, lock=True)  # another conductor may decide about another host
@@ -163,15 +169,15 @@ def _decide_fencing(conductor: Conductor, incident: IncidentRow, silence: CellSi
 
 
 def _advance_stuck(conductor: Conductor, incident: IncidentRow, silence: CellSilence) -> None:
-    """Handle an incident that waits for an operator: close it when its host returns, and continue it when its host is
-    fenced by hand."""
+    """Take the next step of an incident that waits for an operator: end it when its host returns, and begin the
+    evacuations when the host was fenced by hand."""
     _update_waiting_incident(conductor, incident, silence)
 
 
 def _update_waiting_incident(conductor: Conductor, incident: IncidentRow, silence: CellSilence) -> bool:
-    """Check whether the reason to wait is over, change the incident's state accordingly, and return whether that was
-    so. The reasons: the host was fenced by hand (evacuations begin), it sends heartbeats again, or an operator has
-    disabled it or forced it down (both end the incident)."""
+    """Change the state of an incident whose reason to wait is over, and return whether it was. The reasons: its host
+    was fenced by hand (then evacuations begin), sends heartbeats again, or was disabled or forced down by an operator
+    (then the incident ends)."""
     host = str(incident.host)
     if _is_fenced(conductor, host):
         _begin_evacuation(conductor, incident)
@@ -192,8 +198,8 @@ def _update_waiting_incident(conductor: Conductor, incident: IncidentRow, silenc
 
 
 def _advance_fencing(conductor: Conductor, incident: IncidentRow, silence: CellSilence) -> None:
-    """Fence the host, and begin to evacuate its servers when it is off for certain. While another process works on the
-    host, do nothing."""
+    """Fence the host of the incident, and begin to evacuate its servers when the host is certainly off. Do nothing
+    while another process fences or unfences the host."""
     host, since = str(incident.host), str(incident.fencing_at)
     fencing, database = _fetch_fencing(conductor, host), conductor.database
     with database.read() as connection:

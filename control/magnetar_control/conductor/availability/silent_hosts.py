@@ -31,7 +31,7 @@ class CellSilence(NamedTuple):
 
 
 def read_cell_silence(conductor: Conductor) -> CellSilence:
-    """Return which hosts of the conductor's cell are silent."""
+    """Return which hosts of the conductor's cell have stopped sending heartbeats, and how many hosts are monitored."""
     database = conductor.database
     with database.read() as connection:
         silent = incidents.fetch_silent_hosts(database, connection, conductor.settings.availability_silence)
@@ -45,7 +45,7 @@ def read_cell_silence(conductor: Conductor) -> CellSilence:
 
 
 def _precedes(changed_at: str, heard_at: str) -> bool:
-    """Return whether a host has sent a heartbeat after its row was last changed, so that its silence counts. A change
-    within ``REPORTED`` seconds after the heartbeat also counts as earlier: the heartbeat itself may have caused it.
-    *changed_at*, *heard_at*: the times of the change and of the last heartbeat."""
+    """Return whether a host has sent a heartbeat after its row was last changed. Only then a missing heartbeat means a
+    failure. *changed_at*, *heard_at*: the times of the change and of the last heartbeat. A change up to ``REPORTED``
+    seconds after the heartbeat also counts as earlier, because the heartbeat itself may have caused the change."""
     return changed_at < (datetime.fromisoformat(heard_at) + REPORTED).isoformat(timespec="microseconds")

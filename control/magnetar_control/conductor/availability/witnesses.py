@@ -21,16 +21,18 @@ SSH = 22
 
 
 class WitnessReport(NamedTuple):
-    """The result of ``ask_witnesses``. *seen_by*: the conductor or host that reaches the silent host; ``None`` if none
-    does. *peers*: the number of other hosts that gave an answer; 0 if none was asked, or none could tell."""
+    """The result of ``ask_witnesses``. *seen_by*: the conductor or host that can reach the silent host over the
+    network; ``None`` if none can. *peers*: the number of other hosts that have answered yes or no; 0 if no other host
+    was asked."""
 
     seen_by: str | None
     peers: int
 
 
 def ask_witnesses(conductor: Conductor, host: str) -> WitnessReport:
-    """Check from this conductor, and then from some other hosts of the cell, whether *host* answers at the port of its
-    agent. A host that refuses the connection is alive too: only its agent does not run."""
+    """Check whether *host* can still be reached over the network: connect to its agent's port from this conductor, and
+    then from some other hosts of the cell. A refused connection also counts as reached, because then only the agent
+    does not run."""
     address = parse_endpoint(conductor.endpoint(host))
     address = address._replace(port=address.port or SSH)
     is_reached = not address.host or is_host_reached(address.host, address.port)  # a unix socket is of this machine
@@ -48,8 +50,8 @@ def ask_witnesses(conductor: Conductor, host: str) -> WitnessReport:
 
 
 def _ask_peer(conductor: Conductor, peer: str, address: Endpoint) -> bool | None:
-    """Ask the agent of the host *peer* whether it reaches *address*. Return ``None`` if it cannot tell, or does not
-    answer."""
+    """Ask the agent of the host *peer* whether it can connect to *address*. Return ``None`` if the agent does not
+    answer, or does not know."""
     try:
         with conductor.client(peer, PATIENCE) as client:
             return client.reaches(address.host, address.port)

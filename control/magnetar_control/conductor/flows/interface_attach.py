@@ -30,8 +30,8 @@ CANCELLED = "The host did not attach it while its caller waited, or the server's
 
 
 def run_nic_attachment(work: Work) -> None:
-    """Attach a NIC for the port that ``args["wish"]`` requests. If that fails or is cancelled, detach the NIC and free
-    the port. While the host is down, the action is repeated."""
+    """Attach a NIC to the server of the action *work*. ``work.args["wish"]`` is the requested port. If the attachment
+    fails or is cancelled, detach the NIC and free the port. While the host is down, the action is repeated."""
     network, nic = work.conductor.services.network, None
     try:
         with work.event():
@@ -59,8 +59,8 @@ def run_nic_attachment(work: Work) -> None:
 
 
 def _end_attachment(work: Work) -> None:
-    """End the action. Raises ``Cancelled`` if the action was cancelled meanwhile: then the API has already answered
-    that nothing is attached."""
+    """End the action. Raises ``Cancelled`` if the action was cancelled meanwhile, because the API has then already
+    answered that nothing was attached."""
     def check(connection: Connection) -> None:
         if actions.is_cancelled(connection, work.action.id):
             raise Cancelled(CANCELLED)
@@ -75,7 +75,8 @@ def _end_attachment(work: Work) -> None:
 
 
 def _plug(work: Work, nic: ServerNic) -> Document:
-    """Plug the NIC into the guest. Return the server as its agent reports it."""
+    """Plug *nic* into the guest, and return the server as its agent reports it. Raises ``Conflict`` when the host lacks
+    resources for the NIC's port."""
     if _asks_of_host(nic) and not _hold_port_resources(work):
         raise Conflict(f"Host {work.server.host} has not {describe_nic_needs(nic)} left for port {nic['port_id']}.")
     work.conductor.services.network.prepare(work.id, work.server.host, work.confirm_lease)
@@ -98,8 +99,8 @@ def _asks_of_host(nic: ServerNic) -> bool:
 
 
 def _hold_port_resources(work: Work) -> bool:
-    """Adjust the server's claim on its host to the needs of its present ports. Return ``False`` if the host has too
-    little left for them."""
+    """Adjust the server's claim on its host to the bandwidth and devices that its current ports need. Return ``False``
+    if the host has too little left."""
     conductor, api = work.conductor, leased_database(work.confirm_lease, work.conductor.store.api)
     host = conductor.host(work.server.host).id
     made_of = work.flavor, work.server.image
@@ -107,8 +108,9 @@ def _hold_port_resources(work: Work) -> bool:
 
 
 def run_nic_detachment(work: Work) -> None:
-    """Detach the NIC ``args["mac"]``, and free the port ``args["port_id"]``, or delete it (``args["delete"]``). Repeat
-    until the host answers, since the guest may have lost the NIC already."""
+    """Detach the NIC with the MAC address ``work.args["mac"]`` from the server, and free the port
+    ``work.args["port_id"]``, or delete the port if ``work.args["delete"]`` is true. Repeat until the host answers,
+    because the guest may have released the NIC already."""
     # An earlier try may have removed it from the server's row: then its resources are unknown, and assumed.
     id = work.args["port_id"]
     nic = next((attached_nic for attached_nic in work.nics if attached_nic["port_id"] == id), None)
@@ -126,8 +128,9 @@ def run_nic_detachment(work: Work) -> None:
 
 
 def _tell_guest(work: Work) -> None:
-    """At the end of the action, queue new metadata for the guest if the server has floating IPs: the new or removed
-    port may change them. Attempts after the first always queue it, since the first may have changed them already."""
+    """If the server has floating IPs, send new metadata to the guest after the action, because a new or removed port
+    may change the floating IPs. If the action is repeated, always do so, because the first attempt may have changed
+    them already."""
     if work.action.attempts > 1 or work.conductor.services.network.floating([work.id]):
         work.end_writes.append(partial(servers.mark_guest_due, server_id=work.id))
 
@@ -148,7 +151,7 @@ def _unplug(work: Work, mac: str, port_id: str) -> None:
 
 
 def _save_nics(work: Work, addresses: Document, change: Callable[[list[Any]], list[Any]]) -> None:
-    """Replace the server's list of NICs by what *change* returns for it. Also save the server's addresses, which are
-    made from the new list and from *addresses*, as the agent reports them."""
+    """Replace the server's stored list of NICs by ``change(list)``, and update the server's stored addresses for the
+    new list. *addresses*: the addresses that the agent reports."""
     work.revise("interfaces", change, lambda saved_nics: {"addresses": servers.json_text(addresses_of_nics(saved_nics,
                                                                                                            addresses))})

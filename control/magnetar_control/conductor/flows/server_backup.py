@@ -17,8 +17,8 @@ log = logging.getLogger(__name__)
 
 
 def run_backup(work: Work) -> None:
-    """Create the backup image, and delete old backups. ``args``: the image, and the number of backups of its type to
-    keep."""
+    """Upload the content of a backup image, then delete old backups. ``work.args`` has the image's uuid, and
+    ``rotation``: the number of backups of its type that remain."""
     if not work.args["rotation"] and server_create_image.image_of_server(work, work.args["image"]) is None:
         work.done()  # none is kept: the new one was deleted already, as the last
     else:
@@ -26,8 +26,8 @@ def run_backup(work: Work) -> None:
 
 
 def _rotate(work: Work) -> None:
-    """Delete the oldest backups beyond the number to keep. A backup that cannot be deleted stays; the next rotation
-    retries."""
+    """Delete the server's oldest backups so that at most ``work.args["rotation"]`` remain. If a backup cannot be
+    deleted, the next backup action tries again."""
     rotation, images, context = work.args["rotation"], work.conductor.services.image, work.context()
     for backup in [*_older(work)[max(rotation - 1, 0):], *([] if rotation else [{"id": work.args["image"]}])]:
         work.confirm_lease()
@@ -38,8 +38,9 @@ def _rotate(work: Work) -> None:
 
 
 def _older(work: Work) -> Documents:
-    """Return the server's other active backups of the new image's type, newest first; empty if the new image is gone.
-    Images with another owner do not count, since every project can set any properties on its images."""
+    """Return the server's other active backups of the same type as the new image, newest first. Return an empty list if
+    the new image was deleted. Images with another owner do not count, because every project can set any properties on
+    its images."""
     new = server_create_image.image_of_server(work, work.args["image"])
     if new is None:  # another client has deleted it meanwhile
         return []

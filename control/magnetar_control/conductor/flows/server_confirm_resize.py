@@ -19,7 +19,8 @@ LOOK = 5.0
 
 
 def run_resize_confirmation(work: Work) -> None:
-    """Confirm the resize: release the claims on the source. No host needs to answer."""
+    """Confirm a resize or cold migration: release the claims on the source host. This also works while the hosts are
+    down."""
     with work.database.read() as connection:
         row = migrations.fetch_unconfirmed_migration(connection, work.id)
     if work.server.vm_state != RESIZED:
@@ -39,8 +40,8 @@ def run_resize_confirmation(work: Work) -> None:
 
 
 def confirm_expired(conductor: Conductor) -> int:
-    """Queue ``confirmResize`` for servers whose resize has waited longer than ``resize_confirm_window``; return how
-    many."""
+    """Queue the action ``confirmResize`` for servers that have waited for confirmation longer than the setting
+    ``resize_confirm_window``. Return the number of these servers."""
     window, count = conductor.settings.resize_confirm_window, 0
     if window <= 0:
         return 0

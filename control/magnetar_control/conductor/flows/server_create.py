@@ -33,7 +33,7 @@ log = logging.getLogger(__name__)
 
 
 def run_server_build(work: Work) -> None:
-    """Build the server in its cell."""
+    """Build the server on the host that the scheduler has chosen. If the build fails, queue it for another host."""
     host = work.action.host or work.server.host
     if work.action.attempts > 1 and host not in (claimed_hosts := hosts_with_claims(work)):
         # Its build failed and was interrupted after the claim was released, or the server waits for a host.
@@ -65,9 +65,9 @@ def run_server_build(work: Work) -> None:
 
 def make_server(work: Work, host: str, ports: Sequence[ServerNic], power: str | None = None,
                 former_owner: str | None = None) -> dict[str, Any]:
-    """Create the server on *host* with the NICs *ports*. The server may have been on a host before (shelved,
-    evacuated). Return the server as its agent reports it. *power*: the final power state of the server, by default
-    ``power_of``. *former_owner*: the owner of its disks in a folder that *host* shares, which are kept as they are."""
+    """Create the server on *host* with the NICs *ports*, and return the server as its agent reports it. Also used for
+    unshelving and evacuation. *power*: the final power state; by default ``power_of(work)``. *former_owner*: the
+    previous host, if *host* takes over the server's existing disks in a folder that both hosts share."""
     power, secret = power or power_of(work), keys.tpm_secret_field(work)
     with work.client(host) as client:
         nics.make_nic_networks(work, client, host, ports)
@@ -88,20 +88,21 @@ def make_server(work: Work, host: str, ports: Sequence[ServerNic], power: str | 
 
 
 def note_agent_warnings(work: Work, answer: Mapping[str, Any]) -> None:
-    """Append the warnings in the agent's *answer* to the action's message when the action ends."""
+    """Append the warnings in the agent's *answer* to the message of the instance action, in the transaction that ends
+    the action."""
     if warnings := answer.get("warnings"):
         text = " ".join(warnings)
         work.end_writes.append(lambda connection: actions.append_action_warning(connection, work.action.id, text))
 
 
 def power_of(work: Work) -> str:
-    """Return the power state for a server that is built: off if the request says so, otherwise running. A server that
-    was on a host before always runs."""
+    """Return the final power state of a server that is built: off if the request for a new server asks for that,
+    otherwise running."""
     return OFF if work.request.get("off") and not work.server.launched_at else RUNNING
 
 
 def server_document(work: Work, host: str, ports: Sequence[ServerNic]) -> dict[str, Any]:
-    """Return the document of kind ``server`` for the agent of *host*. *ports*: the server's NICs."""
+    """Return the JSON object that describes the desired server to the agent of *host*. *ports*: the server's NICs."""
     server, flavor, request = work.server, work.flavor, work.request
     root = next((block_device for block_device in request.get("blocks") or () if block_device["boot_index"] == 0), None)
     from_image = server.image_id and not (root and root["destination_type"] == "volume")
@@ -118,8 +119,8 @@ def server_document(work: Work, host: str, ports: Sequence[ServerNic]) -> dict[s
 
 
 def _reschedule(work: Work, host: str, error: MagnetarError) -> None:
-    """Remove the server from *host* after *error*, and try another host of the cell; if none is left, the server goes
-    to error."""
+    """Handle a build that has failed with *error* on *host*: remove the server from *host*, and try another host of the
+    cell. If no host or no attempt is left, set the server to error."""
     work.confirm_lease()  # another conductor may be building it
     tried = [*work.args.get("tried", []), host]
     work.conductor.delivery.forget(host)
@@ -143,7 +144,8 @@ def _reschedule(work: Work, host: str, error: MagnetarError) -> None:
 
 
 def refused_on_all_hosts(error: MagnetarError) -> bool:
-    """Return whether every other host would refuse the server with the same *error*, so that trying them is useless."""
+    """Return whether *error* is one with which every other host would refuse the server too, so that further attempts
+    are useless."""
     if error.details.get("everywhere"):
         return True
     return error.status < 500 and not error.remote and not isinstance(error, WrongHost)
@@ -156,20 +158,20 @@ def hosts_with_claims(work: Work) -> list[str]:
 
 
 class Tries(NamedTuple):
-    """The hosts where a build failed, one entry per try. *broken*: the hosts among them whose agent or libvirt stopped
-    answering; the build is repeated there when no other host is left."""
+    """The failed attempts to build a server. *tried*: the host of each attempt. *broken*: those hosts whose agent or
+    libvirt stopped answering; the build is repeated there if no other host is left."""
 
     tried: list[str]
     broken: list[str]
 
     def args(self, error: MagnetarError) -> dict[str, Any]:
-        """Return the arguments for the next attempt of the action. *error*: the failure of the last try."""
+        """Return the arguments of the action for its next attempt. *error*: the failure of the last attempt."""
         return {**self._asdict(), "why": [user_message(error), error.message]}
 
 
 def _search_again(work: Work, host: str | None) -> None:
-    """Search for another host, for a server that has no claims, and queue the build there. *host*: the host where its
-    build was interrupted, which counts as tried; ``None`` if there is none."""
+    """Choose a new host for a server that has no claims, and queue the build there. *host*: the host where the build
+    was interrupted; it is not chosen again. ``None`` if there is no such host."""
     why = work.args.get("why") or ["The build was interrupted."]
     interrupted = [host] if host else []
     _try_another_host(work, Tries([*work.args.get("tried", []), *interrupted], work.args.get("broken", [])),
@@ -177,9 +179,9 @@ def _search_again(work: Work, host: str | None) -> None:
 
 
 def _try_another_host(work: Work, tries: Tries, error: MagnetarError) -> None:
-    """Claim a host that was not tried, otherwise a host of ``tries.broken`` that is up again, and queue the build
-    there. If there is no such host, search again later while a silent host may come back; when none can, the server
-    goes to error."""
+    """Claim a host that was not tried before, otherwise a host in ``tries.broken`` that is up again, and queue the
+    build there. If there is none, but a host without heartbeats may return, search again later; otherwise set the
+    server to error."""
     none: NoValidHost | None = None
     for ignored in dict.fromkeys((frozenset(tries.tried), frozenset(tries.tried) - frozenset(tries.broken))):
         spec = spec_of(work, ignored=ignored, cell_id=work.conductor.cell.id)

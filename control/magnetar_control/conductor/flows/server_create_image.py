@@ -27,8 +27,8 @@ POLL = 0.1
 
 
 def run_image_creation(work: Work, then: Callable[[], None] = lambda: None) -> None:
-    """Give the image ``args["image"]`` its content; kill the image when that fails. The server is not affected. *then*
-    is called when the image has its content."""
+    """Upload the content of the image ``work.args["image"]`` from the server's root disk. If this fails, set the
+    image's status to killed; the server is not affected. *then*: a function that is called after the upload."""
     if work.action.cancel:  # before it began, or after another conductor had begun it
         delete_copy(work)
         _fail(work, Cancelled("The server was deleted, or its state was reset, before the image had its content."))
@@ -48,7 +48,8 @@ def run_image_creation(work: Work, then: Callable[[], None] = lambda: None) -> N
 
 
 def _fail(work: Work, error: MagnetarError) -> None:
-    """End the action as failed, unless the image has its content: then the image stays, and the action succeeds."""
+    """End the action as failed, and set the image's status to killed. If the image is already active, keep it and end
+    the action as successful."""
     if _fail_image(work, error.message):
         work.failed(error)
     else:
@@ -56,13 +57,14 @@ def _fail(work: Work, error: MagnetarError) -> None:
 
 
 def fail_deleted_server_image(work: Work) -> None:
-    """Kill the image: the server was deleted before the action began."""
+    """Set the status of the action's image to killed, because the server was deleted before the action began."""
     _fail_image(work, "The server was deleted.")
 
 
 def _fail_image(work: Work, why: str) -> bool:
-    """Kill the image and delete its snapshots, unless the image has its content already. Return whether it was killed.
-    *why*: the reason, shown with the image. A copy of the root disk on the host is not deleted here."""
+    """Set the image's status to killed and delete its volume snapshots, unless the image is already active. Return
+    whether it was killed. *why*: the reason, which is shown with the image. A copy of the root disk on the host is not
+    deleted."""
     image_document = image_of_server(work, work.args["image"])
     if image_document is not None and image_document["status"] == "active":
         return False
@@ -100,8 +102,8 @@ def _name(work: Work) -> str:
 
 def upload_root_disk(work: Work, id: str, pending: str = "image_pending_upload",
                      uploading: str = "image_uploading") -> None:
-    """Let the host copy the root disk, and upload the copy to the image *id*. *pending*, *uploading*: the task_states
-    during the copy and during the upload."""
+    """Copy the server's root disk on its host, and upload the copy to the image *id*. *pending*, *uploading*: the
+    server's task_state during the copy and during the upload."""
     with work.client() as client:
         work.note(task_state=pending)
         secret = keys.disk_key_of_image(work)
@@ -113,14 +115,15 @@ def upload_root_disk(work: Work, id: str, pending: str = "image_pending_upload",
 
 
 def _until_cancelled(work: Work, pieces: Iterable[bytes]) -> Iterator[bytes]:
-    """Yield the *pieces* of an upload. Raises ``Cancelled`` when the server must be deleted."""
+    """Yield the *pieces* of an upload. Raises ``Cancelled`` when the action is cancelled, for example because the
+    server is being deleted."""
     for piece in pieces:
         work.progress(None)
         yield piece
 
 
 def delete_copy(work: Work) -> None:
-    """Delete the host's copy of the root disk. If that fails, periodic work deletes it later."""
+    """Delete the copy of the root disk on the host. If this fails, a periodic task deletes the copy later."""
     try:
         work.delete_on(work.server.host, "image", _name(work))
     except MagnetarError as error:
@@ -128,7 +131,8 @@ def delete_copy(work: Work) -> None:
 
 
 def _take_snapshots(work: Work) -> None:
-    """Take the snapshots that the image names, and wait for them: an active image must be bootable."""
+    """Create the volume snapshots ``work.args["snapshots"]`` to which the image refers, and wait until they are
+    available, because a server must be able to boot from an active image."""
     volumes, context = work.conductor.services.volume, work.context()
     for requested_snapshot in work.args["snapshots"]:
         volumes.create_snapshot(context, requested_snapshot["volume_id"], id=requested_snapshot["id"],

@@ -32,8 +32,8 @@ _UNMAP = update(server_mappings).where(server_mappings.c.server_id == _SERVER).v
 
 
 def run_server_deletion(work: Work) -> None:
-    """Delete the server. A host that is down, has a full disk, or does not answer at any attempt, does not block the
-    deletion: the guest there is removed when the host is back, or has room."""
+    """Delete the server. If a host is down, has a full disk or does not answer at any attempt, the deletion completes
+    without it; the guest is removed from that host later."""
     server = work.server
     if server.deleted_at:
         work.done()
@@ -58,9 +58,9 @@ def run_server_deletion(work: Work) -> None:
 
 
 def _delete_on(work: Work, host: str, *, moves: bool) -> None:
-    """Delete the server from *host*. *moves*: whether several hosts may have parts of the server. If the host is down,
-    or does not answer at the last attempt, the server stays there until ``HostWatch`` (when the agent connects) or the
-    audit removes it. Raises ``HostDown`` at earlier attempts."""
+    """Delete the server from *host*. *moves*: several hosts may have parts of the server. If the host is down, or does
+    not answer at the last attempt, the server stays on the host until ``HostWatch`` (when the agent reconnects) or the
+    audit removes it. At earlier attempts, raise ``HostDown`` instead."""
     try:
         with full_is_down():
             if not moves:
@@ -78,8 +78,8 @@ def _delete_on(work: Work, host: str, *, moves: bool) -> None:
 
 
 def _forget_keys(work: Work) -> None:
-    """Delete the keys of the server's disks and its TPM's secret. Raises ``HostDown`` if the key manager does not
-    answer, so that the action is repeated later."""
+    """Delete the encryption keys of the server's disks and the secret of its TPM. Raises ``HostDown`` if the key
+    manager does not answer, so that the action is repeated later."""
     try:
         keys.forget_disk_keys(work)
         keys.forget_tpm_secret(work)
@@ -88,7 +88,8 @@ def _forget_keys(work: Work) -> None:
 
 
 def _release_claims(work: Work) -> None:
-    """Release the server's claims, remove the server from its group and its mapping, and end its migrations."""
+    """Release the server's claims on all hosts, remove the server from its server group and from the mapping of servers
+    to cells, and set its open migrations to error."""
     with work.database.read() as connection:
         moves = connection.execute(_MOVES, {"server": work.id}).scalars().all()
     with work.conductor.store.api.write() as connection:

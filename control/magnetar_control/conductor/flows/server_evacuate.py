@@ -57,11 +57,11 @@ WAIT_FOR_FENCE = 1.0
 
 
 class SourceUp(Conflict):
-    """The compute service of the server's host is still in use."""
+    """Raised when a server cannot be evacuated, because the old host may still run it."""
 
 
 class Evacuation(MigrationTask):
-    """The migration of an evacuation, with its claims. Its source is the dead host."""
+    """The migration of an evacuated server, and its claims. The migration's source is the failed host."""
 
     @property
     def tried(self) -> list[str]:
@@ -76,7 +76,7 @@ class Evacuation(MigrationTask):
                     if claim.consumer_id == self.work.id and claim.host != self.source]
 
     def choose(self) -> str:
-        """Claim a host for the server, and let the migration hold the claims on the old host. Return the name of the
+        """Claim a host for the server, transfer the claims on the old host to the migration, and return the name of the
         new host."""
         self._claim(frozenset(self.tried), self.work.args.get("host"), same=False, forced=bool(
             self.work.args.get("forced")))
@@ -95,9 +95,9 @@ class Evacuation(MigrationTask):
         return place_server(self.api, self.conductor.states, spec, map_cell=False, random=RANDOM).host
 
     def is_source_fenced(self) -> bool:
-        """Return whether the old host is off for certain, or has no power device; fence it if necessary. ``False``
-        while another process fences it. Raises ``SourceUp``, ``FencingFailed``, and ``Conflict`` if the host may be on
-        and still write to a volume of the server."""
+        """Return whether the old host is certainly off, or has no fencing device. Fence it if necessary. Return
+        ``False`` while another process fences it. Raises ``SourceUp``, ``FencingFailed``, and ``Conflict`` if the host
+        may be on and could still write to a volume of the server."""
         answers = _source_heard_lately(self)
         if answers and not self._is_forced_down():
             raise self._source_up()
@@ -119,25 +119,25 @@ class Evacuation(MigrationTask):
         return fenced
 
     def _sharing(self) -> frozenset[str]:
-        """Return the hosts that reach the server's own disks on the old host."""
+        """Return the hosts that can access the server's local disks on the old host through a shared folder."""
         return hosts_sharing_disks(self.conductor.states, self.source)
 
     def _may_keep_disks(self) -> bool:
-        """Return whether the server may go to a host that takes over its disks."""
+        """Return whether the server may be evacuated to a host that takes over its local disks."""
         sharing, host = self._sharing(), self.work.args.get("host")
         return bool(sharing) if host is None else host in sharing
 
     @property
     def former_owner(self) -> str | None:
-        """The name of the old host as the owner of the server's disks, if the new host takes them over; saved by
+        """The name of the old host if the new host takes over the server's disks, otherwise ``None``. Set by
         ``decide``."""
         owner: str | None = self.work.args.get("former_owner")
         return owner
 
     def decide(self, host: str) -> None:
-        """Save, in a transaction that blocks new heartbeats of the old host, that this host has lost the server
-        (status ``pre-migrating``), and whether *host* takes over its disks. Raises ``SourceUp`` if the old host is up
-        and not forced down."""
+        """Save that the old host has lost the server (status ``pre-migrating``), and whether *host* takes over its
+        disks. The transaction blocks new heartbeats of the old host. Raises ``SourceUp`` if the old host is up and not
+        forced down."""
         silence, forced_down = self.conductor.settings.host_down_after, self._is_forced_down()
         folder = folder_of_host(self.conductor.states.rows.get(self.source)) if host in self._sharing() else {}
         self.work.args["former_owner"] = folder.get("owner")
@@ -151,7 +151,8 @@ class Evacuation(MigrationTask):
             self.row = migrations.reload_migration_row(connection, self.id)
 
     def _is_forced_down(self) -> bool:
-        """Return whether the old host counts as down regardless of its agent; also if it has left the cloud."""
+        """Return whether the old host is forced down, which means that it counts as down even if its agent answers.
+        Return ``True`` also if the host was removed from the cloud."""
         with self.conductor.store.api.read() as connection:
             row = hosts.fetch_host_row(connection, self.source)
         return row is None or row.forced_down
@@ -160,7 +161,7 @@ class Evacuation(MigrationTask):
         return SourceUp(f"Compute service of {self.source} is still in use.")
 
     def has_failed_on(self, host: str) -> None:
-        """Save that the build failed on *host*: this action does not build there again."""
+        """Save that the build has failed on *host*, so that this action does not choose *host* again."""
         work = self.work
         if host in self.tried:
             return
@@ -173,10 +174,12 @@ class Evacuation(MigrationTask):
 
 
 def run_evacuation(work: Work) -> None:
-    """Evacuate the server. ``args``: the migration; a host, if the caller named one; whether it is forced, without the
-    scheduler; whether the server stays stopped.
+    """Evacuate the server of the action *work* from its failed host. ``work.args``: the migration, the requested host,
+    whether it is forced (chosen without the scheduler), and whether the server stays stopped.
 
-    The action is queued again for each host, since builds are limited per host."""
+    The action is queued again for each host that is tried, because the number of parallel builds is limited for each
+    host.
+    """
     move = Evacuation.begin(work, migrations.EVACUATION, "accepted", work.flavor)
     claimed_hosts = move.claimed()
     host = next((name for name in claimed_hosts if name not in move.tried), None)
@@ -196,8 +199,8 @@ def run_evacuation(work: Work) -> None:
 
 
 def _is_fenced(move: Evacuation) -> bool:
-    """Return whether the evacuation may go on: the old host is off for certain, or has no power device. If the fencing
-    has failed, end the action; while another process fences the host, put the action back."""
+    """Return whether the evacuation may continue: the old host is certainly off, or has no fencing device. If fencing
+    has failed, end the action. If another process fences the host, queue the action again and return ``False``."""
     began = utc_now()
     try:
         if move.is_source_fenced():
@@ -211,9 +214,10 @@ def _is_fenced(move: Evacuation) -> bool:
 
 
 def _choose(move: Evacuation) -> None:
-    """Claim a host, and queue the action for it. If the scheduler finds no host, the server goes to error on its old
-    host, and can be evacuated again (as in Nova's functional test ``test_evacuate_no_valid_host``). If the host was
-    forced and has no room, the server stays as it was (as in Nova's ``_allocate_for_evacuate_dest_host``)."""
+    """Claim a host, and queue the action for it. If the scheduler finds no host, the server stays on its old host in
+    error, and can be evacuated again (as in Nova's functional test ``test_evacuate_no_valid_host``). If the requested
+    host was forced and has too few resources, the server is not changed (as in Nova's
+    ``_allocate_for_evacuate_dest_host``)."""
     work, began = move.work, utc_now()
     try:
         host = move.choose()
@@ -230,8 +234,8 @@ def _choose(move: Evacuation) -> None:
 
 
 def _note_failed_event(move: Evacuation, began: str, error: MagnetarError) -> None:
-    """Add a failed event of the instance action to the writes at the end of the action. *began*: the time when the
-    event began. *error*: its failure."""
+    """Add a failed event to the instance action, in the transaction that ends the action. *began*: the time when the
+    event began. *error*: why it failed."""
     work, why = move.work, admin_message(error)
     work.end_writes.append(lambda connection: actions.insert_ended_event(
         connection, work.action.id, work.rule.event, work.conductor.name, began, "Error", why))
@@ -270,8 +274,9 @@ def _build_on(move: Evacuation, host: str) -> None:
 
 
 def _stop_on_source(move: Evacuation) -> None:
-    """Stop the guest on the old host if its agent still answers: a host that is forced down may still run it. Raises
-    ``SourceUp`` if the guest may go on to write to a volume or to disks that the new host takes over."""
+    """Stop the guest on the old host if its agent still answers, because a host that is forced down may still run the
+    guest. Raises ``SourceUp`` if the guest cannot be stopped and could still write to a volume, or to disks that the
+    new host takes over."""
     work = move.work
     if not _source_heard_lately(move):
         return
@@ -287,8 +292,8 @@ def _stop_on_source(move: Evacuation) -> None:
 
 
 def _source_heard_lately(move: Evacuation) -> bool:
-    """Return whether the agent of the old host sent a heartbeat recently, as when the host was forced down or has
-    returned."""
+    """Return whether the agent of the old host has sent a heartbeat recently. This happens when the host was forced
+    down, or has returned."""
     database, silence = move.work.database, move.conductor.settings.host_down_after
     with database.read() as connection:
         return services.is_host_heard(database, connection, move.source, silence)
@@ -327,8 +332,8 @@ def volume_lost(id: str, host: str) -> Conflict:
 
 
 def _undo_build(move: Evacuation, host: str | None, error: MagnetarError) -> None:
-    """Remove everything that a failed build left on *host*. Try another host if one is allowed, and if *host* certainly
-    has nothing of the server."""
+    """Remove everything of the server from *host* after a failed build. Then try another host, if another attempt is
+    allowed and *host* certainly has nothing of the server left."""
     work, certain = move.work, True
     if host:
         move.has_failed_on(host)
@@ -346,7 +351,7 @@ def _undo_build(move: Evacuation, host: str | None, error: MagnetarError) -> Non
 
 
 def _remove_from_host(work: Work, host: str) -> bool:
-    """Remove everything that a host has of the server. Return ``False`` if it is not certain that nothing is left."""
+    """Remove everything of the server from *host*. Return ``False`` if it is uncertain whether something is left."""
     work.confirm_lease()
     try:
         with work.client(host, PATIENCE) as client:
@@ -359,8 +364,9 @@ def _remove_from_host(work: Work, host: str) -> bool:
 
 
 def _fail(move: Evacuation, error: MagnetarError, uncertain_host: str | None = None, **values: Any) -> None:
-    """End the failed action. The server stays on its old host, with *values* saved in its row, and can be evacuated
-    again. *uncertain_host*: a host that may run the server; the server is then in error."""
+    """End the action as failed. The server stays on its old host and can be evacuated again. *values*: columns to save
+    in its row. *uncertain_host*: a host that may run the server after a failed build; then the server is set to error.
+    """
     work, id = move.work, str(uuid.uuid5(uuid.UUID(move.id), str(uncertain_host)))
     _give_volumes_back(move)
     work.conductor.services.network.stay(work.id, work.confirm_lease)
@@ -378,8 +384,8 @@ def _fail(move: Evacuation, error: MagnetarError, uncertain_host: str | None = N
 
 
 def _give_volumes_back(move: Evacuation) -> None:
-    """Give the old host access to the volumes again, for its return. Skip volumes whose storing host does not answer.
-    """
+    """Give the old host access to the server's volumes again, so that the server works when the host returns. Volumes
+    on a host that does not answer are skipped."""
     work = move.work
     row = work.conductor.states.rows.get(move.source)
     peer = row.info.get("link_name") if row else None
@@ -408,7 +414,7 @@ def _export_document(work: Work, attachment: VolumeOfServer, peer: str) -> Docum
 
 
 def _start_again(move: Evacuation) -> None:
-    """Start the guest on the old host, which has returned meanwhile, if the guest ran before."""
+    """Start the guest on the old host if it was running before and this host answers again."""
     work = move.work
     try:
         with work.client(move.source, PATIENCE) as client:

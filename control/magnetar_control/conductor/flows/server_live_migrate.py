@@ -18,8 +18,8 @@ log = logging.getLogger(__name__)
 
 
 def run_live_migration(work: Work) -> None:
-    """Move the running server. Statuses of its migration: queued (until a conductor takes it), preparing, running,
-    post-migrating; then completed, cancelled or error."""
+    """Migrate a running server to another host. The migration's status changes from queued (until a conductor takes it)
+    to preparing, running, post-migrating, and finally completed, cancelled or error."""
     move = MigrationTask.begin(work, migrations.LIVE, "preparing", work.flavor)
     try:
         if move.row.status == "preparing":
@@ -51,7 +51,7 @@ def run_live_migration(work: Work) -> None:
 
 
 def _roll_back(move: MigrationTask, error: MagnetarError) -> None:
-    """End the failed action: the server stays on the source as it was."""
+    """End the failed or cancelled action. The server stays unchanged on the source host."""
     move.unclaim()
     if isinstance(error, Cancelled):
         move.end("cancelled", progress=0)
@@ -63,9 +63,9 @@ def _roll_back(move: MigrationTask, error: MagnetarError) -> None:
 
 
 def _give_up(move: MigrationTask, error: MagnetarError) -> None:
-    """End the action after a failure, or when a host has not answered for long. If it is certain which host has the
-    server, save that host. Otherwise the server is in error, and both hosts stay claimed, since both may have parts of
-    it."""
+    """End the action after a failure, or after a host has not answered for long. If it is certain which host has the
+    server, save that host in its row. Otherwise set the server to error, and keep the claims on both hosts, because
+    both may have parts of the server."""
     back = move.row.status == "preparing"
     with suppress(MagnetarError):
         back = back or (move.row.status == "running" and move.abort(move.source, move.target))

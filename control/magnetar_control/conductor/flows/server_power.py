@@ -16,8 +16,8 @@ from magnetar_core.power import LIVE, SUSPENDED, power_number
 
 
 def stop_guest(work: Work, host: str) -> None:
-    """Power the guest off if it runs on *host*. Do nothing if *host* does not have the server: it is being moved, and
-    is off already."""
+    """Power off the guest on *host* if it runs. Do nothing if *host* does not have the server, because the server is
+    then being moved and is already off."""
     work.confirm_lease()
     with work.client(host) as client:
         try:
@@ -31,15 +31,15 @@ def stop_guest(work: Work, host: str) -> None:
 
 
 def _secret(work: Work) -> dict[str, str]:
-    """Return ``{field: secret}`` with the secret of the guest's TPM, for the request to the agent; an empty dict if
-    the action does not start the guest."""
+    """Return the secret of the guest's TPM as a field of the request to the agent, if the action starts the guest and
+    it has a TPM; otherwise an empty dict."""
     return keys.tpm_secret_field(work) if work.rule.starts else {}
 
 
 @flow_on_host(Work.failed)
 def run_power_action(work: Work, client: Client) -> dict[str, Any]:
-    """Bring the guest into the power state that the action's row in ``ACTIONS`` requests (``want``). Return the
-    server's columns to save."""
+    """Set the guest to the power state that the action's row in ``ACTIONS`` defines (``want``). Return the changed
+    columns of the server's row."""
     work.begin()
     with work.guest(client) as watch:
         answer = client.ensure("server", work.id, {**(work.rule.want or {}), **_secret(work)}, progress=watch)
@@ -49,8 +49,8 @@ def run_power_action(work: Work, client: Client) -> dict[str, Any]:
 
 @flow_on_host(Work.failed)
 def run_reboot(work: Work, client: Client) -> dict[str, Any]:
-    """Reboot the guest, soft or hard. Return the server's columns to save. A server in error becomes active when it
-    starts. A soft reboot stops waiting for the guest when another action overtakes it."""
+    """Reboot the guest, soft or hard. Return the changed columns of the server's row. A server in error becomes active
+    when it starts. A soft reboot no longer waits for the guest when another action, such as a deletion, replaces it."""
     work.begin()
     work.note(task_state=work.rule.steps[-1])
 

@@ -27,10 +27,10 @@ from .server_create import note_agent_warnings
 
 
 def run_rebuild(work: Work) -> None:
-    """Rebuild the root disk from the image. A stopped server stays off, as in Nova.
+    """Rebuild the root disk from the image. A stopped server remains stopped, as in Nova.
 
-    If the scheduler refuses the new image for the server's host, the transaction that ends the action restores the
-    previous image in the server's row. Otherwise the next rebuild with the refused image would not be checked.
+    If the scheduler rejects the new image for the server's host, the previous image is restored in the server's row
+    when the action ends. Otherwise a later rebuild with the rejected image would not be checked.
     """
     asked = False
 
@@ -51,7 +51,7 @@ def run_rebuild(work: Work) -> None:
 
 
 def _rebuild_on_host(work: Work, client: Client) -> dict[str, Any]:
-    """Let the host rebuild the root disk. Return columns of the server to save."""
+    """Have the host's agent rebuild the root disk. Return the changed columns of the server's row."""
     old_vm_state = work.args.get("vm_state") or work.server.vm_state
     root = block_devices.root_volume_of(work)
     if root is not None and work.args.get("reimage"):
@@ -73,7 +73,7 @@ def _rebuild_on_host(work: Work, client: Client) -> dict[str, Any]:
 
 
 def _check_image(work: Work) -> None:
-    """Raise ``NoValidHost`` if the server may not be on its host with the new image."""
+    """Raise ``NoValidHost`` if the scheduler's filters do not allow the server on its host with the new image."""
     conductor, host = work.conductor, work.server.host
     spec, states = spec_of(work), conductor.states
     if why_not_image(states, host, spec):
@@ -85,8 +85,8 @@ def _check_image(work: Work) -> None:
 
 
 def _reimage(work: Work, client: Client, root: VolumeOfServer) -> None:
-    """Power the guest off, and write the image into the volume *root*. If an earlier attempt has written the image,
-    leave the guest as it is: the action may have started it already."""
+    """Power off the guest, and write the image to the root volume *root*. If an earlier attempt has already written the
+    image, do not touch the guest, because that attempt may have started it."""
     if not work.conductor.services.volume.reimaged(root["volume_id"], work.idempotency_key):
         work.begin("The server was deleted, or its state was reset, before it was rebuilt.")
         work.confirm_lease()

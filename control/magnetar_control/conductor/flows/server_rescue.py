@@ -17,7 +17,8 @@ from magnetar_core.power import RUNNING, power_number
 
 @flow_on_host(Work.error, retry_forever)
 def run_rescue(work: Work, client: Client) -> dict[str, Any]:
-    """Boot from another image, with the root disk as second disk. Return the server's columns to save."""
+    """Boot the server from a rescue image, with its root disk as second disk. Return the changed columns of the
+    server's row."""
     image = work.args.get("image")
     if image:
         deliver_image(work, client, work.server.host, image)
@@ -27,12 +28,13 @@ def run_rescue(work: Work, client: Client) -> dict[str, Any]:
 
 @flow_on_host(Work.error, retry_forever)
 def run_unrescue(work: Work, client: Client) -> dict[str, Any]:
-    """Boot from the root disk again. Return the server's columns to save."""
+    """Boot the rescued server from its root disk again. Return the changed columns of the server's row."""
     return {**_boot(work, client, None), **release_rescue_disk(work)}
 
 
 def release_rescue_disk(work: Work) -> dict[str, Any]:
-    """Release the disk space of the removed rescue disk from the server's claim; return the columns to save."""
+    """Reduce the server's claim by the disk space of its removed rescue disk. Return the changed columns of the
+    server's row."""
     more = rescue_gb(work.server)
     if more:
         disk_gb = amounts_held_by(work.server)[0].disk_gb - more

@@ -37,21 +37,21 @@ Flavor = FlavorOfServer
 
 
 def run_resize(work: Work) -> None:
-    """Resize the server to another flavor: on another host, or on its own if the settings allow it or no other host
-    fits."""
+    """Resize the server to another flavor on another host. Its current host is used if the settings allow it or no
+    other host fits."""
     same = True if work.conductor.settings.allow_resize_to_same_host else None
     _migrate_cold(work, migrations.RESIZE, flavor_with_grown_disks(work.args["flavor"], work.flavor), same=same)
 
 
 def run_cold_migration(work: Work) -> None:
-    """Move the server to another host, which the caller may name. The host may be in another cell if the caller is
-    allowed to use one."""
+    """Migrate the server cold to another host, which the request may name. If the action's arguments allow it, the host
+    may be in another cell."""
     _migrate_cold(work, migrations.MIGRATION, work.flavor, host=work.args.get("host"), same=False)
 
 
 def flavor_with_grown_disks(flavor: Flavor, current_flavor: Flavor) -> Flavor:
-    """Return *flavor* with ``grown``: the sizes of disks that were larger in the server's previous flavor
-    *current_flavor*, if any."""
+    """Return *flavor*. If disks of *current_flavor*, the server's previous flavor, are larger, add the key ``grown``
+    with these disks and their sizes, because existing disks cannot shrink."""
     own_sizes = flavor_disk_sizes({**flavor, "grown": {}})
     larger = {name: size for name, size in flavor_disk_sizes(current_flavor).items() if size > own_sizes[name]}
     plain = cast("Flavor", {name: value for name, value in flavor.items() if name != "grown"})
@@ -64,7 +64,7 @@ def flavor_columns(flavor: Flavor) -> dict[str, Any]:
 
 
 def agent_flavor(flavor: Flavor) -> dict[str, Any]:
-    """Return the *flavor* in the agent's form: vcpus, ram, swap and the sizes of disks."""
+    """Return the fields of *flavor* that the agent needs: vcpus, ram, swap and the sizes of the disks."""
     return {"vcpus": flavor["vcpus"], "ram": flavor["ram"], "swap": flavor["swap"], **flavor_disk_sizes(flavor)}
 
 
@@ -74,16 +74,16 @@ def power_after_move(move: MigrationTask) -> str:
 
 
 def server_after_move(move: MigrationTask, flavor: Flavor, host: str) -> dict[str, Any]:
-    """Return the agent's document of the server on *host* with *flavor*. Its config drive is written again, as in Nova.
-    """
+    """Return the fields of the server that its agent on *host* must set after the move, for the given *flavor*. They
+    include new data for the config drive, as in Nova."""
     return {"power": power_after_move(move), "guest_data": guest_data(move.work.conductor, move.work.server, host,
                                                                       flavor),
             **({} if move.row.type == migrations.MIGRATION else resized_fields(move, flavor))}
 
 
 def resized_fields(move: MigrationTask, flavor: Flavor) -> dict[str, Any]:
-    """Return the fields of the agent's document that follow from *flavor*: ``flavor``, and ``hardware`` if the image
-    has properties or one of the server's flavors has extra specs."""
+    """Return the fields of the server that the agent must set for *flavor*: ``flavor``, and also ``hardware`` if the
+    image has properties or the old or new flavor has extra specs."""
     image = move.work.server.image
     asks = image.get("properties") or any(any_flavor.get("extra_specs")
                                           for any_flavor in (flavor, move.work.flavor, move.flavor))
@@ -119,8 +119,8 @@ def _migrate_cold(work: Work, type: str, flavor: Flavor, **where: Any) -> None:
 
 def _move_to_target(move: MigrationTask, where: Mapping[str, Any]) -> dict[str, Any] | None:
     """Move the server to the target host. *where*: arguments of ``MigrationTask.prepare``. Return the field
-    ``vendor_data`` with new data for the guest, fetched before the move since fetching may fail; ``None`` if an
-    earlier attempt has fetched the data."""
+    ``vendor_data`` with new data for the guest. The data is fetched before the move, because fetching may fail; return
+    ``None`` if an earlier attempt has fetched it."""
     work, new_vendor_data = move.work, None
     if move.row.status == "post-migrating":
         cross_cell.map_to_this_cell(work)
@@ -140,8 +140,8 @@ def _move_to_target(move: MigrationTask, where: Mapping[str, Any]) -> dict[str, 
 
 
 def _check_with_source(move: MigrationTask) -> None:
-    """Check a resize before anything is changed; other migrations need no check on the source. Raises ``Conflict`` if
-    the new flavor has smaller ephemeral disks, or the error with which the source's agent refuses the new disks."""
+    """Check a resize before anything is changed; a cold migration needs no check. Raises ``Conflict`` if the new flavor
+    has smaller ephemeral disks, or the error with which the agent of the source host refuses the new disks."""
     if move.row.type == migrations.RESIZE:
         had = ephemeral_gib(move.work.flavor, move.work.request.get("blocks") or ())
         if had > move.flavor["ephemeral"]:
@@ -163,9 +163,9 @@ def _vendor_data_again(work: Work) -> dict[str, Any]:
 
 
 def _finish_on_target(move: MigrationTask, vendor_data_fields: Mapping[str, Any]) -> dict[str, Any]:
-    """Give the server its new flavor on the target, and its guest the operator's data (*vendor_data_fields*). Return
-    the server as its agent reports it. If that fails on a target that is also the source, restore the old flavor, and
-    raise ``NotMoved``."""
+    """Apply the new flavor to the server on the target host, and return the server as its agent reports it.
+    *vendor_data_fields*: the operator's data for the guest. If this fails and the target is also the source, restore
+    the old flavor and raise ``NotMoved``."""
     wish = {**server_after_move(move, move.flavor, move.target), **vendor_data_fields}
     if move.source != move.target:
         with full_is_down():
@@ -180,8 +180,8 @@ def _finish_on_target(move: MigrationTask, vendor_data_fields: Mapping[str, Any]
 
 
 def _restore_flavor(move: MigrationTask) -> Flavor:
-    """Give the server its old flavor on its host; disks that have grown keep their size. Return the resulting flavor.
-    """
+    """Apply the old flavor to the server on its host again. Disks that have grown cannot shrink, so the returned flavor
+    may have larger disks than the old one."""
     old = move.work.flavor
     try:
         move.ensure_on(move.source, server_after_move(move, old, move.source))
@@ -194,8 +194,8 @@ def _restore_flavor(move: MigrationTask) -> Flavor:
 
 
 def _roll_back(move: MigrationTask, error: MagnetarError, flavor: Flavor | None = None) -> None:
-    """End the failed action: the server is on the source with its old flavor (or *flavor*), and runs if it ran before.
-    """
+    """End the failed action: the server stays on the source host with its old flavor (or *flavor*), and is started if
+    it ran before."""
     values: dict[str, Any] = {} if flavor is None else {"flavor": servers.json_text(flavor)}
     if move.row.status != "pre-migrating" and move.row.old_vm_state != STOPPED:
         try:
@@ -235,11 +235,12 @@ def _give_up(move: MigrationTask, error: MagnetarError) -> None:
 
 
 def settle_claims(move: MigrationTask, host: str, flavor: Flavor) -> None:
-    """Claim the needs of *flavor* on *host* for the server, and release all claims of the migration.
+    """Replace all claims of the server and its migration by a claim for *flavor* on *host*.
 
-    On the source, the migration's claims are first joined to the server's, so no free room is needed even if operators
-    have lowered the host's limits. If the new claim is refused nevertheless, the server keeps the old one, since no
-    other server may get the resources that the guest uses. The audit then reports the difference."""
+    On the source host, the claims of the migration are first merged into the claim of the server. So no free resources
+    are needed, even if operators have lowered the host's limits. If the new claim is refused nevertheless, the server
+    keeps the old claim, because the guest uses these resources. The audit then reports the difference.
+    """
     spec, id = spec_of_flavor(move, flavor), move.conductor.host(host).id
     with move.api.write() as connection:
         if host == move.source:
@@ -253,5 +254,6 @@ def settle_claims(move: MigrationTask, host: str, flavor: Flavor) -> None:
 
 
 def spec_of_flavor(move: MigrationTask, flavor: Flavor) -> RequestSpec:
-    """Return the scheduler's request for the server with *flavor*; it says what the server must claim on a host."""
+    """Return the scheduler request for the server with *flavor*. It contains the resources that the server must claim
+    on a host."""
     return spec_of(move.work, flavor=flavor)

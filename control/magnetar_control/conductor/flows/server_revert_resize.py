@@ -34,11 +34,12 @@ log = logging.getLogger(__name__)
 
 
 class NoRoom(NoSpace):
-    """No host has room for the old flavor."""
+    """Raised when neither the old nor the current host has enough resources for the old flavor."""
 
 
 def run_resize_revert(work: Work) -> None:
-    """Give the server its old flavor on its old host, or on its present host if the old host cannot take it."""
+    """Restore the old flavor of the server on its old host, or on its current host if the old host cannot accept the
+    server."""
     with work.database.read() as connection:
         row = migrations.fetch_unconfirmed_migration(connection, work.id)
     if work.server.vm_state != RESIZED or row is None:
@@ -70,8 +71,9 @@ def run_resize_revert(work: Work) -> None:
 
 
 def _move_back(move: MigrationTask, flavor: Flavor) -> str:
-    """Move the server to the source, or let it stay on the target if the source does not take it. Claim its resources
-    on that host, and return the host's name. Raises ``NoRoom`` if neither host has room for the old flavor."""
+    """Move the server back to the source host, or leave it on the target host if the source does not accept it. Claim
+    its resources on the chosen host, and return the host's name. Raises ``NoRoom`` if neither host has enough resources
+    for the old flavor."""
     work, source, target, why = move.work, move.source, move.target, ""
     if source in (target, work.server.host):
         return source
@@ -96,8 +98,9 @@ def _move_back(move: MigrationTask, flavor: Flavor) -> str:
 
 
 def _source_accepts(move: MigrationTask, flavor: Flavor) -> bool:
-    """Return whether the source takes the server back. It does if the move back has begun already. Otherwise its host
-    must be up and have room for the disks at their present sizes, and its agent must accept the move."""
+    """Return whether the source host can have the server back. This is true if the move back has already begun.
+    Otherwise the host must be up and have space for the disks at their current sizes, and its agent must accept the
+    move."""
     work, source, target = move.work, move.source, move.target
     with move.sides(target, source) as (source_agent, _target_agent):
         if source_agent.find(work.id) is None or source_agent.open_migrations(work.id):
@@ -108,8 +111,9 @@ def _source_accepts(move: MigrationTask, flavor: Flavor) -> bool:
 
 
 def _claim(move: MigrationTask, consumer: str, host: str, *flavors: Flavor) -> bool:
-    """Claim on *host*, for *consumer*, enough resources for any one of *flavors*: of each resource, the largest amount
-    that a flavor needs. Return ``False``, without a claim, if the host has no room."""
+    """Claim resources on *host* for *consumer* (uuid of the server or its migration) that are enough for any one of
+    *flavors*: of each resource, the largest amount that one of them needs. Return ``False``, and claim nothing, if the
+    host has too few."""
     specs = [spec_of_flavor(move, flavor) for flavor in flavors]
     amounts = Amounts(*map(max, zip(*(spec.amounts for spec in specs), strict=True)))
     devices, resources = (_merge_largest([getattr(spec, kind) for spec in specs]) for kind in ("devices", "resources"))
@@ -120,14 +124,14 @@ def _claim(move: MigrationTask, consumer: str, host: str, *flavors: Flavor) -> b
 
 
 def _merge_largest(counts: Sequence[Mapping[str, int]]) -> dict[str, int]:
-    """Merge the mappings *counts* into one, with the largest number of each name, and return it."""
+    """Return one mapping with all names in *counts*. Each name has its largest number."""
     return {name: max(amounts.get(name, 0) for amounts in counts)
             for name in {name for amounts in counts for name in amounts}}
 
 
 def _fail(move: MigrationTask, error: MagnetarError, flavor: Flavor) -> None:
-    """End the failed action. If nothing was done, the server waits for confirm or revert as before. Otherwise it is in
-    error, and both hosts stay claimed."""
+    """End the failed action. If nothing was changed, the server waits for confirm or revert as before. Otherwise set it
+    to error, and keep the claims on both hosts."""
     work = move.work
     if isinstance(error, NoRoom) and work.server.host == move.target:
         try:

@@ -57,8 +57,8 @@ def run_offload(work: Work) -> None:
 
 
 def _save(work: Work) -> dict[str, Any]:
-    """Stop the guest, and upload its root disk to the shelved image (nothing is uploaded if the root disk is a
-    volume). Return the columns to save for a shelved server."""
+    """Stop the guest, and upload its root disk to the shelved image, unless the root disk is a volume. Return the
+    changed columns of the server's row."""
     work.begin("The server was deleted, or its state was reset, before it was shelved.")
     id = work.args["image"]
     image = _shelved_image(work, id) if id else None  # first: if the quota refuses it, the guest keeps running
@@ -83,8 +83,8 @@ def _shelved_image(work: Work, id: str) -> Document:
 
 
 def _leave_host(work: Work) -> dict[str, Any]:
-    """Remove the server from its host, and release everything that it has there. Return the columns to save for an
-    offloaded server."""
+    """Remove the server from its host, and release its resources there. Return the changed columns of the server's row.
+    """
     server = work.server
     if not any(volume["boot_index"] == 0 for volume in work.volumes):
         image = server_create_image.image_of_server(work, server.shelved_image_id) if server.shelved_image_id else None
@@ -100,7 +100,8 @@ def _leave_host(work: Work) -> dict[str, Any]:
 
 
 def release_host_resources(work: Work) -> None:
-    """Disconnect the volumes, unbind the ports and release the claims of a server that is on no host."""
+    """Disconnect the volumes, unbind the ports and release the claims of a server that has just been removed from its
+    host."""
     block_devices.disconnect_volumes(work)
     work.conductor.services.network.unbind(work.id, work.confirm_lease)
     with work.conductor.store.api.write() as connection:
@@ -112,8 +113,8 @@ def release_host_resources(work: Work) -> None:
 
 
 def _handle_failure(work: Work, error: MagnetarError) -> None:
-    """End a failed shelve. A server that was already shelved stays shelved on its host. Any other server returns to
-    its previous state, except that a paused or suspended server is off."""
+    """End a failed shelve action. A server that was shelved already remains shelved on its host. Any other server
+    returns to its previous state, except that a paused or suspended server is stopped."""
     work.confirm_lease()
     work.load()
     if work.server.vm_state == SHELVED:
@@ -128,8 +129,8 @@ def _handle_failure(work: Work, error: MagnetarError) -> None:
 
 
 def _handle_failed_offload(work: Work, error: MagnetarError) -> None:
-    """Handle a failed offload: the server stays shelved on its host. If the host has lost the server or does not
-    answer, repeat the offload instead: otherwise the server's row would describe a guest that does not exist."""
+    """End a failed offload: the server remains shelved on its host. If the host has lost the server or does not answer,
+    repeat the action instead, because the server's row would otherwise describe a guest that does not exist."""
     try:
         with work.client(patience=PATIENCE) as client:
             client.get("server", work.id)
@@ -141,7 +142,8 @@ def _handle_failed_offload(work: Work, error: MagnetarError) -> None:
 
 
 def _start_again(work: Work) -> dict[str, Any]:
-    """Start the guest if it ran before. Return the server's columns to save for the resulting state of the guest."""
+    """Start the guest after a failed shelve if it ran before. Return the columns of the server's row for the guest's
+    actual state; {} if it cannot be started."""
     try:
         with work.client(patience=PATIENCE) as client:
             resource = client.get("server", work.id)
@@ -157,7 +159,8 @@ def _start_again(work: Work) -> dict[str, Any]:
 
 
 def delete_image(work: Work, id: str | None) -> None:
-    """Delete the image of a server that is no longer shelved. An image that cannot be deleted stays."""
+    """Delete the shelved image *id* of a server that is no longer shelved. If the image cannot be deleted, it remains.
+    """
     if not id:
         return
     try:
@@ -167,6 +170,7 @@ def delete_image(work: Work, id: str | None) -> None:
 
 
 def offload_expired(conductor: Conductor) -> int:
-    """Queue ``shelveOffload`` for servers that have been shelved for ``shelved_offload_time``; return how many."""
+    """Queue the action ``shelveOffload`` for servers that have been shelved longer than the setting
+    ``shelved_offload_time``. Return the number of these servers."""
     return ask_for_expired(conductor, conductor.settings.shelved_offload_time,
                            partial(waiting_since, SHELVED, "shelved_at"), "shelveOffload")

@@ -32,9 +32,9 @@ LOOK = 15.0
 
 
 def run_soft_deletion(work: Work) -> None:
-    """Power the guest off; the server stays until it is restored or reclaimed (``reclaim_expired``). The image of a
-    shelved server is deleted: the root disk is still on the host. The action is retried while the host does not answer;
-    the server can be deleted meanwhile."""
+    """Power off the guest of a server that is soft-deleted. The server remains until it is restored or removed
+    (``reclaim_expired``). The image of a shelved server is deleted, because the root disk is still on the host. While
+    the host does not answer, the action is retried; the server can be deleted meanwhile."""
     def do() -> dict[str, Any]:
         server = work.server
         work.begin("The server was deleted for good, or its state was reset, before it was soft-deleted.")
@@ -52,14 +52,15 @@ def run_soft_deletion(work: Work) -> None:
 
 @flow_on_host(Work.failed, retry_forever)
 def run_restore(work: Work, client: Client) -> dict[str, Any]:
-    """Start the guest of a soft-deleted server from its root disk; return the server's columns to save. The server
-    stays soft-deleted when that fails."""
+    """Start the guest of a soft-deleted server; return the changed columns of the server's row. If this fails, the
+    server remains soft-deleted."""
     client.ensure("server", work.id, {"rescue": None, "power": RUNNING, **keys.tpm_secret_field(work)})
     return {"power_state": power_number(RUNNING), "fault": None, "soft_deleted_at": None, **release_rescue_disk(work)}
 
 
 def reclaim_expired(conductor: Conductor) -> int:
-    """Queue ``delete`` for servers that have been soft-deleted for ``reclaim_instance_interval``; return how many."""
+    """Queue the action ``delete`` for servers that have been soft-deleted longer than the setting
+    ``reclaim_instance_interval``. Return the number of these servers."""
     return ask_for_expired(conductor, conductor.settings.reclaim_instance_interval,
                            partial(waiting_since, SOFT_DELETED, "soft_deleted_at"), "delete", _lock_soft_deleted_row)
 

@@ -35,7 +35,8 @@ OVER = {"vm_state": ACTIVE, "shelved_at": None, "fault": None}
 
 
 def run_unshelve(work: Work) -> None:
-    """Unshelve the server. ``args``: whether it is offloaded, and its target host if the caller named one."""
+    """Unshelve the server. ``work.args`` has ``offloaded`` (whether the server has no host), and the requested host if
+    there is one."""
     if not work.args["offloaded"]:
         attempt_action(work, partial(_start, work), work.failed, event="compute_start_instance")
     elif work.server.shelved_at:
@@ -45,7 +46,7 @@ def run_unshelve(work: Work) -> None:
 
 
 def _start(work: Work) -> dict[str, Any]:
-    """Start the guest on its host, and delete the shelved image. Return the server's columns to save."""
+    """Start the guest on its host, and delete the shelved image. Return the changed columns of the server's row."""
     work.begin("The server was deleted, or its state was reset, before it was unshelved.")
     with work.client() as client:
         resource = client.ensure("server", work.id, {"power": "running"})["resource"]
@@ -54,8 +55,8 @@ def _start(work: Work) -> dict[str, Any]:
 
 
 def _build(work: Work) -> None:
-    """Find a host, and build the server there. The action is queued again for each host, since builds are limited per
-    host."""
+    """Choose a host for an offloaded server, and build the server there. The action is queued again for each host that
+    is tried, because the number of parallel builds is limited for each host."""
     tried: list[str] = work.args.get("tried", [])
     host = next((name for name in hosts_with_claims(work) if name not in tried), None)
     if work.action.cancel:
@@ -70,7 +71,7 @@ def _build(work: Work) -> None:
 
 
 def _choose(work: Work, tried: list[str]) -> None:
-    """Claim a host that is not in *tried*, and queue the action for it."""
+    """Claim a host that is not in *tried*, and queue the action for that host."""
     began = utc_now()
     try:
         spec = spec_of(work, keeps_reserve=True, host=work.args.get("host"), ignored=frozenset(tried),
@@ -111,7 +112,7 @@ def _build_on(work: Work, host: str) -> None:
 
 
 def _end(work: Work) -> None:
-    """Delete the image of the server, which runs now, and end the action."""
+    """Delete the shelved image, after the server was started successfully, and end the action."""
     if image := work.server.shelved_image_id:
         delete_image(work, image)
         _forget_content(work, work.server.host, image)
@@ -127,8 +128,8 @@ def _check_image(work: Work) -> None:
 
 
 def _forget_content(work: Work, host: str, image: str) -> None:
-    """Delete the copy of *image* on *host*: the server has its own disk now, and no other server uses the image's
-    content."""
+    """Delete the cached copy of *image* on *host*. The server has its own disk now, and no other server can use a
+    shelved image."""
     work.conductor.delivery.known.discard(("image", host, image))
     try:
         work.delete_on(host, "image", image)
@@ -137,7 +138,8 @@ def _forget_content(work: Work, host: str, image: str) -> None:
 
 
 def _undo_build(work: Work, host: str | None, error: MagnetarError) -> None:
-    """Release everything on *host* after a build that failed there. Try another host if one is allowed."""
+    """Release everything on *host* after a failed build, and try another host if another attempt is allowed. *host*:
+    ``None`` if no host was claimed."""
     work.confirm_lease()
     tried = [*work.args.get("tried", []), *([host] if host else [])]
     last = isinstance(error, Cancelled) or len(tried) >= work.conductor.settings.max_attempts or refused_on_all_hosts(

@@ -17,7 +17,8 @@ from magnetar_core.errors import MagnetarError, NotFound
 
 
 def run_share_attachment(work: Work) -> None:
-    """Have the host attach the share of ``args["uuid"]``. The guest sees it after its next start."""
+    """Have the agent attach the share of the attachment ``work.args["uuid"]`` to the server. The guest sees the share
+    after its next start."""
     share = _share_of_action(work)
     if share is None:
         work.done()
@@ -35,8 +36,8 @@ def run_share_attachment(work: Work) -> None:
 
 
 def run_share_detachment(work: Work) -> None:
-    """Have the host detach the share of ``args["uuid"]``. If the host does not have the server (any more), only remove
-    the entry."""
+    """Have the agent detach the share of the attachment ``work.args["uuid"]`` from the server. If the host does not
+    have the server, only remove the attachment from the server's row."""
     share = _share_of_action(work)
     if share is None:
         work.done()
@@ -63,8 +64,8 @@ def _share_of_action(work: Work) -> ShareOfServer | None:
 
 
 def _change_share(work: Work, values: Mapping[str, Any] | None, of: set[str] | None = None) -> None:
-    """Set *values* in the share's entry if its status is in *of* (by default any). Remove the entry if *values* is
-    ``None``."""
+    """Set *values* in the share attachment of the action, in the server's row. If *of* is given, do this only if the
+    attachment's status is one of *of*. If *values* is ``None``, remove the attachment."""
     def all_of(shares: list[Document]) -> list[Document]:
         mine = work.args["uuid"]
         if values is None:

@@ -24,8 +24,8 @@ from magnetar_core.errors import MagnetarError
 
 
 def run_volume_attachment(work: Work) -> None:
-    """Attach the volume of ``args["attachment_id"]``; free the volume if that fails. Repeat while a host does not
-    answer."""
+    """Attach the volume of the attachment ``work.args["attachment_id"]``. If this fails, release the volume's
+    reservation. Repeat while a host does not answer."""
     attachment = _attachment_of_action(work)
     if attachment is None:  # an earlier try has failed
         work.done()
@@ -54,8 +54,8 @@ def _attach(work: Work, attachment: VolumeOfServer) -> None:
 
 
 def run_volume_detachment(work: Work) -> None:
-    """Detach the volume of ``args["attachment_id"]``; the server keeps the volume if the guest does not release it.
-    Repeat while a host does not answer, since the guest may have lost the volume already."""
+    """Detach the volume of the attachment ``work.args["attachment_id"]``. If the guest does not release the volume, it
+    remains attached. Repeat while a host does not answer, because the guest may have released the volume already."""
     attachment = _attachment_of_action(work)
     if attachment is None:
         work.done()
@@ -76,12 +76,12 @@ def run_volume_detachment(work: Work) -> None:
 
 
 def keep_attached(attachment_id: str, work: Work) -> None:
-    """Set the volume's status to in-use again after its detachment was given up."""
+    """Set the volume's status from detaching back to in-use, because it remains attached."""
     work.conductor.services.volume.roll_detaching(attachment_id, work.confirm_lease)
 
 
 def _forget(work: Work, attachment: VolumeOfServer) -> None:
-    """Free the volume, which the guest no longer has, and remove it from the server's list of volumes."""
+    """Remove the attachment of a volume that the guest no longer has, in the volume service and in the server's row."""
     work.conductor.services.volume.detached(attachment["attachment_id"], work.confirm_lease)
     _change_attachment(work, attachment["attachment_id"], lambda _one: None)
 
@@ -92,8 +92,8 @@ def _attachment_of_action(work: Work) -> VolumeOfServer | None:
 
 
 def _change_attachment(work: Work, attachment_id: str, how: Callable[[Document], Document | None]) -> None:
-    """Replace the entry *attachment_id* in the server's list of volumes by what the function *how* returns for it.
-    ``None`` removes the entry."""
+    """Replace the attachment *attachment_id* in the server's row by ``how(attachment)``. If *how* returns ``None``,
+    remove the attachment."""
     def all_of(attachments: list[Document]) -> list[Document]:
         changed = [how(attachment) if attachment["attachment_id"] == attachment_id else attachment
                    for attachment in attachments]

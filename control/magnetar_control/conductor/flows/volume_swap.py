@@ -28,7 +28,8 @@ log = logging.getLogger(__name__)
 
 
 def run_volume_swap(work: Work) -> None:
-    """Replace the volume ``args["volume_id"]`` by ``args["new_volume_id"]``. Repeat until the hosts answer."""
+    """Replace the volume ``work.args["volume_id"]`` of the server by ``work.args["new_volume_id"]``. Repeat until the
+    hosts answer."""
     attachment = _swapped_attachment(work)
     if attachment is None:  # an earlier try has failed, or the old volume was detached before
         keep_attached(work.args["attachment_id"], work)
@@ -40,7 +41,7 @@ def run_volume_swap(work: Work) -> None:
 
 
 def _swapped_attachment(work: Work) -> VolumeOfServer | None:
-    """Return the entry of the volume that the action replaces or has replaced; ``None`` if there is none."""
+    """Return the attachment that the action is replacing or has replaced; ``None`` if it no longer exists."""
     new = work.args["new_attachment_id"]
     return next((attachment for attachment in work.volumes if new in attachment_ids(attachment)), None)
 
@@ -61,9 +62,9 @@ def _swap(work: Work, attachment: VolumeOfServer) -> None:
 
 
 def _swap_on_host(work: Work, place: str) -> str:
-    """Let the server's agent replace the old volume by the new one, which is stored on the host *place*. Return the
-    device name. Other actions can use the worker meanwhile. The agent ends the copy when the server is deleted, or
-    after the setting ``action_timeout``."""
+    """Have the server's agent copy the old volume to the new one and switch the guest to it. Return the device name.
+    *place*: the host that stores the new volume. The worker thread is available to other actions meanwhile. The copy is
+    cancelled when the server is deleted, or after the setting ``action_timeout``."""
     with work.conductor.places.resting((work.database.name, work.action.id)), \
             agents_of_volume(work, work.server.host, place) as (server_agent, volume_agent):
         def cancel(operation: str) -> None:
@@ -86,7 +87,7 @@ def _swap_on_host(work: Work, place: str) -> str:
 
 
 def _change_swapped_attachment(work: Work, values: Document) -> None:
-    """Set *values* in the entry of the replaced volume, and remove its ``swap``."""
+    """Set *values* in the attachment that is being replaced, and remove its field ``swap``."""
     new = work.args["new_attachment_id"]
 
     def all_of(attachments: list[Document]) -> list[Document]:
@@ -98,8 +99,8 @@ def _change_swapped_attachment(work: Work, values: Document) -> None:
 
 
 def _failed(work: Work, error: MagnetarError) -> None:
-    """Abort the swap, free the new volume, and end the action as failed with *error*. If the guest is on the new volume
-    already, or the host does not answer, repeat the action instead."""
+    """Handle the failure *error*: abort the swap, release the new volume, and end the action as failed. If the guest
+    already uses the new volume, or the host does not answer, repeat the action instead."""
     try:
         with full_is_down():
             goes_on = _is_swapped(work) or not _abort_copy(work)
@@ -117,7 +118,7 @@ def _failed(work: Work, error: MagnetarError) -> None:
 
 
 def _is_swapped(work: Work) -> bool:
-    """Return whether the guest is on the new volume, and the host has nothing left to do."""
+    """Return whether the guest uses the new volume and the host's copy operation has ended."""
     try:
         with work.client() as client:
             resource = client.get("volume_attachment", f"{work.id}:{work.args['new_volume_id']}")
@@ -127,7 +128,8 @@ def _is_swapped(work: Work) -> bool:
 
 
 def _abort_copy(work: Work) -> bool:
-    """Have the host abort the copy; return whether that worked. It fails if the guest uses the new volume already."""
+    """Have the host abort the copy to the new volume, and return whether it did. It does not if the guest already uses
+    the new volume."""
     try:
         disconnect_volume(work, work.server.host, work.args["new_volume_id"])
     except NotFound:
@@ -138,7 +140,7 @@ def _abort_copy(work: Work) -> bool:
 
 
 def _free(work: Work) -> None:
-    """Free the new volume; the server keeps the old one."""
+    """Release the reservation of the new volume. The server keeps the old volume."""
     keep_attached(work.args["attachment_id"], work)
     work.conductor.services.volume.detached(work.args["new_attachment_id"], work.confirm_lease)
     _change_swapped_attachment(work, {})
