@@ -26,13 +26,14 @@ LARGEST = 64 << 20
 
 
 class EventFrames:
-    """A parser of server-sent events (HTML standard) in a stream of bytes that comes in pieces."""
+    """An incremental parser of server-sent events (HTML standard)."""
 
     def __init__(self) -> None:
         self._rest = bytearray()
 
     def feed(self, piece: bytes) -> list[tuple[str, dict[str, Any]]]:
-        """Return name and document of the events that *piece* completes. Raises ``ValueError`` for malformed events."""
+        """Parse the next bytes of the stream, and return (name, JSON document) of each event that *piece* completes.
+        Raises ``ValueError`` for malformed events."""
         if not self._rest and piece.find(b"\n\n") == len(piece) - 2:  # most heartbeats
             event = _parse_frame(piece[:-2])
             return [event] if event else []
@@ -61,8 +62,8 @@ def _parse_frame(frame: bytes) -> tuple[str, dict[str, Any]] | None:
 
 
 class AgentConnection(asyncio.Protocol):
-    """A connection to the agent of *client*. The client's methods build the requests and the errors. Use the connection
-    in the event loop only."""
+    """An asynchronous HTTP connection to the agent for which *client* is configured. *client* builds the requests and
+    the errors. Use the connection only in the thread of the event loop."""
 
     def __init__(self, client: AgentClient) -> None:
         self._client = client
@@ -91,7 +92,8 @@ class AgentConnection(asyncio.Protocol):
             raise self._client.connection_error(error, connected=False) from None
 
     async def fetch(self, target: str, patience: float) -> dict[str, Any]:
-        """Return the document at *target*. Raises ``MagnetarError``, also after *patience* seconds of silence."""
+        """Send a GET request for *target* (path and query), and return the JSON object in the response. Raises
+        ``MagnetarError``, also if no data arrives for *patience* seconds."""
         self._ask(self._client.request_text(target))
         try:
             async with asyncio.timeout(patience):
@@ -106,8 +108,9 @@ class AgentConnection(asyncio.Protocol):
         return self._client.answer_document(status, bytes(self._content))
 
     async def follow(self, target: str, interval: float, on_event: OnEvent) -> None:
-        """Pass the events at *target* to *on_event* until the agent ends the stream. *interval*: seconds between two
-        heartbeats. Raises ``MagnetarError``, also when several heartbeats are missing."""
+        """Read the event stream at *target* (path and query), and call *on_event* with each event, until the agent ends
+        the stream. *interval*: seconds between two heartbeats. Raises ``MagnetarError``, also when several heartbeats
+        are missing."""
         self._frames, self._on_event = EventFrames(), on_event
         self._ask(self._client.request_text(target, "text/event-stream"))
         self._read_at, silence = self._loop.time(), HEARTBEATS * interval
@@ -130,7 +133,7 @@ class AgentConnection(asyncio.Protocol):
             self._transport.abort()
 
     def fail(self, error: Exception) -> None:
-        """End the present request with *error*."""
+        """End the current request with *error*."""
         if not self._ended.done():
             self._ended.set_exception(error)
             self._ended.exception()  # nobody may wait for it any longer

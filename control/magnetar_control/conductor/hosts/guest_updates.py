@@ -33,7 +33,8 @@ _HOSTS = select(servers.c.host).where(*DUE).distinct()
 
 
 class GuestUpdateSender(HostUpdateSender):
-    """The sender of changed names and metadata of servers to their running guests, in a conductor's cell."""
+    """The periodic task that sends changed names and metadata of servers in a conductor's cell to their running guests.
+    """
 
     about, away = "guests", DOWN
 

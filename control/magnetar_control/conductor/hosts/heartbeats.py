@@ -23,17 +23,17 @@ GAP, RENEWED = 1.0, LEASE / 2
 
 
 class Heartbeat(NamedTuple):
-    """A heartbeat that is not written yet. *report*: the frequently changing properties as JSON; ``None`` if the
-    scheduler does not use them. *handled*: uuids of the evacuations from the host whose guests are already stopped or
-    removed there."""
+    """A received heartbeat of a host that is not yet written to the database. *report*: the frequently changing
+    properties of the host as JSON; ``None`` if the scheduler does not use them. *handled*: uuids of the evacuations
+    from the host whose guests are already stopped or removed there."""
 
     report: str | None
     handled: Collection[str]
 
 
 class Heartbeats:
-    """The heartbeats and leases of the hosts that a conductor watches. *written*: a function that is called with the
-    result of each transaction."""
+    """The thread that writes heartbeats and renews leases of the hosts that a conductor watches, for many hosts in one
+    transaction. *written*: a function that is called with the result of each transaction."""
 
     def __init__(self, conductor: Conductor, written: Callable[[Renewal], None]) -> None:
         self.conductor, self._written = conductor, written
@@ -50,12 +50,12 @@ class Heartbeats:
         self._reports: dict[str, str | None] = {}
 
     def add(self, host: str) -> None:
-        """Renew the lease of a host from now on."""
+        """Begin to renew the conductor's lease of *host*."""
         with self._changed:
             self._renewed[host] = time.monotonic()
 
     def remove(self, host: str) -> None:
-        """Stop renewing the lease of a host, so that another conductor can take it."""
+        """Stop renewing the conductor's lease of *host*, so that another conductor can take it."""
         with self._changed:
             for of_hosts in (self._renewed, self._heartbeats, self._problems, self._reports):
                 of_hosts.pop(host, None)
@@ -83,13 +83,13 @@ class Heartbeats:
             self._changed.notify()
 
     def close(self) -> None:
-        """End ``run``."""
+        """Make ``run`` return."""
         with self._changed:
             self._closed = True
             self._changed.notify()
 
     def run(self) -> None:
-        """Write heartbeats and renew leases until ``close``; needs its own thread."""
+        """Write heartbeats and renew leases until ``close`` is called. Must run in its own thread."""
         failing = ""
         while not self._closed:
             heartbeats, problems, silent = self._due()
@@ -112,8 +112,8 @@ class Heartbeats:
                 self._changed.wait_for(lambda: self._closed, GAP if failing else self._gap)
 
     def _due(self) -> tuple[dict[str, Heartbeat], dict[str, str | None], set[str]]:
-        """Wait until something must be written. Return heartbeats and problems by host, and the hosts whose leases must
-        be renewed."""
+        """Wait until something must be written. Return (heartbeats by host, problems by host, hosts whose leases must
+        be renewed)."""
         with self._changed:
             while not (self._heartbeats or self._problems or self._closed):
                 oldest = min(self._renewed.values(), default=float("inf"))

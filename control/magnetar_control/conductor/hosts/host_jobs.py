@@ -17,7 +17,8 @@ Job = Callable[[], None]
 
 
 class HostJobs:
-    """The queues of jobs of hosts. Jobs of one host run in order, jobs of different hosts run in parallel."""
+    """The job queues of hosts. The jobs of one host run one after the other; the jobs of different hosts run in
+    parallel."""
 
     def __init__(self, most: int = MOST, idle: float = IDLE) -> None:
         self._most, self._idle_time = most, idle
@@ -62,7 +63,7 @@ class HostJobs:
                 jobs.append(first)
 
     def close(self) -> None:
-        """End the threads after their present jobs."""
+        """End the worker threads after their current jobs."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()

@@ -19,8 +19,9 @@ from magnetar_core.http.client import Client
 
 
 class HostRemovals(HostUpdateSender):
-    """The sender of pending removals to the hosts of a conductor's cell. If the host refuses a removal, it is tried
-    again later: a guest that is being removed may still have a NIC on the network."""
+    """The periodic task that sends pending removals of servers and other resources to the agents of a conductor's cell.
+    If an agent refuses a removal, the request is sent again later, for example while a guest still uses the network to
+    remove."""
 
     about, away = "deleted things", DOWN
 

@@ -20,16 +20,18 @@ MALFORMED = (TypeError, ValueError, KeyError, AttributeError, IndexError, Overfl
 
 
 class HostRefused(Exception):
-    """The cloud does not accept a host's report; the message says why, for operators. The host does not count as up."""
+    """Raised when a host's report is not acceptable. The host then does not count as up. The message explains the
+    reason to operators."""
 
 
 def check_host_report(name: str, report: Any, reported_name: str | None = None,
                       hosts: Container[str] = frozenset()) -> None:
-    """Raise ``HostRefused`` unless *report* has the form of a resource ``host``, and is about the host *name*.
-    Properties may be missing or null, as on a host without libvirt.
+    """Raise ``HostRefused`` unless *report* has the format of an agent's report of its host, and describes the host
+    *name*. Properties may be missing or null, as on a host without libvirt.
 
-    *reported_name*: the machine's name in the agent's earlier reports, which may differ from the cloud's *name*. A
-    first report may have any name except the name of another host in *hosts*."""
+    *reported_name*: the host name in the agent's earlier reports, which may differ from the cloud's *name* of the host.
+    A first report may have any name except that of another host in *hosts*.
+    """
     if not isinstance(report, Mapping):
         raise HostRefused("its agent's report is malformed: it must be an object")
     for key, value in report.items():
@@ -52,7 +54,7 @@ def check_host_report(name: str, report: Any, reported_name: str | None = None,
 
 
 def check_scheduler_reads(states: HostStates, row: HostRow, report: Mapping[str, Any]) -> None:
-    """Raise ``HostRefused`` if the scheduler cannot read *report* about the host of *row*. *states*: the scheduler's
+    """Raise ``HostRefused`` if the scheduler cannot parse *report* about the host of *row*. *states*: the scheduler's
     hosts, which are not changed."""
     trial = HostStates(states.default_zone, states.rules)
     try:

@@ -34,11 +34,11 @@ FENCED_LOOK = 5.0
 
 
 def complete_evacuations(conductor: Conductor, client: Client, host: str, completed_ids: Collection[str]) -> set[str]:
-    """Handle the evacuations from the host: all with status ``done``, and the running ones except *completed_ids*
-    (uuids).
+    """Clean up a host that returns after evacuations. Handle its evacuations with status ``done``, and its running ones
+    except *completed_ids* (uuids).
 
-    If an evacuation is running, stop the guest, but keep it, since the evacuation may still fail. If it is ``done``,
-    complete it, and remove the guest if the server is deleted or on another host now. Return *completed_ids* with the
+    If an evacuation is running, only stop the guest, because the evacuation may still fail. If it is ``done``, complete
+    it, and remove the guest if the server is deleted or on another host now. Return *completed_ids* together with the
     uuids of the handled evacuations. Raises ``MagnetarError`` if the host cannot stop or remove a guest now.
     """
     with conductor.database.read() as connection:
@@ -68,8 +68,8 @@ def _stop(client: Client, id: str) -> None:
 
 
 def free_evacuated_source(conductor: Conductor, host: str, id: str) -> None:
-    """Release the claims of an evacuated server on *host*, from which it was removed, and complete the evacuation *id*.
-    """
+    """Release the claims of an evacuated server on *host*, after its remains were removed from *host*, and set the
+    evacuation *id* to completed."""
     with conductor.store.api.write() as connection:
         allocations.release_consumer_claims(connection, id)
     with conductor.database.write() as connection:
@@ -78,7 +78,8 @@ def free_evacuated_source(conductor: Conductor, host: str, id: str) -> None:
 
 
 def _wait_until_unfenced(conductor: Conductor, host: str) -> bool:
-    """Return ``True`` when the host is not fenced; ``False`` when the conductor ends before that."""
+    """Wait until the host is not fenced, and return ``True``. Return ``False`` if the conductor process ends before
+    that."""
     warned = False
     while True:
         with conductor.store.api.read() as connection:
@@ -93,9 +94,9 @@ def _wait_until_unfenced(conductor: Conductor, host: str) -> bool:
 
 
 def start_held_servers(conductor: Conductor, host: str, resources: Sequence[Mapping[str, Any]]) -> None:
-    """Start the servers that the agent holds after the boot of its host, if the database still has them on *host*.
-    *resources*: the host's servers as its agent reports them; it holds those with the field ``held``. Servers with a
-    running evacuation stay held. On a fenced host, first wait until it is unfenced."""
+    """Start the servers that the agent did not start itself after its host has booted, if the database still has them
+    on *host*. *resources*: the host's servers as its agent reports them; those to start have the field ``held``.
+    Servers with a running evacuation are not started. On a fenced host, first wait until it is unfenced."""
     held_ids = [resource["id"] for resource in resources if resource.get("held")]
     if not held_ids:
         return

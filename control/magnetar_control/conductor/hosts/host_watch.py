@@ -64,7 +64,7 @@ IDLE = select(servers.c.id, servers.c.vm_state, servers.c.power_state).where(
 
 
 class HostWatch:
-    """The watch over the hosts of one cell. By leases, the conductors of the cell divide the hosts among themselves."""
+    """The monitor of the hosts of one cell. The conductors of a cell divide its hosts among themselves by leases."""
 
     def __init__(self, conductor: Conductor) -> None:
         self.conductor = conductor
@@ -87,8 +87,8 @@ class HostWatch:
         return WatchLoop(self.conductor, self._follow, self._inventory, self._is_saved)
 
     def run(self) -> None:
-        """Register hosts, take over hosts that nobody watches, and read which hosts are up, until the conductor ends.
-        """
+        """Until the conductor ends, register hosts, take over hosts without a valid lease, and read from the database
+        which hosts are up."""
         self._register()
         failure = ""
         while not self.conductor.over.is_set():
@@ -106,8 +106,8 @@ class HostWatch:
         self._loop.close()
 
     def _register(self) -> None:
-        """Register the hosts of the settings in this conductor's cell, if they are new, or their rows have another cell
-        or endpoint."""
+        """Insert or update the rows of the hosts in the settings, if they are new in this conductor's cell, or their
+        rows have another cell or endpoint."""
         conductor = self.conductor
         conductor.read_hosts()
         where = {name: (row.cell_id, row.endpoint) for name, row in list(conductor.states.rows.items())}
@@ -166,8 +166,8 @@ class HostWatch:
             self._on_event(name, client, event, document)
 
     def _is_saved(self, name: str, heartbeat: Mapping[str, Any]) -> bool:
-        """Return whether the host's properties in *heartbeat* equal the ones that this conductor saved last, so that
-        nothing must be written."""
+        """Return whether the host properties in *heartbeat* equal those that this conductor saved last, so that nothing
+        must be written."""
         saved = self._kept.get(name)
         if saved is None or saved[0] != self._shares(name):
             return False
@@ -177,13 +177,13 @@ class HostWatch:
                    for key, known in zip(KEPT, saved[1:], strict=True))
 
     def _shares(self, name: str) -> tuple[Any, ...]:
-        """Return what settings and aggregates say of a host: its allocation ratios, and what is kept from servers."""
+        """Return (allocation ratios, amounts reserved for the host itself), which settings and aggregates define for
+        the host *name*."""
         return self.conductor.ratios_of(name), self.conductor.reserved
 
     def _has_pools(self, name: str, reports: Any) -> bool:
-        """Return whether the storage pools in *reports* are saved already for the host *name*. A pool that differs
-        only in its free space counts as saved for ``POOL_SIZES`` seconds, because the free space changes all the time.
-        """
+        """Return whether the storage pools in *reports* are already saved for the host *name*. A difference only in
+        free space is ignored for ``POOL_SIZES`` seconds, because the free space changes all the time."""
         moment, saved = self._pools.get(name, (0.0, None))
         if reports is None or reports == saved:
             return True
@@ -197,8 +197,8 @@ class HostWatch:
             self._pools[name] = time.monotonic(), reports
 
     def _inventory(self, name: str, host: Mapping[str, Any]) -> None:
-        """Save the properties of the host *name*, and its limits, which follow from the properties, the settings and
-        its aggregates. Do nothing if none of these has changed."""
+        """Save the properties of the host *name* as reported in *host*, and its resource limits, which are computed
+        from the properties, the settings and the aggregates. Do nothing if none of these has changed."""
         conductor = self.conductor
         ratios = conductor.ratios_of(name)
         totals = (self._shares(name), *(host.get(key) for key in KEPT))
@@ -220,9 +220,9 @@ class HostWatch:
         conductor.read_host(name)
 
     def _on_event(self, name: str, client: Client, event: str, document: Mapping[str, Any]) -> None:
-        """Handle one event of the agent of the host *name*. Events of a server with a running action go to that
-        action. An event may be older than the result of the last action, so if a server differs from its event, read
-        it again from the host."""
+        """Handle one event of the agent of the host *name*. If the event is about a server with a running action, pass
+        it to that action. An event may be older than the result of the last action; so if it differs from the server's
+        row, read the server again from the host."""
         if event in ("servers", "server"):
             self._passwords(name, document.get("servers") or [document])
         if event == "servers":
@@ -232,8 +232,8 @@ class HostWatch:
             self._recheck(name, client, document)
 
     def _passwords(self, name: str, resources: Sequence[Mapping[str, Any]]) -> None:
-        """Save the passwords that guests have published for their users. If a user has cleared a password that the
-        host still has, have the host clear it. *resources*: servers of the host *name*, as its agent reports them."""
+        """Save the encrypted passwords that guests have published. If a user has cleared a password in the API, clear
+        it on the host too. *resources*: servers of the host *name*, as its agent reports them."""
         passwords = {resource["id"]: str(resource["password"]) for resource in resources if resource.get("password")}
         if not passwords:
             return
@@ -250,9 +250,9 @@ class HostWatch:
                 server_passwords.save_password_column(connection, name, row.id, passwords[row.id])
 
     def recheck(self, name: str, document: Mapping[str, Any]) -> None:
-        """Read a server again from the host *name* after an action. *document*: a report that came during the action,
-        and differs from the state in which the action left the server. If the host does not answer, the audit corrects
-        the server later."""
+        """Read a server again from the host *name* after an action. *document*: an event from the agent that arrived
+        during the action, and that differs from the result of the action. If the host does not answer, the audit
+        corrects the server's row later."""
         try:
             with self.conductor.client(name) as client:
                 self._recheck(name, client, document)
@@ -265,8 +265,8 @@ class HostWatch:
                 self.follow(name, [client.get("server", row.id)])
 
     def _on_connect(self, name: str, resources: list[Mapping[str, Any]]) -> None:
-        """Compare all servers on the host *name* with the database when its agent connects. Then do the work that had
-        to wait for the agent: delete servers, and start guests. *resources*: the servers as the agent reports them."""
+        """Synchronize the servers on the host *name* with the database after its agent has connected. Then do the work
+        that was pending: delete servers, and start guests. *resources*: the servers as the agent reports them."""
         self.follow(name, [resource for resource in resources if not resource.get("held")])
         with contextlib.suppress(MagnetarError), self.conductor.client(name) as client:
             host_groups.compare_security_groups(self.conductor, client, name,
@@ -295,8 +295,9 @@ class HostWatch:
                 log.warning("server %s stays on host %s until its agent connects again: %s", id, name, error.message)
 
     def follow(self, name: str, resources: list[Mapping[str, Any]]) -> None:
-        """Set vm_state and power state of servers on the host *name* to the states of their guests, except for servers
-        with an action. *resources*: the servers as the agent reports them."""
+        """Update vm_state and power state of the servers on the host *name* when their guests have changed by
+        themselves, such as by a shutdown. Servers with a running action are skipped. *resources*: the servers as the
+        agent reports them."""
         database = self.conductor.database
         for row, power_state in self._changed_servers(name, resources):
             power = POWERS[power_state]
@@ -312,8 +313,8 @@ class HostWatch:
             log.info("server %s is %s by itself", row.id, power_state, extra={"server": row.id, "host": name})
 
     def _changed_servers(self, name: str, resources: Sequence[Mapping[str, Any]]) -> list[tuple[Any, str]]:
-        """Return the servers without an action whose rows differ from the states of their guests, each with the
-        reported power state. *resources*: servers of the host *name*, as its agent reports them."""
+        """Return (row, reported power state) of the servers whose guests have changed by themselves. Servers with a
+        running action are skipped. *resources*: servers of the host *name*, as its agent reports them."""
         power = {resource["id"]: str(resource["power_state"]) for resource in resources}
         if not power:
             return []

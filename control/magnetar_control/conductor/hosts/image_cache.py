@@ -24,14 +24,15 @@ AT_ONCE = 100
 
 
 class ImageCache:
-    """The deliverer of requested images. It has a thread while there are requests."""
+    """The background task that has hosts download images in advance, as ``POST /os-aggregates/{id}/images`` requests. A
+    thread runs while there are requests."""
 
     def __init__(self, conductor: Conductor, over: threading.Event) -> None:
         self.conductor, self.over = conductor, over
         self._thread: threading.Thread | None = None
 
     def look(self) -> None:
-        """Start a thread that brings the requested images to hosts of the cell, if there are requests and no such
+        """Start a thread that processes the pending image requests for hosts of the cell, if there are any and no such
         thread runs."""
         if self._thread is not None and self._thread.is_alive():
             return
@@ -46,7 +47,7 @@ class ImageCache:
             self._thread.start()
 
     def forget(self) -> None:
-        """Give up requests that have waited for a host longer than ``PATIENCE``."""
+        """Delete image requests that have waited for a host longer than ``PATIENCE`` seconds."""
         with self.conductor.database.write() as connection:
             image_requests.expire_image_requests(connection, utc_now(-PATIENCE))
 
@@ -63,8 +64,8 @@ class ImageCache:
                 self._failed(row, row.attempts + 1, "see above")
 
     def deliver_image(self, row: ImageRequest) -> bool:
-        """Bring the image of the request *row* to its host, and save the result. Return ``False``, and save nothing, if
-        the host does not answer."""
+        """Have the host of the request *row* get the image, and save the result. If the host does not answer, return
+        ``False`` and save nothing."""
         conductor = self.conductor
         try:
             image = conductor.services.image.show(ITSELF, row.image_id)

@@ -48,11 +48,13 @@ TOLD = ("metrics", "images")
 
 
 class WatchLoop:
-    """The connections to the agents of all hosts that a conductor watches.
+    """The event loop with the connections to the agents of all hosts that a conductor watches.
 
-    *handle* (host, event, document): handle an event of a host; runs in a thread. *save* (host, properties): save the
-    host's properties; runs in a thread. *is_saved* (host, properties): return whether the properties are saved
-    already; runs in the event loop, so it must not block."""
+    *handle*: a function of (host, event, document) that handles an agent's event; it runs in a thread. *save*: a
+    function of (host, properties) that saves the host's properties; it runs in a thread. *is_saved*: a function of
+    (host, properties) that returns whether the properties are already saved; it runs in the event loop and must not
+    block.
+    """
 
     def __init__(self, conductor: Conductor, handle: Callable[[str, str, Mapping[str, Any]], None],
                  save: Callable[[str, Mapping[str, Any]], None],
@@ -70,7 +72,8 @@ class WatchLoop:
         self._loop: asyncio.AbstractEventLoop | None = None
 
     def add(self, names: Collection[str]) -> None:
-        """Follow the hosts *names* too. The conductor must hold their leases."""
+        """Connect to the agents of the hosts *names* and handle their events. The conductor must hold the leases of
+        these hosts."""
         if self._loop is None:
             self._loop = uvloop.new_event_loop()
             for run, name in ((self._run, "watch loop"), (self.heartbeats.run, "watch heartbeats")):
@@ -81,29 +84,29 @@ class WatchLoop:
         self.soon(self._begin, names)
 
     def remove(self, name: str) -> None:
-        """Stop following a host."""
+        """Close the connection to the host *name*, and stop handling its events."""
         self.soon(self._stop, name)
 
     def wake(self, name: str) -> None:
-        """Connect to a disconnected host immediately, without waiting for the end of its pause."""
+        """Connect to a disconnected host immediately instead of after the current pause."""
         self.soon(self._wake, name)
 
     def close(self) -> None:
-        """Stop following all hosts, and end the threads."""
+        """Close all connections, and end the threads."""
         self.jobs.close()
         self.heartbeats.close()
         self.soon(self._close)
 
     def soon(self, function: Callable[..., None], *values: Any) -> None:
-        """Call *function* in the loop soon. May be called from any thread."""
+        """Schedule a call of *function* with *values* in the event loop. May be called from any thread."""
         if self._loop is not None:
             with contextlib.suppress(RuntimeError):  # the loop has ended
                 self._loop.call_soon_threadsafe(function, *values)
 
     # In the loop.
     def shared(self, host: Mapping[str, Any]) -> dict[str, Any]:
-        """Return a copy of the properties *host* in which values that other hosts report too are the same objects, to
-        save memory."""
+        """Return a copy of the host properties *host* in which values that other hosts also report are shared objects.
+        This saves memory, because most hosts report the same values."""
         if len(self._values) > VALUES:
             self._values.clear()
         return {sys.intern(key): value if key in TOLD else self._shared_value(value) for key, value in host.items()}
@@ -155,7 +158,7 @@ class WatchLoop:
 
 
 class HostFollower:
-    """The watch over one host's agent: a task in the loop, which tries again after each failure."""
+    """The connection to one host's agent: a task in the event loop that reconnects after each failure."""
 
     def __init__(self, watch: WatchLoop, name: str) -> None:
         self.watch, self.name, self.conductor = watch, name, watch.conductor
@@ -195,7 +198,8 @@ class HostFollower:
             self.wake.clear()
 
     async def _follow(self) -> None:
-        """Connect, count the host as up, and handle its events until the connection ends."""
+        """Connect to the agent, set the host to up after its first heartbeat, and handle events until the connection
+        ends."""
         watch, row = self.watch, self.conductor.states.rows.get(self.name)
         if row is None:
             return  # the next round stops this
@@ -225,7 +229,7 @@ class HostFollower:
         self.watch.soon(self._end_cleanup, connection, ())
 
     def _report(self, error: Exception) -> None:
-        """Save *error* as the reason why the host is not up, and log it once."""
+        """Save *error* as the reason why the host is not up. Log the same reason only once."""
         problem = f"{REFUSED if isinstance(error, HostRefused) else ''}{error}"[:500]
         self.watch.heartbeats.report_problem(self.name, problem)
         if not isinstance(error, (MagnetarError, DBAPIError, OSError)):
@@ -250,16 +254,16 @@ class HostFollower:
             log.info("host %s answers again", self.name, extra={"host": self.name})
 
     def _accept(self, heartbeat: Any) -> bool:
-        """Check a heartbeat, and return whether the properties in it are saved already. Raises ``HostRefused`` for an
-        invalid heartbeat."""
+        """Validate a heartbeat, and return whether the host properties in it are already saved. Raises ``HostRefused``
+        for an invalid heartbeat."""
         is_saved = isinstance(heartbeat, dict) and self.watch.is_saved(self.name, heartbeat)
         if not is_saved or heartbeat.get("name") != self._reported_name or self.conductor.states.rules.reads_reports:
             self._check(heartbeat)  # what is saved was checked before
         return is_saved
 
     def _check(self, report: Any) -> None:
-        """Raise ``HostRefused`` unless *report*, the host's properties from its agent, is valid. Remember the host
-        name in the report."""
+        """Raise ``HostRefused`` unless *report*, the host's properties from its agent, is valid. Store the reported
+        host name for later checks."""
         check_host_report(self.name, report, self._reported_name, self.conductor.states.rows.keys())
         self._reported_name = report.get("name") or self._reported_name
 
@@ -270,22 +274,22 @@ class HostFollower:
             self.watch.heartbeats.add_heartbeat(self.name, report, self._handled)
 
     def be_up(self) -> None:
-        """Count the host as up, because one of its heartbeats is in the database now."""
+        """Set the host to up, after one of its heartbeats was written to the database."""
         self._handled = ()
         if not self._up.done():
             self.conductor.states.up(self.name, up=True)
             self._up.set_result(None)
 
     def start_evacuation_cleanup(self) -> None:
-        """Start to remove evacuated servers from the host. The host does not count as up until they are removed."""
+        """Begin to remove evacuated servers from the host. The host does not count as up until this is complete."""
         if self._cleaning_up or self._connection is None:
             return
         self._cleaning_up = True
         self._put(partial(self._complete_evacuations, self._connection, self._handled))
 
     def on_event(self, event: str, document: Mapping[str, Any]) -> None:
-        """Handle an event of the agent. A heartbeat is handled here. A report on servers goes to the running action of
-        the server, if there is one, otherwise to the host's jobs."""
+        """Handle an event of the agent: a heartbeat immediately, a report about servers in the running action of the
+        server, if there is one, otherwise as a job of the host."""
         watch = self.watch
         if event == "heartbeat":
             heartbeat = document.get("host") or {}  # without libvirt, a part of it is null
@@ -302,8 +306,8 @@ class HostFollower:
             self._put(partial(watch.handle, self.name, event, document))
 
     def _put(self, function: Callable[[], None]) -> None:
-        """Run *function* in a thread, after the host's earlier jobs. If *function* fails, the connection ends: the next
-        connection begins with the states of all servers."""
+        """Queue *function* as a job of the host, which runs in a thread after its earlier jobs. If it fails, close the
+        connection: the next one begins with a report of all servers."""
         connection, watch = self._connection, self.watch
 
         def job() -> None:

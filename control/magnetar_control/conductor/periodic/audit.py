@@ -21,7 +21,8 @@ from .audit_state import AuditSubjects, Finding
 
 
 class AuditReport(NamedTuple):
-    """What ``magnetar audit`` has read. *silent_hosts*, *silent_cells*: hosts, and cells by id, that did not answer."""
+    """The scope of one run of ``magnetar audit``: the numbers of audited servers and hosts. *silent_hosts*,
+    *silent_cells*: names of hosts and ids of cells that did not answer."""
 
     server_count: int
     host_count: int
@@ -31,8 +32,9 @@ class AuditReport(NamedTuple):
 
 def run_with_state(store: Store, agents: Agents, services: Services,
                    pause: float = 2.0) -> tuple[list[Finding], AuditReport]:
-    """Return the findings that two readings of all cells, *pause* seconds apart, have in common, and a report of what
-    was read. The second reading reads only the subjects of the findings of the first."""
+    """Audit all cells twice, *pause* seconds apart, and return (findings that occur both times, report). Differences
+    during running actions are so ignored. The second pass reads only the servers and hosts of the first pass's
+    findings."""
     reader = AuditReader(store, agents, services)
     suspects: dict[Finding, AuditSubjects] = {}
     for subjects, _position in audit_pages(reader):

@@ -33,8 +33,8 @@ def find_stuck_servers(state: AuditState) -> Findings:
 
 
 def find_server_copies(state: AuditState) -> Findings:
-    """Yield findings about servers with rows in two cells. A *copy* is a row that a conductor left behind when it
-    crashed while moving the server; a *twin* is a second row without a known cause."""
+    """Yield findings about servers with rows in two cells. The kind is *copy* if a conductor crashed while it moved the
+    server to another cell and left the old row behind, *twin* if the cause of the second row is unknown."""
     for id, cell in state.copies.items():
         yield Finding("copy", id, cell, f"server {id} is in its cell, and still in "
                       f"{'cell0' if cell == CELL0 else f'cell {cell}'}, which it has left")
@@ -44,20 +44,21 @@ def find_server_copies(state: AuditState) -> Findings:
 
 
 def find_wrong_counters(state: AuditState) -> Findings:
-    """Yield findings about hosts whose counters are not the sum of their claims."""
+    """Yield findings about hosts whose counters of used resources differ from the sum of the claims on them."""
     for difference in state.counters:
         yield Finding("counter", difference.host, difference.host, difference.text)
 
 
 def find_wrong_quota_usage(state: AuditState) -> Findings:
-    """Yield findings about counted quota usage of a user in a project that differs from what the user's servers use."""
+    """Yield findings about stored quota usage of a user in a project that differs from the resources of the user's
+    servers."""
     for cell, comparison in state.usage:
         yield Finding("usage", comparison.project_id, cell, comparison.text)
 
 
 def find_lost_servers(state: AuditState) -> Findings:
-    """Yield findings about servers that are mapped to a cell without a row there, and not known to be deleted: they may
-    still exist."""
+    """Yield findings about servers that are mapped to a cell that has no row for them, and that are not known to be
+    deleted."""
     for id, cell in state.lost.items():
         names = sorted(name for name, guests in state.guests.items() if id in guests)
         yield Finding("lost", id, cell, f"server {id} is mapped to cell {cell}, whose database has no row of it (an "
@@ -110,14 +111,14 @@ def _claim_text(claimed: tuple[Sequence[int], Mapping[str, int], Mapping[str, in
 
 
 def find_orphan_ports(state: AuditState) -> Findings:
-    """Yield findings about ports whose server is gone, or does not have them in its row."""
+    """Yield findings about ports whose server is deleted, or whose server's row does not list them."""
     return _find_unused("port", state, state.ports, "nics",
                         lambda row: [nic["port_id"] for nic in row.undecoded().nics])
 
 
 def find_orphan_attachments(state: AuditState) -> Findings:
-    """Yield findings about attachments whose server is gone, or does not have them in its row; also about attachments
-    in a server's row that the volume service lacks."""
+    """Yield findings about volume attachments whose server is deleted, or whose server's row does not list them. Also
+    yield findings about attachments in a server's row that the volume service does not have."""
     yield from _find_unused("attachment", state, state.attachments, "volumes", _attachment_ids)
     for server, row in state.servers.items():
         for id in [] if row.busy else _attachment_ids(row):
@@ -128,13 +129,14 @@ def find_orphan_attachments(state: AuditState) -> Findings:
 
 def _find_unused(kind: str, state: AuditState, servers_by_id: Mapping[str, str], of: str,
                  ids_in_row: Callable[[Any], list[str]]) -> Findings:
-    """Yield findings about ports or attachments that are of no use: their server is gone, or its row does not have
+    """Yield findings about ports or volume attachments whose server is deleted, or whose server's row does not list
     them.
 
-    *kind*: of the findings, ``port`` or ``attachment``. *servers_by_id*: the server's uuid of each port or attachment.
-    *ids_in_row*: a function that returns the ids of these objects in a server's row. *of*: ``volumes`` or ``nics``. If
-    the server's row lacks some of the volumes or NICs of its guest, the finding is of kind ``kept`` and is never
-    repaired."""
+    *kind*: the kind of the findings, ``port`` or ``attachment``. *servers_by_id*: the server's uuid by id of the port
+    or attachment. *ids_in_row*: a function that returns the ids of the ports or attachments in a server's row. *of*:
+    ``nics`` or ``volumes``. If the guest has NICs or volumes that the server's row does not list, the row is wrong;
+    then the finding's kind is ``kept``, which is never repaired.
+    """
     for id, server in servers_by_id.items():
         row = state.servers.get(server)
         if row is None and server in state.deleted:
@@ -155,7 +157,7 @@ def _attachment_ids(row: AuditedServer) -> list[str]:
 
 
 def find_stalled_migrations(state: AuditState) -> Findings:
-    """Yield findings about migrations that neither continue nor wait for confirm or revert."""
+    """Yield findings about open migrations without a running action that do not wait for confirm or revert either."""
     for id, moves in state.moves.items():
         row = state.servers.get(id)
         for migration in moves:
@@ -181,8 +183,8 @@ def find_leftover_guests(state: AuditState) -> Findings:
 
 
 def find_leftover_migrations(state: AuditState) -> Findings:
-    """Yield findings about hosts that have parts of a migration (such as copied disks) but not the server: the server
-    is deleted, or its move has ended."""
+    """Yield findings about hosts that still have parts of a migration, such as copied disks, although the server is
+    deleted or its migration has ended."""
     for host, open_migrations in state.open_migrations.items():
         for id in open_migrations.keys() - state.guests[host].keys():
             text, row = f"host {host} has a part of a migration of server {id}, ", state.servers.get(id)
@@ -193,16 +195,16 @@ def find_leftover_migrations(state: AuditState) -> Findings:
 
 
 def _is_failed_build(state: AuditState, row: AuditedServer, host: str) -> bool:
-    """Return whether the server's guest on *host* is left from a failed build: no claim and no migration of the server
-    names *host*, and the server has either no host or a guest on its own host."""
+    """Return whether the server's guest on *host* remains from a failed build: the server has no claim and no migration
+    on *host*, and it has either no host, or a guest on its own host."""
     claimed = any(claim.host == host for claim in state.claims.get(row.id, ()))
     is_surplus = row.host is None or (row.vm_state != ERROR and row.id in state.guests.get(row.host, ()))
     return is_surplus and not claimed and not any_migration_at(state.moves.get(row.id, ()), host)
 
 
 def find_absent_guests(state: AuditState) -> Findings:
-    """Yield findings about servers whose host does not have their guest, or has it with other volumes, NICs or another
-    power state than the database."""
+    """Yield findings about servers whose guest is missing on their host, or has other volumes, other NICs or another
+    power state than the server's row."""
     for id, row in state.servers.items():
         if row.busy or row.host not in state.guests or row.vm_state == ERROR:
             continue
@@ -243,5 +245,5 @@ CHECKS: tuple[Callable[[AuditState], Findings], ...] = (
 
 
 def findings_of_checks(state: AuditState) -> list[Finding]:
-    """Return the findings of all checks on one page."""
+    """Return the findings of all checks for one page of the audit."""
     return [finding for check in CHECKS for finding in check(state)]

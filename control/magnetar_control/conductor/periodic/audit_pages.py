@@ -44,15 +44,15 @@ _STUCK = select(servers.c.id).where(servers.c.task_state > "", _LIVE, ~BUSY).lim
 
 
 class AuditSource(NamedTuple):
-    """A source of pages, such as a table. ``read`` returns the next page; it takes the position after the previous
-    page, or an empty string for the first."""
+    """A source of subjects (servers, hosts) for the audit, such as a table. ``read(position)`` returns the next page
+    and the position after it; the position is an empty string for the first page."""
 
     name: str
     read: Callable[[str], Page]
 
 
 def audit_sources(reader: AuditReader) -> list[AuditSource]:
-    """Return the sources that cover everything that the reader audits, in the order of a pass."""
+    """Return all sources of servers and hosts that *reader* audits, in the order of one audit pass."""
     sources = []
     for cell, database in reader.cells:
         for name, read in (("servers", _read_rows), ("migrations", _read_migrations), ("mappings", _read_mappings)):
@@ -67,8 +67,8 @@ def audit_sources(reader: AuditReader) -> list[AuditSource]:
 
 
 def audit_pages(reader: AuditReader, position: str = "") -> Iterator[tuple[AuditSubjects, str]]:
-    """Yield the subjects of each page from *position* to the end of the pass, each with the position after the page
-    (after the last page an empty string). A page may have no subjects."""
+    """Yield (subjects of a page, position after the page) for all pages after *position*. The last position is an empty
+    string. A page may have no subjects."""
     sources = audit_sources(reader)
     name, _space, begin = position.partition(" ")
     first = next((number for number, source in enumerate(sources) if source.name == name), None)
@@ -83,7 +83,8 @@ def audit_pages(reader: AuditReader, position: str = "") -> Iterator[tuple[Audit
 
 
 def merge_subjects(parts: Iterable[AuditSubjects]) -> list[AuditSubjects]:
-    """Return *parts* merged into pages: servers in pages of at most a thousand, each host alone, the rest together."""
+    """Merge *parts* into pages of the audit: at most a thousand servers in a page, each host in a page of its own, and
+    one page for the network engine and the quota usage."""
     whole = AuditSubjects()
     ids: set[str] = set()
     names: set[str] = set()
@@ -97,7 +98,8 @@ def merge_subjects(parts: Iterable[AuditSubjects]) -> list[AuditSubjects]:
 
 
 def stuck_servers(reader: AuditReader) -> AuditSubjects:
-    """Return servers of the audited cells that have a task_state but no action, at most a page of each cell."""
+    """Return the servers in the audited cells that have a task_state but no action, limited to one page for each cell.
+    """
     ids: set[str] = set()
     for cell, database in reader.cells:
         ids.update(row.id for row in reader.ask_cell(cell, database, _STUCK, most=PAGE))
@@ -105,8 +107,8 @@ def stuck_servers(reader: AuditReader) -> AuditSubjects:
 
 
 def _read_rows(reader: AuditReader, cell: CellMapping, database: Database, after: str) -> Page:
-    """Return the next servers of a cell after the server *after*, except servers on audited hosts (``_read_hosts``
-    reads them)."""
+    """Return the next page of servers with a row in *cell*, after the server id *after*. Servers on audited hosts are
+    left out, because ``_read_hosts`` reads them."""
     rows = reader.ask_cell(cell, database, _ROWS, after=after, most=PAGE)
     reader.servers_seen += len(rows)
     ids = frozenset(row.id for row in rows if row.host not in reader.hosts or not reader.audits_cell(
@@ -115,7 +117,8 @@ def _read_rows(reader: AuditReader, cell: CellMapping, database: Database, after
 
 
 def _read_migrations(reader: AuditReader, cell: CellMapping, database: Database, after: str) -> Page:
-    """Return the next servers that have an open migration but no row in the cell."""
+    """Return the next page of servers, after the server id *after*, that have an open migration but no row in *cell*.
+    """
     begin, end = int(after or 0), int(after or 0) + MIGRATIONS
     more = reader.ask_cell(cell, database, _LATER_MOVE, after=end)
     ids = {row.server_id for row in reader.ask_cell(cell, database, _OPEN_MOVES, after=begin, last=end)}
@@ -123,23 +126,22 @@ def _read_migrations(reader: AuditReader, cell: CellMapping, database: Database,
 
 
 def _read_mappings(reader: AuditReader, cell: CellMapping, database: Database, after: str) -> Page:
-    """Return the next servers that are mapped to a cell without a row there."""
+    """Return the next page of servers, after the server id *after*, that are mapped to *cell* but have no row in it."""
     with reader.store.api.read() as connection:
         ids = connection.execute(_MAPPED, {"after": after, "cell": cell.id, "most": PAGE}).scalars().all()
     return AuditSubjects(_absent(reader, cell, database, ids)), ids[-1] if len(ids) == PAGE else None
 
 
 def _absent(reader: AuditReader, cell: CellMapping, database: Database, ids: Iterable[str]) -> frozenset[str]:
-    """Return those of the server *ids* that have no row in the cell; an empty set when the cell does not answer."""
+    """Return those of *ids* for which *cell* has no server row. Return an empty set when the cell does not answer."""
     present = {row.id for row in reader.ask_cell_about(cell, database, _PRESENT, ids)}
     return frozenset() if cell.id in reader.silent_cells else frozenset(ids) - present
 
 
 def _read_users(reader: AuditReader, service: Any, after: str) -> Page:
-    """Return the next page of servers, after the server id *after*, that own ports or attachments in *service*. The
-    page has only servers that are mapped to no cell, or were deleted from an audited cell; all others are read with
-    their hosts.
-    """
+    """Return the next page of servers, after the server id *after*, that have ports or attachments in *service*. Only
+    servers that are mapped to no cell, or were deleted from an audited cell, are returned; all others are read with
+    their hosts."""
     ids = service.user_ids(after, PAGE)
     elsewhere: set[str] = set()
     with reader.store.api.read() as connection:
@@ -150,8 +152,8 @@ def _read_users(reader: AuditReader, service: Any, after: str) -> Page:
 
 
 def _read_hosts(reader: AuditReader, after: str) -> Page:
-    """Return the hosts that follow the host *after* by name, until their servers fill a page (``PAGE``); at least one
-    host."""
+    """Return the next hosts after the host name *after*: as many as have one page (``PAGE``) of servers, but at least
+    one."""
     names = sorted(host.name for host in reader.hosts.values() if host.name > after and reader.audits_cell(
         host.cell_id))
     count = 0

@@ -62,8 +62,9 @@ def split_ids(ids: Iterable[str]) -> Iterator[list[str]]:
 
 
 class AuditReader:
-    """A reader of pages. *cell_ids*: the cells that it audits, in addition to cell0; all by default. *host_names*: the
-    hosts whose agents it asks; all by default. A host or cell that fails once is not asked again."""
+    """The functions that read pages of the audit from databases, services and agents. *cell_ids*: the cells to audit in
+    addition to cell0; ``None``: all. *host_names*: the hosts whose agents are asked; ``None``: all. A host or cell that
+    fails to answer once is not asked again."""
 
     def __init__(self, store: Store, agents: Agents, services: Services, cell_ids: Collection[str] | None = None,
                  host_names: Iterable[str] | None = None) -> None:
@@ -82,12 +83,12 @@ class AuditReader:
         return [(cell, database) for cell, database in self.store.databases() if self.audits_cell(cell.id)]
 
     def audits_cell(self, id: str | None) -> bool:
-        """Return whether this reader audits the cell *id*; true for ``None``, which stands for a server without a
-        mapping."""
+        """Return whether this reader audits the cell *id*. Return ``True`` for ``None``, the cell of a server that is
+        mapped to no cell."""
         return self.cell_ids is None or id is None or id in self.cell_ids
 
     def read_page(self, subjects: AuditSubjects) -> AuditState:
-        """Read everything about the *subjects* from databases, services and agents. Return the page."""
+        """Read everything about the *subjects* from databases, services and agents, and return it as a page."""
         state = AuditState(hosts=self.hosts, subjects=subjects, ids=set(subjects.ids), silent=self.silent_cells)
         page_hosts = [self.hosts[name] for name in sorted(subjects.hosts) if name in self.hosts]
         for host in page_hosts:
@@ -109,7 +110,8 @@ class AuditReader:
         return state
 
     def ask_cell(self, cell: CellMapping, database: Database, query: Executable, **parameters: Any) -> list[Any]:
-        """Return the rows of a query; an empty list when the cell does not answer."""
+        """Run *query* with *parameters* in the database of *cell*, and return the rows. Return an empty list when the
+        cell does not answer."""
         if cell.id not in self.silent_cells:
             try:
                 with database.read() as connection:
@@ -120,8 +122,8 @@ class AuditReader:
         return []
 
     def ask_cell_about(self, cell: CellMapping, database: Database, query: Executable, ids: Iterable[str]) -> list[Any]:
-        """Return the rows of *query* about the *ids*, fetched in parts of ``MANY`` ids; an empty list when the cell
-        does not answer."""
+        """Run *query* in the database of *cell* for the server *ids*, ``MANY`` ids at a time, and return all rows.
+        Return an empty list when the cell does not answer."""
         return [row for some in split_ids(ids) for row in self.ask_cell(cell, database, query, ids=some)]
 
     def _read_host(self, state: AuditState, host: AuditedHost) -> None:
@@ -145,8 +147,8 @@ class AuditReader:
         self.silent_hosts.add(name)
 
     def _read_counters(self, state: AuditState, page_hosts: Collection[AuditedHost]) -> None:
-        """Add to *state* the hosts whose counters differ from their claims, and still differ when read with the host's
-        row locked."""
+        """Add to *state* the hosts whose counters of used resources differ from their claims. Each suspect host is
+        checked again with its row locked, so that running claims cause no false findings."""
         ids = {host.name: host.id for host in page_hosts}
         with self.store.api.read() as connection:
             suspects = host_counters.audit_host_counters(connection, host_ids=ids.values(), lock=False)
@@ -155,7 +157,7 @@ class AuditReader:
                 state.counters += host_counters.audit_host_counters(connection, host_ids=[ids[name]])
 
     def _read_usage(self, state: AuditState) -> None:
-        """Add to *state* the quota usages of each cell that differ from what the cell's servers use."""
+        """Add to *state* the stored quota usages in each cell that differ from the resources of the cell's servers."""
         for cell, database in self.cells:
             try:
                 with database.read() as connection:
@@ -164,7 +166,7 @@ class AuditReader:
                 self.silent_cells.add(cell.id)
 
     def _ids_on(self, page_hosts: Collection[AuditedHost]) -> set[str]:
-        """Return the ids of servers that have a claim on one of *page_hosts*, or a row that names one of them as host.
+        """Return the ids of servers that have a claim on one of *page_hosts*, or whose row names one of them as host.
         """
         with self.store.api.read() as connection:
             ids = set(connection.execute(_CLAIMED, {"ids": [host.id for host in page_hosts]}).scalars())
@@ -183,8 +185,8 @@ class AuditReader:
             for service in (self.services.network, self.services.volume))
 
     def _read_servers(self, state: AuditState) -> None:
-        """Read the servers' rows, and whether they have an action, in one statement; then their open migrations. From a
-        cell that is not audited, read only the servers that are mapped to it."""
+        """Read the rows of the page's servers, and whether each has an action, in one query; then read their open
+        migrations. From cells that are not audited, read only the servers that are mapped to them."""
         mapped: dict[str, set[str]] = {}
         with self.store.api.read() as connection:
             for some in split_ids(state.ids):
@@ -202,7 +204,7 @@ class AuditReader:
                     state.moves.setdefault(move.server_id, []).append(move)
 
     def _read_other_guests(self, state: AuditState) -> None:
-        """Read the guests of the page's servers from further hosts that their rows or claims name."""
+        """Read the guests of the page's servers from hosts outside the page that the servers' rows or claims name."""
         ids_by_host: dict[str, set[str]] = {}
         for id in state.ids:
             for name in state.places(id) - state.guests.keys():
@@ -216,7 +218,7 @@ class AuditReader:
                 self._note_silence(name, error)
 
     def _read_deleted(self, state: AuditState) -> None:
-        """Classify the page's servers without a row as deleted, unknown or lost, as ``AuditState`` defines them."""
+        """Classify the page's servers without a row as deleted, unknown or lost (fields of ``AuditState``)."""
         for some in split_ids(state.ids - state.servers.keys()):
             deleted, lost = deleted_servers(self.store, some, self.silent_cells)
             state.deleted |= deleted
@@ -227,7 +229,7 @@ class AuditReader:
 
 
 def _guests_among(client: AgentClient, ids: set[str]) -> dict[str, Any]:
-    """Return those guests of the client's host whose ids are among *ids*, by id."""
+    """Return the guests on the client's host whose ids are in *ids*, as reported by the agent, by id."""
     if len(ids) > FEW_GUESTS:
         return {guest["id"]: guest for guest in client.list("server") if guest["id"] in ids}
     guests = {}
@@ -238,9 +240,9 @@ def _guests_among(client: AgentClient, ids: set[str]) -> dict[str, Any]:
 
 
 def _read_again(state: AuditState, row: AuditedServer, cell_id: str) -> None:
-    """Add to *state* a second *row* of a server, found in the cell *cell_id*. Keep the row of the cell to which the
-    server has moved in ``servers``, and record the other row as a copy or a twin (see ``AuditState``). Expects that
-    rows in cell0 are read first."""
+    """Add to *state* a second *row* of a server, found in the cell *cell_id*. Keep the row in the cell to which the
+    server has moved as ``state.servers[id]``, and add the cell of the other row to ``state.copies`` or ``state.twins``.
+    Rows in cell0 must be added first."""
     had, cell = state.servers[row.id], state.cells[row.id]
     newer = cell == CELL0 or row.cell_moves > had.cell_moves or (had.leaving and not row.leaving)
     older, older_cell = (had, cell) if newer else (row, cell_id)

@@ -14,19 +14,19 @@ from magnetar_control.store.servers.server_row import ServerRow
 
 
 class AuditedServer(ServerRow):
-    """Some columns of a server, and whether it has an action (``busy``)."""
+    """The columns of a server that the audit reads. ``busy``: whether the server has an action."""
 
     busy: bool
 
 
 class AuditedClaim(ClaimRow):
-    """A claim, with the name of its host."""
+    """A claim of resources on a host, with the name of the host."""
 
     host: str
 
 
 class AuditedHost(NamedTuple):
-    """Some columns of a host. ``servers``: the number of its claims."""
+    """The columns of a host that the audit reads. ``servers``: the number of claims on the host."""
 
     id: str
     name: str
@@ -37,7 +37,8 @@ class AuditedHost(NamedTuple):
 
 @dataclass(frozen=True)
 class AuditSubjects:
-    """The subjects of a page: servers by id, whole hosts by name, the network engine, and the usage of quotas."""
+    """The objects that one page of the audit checks. *ids*: server uuids. *hosts*: names of hosts that are checked with
+    all of their servers. *engine*, *usage*: whether the network engine and the quota usage are checked."""
 
     ids: frozenset[str] = frozenset()
     hosts: frozenset[str] = frozenset()
@@ -45,7 +46,7 @@ class AuditSubjects:
     usage: bool = False
 
     def __or__(self, other: AuditSubjects) -> AuditSubjects:
-        """Return the subjects of this page and of *other* together."""
+        """Return the union of these subjects and *other*."""
         return AuditSubjects(self.ids | other.ids, self.hosts | other.hosts, self.engine or other.engine,
                              self.usage or other.usage)
 
@@ -73,11 +74,12 @@ class Finding:
 
 @dataclass
 class AuditState:
-    """One page of the audit: all rows about some servers, and the guests on hosts.
+    """One page of the audit: the database rows of some servers, and the guests on hosts.
 
-    ``servers``: the rows that are not deleted, by id. ``guests``: the guests found on each host that answers, by host
-    name and then server id. On the page's own hosts these are all guests; on other hosts only guests of the page's
-    servers."""
+    ``servers``: the rows that are not deleted, by id. ``guests``: the guests on each host that answers, by host name
+    and then server id. On the page's own hosts these are all guests; on other hosts only the guests of the page's
+    servers.
+    """
 
     hosts: Mapping[str, AuditedHost] = field(default_factory=dict)  # all of the cloud, by name
     subjects: AuditSubjects = AuditSubjects()
@@ -107,15 +109,16 @@ class AuditState:
     silent: set[str] = field(default_factory=set)  # cells that do not answer
 
     def places(self, id: str) -> set[str]:
-        """Return the hosts that may have the server's guest, by its row and its claims."""
+        """Return the hosts that may have the guest of the server *id*: the host in its row, and the hosts of its
+        claims."""
         names = {claim.host for claim in self.claims.get(id, ())}
         if (row := self.servers.get(id)) and row.host:
             names.add(row.host)
         return names
 
     def has_all_of_guests(self, row: AuditedServer, kind: str) -> bool | None:
-        """Return whether the server's *row* has all volumes or NICs (*kind*: ``volumes`` or ``nics``) that its guests
-        have; ``None`` if this is unknown, because a host that may have a guest of the server does not answer."""
+        """Return whether the server's *row* lists all volumes or NICs (*kind*: ``volumes`` or ``nics``) that its guests
+        have. Return ``None`` if a host that may have a guest of the server does not answer."""
         if not self.places(row.id) <= self.guests.keys():
             return None
         volumes_or_nics = [volumes_and_nics(row, guests[row.id])[kind] for guests in self.guests.values()
@@ -123,7 +126,7 @@ class AuditState:
         return all(present <= noted for noted, present in volumes_or_nics)
 
     def subjects_of(self, finding: Finding) -> AuditSubjects:
-        """Return what must be read again (servers, hosts …) to check whether the finding persists."""
+        """Return the servers or hosts that must be read again to check whether *finding* still exists."""
         if finding.kind in ("engine", "usage"):
             return AuditSubjects(engine=finding.kind == "engine", usage=finding.kind == "usage")
         server = finding.server or finding.id

@@ -31,7 +31,8 @@ CHANGED_PAGES, SLOW_PAGES = 10, 20
 
 
 class CellAudit:
-    """The audit of a conductor's cell. *repair*: repairs a finding of a page, if its kind has a repair."""
+    """The periodic audit of a conductor's cell. *repair*: a function that repairs a finding, if its kind can be
+    repaired."""
 
     def __init__(self, conductor: Conductor, repair: Callable[[AuditState, Finding], None]) -> None:
         self.conductor, self.repair = conductor, repair
@@ -45,8 +46,9 @@ class CellAudit:
         self._stored: AuditMark | None = None
 
     def run_turn(self, rest: Callable[[float], object]) -> list[Finding]:
-        """Run one turn: read some pages of the audit, and repair findings that the last turn had too. Return these
-        findings. *rest*: called after each page with the seconds that it took."""
+        """Run the next part of the audit: read some pages, and repair the findings that the previous run also had.
+        Return these findings. *rest*: a function that is called after each page with the seconds that the page took,
+        and may pause."""
         conductor = self.conductor
         up = [name for name, host in conductor.states.hosts.items() if host.profile.cell_id == conductor.cell.id
               and host.profile.up]
@@ -65,8 +67,8 @@ class CellAudit:
         return list(turn.lasting)
 
     def _load_mark(self) -> AuditMark:
-        """Return the audit's progress: the stored one if another conductor has changed it, a new one if none is stored,
-        otherwise this conductor's own."""
+        """Return the position of the audit in the cell: the stored position if another conductor has changed it, the
+        beginning if none is stored, otherwise this conductor's own position."""
         with self.conductor.database.read() as connection:
             stored = audit_marks.fetch_audit_mark(connection)
             if self._mark is None or stored != self._stored:
@@ -81,8 +83,8 @@ class CellAudit:
             self._stored = mark
 
     def _read_changed(self, turn: AuditTurn, mark: AuditMark) -> AuditMark:
-        """Read two groups of servers: those with actions that began since the last turn, and those that had an
-        unfinished action in the last turn. Return the new progress."""
+        """Audit the servers with actions that began since the last run, and those that had an unfinished action in the
+        last run. Return the new position of the audit."""
         busy: set[str] = set()
         ids = set(self._busy)
         for _page in range(CHANGED_PAGES):
@@ -99,9 +101,8 @@ class CellAudit:
         return mark
 
     def _read_on(self, turn: AuditTurn, mark: AuditMark) -> AuditMark:
-        """Continue the pass over the whole cell from *mark*, the progress so far, until one page of servers is read.
-        Return the new progress.
-        """
+        """Continue the pass over the whole cell from the position *mark* until one page of servers is read. Return the
+        new position."""
         count = 0
         for subjects, position in itertools.islice(audit_pages(turn.reader, mark.position), SLOW_PAGES):
             count += len(turn.read_page(subjects).ids)
@@ -114,8 +115,8 @@ class CellAudit:
 
 
 class AuditTurn:
-    """One turn of ``CellAudit``. ``found``: its findings, each with the subjects to read again in the next turn, which
-    confirms or drops the finding. ``lasting``: the findings that the last turn had too."""
+    """One run of ``CellAudit``. ``found``: its findings, each with the subjects to read again in the next run, which
+    confirms or drops the finding. ``lasting``: the findings that the previous run had too."""
 
     def __init__(self, audit: CellAudit, reader: AuditReader, rest: Callable[[float], object]) -> None:
         self.audit, self.reader, self.rest = audit, reader, rest
@@ -123,9 +124,9 @@ class AuditTurn:
         self.lasting: dict[Finding, None] = {}
 
     def read_page(self, subjects: AuditSubjects, *, fresh: bool = True) -> AuditState:
-        """Read a page about *subjects*, repair the findings that the last turn had too, and return the page. *fresh*:
-        ``False`` if the subjects are only read again because of the last turn's findings; of their findings, only
-        those with a repair are then checked again in the next turn."""
+        """Audit one page of *subjects*, repair the findings that the previous run had too, and return the page.
+        *fresh*: ``False`` if the subjects are read only because of the previous run's findings; then only findings that
+        can be repaired are checked again in the next run."""
         if not subjects or self.audit.conductor.over.is_set():
             return AuditState()
         began = time.monotonic()
@@ -142,9 +143,9 @@ class AuditTurn:
         return state
 
     def suspects(self) -> dict[Finding, AuditSubjects]:
-        """Return the findings to check again in the next turn, each with its subjects. New findings come first; the
-        result is limited to a page of servers and a page of hosts. Findings beyond that are found again by the pass
-        over the whole cell."""
+        """Return the findings to check again in the next run, each with its subjects. New findings come first. The
+        result is limited to one page of servers and one page of hosts; the pass over the whole cell finds the others
+        again."""
         suspects: dict[Finding, AuditSubjects] = {}
         names: set[str] = set()
         for finding, subjects in sorted(self.found.items(), key=lambda item: item[0] in self.lasting):

@@ -26,14 +26,14 @@ LOOK, MOST = 1.0, 16
 
 
 class FencingRequests:
-    """The fencing requests on which one conductor works now."""
+    """The threads of one conductor that process administrators' requests to fence or unfence hosts."""
 
     def __init__(self, conductor: Conductor) -> None:
         self.conductor = conductor
         self.threads: dict[str, threading.Thread] = {}
 
     def serve_requests(self) -> bool:
-        """Begin to serve the open requests of the conductor's cell, and return whether there are any."""
+        """Start threads for the open fencing requests of the conductor's cell, and return whether there are any."""
         with self.conductor.store.api.read() as connection:
             requests = fetch_open_fencing_requests(connection, self.conductor.cell.id)
         self.threads = {id: thread for id, thread in self.threads.items() if thread.is_alive()}
@@ -46,8 +46,8 @@ class FencingRequests:
         return bool(requests)
 
     def serve(self, request: FencingRequest) -> None:
-        """Fence or unfence the host of *request*, and end the request. It stays open, to be served again, while another
-        attempt works on the host and while the database does not answer."""
+        """Fence or unfence the host of *request*, and end the request. The request stays open, and is tried again
+        later, while another thread or conductor fences or unfences the host, or the database does not answer."""
         try:
             if self._is_busy(request):
                 return
@@ -58,13 +58,15 @@ class FencingRequests:
             log.warning("request to fence or unfence host %s: %s", request.host, failure.orig)
 
     def _is_busy(self, request: FencingRequest) -> bool:
-        """Return whether another attempt works on the host, so that the request must wait for its end."""
+        """Return whether another thread or conductor fences or unfences the host of *request*, so that the request must
+        wait."""
         with self.conductor.store.api.read() as connection:
             fencing = fencings.fetch_fencing_row(connection, request.host)
         return fencing is not None and fencing.busy and not request.expired
 
     def _try(self, request: FencingRequest) -> MagnetarError | None:
-        """Fence or unfence the host, unless that is done already; return the error if it fails."""
+        """Fence or unfence the host of *request*, unless that is already done. Return the error if it fails, otherwise
+        ``None``."""
         store, host = self.conductor.store, request.host
         try:
             if request.expired:

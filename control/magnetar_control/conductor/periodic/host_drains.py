@@ -35,9 +35,10 @@ DOWN = ("The agent of the host does not answer, so no server can be moved off it
 
 
 class DrainView(NamedTuple):
-    """A drain and its servers, as read at the start of one periodic pass. The other fields are keyed by server uuid:
-    *results*, the saved results; *here*, the servers on the drained host; *away*, servers with a result that are on
-    another host; *actions*, the states of the actions that the drain has queued."""
+    """The drain of a host (moving all of its servers to other hosts), as read at the start of one periodic pass. The
+    other fields are keyed by server uuid: *results*, the saved results; *here*, the servers on the drained host;
+    *away*, servers with a result that are on another host; *actions*, the states of the actions that the drain has
+    queued."""
 
     drain: DrainRow
     results: Mapping[str, DrainedServer]
@@ -47,8 +48,8 @@ class DrainView(NamedTuple):
 
 
 def work_on_drains(conductor: Conductor) -> bool:
-    """Take the next steps of all drains of the conductor's cell, and return whether there are any. Drains do not wait
-    for each other."""
+    """Take the next step of each drain in the conductor's cell, and return whether there are any drains. A drain moves
+    all servers off a host. Drains run in parallel."""
     with conductor.store.api.read() as connection:
         rows = drains.fetch_cell_drains(connection, conductor.cell.id)
     for drain in rows:
@@ -92,7 +93,8 @@ def _read_drain(conductor: Conductor, drain: DrainRow) -> DrainView:
 
 
 def _forget_drain(conductor: Conductor, drain: DrainRow) -> None:
-    """Remove an ended drain: its results first, so that no crash leaves results without their drain."""
+    """Delete a drain that was ended. Its results are deleted first, so that a crash never leaves results without a
+    drain."""
     with conductor.database.write() as connection:
         drains.remove_drained_servers(connection, drain.host)
     with conductor.store.api.write() as connection:
@@ -103,7 +105,7 @@ def _forget_drain(conductor: Conductor, drain: DrainRow) -> None:
 
 
 def _note_results(conductor: Conductor, view: DrainView) -> None:
-    """Save the results that have changed: of moves that have ended, and of servers that other requests moved or
+    """Save the results that have changed: for moves that have ended, and for servers that other requests have moved or
     deleted."""
     gone, changed = [], {}
     for id, result in view.results.items():
@@ -127,7 +129,7 @@ def _note_results(conductor: Conductor, view: DrainView) -> None:
 
 
 def _result_of(view: DrainView, server: ServerRow) -> dict[str, Any]:
-    """Return the columns of the result for a server whose move has ended."""
+    """Return the new columns of the result for *server*, whose move has ended: state, target and message."""
     if server.id not in view.here:
         return {"state": MOVED, "target": server.host, "message": None}
     has_failed = view.actions.get(server.id) == "failed"
@@ -136,8 +138,8 @@ def _result_of(view: DrainView, server: ServerRow) -> dict[str, Any]:
 
 
 def _begin_confirmation(conductor: Conductor, drain: DrainRow, result: DrainedServer, server: ServerRow) -> bool:
-    """Queue the confirmation of a cold migration, which releases the claims on the drained host. Return ``False`` when
-    there is none to confirm."""
+    """Queue the confirmation of *server*'s cold migration, which releases the claims on the drained host. Return
+    ``False`` when there is no cold migration to confirm."""
     if result.action not in (COLD, CONFIRM) or server.vm_state != RESIZED:
         return False
     database = conductor.database
@@ -156,15 +158,16 @@ def _begin_confirmation(conductor: Conductor, drain: DrainRow, result: DrainedSe
 
 
 def _is_due(view: DrainView, server: ServerRow) -> bool:
-    """Return whether a server on the drained host must be handled: it has no result yet, or its result is from an
-    earlier round of the drain and the server could not be moved then."""
+    """Return whether a server on the drained host must be moved: it has no result yet, or it could not be moved in an
+    earlier round of the drain. Each new request to drain the host begins a new round."""
     result = view.results.get(server.id)
     return result is None or (result.state == STAYS and result.round < view.drain.round)
 
 
 def _begin_moves(conductor: Conductor, drain: DrainRow, candidates: Sequence[ServerRow], slots: int) -> tuple[int, int]:
-    """Queue moves of at most *slots* of the servers *candidates*, those with the most memory first. Save the result of
-    candidates that must stay on the host. Return (moves begun, candidates that still wait)."""
+    """Queue moves of at most *slots* of the servers *candidates*, beginning with those that have the most memory. Save
+    a result for candidates that cannot be moved. Return (number of queued moves, number of candidates that still wait).
+    """
     if slots <= 0 or not candidates:
         return 0, len(candidates)
     host_volumes = conductor.services.volume.stored_on(drain.host)
@@ -187,7 +190,8 @@ def _begin_moves(conductor: Conductor, drain: DrainRow, candidates: Sequence[Ser
 
 
 def _begin_move(conductor: Conductor, drain: DrainRow, server: ServerRow, key: str) -> bool:
-    """Queue the move of a server. Return ``False`` when the server has changed since it was read."""
+    """Queue the action *key* that moves *server* off the host. Return ``False`` when the server has changed since it
+    was read."""
     migration_id = str(uuid.uuid4())
     args = {"host": None, "migration": migration_id} if key == LIVE else {"host": None} if key == COLD else {}
     with conductor.database.write() as connection:
@@ -203,8 +207,8 @@ def _begin_move(conductor: Conductor, drain: DrainRow, server: ServerRow, key: s
 
 def _queue_action(connection: Connection, drain: DrainRow, server: ServerRow, key: str,
                   args: Mapping[str, Any] | None = None) -> bool:
-    """Queue an action on a server in the name of the drain's user, and save the drain's result for the server. Return
-    ``False`` when the server's state does not allow the action any more."""
+    """Queue the action *key* with *args* for *server*, as a request of the user who began the drain, and save the
+    drain's result for the server. Return ``False`` when the server's state no longer allows the action."""
     request_id = f"req-{uuid.uuid4()}"
     if not servers.request_server_action(connection, server, key, request_id, drain.user_id or server.user_id,
                                          drain.project_id or server.project_id, args):

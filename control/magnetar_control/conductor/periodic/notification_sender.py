@@ -27,7 +27,7 @@ BATCH = 100
 
 
 class NotificationSender:
-    """The sender of notifications from a conductor's databases to one *receiver*."""
+    """The thread function that sends notifications from a conductor's databases to *receiver*."""
 
     def __init__(self, conductor: Conductor, receiver: Receiver) -> None:
         self.conductor, self.receiver = conductor, receiver
@@ -48,7 +48,8 @@ class NotificationSender:
                     log.exception("notifications for %s: they are sent later", self.receiver.name)
 
     def send(self, database: Database, box: Outbox) -> bool:
-        """Send a batch of notifications from the outbox *box* of a database. Return whether more may be waiting."""
+        """Send a batch of notifications from the tables *box* (an outbox) of *database*. Return whether more may be
+        waiting."""
         name, holder = self.receiver.name, self.conductor.holder
         with database.read() as connection:
             if not outbox.has_due_notifications(database, connection, box, name, holder):
@@ -82,8 +83,8 @@ class NotificationSender:
             raise
 
     def _tell(self, problem: str | None) -> None:
-        """Log when the receiver begins to fail, and when it has recovered. *problem*: why the last batch failed, or
-        ``None``."""
+        """Log when the receiver begins to fail and when it works again. *problem*: why the last batch failed; ``None``
+        if it succeeded."""
         if problem and not self._failing:
             log.warning("notifications for %s wait: %s", self.receiver.name, problem)
         if not problem and self._failing:
@@ -92,15 +93,15 @@ class NotificationSender:
 
 
 def conductor_outboxes(conductor: Conductor) -> list[tuple[Database, Outbox]]:
-    """Return the databases whose notifications a conductor sends, each with its outbox tables: its cell's database; if
+    """Return (database, outbox tables) of each database whose notifications a conductor sends: its cell's database; if
     the conductor schedules new servers, also cell0 and the API database."""
     shared = [(conductor.store.cell0, outbox.CELL), (conductor.store.api, outbox.API)]
     return [(conductor.database, outbox.CELL), *(shared if conductor.schedules else ())]
 
 
 def drop_old(conductor: Conductor) -> None:
-    """Drop notifications that have waited too long, are too many, or are for receivers that the settings no longer
-    name."""
+    """Delete notifications that have waited too long, exceed the limit, or are for receivers that are no longer in the
+    settings."""
     settings = conductor.settings
     for database, box in conductor_outboxes(conductor):
         dropped = outbox.drop_stale_notifications(database, box, conductor.notifications.receivers,

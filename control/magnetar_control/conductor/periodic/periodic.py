@@ -87,8 +87,8 @@ OF_A_VOLUME = re.compile(re.escape(VOLUME_COPY) + "([0-9a-f-]{36})")
 
 
 class PeriodicTask(NamedTuple):
-    """One task. *every*: seconds between two runs. *one_conductor*: only one conductor of the cell runs it.
-    *own_thread*: the task takes long, and runs in its own thread so that the others do not wait for it."""
+    """A periodic task of the conductors. *every*: seconds between two runs. *one_conductor*: only one conductor of the
+    cell runs it. *own_thread*: run it in a thread of its own, because it takes long and would delay other tasks."""
 
     name: str
     every: float
@@ -98,7 +98,7 @@ class PeriodicTask(NamedTuple):
 
 
 class Periodic:
-    """The periodic tasks of one conductor; ``run`` needs its own thread."""
+    """The periodic tasks of one conductor. ``run`` must run in its own thread."""
 
     def __init__(self, conductor: Conductor) -> None:
         self.conductor = conductor
@@ -147,15 +147,15 @@ class Periodic:
             log.exception("%s failed; it is done again in %g s", task.name, task.every)
 
     def _runs_alone(self) -> bool:
-        """Return whether this conductor runs the tasks of its cell: the result of ``first``, cached for ``HOLDS``
-        seconds."""
+        """Return whether this conductor runs the tasks that only one conductor of the cell may run. Caches the result
+        of ``first`` for ``HOLDS`` seconds."""
         if time.monotonic() >= self._holds_until:
             self._is_first, self._holds_until = self.first(), time.monotonic() + HOLDS
         return self._is_first
 
     def first(self) -> bool:
-        """Return whether this conductor runs the tasks of its cell: its holder name sorts first among the conductors of
-        the cell that are up."""
+        """Return whether this conductor runs the tasks that only one conductor of the cell may run. That is the
+        conductor whose holder name sorts first among those that are up."""
         database = self.conductor.database
         with database.read() as connection:
             name = connection.execute(select(func.min(conductors.c.holder)).where(
@@ -163,32 +163,33 @@ class Periodic:
         return name in (None, self.conductor.holder)
 
     def send_updates(self, sender: HostUpdateSender) -> None:
-        """Start to send the changes of *sender*, if there are any and this conductor runs the tasks of its cell."""
+        """Start sending the pending changes of *sender* to hosts, if there are any and this conductor runs the tasks of
+        its cell."""
         if sender.is_due() and self._runs_alone():
             sender.look()
 
     def audit(self, rest: Callable[[float], object] = lambda _seconds: None) -> list[Finding]:
-        """Run the audit's next turn, and return the findings that the last turn had too. *rest*: see
+        """Run the next part of the audit, and return the findings that the previous run had too. *rest*: see
         ``CellAudit.run_turn``."""
         return self._cell_audit.run_turn(rest)
 
     def drain_hosts(self) -> None:
-        """Work on the drains of hosts, see ``host_drains``. Without drains, query nothing until the API database has
-        changed."""
+        """Continue the drains of hosts (``host_drains``). If the cell has none, send no query until the API database
+        has changed."""
         if self._drain_changes.may_have_changed() or self._has_drains:
             self._has_drains = True  # also when the work fails
             self._has_drains = work_on_drains(self.conductor)
 
     def fence_hosts(self) -> None:
-        """Serve the requests to fence and unfence hosts. Without any, query nothing until the API database has changed.
-        """
+        """Process the requests to fence and unfence hosts. If the cell has none, send no query until the API database
+        has changed."""
         if self._fencing_changes.may_have_changed() or self._has_fencing_requests:
             self._has_fencing_requests = True  # also when the query fails
             self._has_fencing_requests = self.fencing_requests.serve_requests()
 
     def migrate_data(self) -> None:
-        """Migrate data of earlier releases in the conductor's databases, in small batches with rests in between, until
-        nothing is left or can be done now."""
+        """Run the pending data migrations of earlier releases in the conductor's databases, in small batches with
+        pauses, until nothing is left or a batch migrates nothing."""
         conductor = self.conductor
         databases = [("cell", conductor.cell.name, conductor.database)]
         if conductor.schedules:
@@ -204,13 +205,14 @@ class Periodic:
             self.rest_after(time.monotonic() - started)
 
     def rest_after(self, seconds: float) -> None:
-        """Wait in proportion to the *seconds* that a page of the audit took, so that requests come first."""
+        """Pause in proportion to the *seconds* that a page of the audit took, so that the audit does not slow down
+        requests."""
         self.conductor.over.wait(min(REST * seconds, LONGEST_REST))
 
 
 def empty_logs(conductor: Conductor) -> None:
-    """Truncate the write-ahead logs of SQLite databases that may contain deleted passwords: the cell's own and cell0. A
-    busy database is truncated next time."""
+    """Truncate the write-ahead logs of SQLite databases (the cell's and cell0's), because the logs may contain deleted
+    passwords. If a database is busy, it is truncated next time."""
     for database in (conductor.database, conductor.store.cell(CELL0)):
         if database.kind == "sqlite":
             with database.read() as connection:
@@ -218,8 +220,8 @@ def empty_logs(conductor: Conductor) -> None:
 
 
 def remove_unused_images(conductor: Conductor) -> int:
-    """Remove images from hosts if no server has needed them for a day, and leftover copies of ``createImage`` and
-    similar actions. Return how many. A build brings images again."""
+    """Delete cached images from hosts if no server has needed them for a day, and leftover disk copies of
+    ``createImage`` and similar actions. Return how many were deleted. A later build downloads an image again."""
     count, unused_since = 0, utc_now(-UNUSED)
     for name, host in list(conductor.states.hosts.items()):
         if host.profile.cell_id != conductor.cell.id or not host.profile.up:
@@ -256,13 +258,13 @@ def _is_spent_copy(conductor: Conductor, name: str) -> bool:
 
 
 def _since(image: Mapping[str, Any]) -> str:
-    """Return when *image* was last changed, in the format of ``utc_now``."""
+    """Return the time when *image* was last changed, in the format of ``utc_now``."""
     return parse_moment(str(image["updated_at"] or image["created_at"]))
 
 
 def _needed_images(conductor: Conductor, host: str, deleted_since: str) -> set[str]:
-    """Return the uuids of the images, kernels and ramdisks of servers on the host. Servers that were deleted after
-    *deleted_since* count too: other conductors may still assume that the host has their images."""
+    """Return the uuids of the images, kernels and ramdisks of the servers on *host*. Servers that were deleted after
+    *deleted_since* count too, because other conductors may still assume that the host has their images."""
     with conductor.database.read() as connection:  # live and deleted servers have an index each
         rows = [row for condition in (servers.c.deleted_at.is_(None), servers.c.deleted_at > deleted_since)
                 for row in connection.execute(select(servers.c.image_id, servers.c.image).distinct().where(
@@ -271,13 +273,13 @@ def _needed_images(conductor: Conductor, host: str, deleted_since: str) -> set[s
 
 
 def _forget_deliveries(periodic: Periodic) -> None:
-    """Forget which images were delivered to hosts, so that the next builds check the hosts again."""
+    """Clear the conductor's cache of which hosts have which images, so that the next builds check the hosts again."""
     periodic.conductor.delivery.known = set()
 
 
 def _purge(periodic: Periodic) -> None:
-    """Remove the rows of servers that were deleted long ago, in the cell and in cell0, and incidents and fencing
-    requests that ended as long ago."""
+    """Delete the rows of servers in the cell and in cell0 that were deleted more than ``purge_deleted_after`` days ago,
+    and incidents and fencing requests that ended as long ago."""
     conductor = periodic.conductor
     days = conductor.settings.purge_deleted_after
     for database in (conductor.database, conductor.store.cell(CELL0)) if days else ():
