@@ -21,7 +21,8 @@ R = TypeVar("R")
 
 
 class Owner(NamedTuple):
-    """The project and user that own the target of a policy check; ``None``: the caller's project or user."""
+    """The project and user that own the target of a policy check. ``None`` stands for the caller's own project or user.
+    """
 
     project_id: str | None = None
     user_id: str | None = None
@@ -56,8 +57,8 @@ class Caller:
         return Caller(self.cloud, self.context, request_id)
 
     def allows(self, rule: str, target: Any = None) -> bool:
-        """Return whether the caller passes *rule* for *target*, a row with project_id and user_id (the caller's own
-        when left out)."""
+        """Return whether the policy rule *rule* allows the caller to act on *target*, a row with project_id and
+        user_id. Without *target*, check for the caller's own project and user."""
         if target is None:
             return self.cloud.policy.allows(rule, self.context)
         return self.cloud.policy.allows(rule, self.context, target.project_id, target.user_id)
@@ -80,7 +81,8 @@ class Caller:
         self.cloud.notifications.add(connection, payload, *event_types)
 
     def check_policy(self, rule: str, target: Any = None) -> None:
-        """Raise ``Forbidden``, in Nova's words, unless the caller passes *rule*."""
+        """Raise ``Forbidden``, with Nova's message, unless the policy rule *rule* allows the caller to act on *target*,
+        as in ``allows``."""
         if not self.allows(rule, target):
             raise Forbidden(f"Policy doesn't allow {rule} to be performed.")
 

@@ -37,7 +37,7 @@ _HOSTS = select(hosts.c.name, hosts.c.id, hosts.c.cell_id, hosts.c.endpoint, hos
 
 
 class HostView(NamedTuple):
-    """A compute host as API answers show it."""
+    """The data of a compute host that the API shows."""
 
     name: str
     id: str
@@ -51,7 +51,7 @@ class HostView(NamedTuple):
 
     @property
     def status(self) -> str:
-        """The status in Nova's field host_status."""
+        """The value of Nova's field host_status: UP, DOWN, MAINTENANCE or UNKNOWN."""
         if self.disabled:
             return "MAINTENANCE"
         return "UP" if self.up and not self.forced_down else "DOWN" if self.seen_at or self.forced_down else "UNKNOWN"
@@ -68,7 +68,7 @@ class Hosts:
         self._read_at = float("-inf")
 
     def all(self, fresh: bool = False) -> Mapping[str, HostView]:
-        """Return all hosts by name. *fresh*: query the databases instead of using the cached state."""
+        """Return all hosts by name. *fresh*: query the databases instead of using the cache."""
         if not fresh and time.monotonic() - self._read_at <= FRESH:
             return self._found
         was_read = self._read_at > float("-inf")
@@ -81,11 +81,11 @@ class Hosts:
         return self._found
 
     def get(self, name: str | None) -> HostView | None:
-        """Return one host, ``None`` when it does not exist."""
+        """Return the host *name*; ``None`` when it does not exist."""
         return self.all().get(name) if name else None
 
     def zone(self, name: str | None) -> str | None:
-        """Return the availability zone of a host, ``None`` when the host does not exist."""
+        """Return the availability zone of the host *name*; ``None`` when it does not exist."""
         host = self.get(name)
         return host.zone if host else None
 

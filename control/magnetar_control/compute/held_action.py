@@ -55,8 +55,8 @@ class HeldAction(NamedTuple):
                 servers.update_list_column(connection, self.target.row.id, "volumes", change)
 
     def wait(self, limit: float) -> str | None:
-        """Wait until the action has ended, and return its state: ``done`` or ``failed``, or ``None`` after *limit*
-        seconds."""
+        """Wait until the action has ended, and return its state, ``done`` or ``failed``. Return ``None`` if it has not
+        ended after *limit* seconds."""
         database, deadline = self.target.database, time.monotonic() + limit
         while True:
             bell_count = database.bell.count(servers.SERVERS_BELL)

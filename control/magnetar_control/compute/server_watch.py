@@ -49,8 +49,8 @@ class ServerWatch:
 
     def changed(self, database: Database, id: str, stamp: Stamp, cancelled: Callable[[], bool],
                 seconds: float) -> Stamp | None:
-        """Wait until the server's stamp differs from *stamp*, and return the new one. Return ``None`` when the server
-        is gone, the database does not answer, the wait was *cancelled*, or it took *seconds*."""
+        """Wait until the stamp of the server *id* differs from *stamp*, and return the new stamp. Return ``None`` when
+        the server is deleted, the database does not answer, *cancelled* returns true, or *seconds* have passed."""
         waiter = _Wait(id, stamp, cancelled)
         with self._lock:
             if database not in self._waits:

@@ -40,8 +40,8 @@ class Target(NamedTuple):
 
 def find_server_target(caller: Caller, id: str, *, deleted: bool = False,
                        columns: frozenset[str] | None = None) -> Target:
-    """Return the server with this id. *deleted*: also find a deleted server. *columns*: the columns to read; ``None``:
-    all. Raises ``NotFound``, also for the server of another project unless the caller is an admin."""
+    """Return the server *id*. *deleted*: also find a deleted server. *columns*: the columns to read; ``None``: all.
+    Raises ``NotFound``, also for the server of another project unless the caller is an admin."""
     located_server = servers.find_server_row(caller.cloud.store, id, deleted=deleted,
                                              columns=columns) if len(id) == 36 else None
     if located_server is None or not is_visible_to(caller, located_server[1]):
@@ -55,13 +55,13 @@ def is_visible_to(caller: Caller, row: Any) -> bool:
 
 
 def server_not_found(id: str) -> NotFound:
-    """Return the error that a server does not exist, in Nova's words."""
+    """Return the error that the server *id* does not exist, with Nova's message."""
     return NotFound(f"Instance {id[:80]} could not be found.")
 
 
 def check_action_allowed(caller: Caller, target: Target, key: str) -> None:
-    """Raise ``Conflict`` when the server's lock, states, hardware or missing host do not allow the action *key*, and
-    ``Forbidden`` when the action needs a TPM secret of another user."""
+    """Raise ``Conflict`` when the action *key* is impossible because of the server's lock, states, hardware or missing
+    host. Raise ``Forbidden`` when the action needs a TPM secret of another user."""
     action, server = ACTIONS[key], target.row
     if action.locked:
         check_unlocked(caller, server)
@@ -155,8 +155,8 @@ def notify_server(caller: Caller, target: Target, connection: Connection, name: 
 
 def notify_stopped_actions(caller: Caller, server_id: str, connection: Connection,
                            begun: Sequence[StoppedAction]) -> None:
-    """Send notifications that the actions *begun* of a server have failed, in the transaction *connection* that has
-    removed them from the queue. The ``message`` of each action is the reason."""
+    """Send notifications that the actions *begun* of a server have failed. *connection*: the transaction that has
+    removed the actions from the queue. The ``message`` of each action is the reason."""
     notifications = caller.cloud.notifications
     if not (notifications and begun) or (row := servers.fetch_server_row(connection, server_id, lock=True)) is None:
         return
@@ -194,7 +194,8 @@ class ServerUseCase(Generic[P, R]):
             raise Conflict(f"Instance {target.row.id} goes to another cell just now. Try again in a moment.") from None
 
     def check_allowed(self, caller: Caller, target: Target) -> None:
-        """Raise ``Forbidden`` or ``Conflict`` unless the caller may act on the server now."""
+        """Raise ``Forbidden`` when the policy does not allow the operation to the caller, ``Conflict`` when the
+        server's lock or states do not allow it now."""
         caller.check_policy(self.rule, target.row)
         if self.key:
             check_action_allowed(caller, target, self.key)

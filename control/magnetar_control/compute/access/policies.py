@@ -187,7 +187,7 @@ _OWNER, _ADMIN = "rule:admin_or_owner", "rule:admin_api"
 
 
 class Former(NamedTuple):
-    """The former name of a rule, and its default check under that name."""
+    """The deprecated former name of a policy rule, and the default check string that it had under that name."""
 
     name: str
     check: str

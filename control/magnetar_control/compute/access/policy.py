@@ -50,9 +50,9 @@ class RuleSet(NamedTuple):
 
 
 def build_rule_set(overrides: Overrides) -> RuleSet:
-    """Return Nova's rules with *overrides* applied. An override under a rule's former name applies too, unless the
-    current name is also overridden or the override equals the former default. Raises ``InvalidField`` for rules that
-    refer to a missing rule or to themselves."""
+    """Return the policy rules of Nova with *overrides* applied. An override under a rule's former name also applies,
+    unless the current name is overridden too, or the override equals the former default. Raises ``InvalidField`` for a
+    rule that refers to a missing rule or to itself."""
     overriding = overrides.rules
     checks = {**BASE, **{name: CHECKS[role] for name, role in POLICIES.items()}, **overriding}
     for name, former in FORMER.items():
@@ -74,8 +74,9 @@ def build_rule_set(overrides: Overrides) -> RuleSet:
 
 
 class Policy:
-    """Decisions by rule name. *file* and the files in *folders* override rules; later files win. Raises
-    ``InvalidField`` when one is missing or invalid."""
+    """The policy of the cloud: decides whether a caller passes a rule. The file *file* and the files in *folders*
+    override the default rules; later files take precedence. Raises ``InvalidField`` when a file is missing or invalid.
+    """
 
     def __init__(self, file: Path | None = None, folders: Sequence[Path] = ()) -> None:
         logging.getLogger("oslo_policy").setLevel(logging.CRITICAL)  # this module reports errors of files itself
@@ -93,8 +94,8 @@ class Policy:
         return made
 
     def allows(self, rule: str, context: Context, project_id: str | None = None, user_id: str | None = None) -> bool:
-        """Return whether *context* passes *rule* for a target of *project_id* and *user_id* (the caller's own when left
-        out)."""
+        """Return whether the policy rule *rule* allows the caller with the token *context* to act on a target that
+        belongs to *project_id* and *user_id* (default: the caller's own)."""
         project = context.project_id if project_id is None else project_id
         user = context.user_id if user_id is None else user_id
         key = (rule, context.roles, context.project_id, context.user_id, project, user, context.scope,

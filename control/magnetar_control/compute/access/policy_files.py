@@ -52,8 +52,8 @@ class Overrides:
 
 
 def list_policy_files(file: Path | None, folders: Sequence[Path]) -> list[Path]:
-    """Return the files in the order of reading: *file*, then the files of each folder by name, without hidden ones.
-    Raises ``InvalidField`` for a folder that does not exist."""
+    """Return the policy files in reading order: *file*, then the files of each folder sorted by name, except hidden
+    ones. Raises ``InvalidField`` for a folder that does not exist."""
     paths = [file] if file else []
     for folder in folders:
         try:
@@ -81,8 +81,8 @@ def _file_stamp(file: Path) -> tuple[int, int] | None:
 
 
 def read_policy_files(file: Path | None, folders: Sequence[Path] = ()) -> Overrides:
-    """Return the content of ``list_policy_files(file, folders)``; later files override earlier ones. Raises
-    ``InvalidField``."""
+    """Read the files ``list_policy_files(file, folders)``, and return their merged content; later files override
+    earlier ones. Raises ``InvalidField``."""
     rules: dict[str, str] = {}
     files: dict[str, Path] = {}
     for path in list_policy_files(file, folders):
@@ -114,5 +114,5 @@ def _read_policy_file(file: Path) -> dict[str, str]:
 
 
 def invalid_policy_file(file: Path | str, why: str) -> InvalidField:
-    """Return the error for a policy file that cannot be used. *why*: the reason, for its message."""
+    """Return the error for the policy file *file*, which cannot be used. *why*: the reason, for the error message."""
     return InvalidField("policy_file", f"must be a YAML file of oslo.policy rules, and {file} is not ({why})")

@@ -26,8 +26,9 @@ FIELD = "public_key"
 
 
 def public_key_fingerprint(kind: str, public: str) -> str:
-    """Return Nova's fingerprint of a public key: MD5 for the *kind* ssh, SHA-1 of the certificate for x509. Raises
-    ``InvalidField``, with a message that never quotes the key: the user may have pasted the wrong file."""
+    """Return the fingerprint that Nova shows for a public key: MD5 for the *kind* ``ssh``, SHA-1 of the certificate for
+    ``x509``. Raises ``InvalidField``; its message never quotes the key, because the user may have pasted a private key.
+    """
     if _PRIVATE.search(public):
         raise InvalidField(FIELD, "must be a public key, and this is a private one. It was not kept, but take it as "
                                   "exposed: make a new pair, and give the file that ends in .pub")
@@ -69,7 +70,7 @@ def generate_key_pair(kind: str, user: str) -> tuple[str, str]:
 
 
 def _certificate(key: rsa.RSAPrivateKey, user: str) -> str:
-    """Return a self-signed client certificate that WinRM maps to *user*."""
+    """Return a self-signed client certificate (PEM) for *key*, with which WinRM logs in *user*."""
     moment = datetime.now(UTC)
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, user[:64])])
     principal = f"{user}@localhost".encode()[:127]

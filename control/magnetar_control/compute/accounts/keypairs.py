@@ -31,8 +31,8 @@ class NewKeypair(NamedTuple):
 
 def list_keypairs(caller: Caller, user: str | None = None, limit: int | None = None,
                   marker: str | None = None) -> Sequence[KeypairRow]:
-    """Return rows of at most *limit* key pairs of *user* (the caller when left out), sorted by name, after the key pair
-    named *marker*. Raises ``InvalidRequest`` when *marker* does not exist."""
+    """Return the rows of the key pairs of *user* (default: the caller), sorted by name: at most *limit*, beginning
+    after the key pair named *marker*. Raises ``InvalidRequest`` when *marker* does not exist."""
     user = _checked_user(caller, "index", user)
     rows = caller.fetch(keypairs.fetch_keypair_rows, user, limit, marker)
     if rows is None:
@@ -41,7 +41,7 @@ def list_keypairs(caller: Caller, user: str | None = None, limit: int | None = N
 
 
 def _checked_user(caller: Caller, action: str, user: str | None) -> str:
-    """Return the id of *user*, or of the caller when left out. Raises ``Forbidden`` for another user when the policy of
+    """Return the id of *user*, or of the caller if *user* is ``None``. Raises ``Forbidden`` when the policy rule of
     *action* does not allow the caller to act for that user."""
     user = user or caller.context.user_id
     caller.check_policy(RULE + action, Owner(caller.project, user))
@@ -49,7 +49,7 @@ def _checked_user(caller: Caller, action: str, user: str | None) -> str:
 
 
 def show_keypair(caller: Caller, name: str, user: str | None = None) -> KeypairRow:
-    """Return the row of the key pair *name* of *user* (the caller when left out). Raises ``NotFound``."""
+    """Return the row of the key pair *name* of *user* (default: the caller). Raises ``NotFound``."""
     user = _checked_user(caller, "show", user)
     row = caller.fetch(keypairs.fetch_keypair_row, user, name)
     if row is None:
@@ -63,9 +63,9 @@ def _keypair_missing(name: str, user: str) -> NotFound:
 
 def create_keypair(caller: Caller, name: str, public_key: str | None = None, *, type: str = "ssh",
                    user_id: str | None = None) -> NewKeypair:
-    """Store a public key (*type* ssh or x509), or generate a pair when *public_key* is left out, for *user_id* or the
-    caller; return the key pair. Raises ``Conflict`` when the user has a key pair of that name, ``Forbidden`` when the
-    user's quota is used up."""
+    """Create a key pair for *user_id* (default: the caller) from *public_key*, or generate the keys if *public_key* is
+    ``None``; return the key pair. *type*: ``ssh`` or ``x509``. Raises ``Conflict`` when the user has a key pair of that
+    name, ``Forbidden`` when the user's quota is used up."""
     user = _checked_user(caller, "create", user_id)
     most = quotas.quota_limits(caller, user=user)["key_pairs"]
     with caller.cloud.store.api.read() as connection:  # before generating a pair for nothing
@@ -97,8 +97,8 @@ def _keypair_exists(name: str) -> Conflict:
 
 
 def delete_keypair(caller: Caller, name: str, user: str | None = None) -> None:
-    """Delete the key pair *name* of *user* (the caller when left out); servers keep the public key. Raises
-    ``NotFound``."""
+    """Delete the key pair *name* of *user* (default: the caller). Servers that were created with it are not changed.
+    Raises ``NotFound``."""
     user = _checked_user(caller, "delete", user)
     with caller.cloud.store.api.write() as connection:
         row = keypairs.fetch_keypair_row(connection, user, name) if caller.cloud.notifications else None
@@ -110,7 +110,7 @@ def delete_keypair(caller: Caller, name: str, user: str | None = None) -> None:
 
 
 def check_public_key(kind: str, public: str) -> None:
-    """Raise ``InvalidField`` unless *public* is a public key (*kind* ssh) or a certificate (x509)."""
+    """Raise ``InvalidField`` unless *public* is a public key (*kind* ``ssh``) or a certificate (*kind* ``x509``)."""
     from . import key_material
 
     key_material.public_key_fingerprint(kind, public)

@@ -16,9 +16,10 @@ DRAWN = re.compile(r"[0-9a-f]{8}-?([0-9a-f]{4}-?){3}[0-9a-f]{12}")
 def resolve_project_id(caller: Caller, key: str, field: str, known_ids: Collection[str] = ()) -> str:
     """Return the id of the project whose id or name is *key*.
 
-    Administrators may name all projects, others only their own. If several projects have the name, the one in the
-    caller's domain is returned. An id in Keystone's form is accepted without a check, and so is an id of *known_ids*.
-    Raises ``InvalidField`` about *field* for any other *key*.
+    Administrators may name all projects, others only their own. If several projects have the name, the project in the
+    caller's domain is returned. A *key* that is one of *known_ids*, or has the format of a Keystone id, is returned
+    without a check. Raises ``InvalidField`` for any other *key*; *field* is the name of the request's field in this
+    error.
     """
     context, identity = caller.context, caller.cloud.services.identity
     if key in (caller.project, *known_ids):

@@ -48,8 +48,9 @@ def _merged_limits(caller: Caller, *holders: str) -> Limits:
 
 
 def quota_limits(caller: Caller, project: str | None = None, user: str | None = None) -> Limits:
-    """Return the limits of a project. Each limit is the project's own, otherwise the default that administrators have
-    set, otherwise the setting. With *user*, limits of that user in the project precede those of the project."""
+    """Return the limits of *project* (default: the caller's), by resource. Each limit is the one set for the project,
+    otherwise the default that administrators have set, otherwise the value in the settings. With *user*, limits set for
+    this user in the project take precedence."""
     project = project or caller.project
     users = [quotas.user_quota_holder(project, user)] if user else []
     return _merged_limits(caller, *users, project, quotas.DEFAULT)
@@ -151,9 +152,9 @@ def check_server_quota(caller: Caller, flavor: FlavorOfServer, least: int, most:
 
 
 def check_port_quota(caller: Caller, each: int, least: int, most: int, configured: Given | None = None) -> int:
-    """Return how many servers, at least *least* and at most *most*, the quota of ports allows when each needs *each*
-    new ports. Raises ``Forbidden`` when fewer than *least* fit. *configured*: the result of ``configured_limits``, when
-    the caller has it already."""
+    """Return how many servers the quota of ports allows, if each needs *each* new ports: at least *least* and at most
+    *most*. Raises ``Forbidden`` when fewer than *least* fit. *configured*: the result of ``configured_limits``, if the
+    caller has already read it."""
     room = caller.cloud.services.network.room(caller.context, "port", configured) if each else None
     if room is None:
         return most
@@ -164,7 +165,8 @@ def check_port_quota(caller: Caller, each: int, least: int, most: int, configure
 
 
 def check_flavor_quota(caller: Caller, owner: Owner, old: FlavorOfServer, new: FlavorOfServer) -> None:
-    """Check that a server of *owner* may grow from the flavor *old* to *new*. Raises ``Forbidden``."""
+    """Check that the quota allows a server of *owner* to be resized from the flavor *old* to *new*. Raises
+    ``Forbidden``."""
     for limit, user in binding_limits(caller, owner):
         have = server_quota_usage(caller, owner.project_id, user)
         for name, more in (("cores", new["vcpus"] - old["vcpus"]), ("ram", new["ram"] - old["ram"])):
@@ -173,7 +175,7 @@ def check_flavor_quota(caller: Caller, owner: Owner, old: FlavorOfServer, new: F
 
 
 def check_metadata_quota(most: int, metadata: Mapping[str, Any] | None) -> None:
-    """Raise ``Forbidden`` when *metadata* of a server has more items than *most*, the quota."""
+    """Raise ``Forbidden`` when a server's *metadata* has more items than the quota *most*."""
     if metadata and 0 <= most < len(metadata):
         raise Forbidden(f"Maximum number of metadata items exceeds {most}")
 
@@ -191,15 +193,15 @@ def check_file_quota(limit: Limits, personality: Sequence[Mapping[str, str]]) ->
 
 
 def check_keypair_quota(connection: Connection, user: str, most: int, *, locked: bool = False) -> None:
-    """Raise ``Forbidden`` when *user* has as many key pairs as the quota *most* allows. *locked*: make concurrent
-    checks wait until the transaction ends."""
+    """Raise ``Forbidden`` when *user* already has as many key pairs as the quota *most* allows. *locked*: make
+    concurrent checks for the user wait until the transaction ends."""
     lock_name = f"key pairs {user}" if locked else None
     if not quotas.has_room(connection, most, lambda: keypairs.count_keypair_rows(connection, user), lock_name):
         raise Forbidden("Quota exceeded, too many key pairs.")
 
 
 def check_group_member_quota(caller: Caller, group: str) -> None:
-    """Check that a server group may have one more server. Raises ``Forbidden``."""
+    """Check that the quota allows one more server in the server group *group* (uuid). Raises ``Forbidden``."""
     most = quota_limits(caller, user=caller.context.user_id)["server_group_members"]
     with caller.cloud.store.api.read() as connection:
         have = connection.execute(select(func.count()).where(server_group_members.c.group_id == group)).scalar() or 0
@@ -208,8 +210,8 @@ def check_group_member_quota(caller: Caller, group: str) -> None:
 
 
 def check_group_quota(connection: Connection, project: str, most: int, *, locked: bool = True) -> None:
-    """Raise ``Forbidden`` when *project* has as many server groups as the quota *most* allows. *locked*: make
-    concurrent checks wait until the transaction ends."""
+    """Raise ``Forbidden`` when *project* already has as many server groups as the quota *most* allows. *locked*: make
+    concurrent checks for the project wait until the transaction ends."""
     lock_name = f"server groups {project}" if locked else None
     if not quotas.has_room(connection, most, lambda: server_groups.count_server_group_rows(connection, project),
                            lock_name):
@@ -218,14 +220,15 @@ def check_group_quota(connection: Connection, project: str, most: int, *, locked
 
 # Use cases of administrators -------------------------------------------------------------------------------------
 def show_quotas(caller: Caller, project: str, user: str | None = None) -> Limits:
-    """Return the limits of *project*, or of *user* in it. Raises ``InvalidRequest`` when the project does not exist."""
+    """Return the limits of *project*, or of *user* in it, by resource. Raises ``InvalidRequest`` when the project does
+    not exist."""
     _check_project(caller, project, "show")
     return quota_limits(caller, project, user)
 
 
 def _check_project(caller: Caller, project: str, action: str | None) -> None:
-    """Check that the caller may do *action* to the quotas of *project*, and that the project exists. Raises
-    ``Forbidden``, ``InvalidRequest``."""
+    """Check that the policy allows the caller the operation *action* on the quotas of *project* (``None``: no policy
+    check), and that the project exists. Raises ``Forbidden``, ``InvalidRequest``."""
     if action is not None:
         caller.check_policy(RULE + action, Owner(project))
     if not caller.cloud.services.identity.project_exists(caller.context, project):
@@ -243,7 +246,8 @@ def show_quota_limits(caller: Caller, project: str | None = None) -> tuple[Limit
 
 @use_case(f"{RULE}defaults")
 def show_default_quotas(caller: Caller, project: str) -> Limits:
-    """Return the limits that apply to *project* unless limits are set for the project itself."""
+    """Return the default limits by resource, which apply to *project* unless other limits are set for it. Raises
+    ``InvalidRequest`` when the project does not exist."""
     _check_project(caller, project, None)
     return _merged_limits(caller, quotas.DEFAULT)
 
@@ -261,8 +265,8 @@ def _all_used(caller: Caller, project: str | None, user: str | None) -> Limits:
 
 def update_quotas(caller: Caller, project: str, want: Mapping[str, int], user: str | None = None, *,
                   force: bool = False) -> Limits:
-    """Set the limits *want* (-1: unlimited) of *project*, or of *user* in it, and return all of its limits. *force*:
-    allow limits below the usage. Raises ``InvalidRequest``."""
+    """Set the limits in *want* (by resource; -1: unlimited) for *project*, or for *user* in it, and return all of its
+    limits. *force*: allow limits below the current usage. Raises ``InvalidRequest``."""
     _check_project(caller, project, "update")
     if not force:
         _check_limits(want, _all_used(caller, project, user), quota_limits(caller, project) if user else {})
@@ -271,8 +275,8 @@ def update_quotas(caller: Caller, project: str, want: Mapping[str, int], user: s
 
 
 def check_quota_update(caller: Caller, project: str, want: Mapping[str, int]) -> None:
-    """Raise ``Forbidden`` or ``InvalidRequest`` when ``update_quotas`` would refuse the limits *want* of *project*
-    without *force*; change nothing."""
+    """Check that ``update_quotas`` without *force* would accept the limits *want* for *project*; nothing is changed.
+    Raises ``Forbidden``, ``InvalidRequest``."""
     _check_project(caller, project, "update")
     _check_limits(want, _all_used(caller, project, None), {})
 
@@ -310,7 +314,7 @@ def show_quota_class(caller: Caller, name: str) -> Limits:
 
 @use_case(f"{CLASS_RULE}update")
 def update_quota_class(caller: Caller, name: str, want: Mapping[str, int]) -> Limits:
-    """Set the limits *want* of a quota class, and return all of its limits."""
+    """Set the limits in *want* (by resource) for the quota class *name*, and return all limits of the class."""
     name = Text(1, 250).check(name, "id")
     caller.write(quotas.upsert_quota_rows, quotas.class_quota_holder(name), want)
     return show_quota_class.function(caller, name)

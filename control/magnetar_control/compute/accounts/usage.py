@@ -44,7 +44,7 @@ class ServerUsage:
 
 @dataclass(frozen=True)
 class ProjectUsage:
-    """The usage of a project's servers in the period from *begin* to *end*."""
+    """The resource usage of a project's servers in a reporting period from *begin* to *end*."""
 
     project_id: str
     begin: str
@@ -52,7 +52,8 @@ class ProjectUsage:
     servers: Sequence[ServerUsage]
 
     def total(self, size: str) -> float:
-        """Return the sum of *size* times hours over all servers. *size*: a field of ``ServerUsage``, such as vcpus."""
+        """Return the sum over all servers of the server's *size* multiplied by its hours. *size*: a field of
+        ``ServerUsage``, such as vcpus."""
         return float(sum(getattr(server, size) * server.hours for server in self.servers))
 
     @property
@@ -74,13 +75,13 @@ class Period:
 
 @use_case(f"{RULE}list")
 def list_project_usage(caller: Caller, period: Period) -> list[ProjectUsage]:
-    """Return the usage of each project that had servers in the period. When not all servers of a project fit on a page,
-    the next page has the others. Raises ``InvalidRequest``."""
+    """Return the usage of each project that had servers in *period*. If not all servers of a project fit on a page, the
+    next page has the remaining ones. Raises ``InvalidRequest``."""
     return _usage_of_period(caller, period, None)
 
 
 def show_project_usage(caller: Caller, project: str, period: Period) -> ProjectUsage | None:
-    """Return the usage of one project; ``None`` when it had no server in the period. Raises ``Forbidden``,
+    """Return the usage of *project* in *period*; ``None`` when it had no server in that time. Raises ``Forbidden``,
     ``InvalidRequest``."""
     caller.check_policy(f"{RULE}show", Owner(project))
     return next(iter(_usage_of_period(caller, period, project)), None)

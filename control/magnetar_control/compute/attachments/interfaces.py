@@ -32,7 +32,7 @@ def list_server_nics(caller: Caller, target: Target) -> list[PortOfServer]:
 
 @server_use_case(rule=f"{RULE}show")
 def show_server_nic(caller: Caller, target: Target, port_id: str) -> PortOfServer:
-    """Return one port. Raises ``NotFound``."""
+    """Return the server's port *port_id*. Raises ``NotFound`` when the server does not have it."""
     return _find_nic(caller, target, port_id)
 
 
@@ -46,12 +46,12 @@ def _find_nic(caller: Caller, target: Target, id: str) -> PortOfServer:
 @server_use_case("attach_interface")
 def attach_nic(caller: Caller, target: Target, network_id: str | None = None, port_id: str | None = None,
                address: str | None = None, tag: str | None = None, limit: float | None = None) -> PortOfServer:
-    """Attach a new port, on *network_id* or the project's only network, or the existing port *port_id*. *address*: a
-    fixed IP of the new port. *tag*: the device tag. Wait at most *limit* seconds (``DONE`` when left out) until the
-    server has the port, and return the port.
+    """Attach a NIC to the server, either for the existing port *port_id*, or for a new port on *network_id* (default:
+    the project's only network). *address*: the fixed IP of a new port. *tag*: the device tag. Wait at most *limit*
+    seconds (default: ``DONE``) until the server has the NIC, and return its port.
 
-    When the host takes longer, the action is cancelled and the port is not attached, so that a repeated request gives
-    the server one NIC and not two. Raises ``InvalidRequest``, ``NotFound``, ``Conflict``, ``Failed``, ``Unavailable``.
+    If the host takes longer, the action is cancelled and nothing is attached, so that a client that repeats the request
+    does not get two NICs. Raises ``InvalidRequest``, ``NotFound``, ``Conflict``, ``Failed``, ``Unavailable``.
     """
     requested_nic = _requested_network(caller, network_id, port_id, address, tag)
     with caller.cloud.waiting.of(target.row.host, caller.project):
@@ -132,17 +132,17 @@ def _requested_network(caller: Caller, network_id: str | None, port_id: str | No
 
 @server_use_case("detach_interface")
 def detach_nic(caller: Caller, target: Target, port_id: str) -> None:
-    """Queue the detachment of a port from the guest. Raises ``NotFound``."""
+    """Queue the detachment of the port *port_id* from the server. Raises ``NotFound``."""
     port = _find_nic(caller, target, port_id)
     enqueue_action(caller, target, "detach_interface", {"port_id": port["port_id"], "mac": port["mac"]})
 
 
 def delete_port(caller: Caller, id: str) -> None:
-    """Delete a port. As in Neutron, a port of a server is detached first, even when the server is locked.
+    """Delete the port *id*. As in Neutron, a port of a server is detached first, even when the server is locked.
 
-    Return when the port is gone, or after ``DONE`` seconds; a slow host detaches it later, and the port is then
-    deleted. Raises ``Conflict``, and keeps the port, when the server's state does not allow detaching, or the guest
-    does not release the NIC.
+    Return when the port is deleted, or after ``DONE`` seconds; if the host is slower, the port is detached and deleted
+    later. Raises ``Conflict``, and does not delete the port, when the server's state does not allow detaching, or the
+    guest does not release the NIC.
     """
     store = caller.cloud.services.network.resources["ports"]
     try:

@@ -22,8 +22,8 @@ ATTACHING, INACTIVE, IN_USE, DETACHING, FAILED = "attaching", "inactive", "activ
 
 
 def shares_of_server(row: ServerRow) -> list[ShareOfServer]:
-    """Return the shares of a server, including those that are being attached, with the status that users see. An
-    attached share has the status active only while the guest runs, is paused or is rescued."""
+    """Return the attached shares of a server with the status that the API shows, including shares that are being
+    attached. The status of an attached share is active only while the guest runs, is paused or is rescued."""
     on = row.vm_state in (ACTIVE, PAUSED, RESCUED)
     return [{**share, "status": IN_USE} if on and share["status"] == INACTIVE else share for share in row.shares]
 
@@ -37,20 +37,21 @@ def _find_share(target: Target, share_id: str) -> ShareOfServer:
 
 @server_use_case(rule=f"{RULE}index")
 def list_server_shares(_caller: Caller, target: Target) -> list[ShareOfServer]:
-    """Return all shares of the server."""
+    """Return all share attachments of the server."""
     return shares_of_server(target.row)
 
 
 @server_use_case(rule=f"{RULE}show")
 def show_server_share(_caller: Caller, target: Target, share_id: str) -> ShareOfServer:
-    """Return one share. Raises ``NotFound``."""
+    """Return the server's attachment of the share *share_id*. Raises ``NotFound``."""
     return _find_share(target, share_id)
 
 
 @server_use_case("attach_share")
 def attach_server_share(caller: Caller, target: Target, share_id: str, tag: str | None = None) -> Document:
-    """Queue the attachment of a share that the server's project may use, and return the attachment. The guest mounts
-    the share by *tag*, the share's uuid by default. Raises ``NotFound``, ``Conflict``."""
+    """Queue the attachment of a share to the server, and return the new attachment. The guest mounts the share by *tag*
+    (default: the share's uuid). Raises ``NotFound``, also when the server's project may not use the share, and
+    ``Conflict``."""
     offered = caller.cloud.shares.get(share_id)
     if offered is None or not offered.is_for(target.row.project_id):
         raise NotFound(f"Share {share_id} could not be found.")

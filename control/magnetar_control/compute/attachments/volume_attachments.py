@@ -36,13 +36,13 @@ def _find_attachment(target: Target, volume_id: str) -> VolumeOfServer:
 
 @server_use_case(rule=f"{RULE}index")
 def list_volume_attachments(_caller: Caller, target: Target) -> Sequence[VolumeOfServer]:
-    """Return all attachments of the server."""
+    """Return all volume attachments of the server."""
     return target.row.volumes
 
 
 @server_use_case(rule=f"{RULE}show")
 def show_volume_attachment(_caller: Caller, target: Target, volume_id: str) -> VolumeOfServer:
-    """Return one attachment. Raises ``NotFound``."""
+    """Return the server's attachment of the volume *volume_id*. Raises ``NotFound``."""
     return _find_attachment(target, volume_id)
 
 
@@ -51,9 +51,9 @@ def attach_server_volume(caller: Caller, target: Target, volume_id: str, device:
                          tag: str | None = None, *,
                          delete_on_termination: bool = False, multiattach: bool = True,
                          shelved: bool = True) -> Document:
-    """Reserve the volume, choose a device name, queue the attachment, and return it. If the server is
-    shelved_offloaded, it gets the volume when it is on a host again. *device*: the preferred name. *multiattach*: allow
-    a volume for several servers. *shelved*: allow a shelved server."""
+    """Reserve the volume *volume_id*, choose a device name, queue the attachment to the server, and return the
+    attachment. A server that is shelved_offloaded gets the volume when it is unshelved. *device*: the preferred device
+    name. *tag*: the device tag. *multiattach*: allow a multiattach volume. *shelved*: allow a shelved server."""
     _check_shelved(target, "attach_volume", shelved=shelved)
     if tag and target.row.vm_state == OFFLOADED:
         raise InvalidRequest("Attaching volumes with a tag is not supported for a server that is shelved and "
@@ -107,15 +107,15 @@ def _reserve_and_queue(caller: Caller, target: Target, key: str, args: Document,
 
 
 def _check_shelved(target: Target, key: str, *, shelved: bool) -> None:
-    """Raise ``Conflict`` for a shelved server unless *shelved* allows one. *key*: the action, for the message."""
+    """Raise ``Conflict`` if the server is shelved and *shelved* is false. *key*: the action, for the error message."""
     state = target.row.vm_state
     if state in (SHELVED, OFFLOADED) and not shelved:
         raise Conflict(f"Cannot '{key}' instance {target.row.id} while it is in vm_state {state}")
 
 
 def _check_attachable(caller: Caller, target: Target, volume_id: str, *, multiattach: bool) -> None:
-    """Check that the volume may be attached now; a multiattach volume needs *multiattach*. Raises ``NotFound`` or
-    ``InvalidRequest``."""
+    """Check that the volume *volume_id* can be attached now. *multiattach*: allow a multiattach volume. Raises
+    ``NotFound`` or ``InvalidRequest``."""
     volume = caller.cloud.services.volume.show(caller.context, volume_id)
     if volume is None:
         raise NotFound(f"Volume {volume_id} could not be found.")
@@ -131,9 +131,9 @@ def _check_attachable(caller: Caller, target: Target, volume_id: str, *, multiat
 def check_disk_count(caller: Caller, flavor: FlavorOfServer,
                      volumes: Sequence[VolumeOfServer] | Sequence[BlockDevice],
                      block_devices: Sequence[BlockDevice]) -> None:
-    """Raise ``Forbidden`` when a server has more disks than the setting ``max_disk_devices_to_attach`` allows.
-    *volumes*: the server's volumes, which may include the root disk. *block_devices*: the requested block devices, with
-    the ephemeral and swap disks. The local disks of *flavor* count too."""
+    """Raise ``Forbidden`` when a server would have more disks than the setting ``max_disk_devices_to_attach`` allows.
+    *volumes*: the server's volumes, which may include the root disk. *block_devices*: the requested block devices,
+    which may include ephemeral and swap disks. The local disks of *flavor* count too."""
     local_root, blank = not any(volume["boot_index"] == 0 for volume in volumes), sum(map(is_blank, block_devices))
     most = caller.cloud.settings.max_disk_devices_to_attach
     if most < 0:
@@ -149,8 +149,9 @@ def local_disk_names(server: ServerRow) -> set[str]:
 
 
 def _free_device(server: ServerRow, attachments: list[Document], wished: str | None) -> str:
-    """Return the device name of a new disk of *server*, which has the volume *attachments*: *wished* when it is free,
-    otherwise the first free name, as Nova's libvirt driver does. Raises ``Forbidden`` when no name is free."""
+    """Return a device name, such as ``vdb``, for a new disk of *server*: *wished* if no other disk has it, otherwise
+    the first free name, as in Nova's libvirt driver. *attachments*: the server's volume attachments. Raises
+    ``Forbidden`` when no name is free."""
     taken = {attachment["device"] for attachment in attachments} | {f"/dev/{name}"
                                                                     for name in ("vda", *local_disk_names(server))}
     free = [name for name in device_names("/dev/vd") if name not in taken]
@@ -182,8 +183,8 @@ def update_volume_attachment(caller: Caller, target: Target, volume_id: str, *, 
 
 @server_use_case("swap_volume")
 def swap_server_volume(caller: Caller, target: Target, volume_id: str, new_volume_id: str) -> None:
-    """Queue the replacement of a volume by *new_volume_id*. The guest keeps the disk and its content. Raises
-    ``NotFound``, ``InvalidRequest``, ``Conflict``."""
+    """Queue the replacement of the attached volume *volume_id* by *new_volume_id*. The content is copied, and the guest
+    continues to use the same disk. Raises ``NotFound``, ``InvalidRequest``, ``Conflict``."""
     entry = check_volume_swap(caller, target, volume_id, new_volume_id)
     new = {"volume_id": new_volume_id, "attachment_id": str(uuid.uuid4())}
 
@@ -207,9 +208,9 @@ def check_volume_swap(caller: Caller, target: Target, volume_id: str, new_volume
     """Return the attachment of *volume_id*, after checking that *new_volume_id* may replace that volume. Raises
     ``NotFound``, ``InvalidRequest``.
 
-    As in Nova, the new volume must be available and at least as large. Root disks, multiattach volumes and encrypted
-    volumes are refused here, unlike in Nova: a root volume is part of the server's document, which moves, rebuilds and
-    shelving use. The agent refuses read-only disks (``agent/magnetar_agent/volumes/swapping.py``).
+    As in Nova, the new volume must be available and at least as large. Unlike in Nova, root disks, multiattach volumes
+    and encrypted volumes are refused. The agent also refuses read-only disks
+    (``agent/magnetar_agent/volumes/swapping.py``).
     """
     entry, show = _find_attachment(target, volume_id), caller.cloud.services.volume.show
     old, new = show(caller.context, entry["volume_id"]), show(caller.context, new_volume_id)
@@ -234,7 +235,7 @@ def check_volume_swap(caller: Caller, target: Target, volume_id: str, new_volume
 
 
 def _check_idle(target: Target, entry: VolumeOfServer) -> None:
-    """Raise ``InvalidRequest`` if the volume of the attachment *entry* is being swapped."""
+    """Raise ``InvalidRequest`` if the volume of the attachment *entry* is being swapped already."""
     if entry.get("swap"):
         raise InvalidRequest(f"Invalid volume: volume {entry['volume_id']} is being swapped for "
                              f"{entry['swap']['volume_id']} in server {target.row.id}. Wait until that has ended.")
@@ -242,8 +243,8 @@ def _check_idle(target: Target, entry: VolumeOfServer) -> None:
 
 @server_use_case("detach_volume")
 def detach_server_volume(caller: Caller, target: Target, volume_id: str, *, shelved: bool = True) -> None:
-    """Queue the detachment of the volume from the guest. *shelved*: allow a shelved server. Raises ``NotFound``,
-    ``InvalidRequest``, ``Conflict``."""
+    """Queue the detachment of the volume *volume_id* from the server. *shelved*: allow a shelved server. Raises
+    ``NotFound``, ``InvalidRequest``, ``Conflict``."""
     _check_shelved(target, "detach_volume", shelved=shelved)
     entry = _find_attachment(target, volume_id)
     _check_idle(target, entry)

@@ -30,7 +30,7 @@ class IncidentReport(NamedTuple):
         return self.incident.host or self.cell
 
     def count(self, state: str) -> int:
-        """Return how many of the servers are in *state*."""
+        """Return how many servers of the incident are in *state*."""
         return sum(server.state == state for server in self.servers)
 
 

@@ -27,7 +27,8 @@ MOVED, SKIPPED, FAILED = "moved", "skipped", "failed"
 
 
 class MoveResult(NamedTuple):
-    """The result of a proposed move. *state*: moved, skipped or failed. *text*: why it was skipped or failed."""
+    """The result of a live migration that balances the load. *state*: moved, skipped or failed. *text*: why the server
+    was not moved."""
 
     move: Move
     state: str
@@ -66,7 +67,7 @@ def _run_move(caller: Caller, move: Move, look: Callable[[Move], None]) -> MoveR
 
 
 def _begin_migration(caller: Caller, target: Target, host: str) -> str:
-    """Queue the live migration of a server to *host*, as a request of the caller; return the migration's uuid. Raises
+    """Queue the live migration of a server to *host* on behalf of the caller; return the migration's uuid. Raises
     ``Conflict`` when the server has changed since it was read."""
     drawn, row = str(uuid.uuid4()), target.row
     with target.database.write() as connection:
@@ -82,8 +83,8 @@ def _begin_migration(caller: Caller, target: Target, host: str) -> str:
 
 def _wait_for_migration(caller: Caller, target: Target, move: Move, id: str,
                         look: Callable[[Move], None]) -> MoveResult:
-    """Wait until the migration *id* has ended, and return the result of the move. *look*: as in ``run_moves``. Raises
-    ``NotFound`` when the server is deleted meanwhile."""
+    """Wait until the live migration *id* has ended, and return the result of the move. *look*: as in ``run_moves``.
+    Raises ``NotFound`` when the server is deleted meanwhile."""
     while True:
         with target.database.read() as connection:
             migration = migrations.fetch_migration_row(connection, id)

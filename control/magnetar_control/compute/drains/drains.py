@@ -67,8 +67,8 @@ class DrainReport:
 
 @use_case(f"{RULE}update")
 def start_drain(caller: Caller, host: str, reason: str | None = None) -> None:
-    """Disable the compute service of a host, for *reason*, and request that conductors move its servers to other hosts.
-    If the host is already drained, the servers that could not be moved are tried again. Raises ``NotFound``."""
+    """Disable the compute service of a host for *reason*, and request that conductors move all of its servers to other
+    hosts. If the host is already being drained, retry the servers that could not be moved. Raises ``NotFound``."""
     set_host_columns(caller, host, DISABLED, reason or REASON, None, partial(
         drains.begin_drain_row, host=host, reason=reason or REASON, request_id=caller.request_id,
         user_id=caller.context.user_id or None, project_id=caller.context.project_id or None))
@@ -76,22 +76,22 @@ def start_drain(caller: Caller, host: str, reason: str | None = None) -> None:
 
 @use_case(f"{RULE}update")
 def end_drain(caller: Caller, host: str) -> None:
-    """Enable the compute service of a host, and begin no further moves; moves that have begun continue. Servers that
-    were moved stay where they are. Raises ``NotFound``."""
+    """Enable the compute service of a host, and start no further moves of its servers. Moves in progress continue, and
+    servers that were moved are not moved back. Raises ``NotFound``."""
     set_host_columns(caller, host, ENABLED, None, None)
 
 
 @use_case(f"{RULE}list")
 def show_drain(caller: Caller, host: str) -> DrainReport:
-    """Return the drain of a host, by its name or uuid. Raises ``NotFound``, and ``Unavailable`` when its cell does not
-    answer."""
+    """Return the progress of draining *host* (name or uuid). Raises ``NotFound``, and ``Unavailable`` when its cell
+    does not answer."""
     row = find_named_host(caller, host)
     return _report(caller, row, caller.fetch(drains.fetch_drain_row, row.name))
 
 
 @use_case(f"{RULE}list")
 def list_drains(caller: Caller) -> list[DrainReport]:
-    """Return the drains of all drained hosts, ordered by host."""
+    """Return the progress of all drained hosts (hosts whose servers are moved to other hosts), ordered by host."""
     rows = caller.fetch(drains.fetch_drain_rows)
     return [_report(caller, host, rows[host.name]) for host in caller.fetch(hosts.fetch_hosts_without_reports)
             if host.name in rows]
@@ -99,8 +99,9 @@ def list_drains(caller: Caller) -> list[DrainReport]:
 
 @use_case(f"{RULE}list")
 def plan_drain(caller: Caller, host: str) -> list[ServerOfDrain]:
-    """Return the predicted result of a drain for each server that is still on the host: moving (in progress), moved (to
-    the host that the scheduler would choose now), or stays. Changes nothing. Raises ``NotFound``, ``Unavailable``."""
+    """Return the predicted result of draining *host* for each server that is still on the host: moving (in progress),
+    moved (with the host that the scheduler would choose now), or stays. Nothing is changed. Raises ``NotFound``,
+    ``Unavailable``."""
     row = find_named_host(caller, host)
     here, results = _read_servers(caller, row)
     volumes = caller.cloud.services.volume
@@ -143,7 +144,7 @@ def _predicted_move(caller: Caller, states: HostStates, host: HostRow, server: S
 
 
 def _read_servers(caller: Caller, host: HostRow) -> tuple[dict[str, ServerRow], dict[str, DrainedServer]]:
-    """Return the servers on a host, and the results of the host's drain; both by the server's uuid. Raises
+    """Return two mappings by server uuid: the servers on a host, and the saved results of the host's drain. Raises
     ``Unavailable``."""
     try:
         with caller.cloud.store.cell(host.cell_id).read() as connection:
@@ -183,6 +184,6 @@ def check_progress(report: DrainReport, begun: int) -> bool:
 
 
 def progress_text(report: DrainReport) -> str:
-    """Return the progress of the drain *report* as one line."""
+    """Return the progress of the drain in *report* as one line of text."""
     counts = {state: len(report.in_state(state)) for state in (MOVED, drains.MOVING, WAITING, STAYS)}
     return f"{report.host.name}: " + ", ".join(f"{count} {state}" for state, count in counts.items())

@@ -35,7 +35,7 @@ def show_flavor_access(caller: Caller, id: str) -> Access:
 
 @use_case(f"{RULE}:add_tenant_access")
 def list_flavor_accesses(caller: Caller) -> Sequence[tuple[str, str, str]]:
-    """Return (id of the flavor, its name, id of the project) for each permission to use a private flavor."""
+    """Return a tuple (flavor id, flavor name, project id) for each project that may use a private flavor."""
     return caller.fetch(store.fetch_flavor_access_rows)
 
 

@@ -52,7 +52,7 @@ def show_extra_specs(caller: Caller, id: str) -> str:
 
 @use_case(f"{RULE}show")
 def show_extra_spec(caller: Caller, id: str, name: str) -> str:
-    """Return the value of one extra spec. Raises ``NotFound``."""
+    """Return the value of the extra spec *name* of the flavor *id*. Raises ``NotFound``."""
     specs = flavors.show_flavor(caller, id).extra_specs
     if name not in specs:
         raise _missing(id, name)
@@ -65,7 +65,7 @@ def _missing(id: str, name: str) -> NotFound:
 
 @use_case(f"{RULE}create")
 def create_extra_specs(caller: Caller, id: str, specs: Mapping[str, str], *, checked: bool = True) -> None:
-    """Add *specs* to the flavor's extra specs. *checked*: validate them with ``check_extra_specs``."""
+    """Add *specs* to the extra specs of the flavor *id*. *checked*: validate them first with ``check_extra_specs``."""
     if checked:
         check_extra_specs(specs)
     _change(caller, id, lambda current_specs: {**current_specs, **specs})
@@ -90,7 +90,7 @@ def _change(caller: Caller, id: str, changed: Callable[[Mapping[str, str]], Mapp
 
 @use_case(f"{RULE}delete")
 def delete_extra_spec(caller: Caller, id: str, name: str) -> None:
-    """Remove one extra spec. Raises ``NotFound``."""
+    """Remove the extra spec *name* from the flavor *id*. Raises ``NotFound``."""
 
     def without(specs: Mapping[str, str]) -> dict[str, str]:
         if name not in specs:

@@ -25,12 +25,13 @@ ALL = 2**31 - 1
 def list_flavors(caller: Caller, limit: int = ALL, *, sort: str = "flavorid", descending: bool = False,
                  public: bool | None = True, least_ram: int | None = None, least_disk: int | None = None,
                  name: str | None = None, marker: str | None = None) -> Sequence[FlavorRow]:
-    """Return rows of at most *limit* flavors that follow the flavor *marker*. *sort*: a key of
-    ``store.accounts.flavors.SORTS``, *descending* or not.
+    """Return the rows of at most *limit* flavors, beginning after the flavor *marker*. *sort*: the sort key, one of
+    ``store.accounts.flavors.SORTS``; *descending*: the sort direction.
 
-    *public*: which flavors administrators see: public (True), private (False), or all (``None``). Other users see
-    public flavors and the private flavors that their project has access to. Filters: *least_ram* (MiB), *least_disk*
-    (GiB), and *name* (a regular expression). Raises ``InvalidRequest`` when the flavor *marker* does not exist.
+    *public*: which flavors administrators get: public (``True``), private (``False``), or all (``None``). Other users
+    get public flavors and the private flavors that their project has access to. Filters: *least_ram* (MiB),
+    *least_disk* (GiB), and *name* (a regular expression). Raises ``InvalidRequest`` when the flavor *marker* does not
+    exist.
     """
     rows = caller.fetch(flavors.fetch_flavor_rows, limit, sort, descending=descending, project=caller.project,
                        public=public if caller.is_admin else True, least_ram=least_ram,
@@ -41,7 +42,8 @@ def list_flavors(caller: Caller, limit: int = ALL, *, sort: str = "flavorid", de
 
 
 def show_flavor(caller: Caller, id: str) -> FlavorRow:
-    """Return the flavor's row. Raises ``NotFound`` when the caller can see no such flavor."""
+    """Return the row of the flavor *id*. Raises ``NotFound``, also when the caller's project has no access to the
+    flavor."""
     row = caller.fetch(flavors.fetch_flavor_row, id, caller.project, everything=caller.is_admin)
     if row is None:
         raise flavor_not_found(id)
@@ -49,15 +51,15 @@ def show_flavor(caller: Caller, id: str) -> FlavorRow:
 
 
 def flavor_not_found(id: str) -> NotFound:
-    """Return the error that a flavor does not exist, in Nova's words."""
+    """Return the error that the flavor *id* does not exist, with Nova's message."""
     return NotFound(f"Flavor {id[:255]} could not be found.")
 
 
 @use_case(f"{MANAGE}create")
 def create_flavor(caller: Caller, /, name: str, *, id: str | int | None = None, **columns: Any) -> FlavorRow:
-    """Create a flavor from *columns* of the table ``flavors``, which defines the defaults, and return the row. ``ram``
-    and ``swap`` are MiB, ``disk`` and ``ephemeral`` GiB. *id*: ``None`` or ``auto`` for a generated one. Raises
-    ``Conflict`` when another flavor has the id or the name."""
+    """Create a flavor, and return its row. *columns*: values for the table ``flavors``, which also defines the
+    defaults; ``ram`` and ``swap`` in MiB, ``disk`` and ``ephemeral`` in GiB. *id*: ``None`` or ``auto``: generate it.
+    Raises ``Conflict`` when another flavor has the id or the name."""
     id = str(uuid.uuid4()) if id in (None, "auto") else str(id)
     try:
         with caller.cloud.store.api.write() as connection:
@@ -77,7 +79,7 @@ def _check_free(taken: str | None, id: str, name: str) -> None:
 
 @use_case(f"{MANAGE}update")
 def update_flavor(caller: Caller, /, id: str, **columns: Any) -> FlavorRow:
-    """Set the description of a flavor, and return the row. Sizes never change."""
+    """Set *columns* of the flavor *id*, and return its row. In the API only the description can be changed."""
     row = show_flavor(caller, id)
     with caller.cloud.store.api.write() as connection:
         flavors.update_flavor_row(connection, row.number, **columns)
@@ -86,8 +88,8 @@ def update_flavor(caller: Caller, /, id: str, **columns: Any) -> FlavorRow:
 
 
 def notify_flavor(caller: Caller, connection: Connection, row: FlavorRow, event: str, **changed: Any) -> None:
-    """Send the notification of *event*, the create, update or delete of a flavor. *row*: the flavor's previous state.
-    *changed*: its new values."""
+    """Send the notification that a flavor was created, updated or deleted (*event*). *row*: the flavor's previous
+    state. *changed*: its new values."""
     def payload() -> Any:
         flavor = {**row.column_values(), "extra_specs": row.extra_specs, **changed}
         return payloads.flavor_payload(flavor, None if row.is_public
@@ -98,7 +100,7 @@ def notify_flavor(caller: Caller, connection: Connection, row: FlavorRow, event:
 
 @use_case(f"{MANAGE}delete")
 def delete_flavor(caller: Caller, id: str) -> None:
-    """Delete a flavor; servers keep the sizes that they were created with. Raises ``NotFound``."""
+    """Delete the flavor *id*. Servers that were created with it are not changed. Raises ``NotFound``."""
     with caller.cloud.store.api.write() as connection:
         row = flavors.fetch_flavor_row(connection, id, caller.project,
                                        everything=True) if caller.cloud.notifications else None
@@ -109,8 +111,8 @@ def delete_flavor(caller: Caller, id: str) -> None:
 
 
 def check_flavor_memory(flavor: FlavorOfServer, image: str, least: Any) -> None:
-    """Raise ``InvalidRequest`` when *flavor* has less memory than *least*, the MiB that an image needs; nothing is
-    checked if *least* is no number. *image*: the image's uuid, for the message."""
+    """Raise ``InvalidRequest`` when *flavor* has less memory than *least*, the memory in MiB that an image needs. Do
+    nothing if *least* is not a number. *image*: the image's uuid, for the error message."""
     need = int(least) if str(least).isdecimal() else 0
     if flavor["ram"] < need:
         raise InvalidRequest("Flavor's memory is too small for requested image. Flavor "

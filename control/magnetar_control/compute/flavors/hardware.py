@@ -38,7 +38,7 @@ KEPT_OF_IMAGE = ("properties", "min_disk", "min_ram", "disk_format", "container_
 
 
 def root_name(flavor: FlavorOfServer, image: Mapping[str, Any]) -> str:
-    """Return the device path of the root disk, such as ``/dev/vda``, of servers with this *flavor* and *image*."""
+    """Return the device path of the root disk, such as ``/dev/vda``, in servers with this *flavor* and *image*."""
     return f"/dev/{root_device(requested_hardware(flavor, image).get('hardware', {}))}"
 
 
@@ -105,8 +105,8 @@ def check_image_unencrypted(image: Mapping[str, Any]) -> None:
 
 
 def _check_classes(caller: Caller, flavor: FlavorOfServer, image: Mapping[str, Any]) -> None:
-    """Raise ``InvalidRequest`` if *flavor* or *image* requests resource classes that no host has, or classes that count
-    persistent memory (``hw:pmem``)."""
+    """Raise ``InvalidRequest`` if *flavor* or *image* requests a resource class that no host provides, or requests
+    persistent memory by its resource class instead of by ``hw:pmem``."""
     specs = flavor.get("extra_specs") or {}
     if problem := sorted(name for name in groups.custom_resources(specs) if name.startswith(pmem.CLASS)):
         raise InvalidRequest(f"Flavor {flavor['name']} asks for resources:{', resources:'.join(problem)}, which counts "
@@ -141,7 +141,7 @@ def _check_classes(caller: Caller, flavor: FlavorOfServer, image: Mapping[str, A
 
 
 def _check_aliases(caller: Caller, flavor: FlavorOfServer, specs: Mapping[str, Any]) -> None:
-    """Raise ``InvalidRequest`` for aliases of PCI devices in *specs*, extra specs of *flavor*, that no host knows
+    """Raise ``InvalidRequest`` when the extra specs *specs* of *flavor* name an alias of PCI devices that no host has
     (Nova's PciRequestAliasNotDefined)."""
     requested_aliases = parse_hardware_specs(specs, BY_SPEC).get("pci_alias")
     if not requested_aliases:
@@ -173,7 +173,8 @@ def check_nics(flavor: FlavorOfServer, image: Mapping[str, Any], nics: Iterable[
 def check_placement_unchanged(flavor: FlavorOfServer, old: Mapping[str, Any] | None,
                               new: Mapping[str, Any] | None) -> None:
     """Raise ``InvalidRequest`` when a server of *flavor* would need other CPUs, NUMA cells, pages, architecture or
-    memory encryption with the image *new* than with *old*. A rebuild stays on its host with its claims, as in Nova."""
+    memory encryption with the image *new* than with the image *old*. A rebuild cannot change these, because it uses the
+    same host and claims, as in Nova."""
     vcpus, ram = int(flavor["vcpus"]), int(flavor["ram"])
     had, required = (numa.numa_needs(placed_hardware(flavor, image), vcpus, ram) for image in (old, new))
     if had != required:
@@ -236,15 +237,16 @@ def host_bound_hardware(server: ServerRow, live: bool) -> str:
 
 
 def stored_volume_image(properties: Mapping[str, Any]) -> ImageOfServer:
-    """Return the part of the root volume's image that a server's row stores: its hardware properties."""
+    """Return the image fields that the row of a server with a root volume stores. *properties*: the properties of the
+    image from which the volume was made; only those about hardware are stored."""
     hardware_properties = {name: value for name, value in properties.items()
                            if has_spec_row(name, BY_PROPERTY) or name == "os_type" or name.startswith("trait:")}
     return {"properties": hardware_properties} if hardware_properties else {}
 
 
 def stored_rebuild_image(server: ServerRow, image: Mapping[str, Any] | None) -> ImageOfServer:
-    """Return the image fields that the row of *server* stores after a rebuild from *image*. The machine type stays,
-    unless the image asks for another."""
+    """Return the image fields that the row of *server* stores after a rebuild from *image*. The server's machine type
+    is preserved, unless the image requests another one."""
     stored_fields, machine = stored_image_fields(image), machines.machine_of_image(server.image)
     requested_machine = str(parse_hardware_specs(stored_fields.get("properties") or {}, BY_PROPERTY).get("machine",
                                                                                                          machines.AUTO))
@@ -253,5 +255,5 @@ def stored_rebuild_image(server: ServerRow, image: Mapping[str, Any] | None) -> 
 
 
 def stored_image_fields(image: Mapping[str, Any] | None) -> ImageOfServer:
-    """Return the fields of the image that a server's row stores; {} for a server without an image."""
+    """Return the fields of *image* that a server's row stores; {} for a server without an image."""
     return cast("ImageOfServer", {name: image.get(name) for name in KEPT_OF_IMAGE} if image else {})

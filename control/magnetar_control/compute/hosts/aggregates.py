@@ -25,13 +25,13 @@ Id = str | int
 
 @use_case(f"{RULE}index")
 def list_aggregates(caller: Caller) -> list[Aggregate]:
-    """Return all aggregates."""
+    """Return all host aggregates."""
     return caller.fetch(aggregates.fetch_aggregate_rows)
 
 
 @use_case(f"{RULE}show")
 def show_aggregate(caller: Caller, id: Id) -> Aggregate:
-    """Return one aggregate. Raises ``NotFound``, or ``InvalidField`` for a malformed id."""
+    """Return the host aggregate *id*. Raises ``NotFound``, or ``InvalidField`` for a malformed id."""
     return caller.fetch(_find_aggregate, id)
 
 
@@ -49,8 +49,8 @@ def _aggregate_exists(name: str) -> MagnetarError:
 
 @use_case(f"{RULE}create")
 def create_aggregate(caller: Caller, name: str, zone: str | None = None) -> Aggregate:
-    """Create an aggregate without hosts, in the availability zone *zone* or none, and return it. Raises ``Conflict``.
-    """
+    """Create a host aggregate without hosts, and return it. *zone*: its availability zone; ``None``: none. Raises
+    ``Conflict``."""
     with caller.cloud.store.api.write() as connection:
         id = aggregates.insert_aggregate_row(connection, name, {ZONE: zone} if zone else {})
         if id is None:
@@ -82,7 +82,7 @@ def _change_aggregate(caller: Caller, id: Id, change: Callable[[Any, Aggregate],
 
 @use_case(f"{RULE}update")
 def update_aggregate(caller: Caller, id: Id, want: Mapping[str, Any], *, keeps_zone: bool = False) -> Aggregate:
-    """Set the name and availability_zone in *want* (``None`` removes the zone); return the aggregate. *keeps_zone*:
+    """Set the name and availability_zone in *want* (``None`` removes the zone), and return the aggregate. *keeps_zone*:
     refuse to remove the zone, as Nova does. Raises ``Conflict``, ``InvalidRequest``."""
 
     def change(connection: Any, row: Aggregate) -> None:
@@ -148,7 +148,7 @@ def check_aggregate(caller: Caller, row: Aggregate | None, name: str, members: S
 
 @use_case(f"{RULE}delete")
 def delete_aggregate(caller: Caller, id: Id) -> None:
-    """Delete an empty aggregate. Raises ``InvalidRequest`` for one with hosts."""
+    """Delete the aggregate *id*. Raises ``InvalidRequest`` if it has hosts."""
     with caller.cloud.store.api.write() as connection:
         row = _find_aggregate(connection, id, lock=True)
         if row.hosts:
@@ -234,9 +234,9 @@ def _check_zone_stays(row: Aggregate, want: Mapping[str, Any], action: str) -> N
 @use_case(f"{RULE}set_metadata")
 def set_aggregate_metadata(caller: Caller, id: Id, metadata: Mapping[str, str | None], *,
                            keeps_zone: bool = False) -> Aggregate:
-    """Add, change and (``None``) remove keys of an aggregate's metadata; return the aggregate. Raises
-    ``InvalidRequest``. Unchanged keys are accepted, because Horizon sends all of them. *keeps_zone*: as for
-    ``update_aggregate``."""
+    """Set the keys *metadata* of an aggregate's metadata; a value of ``None`` removes the key. Return the aggregate.
+    Unchanged values are accepted even if invalid, because Horizon sends all keys. *keeps_zone*: refuse to remove the
+    availability zone, as Nova does. Raises ``InvalidRequest``."""
 
     def change(connection: Any, row: Aggregate) -> None:
         if keeps_zone:
@@ -250,7 +250,7 @@ def set_aggregate_metadata(caller: Caller, id: Id, metadata: Mapping[str, str | 
 
 def check_aggregate_metadata(metadata: Mapping[str, str | None], current_metadata: Mapping[str, str]) -> None:
     """Raise ``InvalidField`` if *metadata* has an invalid value under a key that the scheduler reads. Values that equal
-    those in *current_metadata* are accepted."""
+    those in *current_metadata* are not checked."""
     new_values = {name: value for name, value in metadata.items() if value not in (None, current_metadata.get(name))}
     for name in malformed_multipliers(new_values):
         raise InvalidField(f"metadata.{name}", "must be a finite number, such as 2.0 or -1.0: hosts are weighed with "

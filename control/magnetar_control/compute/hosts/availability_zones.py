@@ -20,7 +20,7 @@ RULE = "os_compute_api:os-availability-zone:"
 
 
 class Zone(NamedTuple):
-    """An availability zone. *services*: the services in the zone that the API lists."""
+    """An availability zone. *services*: the services in the zone that the API shows; empty in the short list."""
 
     name: str
     available: bool
@@ -29,8 +29,8 @@ class Zone(NamedTuple):
 
 @use_case(f"{RULE}list")
 def list_availability_zones(caller: Caller) -> list[Zone]:
-    """Return all zones that have hosts: first the available ones, then the others, both sorted by name. A zone is
-    available when at least one of its hosts is not disabled."""
+    """Return all availability zones that have hosts: first the available ones, then the others, both sorted by name. A
+    zone is available when at least one of its hosts is enabled."""
     hosts = caller.cloud.hosts.all().values()
     good = {host.zone for host in hosts if not host.disabled}
     bad = {host.zone for host in hosts} - good
@@ -39,8 +39,9 @@ def list_availability_zones(caller: Caller) -> list[Zone]:
 
 @use_case(f"{RULE}detail")
 def list_zone_details(caller: Caller) -> list[Zone]:
-    """Return all zones: the conductors' zone, then other available zones by name, then unavailable ones. ``services``
-    of an available zone has no disabled hosts; that of an unavailable zone is empty."""
+    """Return all availability zones with their services: first the zone of the conductors (``internal``), then other
+    available zones by name, then unavailable ones. Disabled hosts are left out, and unavailable zones have no services.
+    """
     zones: dict[str, list[Service]] = {}
     for service in services.read_services(caller):
         zones.setdefault(service.zone, []).append(service)
@@ -53,8 +54,8 @@ def list_zone_details(caller: Caller) -> list[Zone]:
 
 
 def parse_forced_host(text: str) -> tuple[str, str]:
-    """Return zone and host of ``ZONE:HOST``, ``ZONE:HOST:NODE`` or ``ZONE::NODE``; either may be empty. Raises
-    ``InvalidField``."""
+    """Return (zone, host) from ``ZONE:HOST``, ``ZONE:HOST:NODE`` or ``ZONE::NODE``, the availability zone of a request
+    that forces a host. Either may be empty. Raises ``InvalidField``."""
     words = text.split(":")
     if len(words) > 3:
         raise InvalidField("server.availability_zone", "must be ZONE, ZONE:HOST or ZONE:HOST:NODE", text)

@@ -11,7 +11,7 @@ RULE = "os_compute_api:os-baremetal-nodes:"
 
 
 def _refuse_bare_metal(_caller: Caller, _id: str = "") -> None:
-    """Raise ``NotSupported``: there are no bare metal nodes."""
+    """Raise ``NotSupported``, because this cloud has no bare metal nodes."""
     raise NotSupported("The requested functionality is not supported: this cloud has no bare metal service.")
 
 

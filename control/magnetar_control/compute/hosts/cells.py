@@ -40,8 +40,8 @@ def list_cells(caller: Caller) -> list[CellHosts]:
 
 
 def create_cell(caller: Caller, name: str, database_url: str, *, disabled: bool = False) -> None:
-    """Create the tables in the database of a new cell, and add the cell to the list. *disabled*: the scheduler places
-    no servers in the cell. Raises ``Conflict`` when the database does not answer."""
+    """Create the tables in the database *database_url* of a new cell, and register the cell. *disabled*: the scheduler
+    places no servers in the cell. Raises ``Conflict`` when the database does not answer."""
     update_cell(caller, name, database_url=database_url, disabled=disabled or None)
 
 
@@ -55,8 +55,8 @@ def _make_tables(url: str) -> None:
 
 
 def update_cell(caller: Caller, name: str, *, database_url: str | None = None, disabled: bool | None = None) -> None:
-    """Set the URL of the cell's database (no data is copied), and disable or enable the cell. ``None`` changes nothing.
-    Raises ``Conflict`` when the database does not answer."""
+    """Change the cell *name*: set the URL of its database (no data is copied), and disable or enable it. Parameters
+    that are ``None`` change nothing. Raises ``Conflict`` when the database does not answer."""
     _check(caller)
     if database_url is not None:
         _make_tables(database_url)
@@ -66,6 +66,6 @@ def update_cell(caller: Caller, name: str, *, database_url: str | None = None, d
 
 
 def delete_cell(caller: Caller, name: str) -> None:
-    """Remove the cell from the list; its database stays. Raises ``InUse`` while the cell has hosts or servers."""
+    """Unregister the cell *name*. Its database is not deleted. Raises ``InUse`` while the cell has hosts or servers."""
     _check(caller)
     caller.cloud.store.remove_cell(name)

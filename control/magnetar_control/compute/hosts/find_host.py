@@ -10,7 +10,7 @@ from magnetar_core.errors import NotFound
 
 
 def find_named_host(caller: Caller, name: str) -> HostRow:
-    """Return the row of a host, by its name or uuid. Raises ``NotFound``."""
+    """Return the row of the host whose name or uuid is *name*. Raises ``NotFound``."""
     row = caller.fetch(hosts.fetch_host_row, name)
     if row is None:
         raise unknown_host_error(name)

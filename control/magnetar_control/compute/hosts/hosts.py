@@ -21,7 +21,8 @@ SIZES = ("vcpus", "memory_mb", "disk_gb")
 
 @use_case(f"{RULE}list")
 def list_hosts(caller: Caller, zone: str | None = None) -> list[Service]:
-    """Return the services of *zone*, or of all zones, except disabled ones and those in a cell that does not answer."""
+    """Return the enabled services in the availability zone *zone*, or in all zones. Services in a cell that does not
+    answer are left out."""
     return [service for service in read_services(caller) if service.reachable and not service.disabled
             and zone in (None, "", service.zone)]
 

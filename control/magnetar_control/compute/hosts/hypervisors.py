@@ -69,7 +69,7 @@ def list_hypervisors(caller: Caller, page: HypervisorPage) -> list[Service]:
 
 @use_case(f"{RULE}list-detail")
 def list_hypervisors_detail(caller: Caller, page: HypervisorPage) -> list[SizedHypervisor]:
-    """Return the hosts on *page* with their sizes. Raises ``InvalidRequest`` when the marker does not exist,
+    """Return the hosts on *page* with their resources. Raises ``InvalidRequest`` when the marker does not exist,
     ``NotFound`` when no host's name contains the pattern."""
     return _hypervisors_of(caller, _hosts_of_page(caller, page, SizedHost))
 
@@ -127,8 +127,8 @@ search_hypervisor_servers = use_case(f"{RULE}servers")(search_hypervisors.functi
 
 @use_case(f"{RULE}show")
 def show_hypervisor(caller: Caller, id: str, *, by_uuid: bool = True) -> SizedHypervisor:
-    """Return the hypervisor with the uuid (*by_uuid*) or number *id*. Raises ``InvalidRequest`` for a malformed uuid,
-    ``NotFound``."""
+    """Return the hypervisor whose uuid (*by_uuid*) or integer id is *id*. Raises ``InvalidRequest`` for a malformed
+    uuid, ``NotFound``."""
     identifier = parse_uuid(id) if by_uuid else id
     row = _find_host(caller, identifier, SizedHost, by_uuid=by_uuid)
     if row is None:
@@ -179,8 +179,8 @@ def hypervisor_sizes(row: SizedHost | ResourceSums, info: Mapping[str, Any], wor
 
 
 def processor_info(vcpus: int, info: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the description of the CPUs from *info*, the agent's report. When it has no topology, all *vcpus* are in
-    one socket, as in libvirt."""
+    """Return the description of the CPUs from *info*, the agent's report, in the form of Nova's cpu_info. If the report
+    has no CPU topology, all *vcpus* are in one socket, as in libvirt."""
     return {"arch": info.get("architecture") or "unknown", "model": info.get("cpu_model") or "unknown",
             "vendor": "unknown", "features": [], "topology": {"sockets": 1, "cores": vcpus, "threads": 1},
             **(info.get("cpu_info") or {})}
@@ -207,7 +207,7 @@ def _resolved(name: str, _period: int) -> str | None:
 # Uptimes ---------------------------------------------------------------------------------------------------------
 @use_case(f"{RULE}uptime")
 def show_uptime(caller: Caller, id: str, *, by_uuid: bool = True) -> tuple[Service, str]:
-    """Return the compute service with the uuid (*by_uuid*) or number *id*, and the uptime of its host as a text.
+    """Return the compute service whose uuid (*by_uuid*) or integer id is *id*, and the uptime of its host as a text.
 
     Raises ``NotFound``, ``InvalidRequest`` if the host does not answer, ``NotSupported`` if its agent is too old.
     """
@@ -233,8 +233,8 @@ def _ask_uptime(agents: Agents, endpoint: str) -> str:
 
 
 def list_uptimes(caller: Caller, hypervisors: Sequence[SizedHypervisor]) -> Mapping[str, str]:
-    """Return the uptimes of those *hypervisors* whose agents answer in time, by the host's name. Each call queries the
-    agents."""
+    """Return the uptime texts of those *hypervisors* whose agents answer in time, by the host's name. Nothing is
+    cached: each call asks the agents."""
     agents = caller.cloud.agents
     endpoints = {hypervisor.row.name: hypervisor.row.endpoint for hypervisor in hypervisors if hypervisor.service.up}
     if not endpoints:
@@ -256,8 +256,8 @@ def _uptime_or_none(agents: Agents, host: str, endpoint: str) -> str | None:
 
 
 def uptime_text(report: Mapping[str, Any]) -> str:
-    """Return the agent's *report* of the uptime in the format of uptime(1), which Nova shows: `` 08:32:11 up 93 days,
-    18:25, 12 users, load average: 0.20, 0.12, 0.14``."""
+    """Return *report*, the agent's answer about uptime and load, in the format of uptime(1), which Nova shows: ``
+    08:32:11 up 93 days, 18:25, 12 users, load average: 0.20, 0.12, 0.14``."""
     days, seconds = divmod(int(report["uptime"]), DAY)
     hours, minutes = seconds // HOUR, seconds % HOUR // MINUTE
     up = f"{days} {'day' if days == 1 else 'days'}, " if days else ""

@@ -37,8 +37,8 @@ ENABLED, DISABLED = "enabled", "disabled"
 
 @use_case(f"{RULE}list")
 def list_services(caller: Caller, host: str | None = None, binary: str | None = None) -> list[Service]:
-    """Return all services, or the services of a host or a binary. Services of a cell that does not answer are not
-    ``reachable``."""
+    """Return all services, or those of the host *host* and the binary *binary*. Services in a cell that does not answer
+    have ``reachable`` false."""
     return [service for service in read_services(caller) if host in (None, service.host)
             and binary in (None, service.binary)]
 
@@ -58,7 +58,7 @@ def parse_uuid(text: str) -> str:
 
 
 def _find_service(caller: Caller, id: str, *, by_uuid: bool) -> Service:
-    """Return the service with the uuid (*by_uuid*) or number *id*. Raises ``NotFound``, or ``InvalidRequest`` or
+    """Return the service whose uuid (*by_uuid*) or integer id is *id*. Raises ``NotFound``, and ``InvalidRequest`` or
     ``InvalidField`` when *id* is malformed."""
     identifier = parse_uuid(id) if by_uuid else parse_number_id(id, "a service")
     for service in read_services(caller):
@@ -138,8 +138,8 @@ def _check_evacuated(caller: Caller, name: str) -> None:
 
 @use_case(f"{RULE}delete")
 def delete_service(caller: Caller, id: str, *, by_uuid: bool = True) -> None:
-    """Remove a host without servers, or a conductor that has ended. *id*: the service's uuid (*by_uuid*) or number.
-    Raises ``Conflict``, ``NotFound``."""
+    """Remove a compute host that has no servers, or a conductor that does not run any more. *id*: the service's uuid
+    (*by_uuid*) or integer id. Raises ``Conflict``, ``NotFound``."""
     service = _find_service(caller, id, by_uuid=by_uuid)
     cell = caller.cloud.store.cell(service.cell_id)
     if service.binary == CONDUCTOR:

@@ -39,7 +39,7 @@ class ProviderFacts(Protocol):
 
     @property
     def tree_ids(self) -> frozenset[str]:
-        """The uuids of all providers in the tree."""
+        """The uuids of all providers in the provider's tree."""
 
 
 @dataclass(frozen=True)
@@ -74,7 +74,7 @@ class CandidateRequest:
 
     @cached_property
     def resources(self) -> dict[str, int]:
-        """The requested amounts of all groups together, by resource class."""
+        """The requested amounts of all request groups together, by resource class."""
         total: Counter[str] = Counter()
         for group in self.groups:
             total.update(group.resources)
@@ -118,9 +118,9 @@ class _ProviderSet:
 
 
 def list_allocation_candidates(placement: Placement, request: CandidateRequest) -> list[AllocationCandidate]:
-    """Return the candidates of all hosts, in the order of the hosts' names. Each has room for all groups, and its
-    providers pass the tests. Sends the same queries as ``Placement.roots``, and more only for custom classes or traits.
-    Raises ``InvalidRequest`` for a class or trait that does not exist."""
+    """Return the allocation candidates for *request* on all hosts, ordered by host name. Sends the same queries as
+    ``Placement.roots``, and further ones only for custom classes or traits. Raises ``InvalidRequest`` for a class or
+    trait that does not exist."""
     roots = placement.roots()
     placement.check_classes(request.resources)
     trait_names = request.traits.union(*(group.traits for group in request.groups))
@@ -176,8 +176,8 @@ def _amounts_of_group(group: RequestGroup, several: Sequence[Provider]) -> list[
 
 
 def _provider_options(tree: Sequence[Provider], group: RequestGroup) -> Iterator[Sequence[Provider]]:
-    """Yield each list of providers of *tree* that can serve *group*: one provider, or for the group without a suffix
-    one provider for each resource class."""
+    """Yield each list of providers in *tree* that can provide the resources of *group*: one provider for a group with a
+    suffix, otherwise one provider for each resource class, in the order of ``group.resources``."""
     if group.suffix:
         for provider in tree:
             if all(provider.has_room_for(name, amount) for name, amount in group.resources.items()) and all(
@@ -216,7 +216,8 @@ def _build_candidate(root: Provider, request: CandidateRequest, chosen: Sequence
 
 
 def _is_above(ancestor: Provider, provider: Provider, by_id: Mapping[str, Provider]) -> bool:
-    """Return whether *ancestor* is *provider* itself or an ancestor of it. *by_id*: the providers of the tree."""
+    """Return whether *ancestor* is *provider* itself or an ancestor of it. *by_id*: the providers of the tree by uuid.
+    """
     at: Provider | None = provider
     while at is not None and at is not ancestor:
         at = by_id.get(at.parent_id or "")

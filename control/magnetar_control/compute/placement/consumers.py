@@ -230,7 +230,7 @@ def normal_uuid(id: str) -> str:
 
 
 def _generation(rows: Sequence[ClaimRow]) -> int | None:
-    """Return the generation of the consumer whose allocations are *rows*; ``None`` for a new one, without rows."""
+    """Return the generation of the consumer with the allocations *rows*; ``None`` if it has no allocations."""
     return max((row.generation for row in rows), default=None)
 
 

@@ -50,7 +50,7 @@ class Consumer:
 
 
 class ListedProvider(NamedTuple):
-    """A resource provider as lists show it: a few attributes of ``Provider``, with the same names."""
+    """A resource provider in a list: a few attributes of ``Provider``, with the same names."""
 
     id: str
     name: str
@@ -108,21 +108,21 @@ class Placement:
             return self.read_roots(connection, ids)
 
     def roots_of_tree(self, id: str) -> list[Provider]:
-        """Return the host with the uuid *id*. If no host has it, return all hosts, because *id* may be the uuid of a
-        provider below one of them."""
+        """Return the host with the uuid *id* in a list. If no host has this uuid, return all hosts, because *id* may be
+        the uuid of a provider below one of them."""
         return self.roots({id}) or self.roots()
 
     def roots_of_name(self, name: str) -> list[Provider]:
-        """Return the hosts that may have a provider called *name*. The name of a provider below a host begins with the
-        host's name and ``_``."""
+        """Return the hosts that could have a provider called *name*, itself or below it. The name of a provider below a
+        host begins with the host's name and ``_``."""
         names = [name, *(name[:at] for at, letter in enumerate(name[:LONGEST + 1]) if letter == "_")]
         with self.cloud.store.api.read() as connection:
             rows = hosts.fetch_host_page(connection, ServiceHost, column="name", values=names)
             return self.read_roots(connection, [row.id for row in rows]) if rows else []
 
     def read_roots(self, connection: Connection, ids: Collection[str] | None = None) -> list[Provider]:
-        """Return all hosts, or the hosts with the uuids *ids*, sorted by name, as the transaction *connection* sees
-        them."""
+        """Return all hosts, or the hosts with the uuids *ids*, sorted by name. They are read in the transaction
+        *connection*."""
         return self._with_rows(connection, hosts.fetch_host_rows(connection, ids=ids), ids)
 
     def roots_without_reports(self) -> list[Provider]:
@@ -133,7 +133,7 @@ class Placement:
 
     def _with_rows(self, connection: Connection, rows: Sequence[HostRow],
                    ids: Collection[str] | None = None) -> list[Provider]:
-        """Return the hosts *rows* as providers. *ids*: the uuids of these hosts; ``None`` if *rows* are all hosts."""
+        """Return the hosts *rows* as providers. *ids*: the uuids of these hosts; ``None`` if *rows* has all hosts."""
         groups = aggregates.fetch_aggregate_rows(connection)
         classes, equipped = inventories.fetch_inventory_rows(connection,
                                                              ids), allocations.fetch_device_claims(connection, ids)
@@ -144,13 +144,14 @@ class Placement:
         return [self._provider(row, groups_by_host.get(row.name, ()), classes, equipped) for row in rows]
 
     def provider(self, id: str) -> Provider:
-        """Return one provider. Raises ``NotFound``."""
+        """Return the provider with the uuid *id*. Raises ``NotFound``."""
         with self.cloud.store.api.read() as connection:
             return self.read_provider(connection, id)
 
     def read_provider(self, connection: Connection, id: str, *, lock: bool = False) -> Provider:
-        """Return one provider as the transaction *connection* sees it. *lock*: lock its host for a change until the
-        transaction ends; a provider below a host is then refused with ``InvalidRequest``. Raises ``NotFound``."""
+        """Return the provider with the uuid *id*, read in the transaction *connection*. *lock*: lock its host until the
+        transaction ends; only hosts can then be read, and a provider below a host raises ``InvalidRequest``. Raises
+        ``NotFound``."""
         row = hosts.fetch_host_row(connection, id, lock=lock)
         if row is not None and row.id == id:
             groups = aggregates.fetch_aggregate_rows(connection)
@@ -182,22 +183,22 @@ class Placement:
             return [*dict.fromkeys((*STANDARD, *inventories.fetch_resource_classes(connection)))]
 
     def check_classes(self, names: Iterable[str]) -> None:
-        """Raise ``InvalidRequest`` for *names* of resource classes that do not exist."""
+        """Raise ``InvalidRequest`` if one of *names* is not an existing resource class."""
         odd = sorted({*names} - {*STANDARD})
         if odd and (missing := [name for name in odd if name not in (class_names := self.classes())]):
             raise InvalidRequest(f"Invalid resource class in resources parameter: {missing[0][:80]}; there are "
                                  f"{', '.join(class_names)}.")
 
     def traits(self, among: Iterable[Provider] | None = None) -> tuple[frozenset[str], frozenset[str]]:
-        """Return all traits that exist, and the traits that at least one host has. *among*: all providers, when the
-        caller has read them."""
+        """Return two sets: all traits that exist, and the traits that at least one provider has. *among*: all
+        providers, if the caller has already read them."""
         had = frozenset(name for provider in (self.providers() if among is None else among) for name in provider.traits)
         with self.cloud.store.api.read() as connection:
             return had | traits.STANDARD | custom_traits.fetch_trait_names(connection), had
 
     def check_traits(self, names: Collection[str], roots: Iterable[Provider]) -> None:
-        """Raise ``InvalidRequest`` if any of *names* is no existing trait. *roots*: all hosts. Sends a query only for
-        names that are neither standard traits nor traits of these hosts' providers."""
+        """Raise ``InvalidRequest`` if one of *names* is not an existing trait. *roots*: all hosts. Sends a query only
+        for names that are neither standard traits nor traits of these hosts' providers."""
         unknown = {*names} - traits.STANDARD
         if unknown:
             unknown = unknown.difference(*(provider.traits for root in roots for provider in root.tree))
@@ -274,7 +275,8 @@ def _networks(classes: Iterable[str]) -> list[str]:
 
 
 def _consumer_type(row: ClaimRow) -> str:
-    """Return the type of the consumer of *row*, an allocation: INSTANCE, MIGRATION, or the type that its owner gave."""
+    """Return the type of the consumer of the allocation *row*: INSTANCE, MIGRATION, or the type that the client has set
+    for another consumer."""
     if row.owner is not None:
         return row.owner["type"]
     return "INSTANCE" if row.consumer_id == row.server_id else "MIGRATION"

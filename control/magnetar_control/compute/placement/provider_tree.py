@@ -50,12 +50,12 @@ class Provider:
 
     @cached_property
     def info(self) -> Mapping[str, Any]:
-        """The report of the host's agent."""
+        """The host's description by its agent, as last reported."""
         return self.row.info
 
     @property
     def id(self) -> str:
-        """The provider's uuid, which is the host's."""
+        """The provider's uuid, which is the uuid of the host."""
         return self.row.id
 
     @property
@@ -70,7 +70,7 @@ class Provider:
 
     @property
     def root_id(self) -> str:
-        """The uuid of the root provider, which is the host."""
+        """The uuid of the root provider, which is the uuid of the host."""
         return self.row.id
 
     @cached_property
@@ -175,13 +175,14 @@ class Provider:
 
     @cached_property
     def ratios(self) -> Ratios:
-        """The allocation ratios that aggregates and settings define. They apply to resources for which the host has no
-        ratio of its own."""
+        """The allocation ratios for this host from its aggregates and the settings. They apply to resources for which
+        no ratio is set on the host itself."""
         return ratios_of_aggregates([aggregate.metadata for aggregate in self.aggregates], self.usual)
 
     @cached_property
     def inventories(self) -> dict[str, dict[str, Any]]:
-        """Inventories by resource class, without classes whose total is 0."""
+        """The inventories by resource class, without classes whose total is 0. Each has Placement's fields, such as
+        total and reserved."""
         factors = (*self.ratios, 1.0)  # 1.0: a dedicated CPU is never shared
         by_class = {}
         for name, column, usual, total, reserved in zip(CLASSES, RESOURCES, factors, self.row.totals, self.row.reserved,
@@ -196,7 +197,7 @@ class Provider:
 
     @property
     def images_gb(self) -> int:
-        """GiB of the disk that are reserved for cached images."""
+        """The disk space in GiB that cached images use on the host."""
         return int(self.info.get("image_cache_gb") or 0)
 
     @property
@@ -315,7 +316,7 @@ class ChildProvider(Provider):
 
     @cached_property
     def inventories(self) -> dict[str, dict[str, Any]]:
-        """Inventories by resource class."""
+        """The inventories by resource class. Each has Placement's fields, such as total and reserved."""
         return {name: Inventory(**inventory)._asdict()
                 for name, inventory in sorted(self.report["inventories"].items())}
 
@@ -336,7 +337,7 @@ class ChildProvider(Provider):
 
 
 def _suits_row(row: InventoryRow, amount: int) -> bool:
-    """Return whether *amount* is within min_unit, max_unit and step_size of a row of ``inventories``."""
+    """Return whether one consumer may claim *amount* according to min_unit, max_unit and step_size of *row*."""
     return row.min_unit <= amount <= row.max_unit and amount % row.step_size == 0
 
 

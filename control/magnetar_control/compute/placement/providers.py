@@ -106,8 +106,8 @@ class Providers:
             hosts.update_host_row(connection, provider.name, own_traits=hosts.names_text(own_traits))
 
     def make_trait(self, name: str) -> bool:
-        """Create a custom trait, and return ``True``; ``False`` when it exists already. Raises ``InvalidRequest`` for a
-        name that is not custom."""
+        """Create the custom trait *name*. Return ``True`` if it is new, ``False`` if it already exists. Raises
+        ``InvalidRequest`` for a name that is not custom."""
         if name in traits.STANDARD:
             return False
         if wrong := traits.check_custom_traits([name]):
@@ -116,7 +116,8 @@ class Providers:
             return custom_traits.insert_trait_row(connection, name)
 
     def drop_trait(self, name: str) -> None:
-        """Remove a custom trait. Raises ``InvalidRequest`` for a standard one, ``InUse``, ``NotFound``."""
+        """Delete the custom trait *name*. Raises ``InvalidRequest`` for a standard trait, ``InUse`` while a provider
+        has it, ``NotFound``."""
         if name in traits.STANDARD:
             raise InvalidRequest(f"Cannot delete standard trait {name}.")
         if users := [provider.name for provider in self.placement.providers() if name in provider.traits]:
@@ -128,7 +129,7 @@ class Providers:
 
     # Resource classes
     def make_class(self, name: str) -> bool:
-        """Create a custom resource class, and return ``True``; ``False`` when it exists already. Raises
+        """Create the custom resource class *name*. Return ``True`` if it is new, ``False`` if it already exists. Raises
         ``InvalidRequest`` for a name that is not custom."""
         if name in STANDARD:
             return False
@@ -139,7 +140,8 @@ class Providers:
             return inventories.insert_resource_class(connection, name)
 
     def drop_class(self, name: str) -> None:
-        """Remove a custom resource class. Raises ``InvalidRequest`` for a standard one, ``InUse``, ``NotFound``."""
+        """Delete the custom resource class *name*. Raises ``InvalidRequest`` for a standard class, ``InUse`` while a
+        provider has an inventory of it, ``NotFound``."""
         if name in STANDARD:
             raise InvalidRequest(f"Cannot delete standard resource class {name}.")
         with self.cloud.store.api.write() as connection:

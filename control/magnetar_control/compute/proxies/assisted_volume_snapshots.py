@@ -25,8 +25,8 @@ def create_assisted_snapshot(caller: Caller, volume_id: str) -> None:
 
 @use_case(f"{RULE}delete")
 def delete_assisted_snapshot(caller: Caller, _snapshot_id: str, volume_id: str) -> None:
-    """Refuse the request, as no volume here has assisted snapshots: always raise ``InvalidRequest``, or ``NotFound``
-    when no server has the volume."""
+    """Refuse the request, because volumes here have no assisted snapshots: always raise ``InvalidRequest``, or
+    ``NotFound`` when no server has the volume."""
     _refuse_snapshot(caller, volume_id, NotFound)
 
 

@@ -45,5 +45,5 @@ EXTENSIONS = {alias: name or _extension_name(alias) for alias, _colon,
 
 @use_case("os_compute_api:extensions")
 def list_extensions(_caller: Caller) -> Mapping[str, str]:
-    """Return the names of the extensions, by alias."""
+    """Return the names of Nova's API extensions, by alias."""
     return EXTENSIONS

@@ -19,8 +19,8 @@ Metadata = Mapping[str, str]
 
 @dataclass(frozen=True, kw_only=True)
 class ImageQuery:
-    """A query of images: at most *limit* after the image *marker*, changed *since*, with these values of *fields* and
-    *properties*."""
+    """A query for images: at most *limit* images after the image *marker* that have changed after the time *since* and
+    have the given values of *fields* and *properties*."""
 
     limit: int
     marker: str | None = None
@@ -49,7 +49,7 @@ def _fits_query(image: Document, query: ImageQuery) -> bool:
 
 
 def show_image(caller: Caller, id: str) -> Document:
-    """Return one image. Raises ``NotFound``."""
+    """Return the image *id*. Raises ``NotFound``."""
     image = caller.cloud.services.image.show(caller.context, id)
     if image is None:
         raise NotFound("Image not found.")
@@ -69,7 +69,7 @@ def list_image_metadata(caller: Caller, id: str) -> Metadata:
 
 
 def show_image_metadata_item(caller: Caller, id: str, key: str) -> str:
-    """Return one property of an image. Raises ``NotFound``."""
+    """Return the value of the property *key* of an image. Raises ``NotFound``."""
     return _metadata_item(list_image_metadata(caller, id), key)
 
 
@@ -80,8 +80,8 @@ def _metadata_item(properties: Metadata, key: str) -> str:
 
 
 def add_image_metadata(caller: Caller, id: str, metadata: Metadata) -> Metadata:
-    """Set the properties *metadata* of an image, and return all properties. Raises ``NotFound``, and ``Forbidden``,
-    also when *metadata* names a field of images."""
+    """Add *metadata* to the properties of an image, and return all properties. Raises ``NotFound``, and ``Forbidden``,
+    also when *metadata* has the name of a standard image field."""
     return _change_metadata(caller, id, lambda have: {**have, **metadata})
 
 
@@ -91,7 +91,7 @@ def replace_image_metadata(caller: Caller, id: str, metadata: Metadata) -> Metad
 
 
 def delete_image_metadata_item(caller: Caller, id: str, key: str) -> None:
-    """Remove a property of an image. Raises ``NotFound``, ``Forbidden``."""
+    """Remove the property *key* of an image. Raises ``NotFound``, ``Forbidden``."""
     def without(have: Metadata) -> Metadata:
         _metadata_item(have, key)
         return {name: value for name, value in have.items() if name != key}

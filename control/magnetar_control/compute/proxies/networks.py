@@ -22,7 +22,7 @@ FLOATING_RULE = "os_compute_api:os-floating-ips:"
 
 
 def _with_subnets(caller: Caller, networks: Documents) -> Documents:
-    """Return networks with the key ``subnet``: the network's first IPv4 subnet, or ``None``."""
+    """Return *networks* with an added key ``subnet``: the first IPv4 subnet of the network, or ``None``."""
     subnets: dict[str, Document] = {}
     if networks:
         for subnet in caller.cloud.services.network.resources["subnets"].list(
@@ -34,13 +34,13 @@ def _with_subnets(caller: Caller, networks: Documents) -> Documents:
 
 @use_case(f"{RULE}list")
 def list_networks(caller: Caller) -> Documents:
-    """Return all networks that the caller may see, each with its ``subnet``."""
+    """Return all networks that the caller may see. Each has the key ``subnet``: its first IPv4 subnet, or ``None``."""
     return _with_subnets(caller, caller.cloud.services.network.resources["networks"].list(caller.context))
 
 
 @use_case(f"{RULE}show")
 def show_network(caller: Caller, id: str) -> Document:
-    """Return one network with its ``subnet``. Raises ``NotFound``."""
+    """Return the network *id* with the key ``subnet``: its first IPv4 subnet, or ``None``. Raises ``NotFound``."""
     network = caller.cloud.services.network.resources["networks"].show(caller.context, id)
     return _with_subnets(caller, [network])[0]
 
@@ -65,7 +65,7 @@ def _floating_ip_store(caller: Caller) -> NetworkResources | None:
 
 
 def _external_networks(caller: Caller) -> dict[str, str]:
-    """Return the external networks: uuid to name."""
+    """Return the names of the external networks by uuid."""
     if _floating_ip_store(caller) is None:
         return {}
     return {network["id"]: network["name"] for network in caller.cloud.services.network.resources["networks"].list(
@@ -97,7 +97,7 @@ def _project_floating_ips(caller: Caller, **filters: str) -> Documents:
 
 @use_case(f"{FLOATING_RULE}list")
 def list_floating_ips(caller: Caller) -> Documents:
-    """Return the floating IPs of the project."""
+    """Return the floating IPs of the caller's project."""
     return _floating_ip_documents(caller, _project_floating_ips(caller))
 
 
@@ -127,13 +127,13 @@ def _find_floating_ip(caller: Caller, id: str) -> Document:
 
 @use_case(f"{FLOATING_RULE}show")
 def show_floating_ip(caller: Caller, id: str) -> Document:
-    """Return one floating IP. Raises ``NotFound``."""
+    """Return the floating IP *id*. Raises ``NotFound``."""
     return _floating_ip_documents(caller, [_find_floating_ip(caller, id)])[0]
 
 
 @use_case(f"{FLOATING_RULE}delete")
 def release_floating_ip(caller: Caller, id: str) -> None:
-    """Release a floating IP. Raises ``NotFound``."""
+    """Release the floating IP *id* of the project. Raises ``NotFound``."""
     floating_ip, store = _find_floating_ip(caller, id), _floating_ip_store(caller)
     if store is not None:
         store.delete(caller.context, floating_ip["id"])
@@ -169,8 +169,8 @@ def associate_floating_ip(caller: Caller, target: Target, address: str, fixed_ad
 
 @server_use_case(rule=f"{FLOATING_RULE}remove")
 def disassociate_floating_ip(caller: Caller, target: Target, address: str) -> None:
-    """Disassociate the floating IP *address* from the server. Raises ``NotFound``, or ``Conflict`` when the server does
-    not have it."""
+    """Disassociate the floating IP *address* from the server. Raises ``NotFound``, or ``Conflict`` when it is not
+    associated with this server."""
     store, floating_ip = _by_address(caller, address)
     if floating_ip["port_id"] not in {port["port_id"] for port in caller.cloud.services.network.ports(target.row.id)}:
         raise Conflict(f"Floating IP {address} is not associated with instance {target.row.id}.")

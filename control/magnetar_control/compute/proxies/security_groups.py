@@ -53,14 +53,14 @@ def list_server_security_groups(caller: Caller, target: Target) -> Documents:
 
 @server_use_case(rule=f"{RULE}add")
 def add_server_security_group(caller: Caller, target: Target, name: str) -> None:
-    """Add a security group of the server's project to all ports of the server. Raises ``InvalidRequest``, ``NotFound``,
-    ``Conflict``."""
+    """Add the security group *name* of the server's project to all ports of the server. Raises ``InvalidRequest``,
+    ``NotFound``, ``Conflict``."""
     _change_server_groups(caller, target, name, add=True)
 
 
 @server_use_case(rule=f"{RULE}remove")
 def remove_server_security_group(caller: Caller, target: Target, name: str) -> None:
-    """Remove a security group from the ports of a server. Raises as ``add_server_security_group``."""
+    """Remove the security group *name* from all ports of the server. Raises as ``add_server_security_group``."""
     _change_server_groups(caller, target, name, add=False)
 
 
@@ -103,7 +103,7 @@ def list_security_groups(caller: Caller, *, everywhere: bool = False) -> Documen
 
 @use_case(f"{RULE}show")
 def show_security_group(caller: Caller, id: str) -> Document:
-    """Return one security group. Raises ``InvalidRequest`` for a malformed uuid, ``NotFound``."""
+    """Return the security group *id*. Raises ``InvalidRequest`` for a malformed uuid, ``NotFound``."""
     return _with_remotes(caller, [_resource_store(caller).show(caller.context, parse_uuid(id))])[0]
 
 
@@ -125,7 +125,7 @@ def update_security_group(caller: Caller, id: str, name: str, description: str) 
 
 @use_case(f"{RULE}delete")
 def delete_security_group(caller: Caller, id: str) -> None:
-    """Delete a security group. Raises ``InvalidRequest`` while a port has it, ``NotFound``."""
+    """Delete the security group *id*. Raises ``InvalidRequest`` while a port uses it, ``NotFound``."""
     with _as_nova_errors():
         _resource_store(caller).delete(caller.context, parse_uuid(id))
 
@@ -181,5 +181,5 @@ def _of_protocol(protocol: str, least: Any, most: Any) -> dict[str, Any]:
 
 @use_case(f"{RULE}rule:delete")
 def delete_security_group_rule(caller: Caller, id: str) -> None:
-    """Delete a rule. Raises ``InvalidRequest`` for a malformed uuid, ``NotFound``."""
+    """Delete the security group rule *id*. Raises ``InvalidRequest`` for a malformed uuid, ``NotFound``."""
     _resource_store(caller, "security_group_rules").delete(caller.context, parse_uuid(id))

@@ -28,7 +28,7 @@ list_volumes_detail = use_case(f"{RULE}detail")(list_volumes.function)
 
 @use_case(f"{RULE}show")
 def show_volume(caller: Caller, id: str) -> Document:
-    """Return one volume. Raises ``NotFound``."""
+    """Return the volume *id*. Raises ``NotFound``."""
     volume: Document = caller.cloud.services.volume.volumes.show(caller.context, id)
     return volume
 
@@ -49,7 +49,7 @@ def create_volume(caller: Caller, size: int, *, name: str | None = None, descrip
 
 @use_case(f"{RULE}delete")
 def delete_volume(caller: Caller, id: str) -> None:
-    """Delete a volume. Raises ``NotFound``, ``InvalidRequest`` while it is in use."""
+    """Delete the volume *id*. Raises ``NotFound``, ``InvalidRequest`` while it is in use."""
     caller.cloud.services.volume.volumes.delete(caller.context, id)
 
 
@@ -68,7 +68,7 @@ list_volume_snapshots_detail = use_case(f"{SNAPSHOTS}detail")(list_volume_snapsh
 
 @use_case(f"{SNAPSHOTS}show")
 def show_volume_snapshot(caller: Caller, id: str) -> Document:
-    """Return one snapshot. Raises ``NotFound``."""
+    """Return the volume snapshot *id*. Raises ``NotFound``."""
     snapshot: Document = caller.cloud.services.volume.snapshots.show(caller.context, id)
     return snapshot
 
@@ -84,5 +84,5 @@ def create_volume_snapshot(caller: Caller, volume_id: str, *, name: str | None =
 
 @use_case(f"{SNAPSHOTS}delete")
 def delete_volume_snapshot(caller: Caller, id: str) -> None:
-    """Delete a snapshot. Raises ``NotFound``, ``InvalidRequest``."""
+    """Delete the volume snapshot *id*. Raises ``NotFound``, ``InvalidRequest``."""
     caller.cloud.services.volume.snapshots.delete(caller.context, id)

@@ -193,8 +193,8 @@ def _check_boot_order(image: Mapping[str, Any] | None, block_devices: Sequence[B
 
 
 def _check_root_size(caller: Caller, block_devices: Sequence[BlockDevice], flavor: FlavorOfServer) -> None:
-    """Raise ``Forbidden`` when the root disk among *block_devices* is local and the flavor has no disk, unless policy
-    allows that."""
+    """Raise ``Forbidden`` when the root disk in *block_devices* is local and the flavor has a disk size of 0, unless
+    the policy allows this."""
     if not flavor["disk"] and not any(map(is_root_volume, block_devices)):
         caller.check_policy("os_compute_api:servers:create:zero_disk_flavor")
 
@@ -265,8 +265,7 @@ def _invalid_mapping(why: str) -> MagnetarError:
 
 def _complete_block_device(caller: Caller, request: BlockDeviceRequest, block_device: Mapping[str, Any],
                            where: str) -> BlockDevice:
-    """Return *block_device*, an item of a block device mapping, with default values filled in. Raises
-    ``InvalidRequest`` if its keys contradict each other."""
+    """Return *block_device* with default values filled in. Raises ``InvalidRequest`` if keys contradict."""
     source = block_device.get("source_type") or "volume"
     uuid = block_device.get("uuid") or block_device.get(f"{source}_id")
     target = block_device.get("destination_type") or ("local" if source in ("image", "blank") else "volume")
@@ -342,7 +341,7 @@ def _check_local_words(fields: Mapping[str, Any], source: str, request: BlockDev
 
 
 def _requested_disk_bus(request: BlockDeviceRequest) -> Any:
-    """Return the bus of local disks that the flavor or image of *request* names; ``None`` when neither does."""
+    """Return the disk bus for local disks that the flavor or image of *request* specifies; ``None`` if neither does."""
     return requested_hardware(request.flavor, request.image or {}).get("hardware", {}).get("disk_bus")
 
 

@@ -66,7 +66,7 @@ def _check_host(caller: Caller, target: Target, host: str | None, *, force: bool
 
 
 def check_host_down(caller: Caller, host: str) -> None:
-    """Raise ``InvalidRequest`` while the agent of a host responds, unless the host is forced down."""
+    """Raise ``InvalidRequest`` if the host is up and not forced down."""
     host_view = caller.cloud.hosts.all(fresh=True).get(host)
     if host_view is not None and host_view.up and not host_view.forced_down:
         raise InvalidRequest(f"Compute service of {host} is still in use.")

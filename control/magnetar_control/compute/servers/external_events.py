@@ -88,7 +88,7 @@ def _accept_power_event(_caller: Caller, target: Target, tag: str | None) -> int
 
 
 def _refuse_event(_caller: Caller, _target: Target, _tag: str | None) -> int:
-    """Return ``IN_VAIN`` for an event about accelerators, which no server has."""
+    """Return ``IN_VAIN`` for an event about accelerators, because servers here have none."""
     return IN_VAIN
 
 

@@ -41,9 +41,8 @@ def list_instance_actions(_caller: Caller, target: Target, limit: int | None = N
 @server_use_case(rule=f"{RULE}show")
 def show_instance_action(caller: Caller, target: Target, request_id: str, *,
                          events: bool = True) -> tuple[ShownAction, Sequence[ActionEvent] | None]:
-    """Return the row of the action with *request_id*, and the rows of its events, newest first. If *events* is false
-    and the caller does not pass the policy rule for events, return ``None`` instead of the events. Raises ``NotFound``.
-    """
+    """Return (row of the action with *request_id*, rows of its events, newest first). If *events* is false and the
+    policy does not allow the caller to see events, the second item is ``None``. Raises ``NotFound``."""
     events = events or caller.allows(EVENTS, target.row)
     with target.database.read() as connection:
         row = store.fetch_action_row(connection, target.row.id, SHOWN, request_id)

@@ -61,7 +61,8 @@ def names_of_servers(caller: Caller, rows: Iterable[MigrationRow]) -> Mapping[st
 
 
 def flavor_numbers(caller: Caller, rows: Iterable[MigrationRow]) -> Mapping[str, int]:
-    """Return Nova's integer id of each flavor of the migrations *rows*, by flavor id. Sends one query."""
+    """Return the integer ids (Nova's database ids) of the flavors of the migrations *rows*, by flavor id. Sends one
+    query."""
     ids = {flavor_id_of(flavor) for row in rows for flavor in (row.old_flavor, row.new_flavor)}
     with caller.cloud.store.api.read() as connection:
         flavor_rows = connection.execute(select(flavors.c.id, flavors.c.number).where(flavors.c.id.in_(ids))).all()
@@ -75,14 +76,14 @@ def flavor_id_of(flavor: FlavorOfServer | None) -> str:
 
 @server_use_case(rule=f"{OWN}index")
 def list_server_migrations(_caller: Caller, target: Target) -> Sequence[MigrationRow]:
-    """Return the live migrations of a server that are in progress."""
+    """Return the rows of the server's live migrations in progress."""
     with target.database.read() as connection:
         return migrations.fetch_open_migrations(connection, target.row.id, migrations.LIVE)
 
 
 @server_use_case(rule=f"{OWN}show")
 def show_server_migration(_caller: Caller, target: Target, number: str) -> MigrationRow:
-    """Return a live migration that is in progress. Raises ``NotFound``."""
+    """Return the row of the server's live migration *number*, if it is in progress. Raises ``NotFound``."""
     row = _find_migration(target, number)
     about = f"Migration {row.id} for server {target.row.id}"
     if row.type != migrations.LIVE:

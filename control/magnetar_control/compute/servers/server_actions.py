@@ -188,8 +188,8 @@ class Rebuild:
 
 @server_use_case("rebuild")
 def rebuild_server(caller: Caller, target: Target, wanted: Rebuild) -> ServerRow:
-    """Queue the rebuild *wanted* of the root disk, from the same or another image. Return the server's row with the new
-    values."""
+    """Queue a rebuild of the server's root disk as requested by *wanted*, from the same or another image. Return the
+    server's row with the new values."""
     server, trusted = target.row, {}
     if "trusted_certs" in wanted.columns:
         caller.check_policy(f"{policy_rule_of_action('rebuild')}:trusted_certs", server)
@@ -292,7 +292,7 @@ def rescue_server(caller: Caller, target: Target, image_id: str | None = None, *
 
 @server_use_case("lock")
 def lock_server(caller: Caller, target: Target, reason: str | None = None) -> None:
-    """Lock the server against changes by all users except admins, and store the *reason*."""
+    """Lock the server, so that only admins can change it until it is unlocked, and store the *reason*."""
     server = target.row
     by = "owner" if server.project_id == caller.project and not caller.is_admin else "admin"
     with target.database.write() as connection:
@@ -302,7 +302,7 @@ def lock_server(caller: Caller, target: Target, reason: str | None = None) -> No
 
 @server_use_case("unlock")
 def unlock_server(caller: Caller, target: Target) -> None:
-    """Remove the lock. Only an admin can remove an admin's lock."""
+    """Unlock the server. Only an admin can remove the lock of an admin."""
     if target.row.locked_by == "admin":
         caller.check_policy(f"{policy_rule_of_action('unlock')}:unlock_override", target.row)
     with target.database.write() as connection:
@@ -325,8 +325,8 @@ def reset_server_state(caller: Caller, target: Target, state: str) -> None:
 
 @server_use_case("injectNetworkInfo")
 def inject_network_info(_caller: Caller, _target: Target) -> None:
-    """Do nothing, as Nova does with libvirt: guests learn addresses and their changes from DHCP, config drive and
-    metadata. Policy rule and lock are checked."""
+    """Check policy rule and lock, and do nothing else, as Nova does with libvirt: guests learn their addresses from
+    DHCP, config drive and metadata."""
 
 
 @contextlib.contextmanager
@@ -340,8 +340,8 @@ def agent_of_host(caller: Caller, host: HostView) -> Iterator[AgentClient]:
 
 @server_use_case("changePassword")
 def change_server_password(caller: Caller, target: Target, password: str) -> None:
-    """Set the password in the guest, through the guest's agent, and wait for the result. The password is sent to the
-    host directly and stored nowhere. Raises ``Conflict``, ``Unavailable``."""
+    """Set *password* in the guest through the QEMU guest agent, and wait for the result. The password is sent directly
+    to the host and not stored. Raises ``Conflict``, ``Unavailable``."""
     id = target.row.id
     host = caller.cloud.hosts.get(target.row.host)
     if host is None or not host.up:

@@ -240,9 +240,10 @@ def prepare_servers(caller: Caller, new_servers: NewServers, instead_of: str | N
 
 
 def trusted_certificates(caller: Caller, ids: Sequence[str] | None, on_volume: bool, where: str = "") -> str | None:
-    """Return the value of a server's column ``trusted_certs``, JSON text: the certificates *ids*, otherwise those of
-    the settings. Return ``None`` if there are none, and for a root disk that is a volume (*on_volume*), which is never
-    verified. Raises ``InvalidField`` for *ids* with *on_volume*. *where*: the prefix of the field in this error."""
+    """Return the value of a server's column ``trusted_certs``: JSON text with the certificate *ids*, or with those of
+    the settings if *ids* is empty. Return ``None`` if there are none, or if the root disk is a volume (*on_volume*),
+    because volumes are not verified. Raises ``InvalidField`` for *ids* with *on_volume*. *where*: a prefix of the field
+    name in this error."""
     if ids and on_volume:
         raise InvalidField(f"{where}trusted_image_certificates",
                            "is not supported when booting from volume: no image is verified then. Leave it out")
@@ -266,7 +267,8 @@ def _check_nics(new_servers: NewServers, nics: Sequence[PortRequest]) -> None:
 
 
 def _check_nics_of_many(nics: Sequence[PortRequest]) -> None:
-    """Raise ``InvalidRequest`` for *nics* that several servers cannot share: an existing port, or a fixed address."""
+    """Raise ``InvalidRequest`` for *nics* that a request for several servers cannot use: an existing port, or a fixed
+    IP."""
     if any(nic["port_id"] for nic in nics):
         raise InvalidRequest("Unable to launch multiple instances with a single configured port ID. Please launch your "
                              "instance one by one with different ports.")
@@ -325,8 +327,8 @@ def find_image(caller: Caller, id: str | None, flavor: FlavorOfServer,
 
 
 def find_public_key(caller: Caller, name: str | None) -> str | None:
-    """Return the public key of the caller's key pair *name*, for the guest (type x509: a certificate in PEM); ``None``
-    without *name*. Raises ``InvalidRequest``."""
+    """Return the public key of the caller's key pair *name*; for the type x509 a certificate in PEM. Return ``None`` if
+    *name* is ``None``. Raises ``InvalidRequest``."""
     if not name:
         return None
     keypair = caller.fetch(keypairs.fetch_keypair_row, caller.context.user_id, name)
@@ -383,8 +385,8 @@ def server_hostname(name: str, id: str) -> str:
 
 
 def new_server_rows(caller: Caller, prepared: Prepared, count: int) -> list[dict[str, Any]]:
-    """Return the rows of *count* new servers of the request *prepared*. Raises ``InvalidField`` when these are more
-    than one request may create."""
+    """Return the rows (column values) of *count* new servers for the request *prepared*. Raises ``InvalidField`` when
+    *count* is more than one request may create."""
     new_servers = prepared.wanted
     _check_count(caller, new_servers, count)
     shared, rows = _shared_columns(caller, prepared), []
@@ -401,7 +403,7 @@ def new_server_rows(caller: Caller, prepared: Prepared, count: int) -> list[dict
 
 
 def _shared_columns(caller: Caller, prepared: Prepared) -> dict[str, Any]:
-    """Return the columns that all servers of a request have in common."""
+    """Return the columns with the same values in all server rows of the request *prepared*."""
     new_servers, flavor, image, place = prepared.wanted, prepared.flavor, prepared.image, prepared.place
     moment = utc_now()
     reservation = "r-" + "".join(random.choices(string.ascii_lowercase + string.digits, k=8))  # noqa: S311 - a name

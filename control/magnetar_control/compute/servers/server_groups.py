@@ -42,14 +42,14 @@ def list_server_groups(caller: Caller, limit: int, offset: int = 0, *, all_proje
 
 @use_case(f"{RULE}show")
 def show_server_group(caller: Caller, id: str) -> GroupView:
-    """Return one group. Raises ``NotFound``."""
+    """Return the server group *id*. Raises ``NotFound``."""
     row = _find_server_group(caller, id, "show")
     return GroupView(row, caller.fetch(server_groups.fetch_group_members, [row.id]).get(row.id, []))
 
 
 def _find_server_group(caller: Caller, id: str, action: str) -> Any:
-    """Return the row of the group *id*, after checking the policy rule of *action*. Raises ``Forbidden``, and
-    ``NotFound``, also for groups of other projects unless the caller is an administrator."""
+    """Return the row of the server group *id*, after checking the policy rule of *action*. Raises ``Forbidden``. Raises
+    ``NotFound``, also for a group of another project unless the caller is an administrator."""
     row = caller.fetch(server_groups.fetch_server_group_row, id) if len(id) == 36 else None
     if row is None or (row.project_id != caller.project and not caller.is_admin):
         raise _group_missing(id)
@@ -94,7 +94,7 @@ def create_server_group(caller: Caller, name: str, policy: str, rules: Mapping[s
 
 @use_case(f"{RULE}delete")
 def delete_server_group(caller: Caller, id: str) -> None:
-    """Delete a group; its servers stay. Raises ``NotFound``."""
+    """Delete the server group *id*. Its servers are not deleted. Raises ``NotFound``."""
     row = _find_server_group(caller, id, "delete")
     with caller.cloud.store.api.write() as connection:
         caller.notify(connection, lambda: payloads.server_group_payload(

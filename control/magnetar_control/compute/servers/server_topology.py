@@ -39,7 +39,8 @@ def show_server_topology(caller: Caller, target: Target) -> dict[str, Any]:
 
 
 def _host_placement(caller: Caller, target: Target) -> list[dict[str, Any]]:
-    """Return the NUMA cells of the server, as the agent of its host reports them; [] when the host does not answer."""
+    """Return the NUMA cells of the server on its host, as the host's agent reports them; [] when the host does not
+    answer."""
     host = caller.cloud.hosts.get(target.row.host) if target.row.host else None
     with suppress(MagnetarError):
         if host is not None and host.up:

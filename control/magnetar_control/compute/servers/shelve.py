@@ -20,8 +20,8 @@ SUFFIX, LONGEST = "-shelved", 255
 
 @server_use_case("shelve")
 def shelve_server(caller: Caller, target: Target) -> None:
-    """Queue an action that stops the guest, and copies its root disk into an image of the server's project, named after
-    the server. A root disk that is a volume is kept as it is."""
+    """Queue an action that stops the guest and uploads its root disk to a new image of the server's project. If the
+    root disk is a volume, no image is created."""
     server = target.row
     if boots_from_volume(server):
         enqueue_action(caller, target, "shelve", {"image": None})

@@ -62,7 +62,7 @@ def stored_machine_type(server: ServerRow) -> str:
 
 
 def stored_image_property(server: ServerRow, name: str) -> str | None:
-    """Return the stored value of a property of the server's image; ``None`` when it is not stored."""
+    """Return the value of the image property *name* that the server's row stores; ``None`` if it is not stored."""
     if name == machines.PROPERTY:
         return stored_machine_type(server) or None
     value = (server.image.get("properties") or {}).get(name)
@@ -70,8 +70,8 @@ def stored_image_property(server: ServerRow, name: str) -> str | None:
 
 
 def rescue_device(server: ServerRow, image: Mapping[str, Any]) -> dict[str, str] | None:
-    """Return device and bus of the disk from which *server* boots when it is rescued with *image*; ``None`` if the
-    image names neither (``hardware.rescue.rescue_device_of_image``). Raises ``InvalidField``."""
+    """Return the device and the bus of the rescue disk when *server* is rescued with *image*; ``None`` if the image
+    specifies neither (``hardware.rescue.rescue_device_of_image``). Raises ``InvalidField``."""
     hardware = parse_hardware_specs(server.image.get("properties") or {}, BY_PROPERTY)
     return rescue_device_of_image(image.get("properties") or {},
                                   stored_machine_type(server) or machines.default_machine(hardware))
