@@ -61,8 +61,8 @@ class IncidentView(NamedTuple):
 
 
 def move_incident_servers(conductor: Conductor, incident: IncidentRow, *, is_fenced: bool) -> None:
-    """Save the results of ended evacuations, queue further ones, and complete the incident when no server is left.
-    *is_fenced*: whether the host is still fenced; if false, no further evacuation begins."""
+    """Save the results of ended evacuations, queue further evacuations, and complete the incident when no server is
+    left to evacuate. *is_fenced*: whether the host is still fenced; if false, no further evacuation is queued."""
     view = _read_incident(conductor, incident)
     for change in (_add_servers, _note_results):
         if change(conductor, view):
@@ -121,8 +121,8 @@ def _add_servers(conductor: Conductor, view: IncidentView) -> bool:
 
 
 def _note_results(conductor: Conductor, view: IncidentView) -> bool:
-    """Save the results of evacuations that have ended, and of servers that other requests moved or deleted. Return
-    whether any server was updated."""
+    """Save the results of evacuations that have ended, and of servers that other requests have moved or deleted. Return
+    whether any result was saved."""
     changed = [(row, columns) for row in view.rows if (columns := _new_result(view, row))]
     if changed:
         with conductor.database.write() as connection:
@@ -132,8 +132,7 @@ def _note_results(conductor: Conductor, view: IncidentView) -> bool:
 
 
 def _new_result(view: IncidentView, row: IncidentServer) -> dict[str, Any] | None:
-    """Return the columns to save for a server of the incident whose state has changed; ``None`` if it has not changed.
-    """
+    """Return the columns to save for *row*, a server of the incident, if its state has changed; otherwise ``None``."""
     if row.state == MOVED or (row.state == MOVING and view.actions.get(row.server_id) in ("queued", "running")):
         return None
     server = view.here.get(row.server_id)
@@ -169,8 +168,8 @@ def _give_up_waiting(conductor: Conductor, view: IncidentView) -> None:
 
 
 def _begin_evacuations(conductor: Conductor, view: IncidentView) -> None:
-    """Queue evacuations of the waiting servers whose pause is over, up to the setting ``availability_parallel_moves``.
-    Servers that are being built or deleted are skipped."""
+    """Queue evacuations for waiting servers whose retry pause is over, up to the setting
+    ``availability_parallel_moves`` at a time. Servers that are being built or deleted are skipped."""
     places = conductor.settings.availability_parallel_moves - sum(row.state == MOVING for row in view.rows)
     now = utc_now()
     due = [row for row in view.rows if row.state == WAITING and (row.not_before or "") <= now]
@@ -188,11 +187,12 @@ def _begin_evacuations(conductor: Conductor, view: IncidentView) -> None:
 
 def _begin_evacuation(conductor: Conductor, incident: IncidentRow, row: IncidentServer, server: ServerRow,
                       host_volumes: Collection[str]) -> bool:
-    """Queue the evacuation of a server; return whether it was queued. *host_volumes*: uuids of the volumes that are
+    """Queue the evacuation of *server*, and return whether it was queued. *host_volumes*: uuids of the volumes that are
     stored on the failed host.
 
-    If the server cannot be evacuated, save the reason in *row*. If the server or the incident has changed since it was
-    read, change nothing: the next pass tries again."""
+    If the server cannot be evacuated, save the reason in *row*, the server's row of the incident. If the server or the
+    incident has changed since it was read, change nothing; the next pass tries again.
+    """
     lost_volume = next((volume["volume_id"] for volume in server.volumes if volume["volume_id"] in host_volumes), None)
     with conductor.database.write() as connection:
         if not incidents.is_server_unchanged(connection, incident, row):
@@ -218,7 +218,7 @@ def _begin_evacuation(conductor: Conductor, incident: IncidentRow, row: Incident
 
 
 def _queue_evacuation(connection: Connection, row: IncidentServer, server: ServerRow) -> bool:
-    """Queue an evacuation in the name of the server's user. Return ``False``, with nothing changed, while another
+    """Queue an evacuation as a request of the server's user. Return ``False``, and change nothing, while another
     evacuation of the server is queued or runs."""
     migration_id, request_id = str(uuid.uuid4()), f"req-{uuid.uuid4()}"
     if not servers.request_server_action(

@@ -47,9 +47,9 @@ NO_DEVICE = ("Host {host} is silent, and has no power device in the setting fenc
 
 
 class AvailabilityWatch:
-    """The watch for dead hosts in a conductor's cell. After its start, and after any pause of this process, a
-    conductor may not have received the heartbeats of all hosts yet. So for the first ``availability_silence`` seconds
-    the watch does not act on silent hosts, and only continues evacuations from hosts that are fenced already."""
+    """The periodic check for failed hosts in a conductor's cell. After the start or a pause of this process, the
+    conductor may not have received the heartbeats of all hosts yet. So for the first ``availability_silence`` seconds,
+    only evacuations from hosts that are already fenced are continued."""
 
     def __init__(self, conductor: Conductor) -> None:
         self.conductor = conductor

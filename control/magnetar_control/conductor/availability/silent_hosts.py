@@ -15,10 +15,10 @@ REPORTED = timedelta(seconds=30)
 
 
 class CellSilence(NamedTuple):
-    """The silent hosts of a cell. *silent*: names of the hosts without a heartbeat for ``availability_silence``
-    seconds. *watched*: the number of hosts that are monitored: their compute service is enabled and not forced down,
-    and they sent a heartbeat after the last change of their row. So a host that was just enabled or unfenced has time
-    to boot."""
+    """The hosts of a cell that have stopped sending heartbeats. *silent*: names of the hosts without a heartbeat for
+    ``availability_silence`` seconds. *watched*: the number of monitored hosts. A host is monitored if its compute
+    service is enabled and not forced down, and it has sent a heartbeat after the last change of its row, so that a host
+    that was just enabled or unfenced has time to boot."""
 
     silent: frozenset[str]
     watched: int

@@ -93,8 +93,7 @@ def _plug(work: Work, nic: ServerNic) -> Document:
 
 
 def _asks_of_host(nic: ServerNic) -> bool:
-    """Return whether the NIC's port needs resources of the host (bandwidth, PCI devices), which the server must claim.
-    """
+    """Return whether the NIC's port needs resources of the host (bandwidth, PCI devices) that the server must claim."""
     return bool(nic.get("resources") or nic.get("devices"))
 
 
@@ -136,8 +135,8 @@ def _tell_guest(work: Work) -> None:
 
 
 def _release(work: Work, port_id: str, *, asks: bool, delete: bool = False) -> None:
-    """Free the port *port_id*, or delete it if *delete* is true. *asks*: whether the port needed resources of the host,
-    which are then released too."""
+    """Free the port *port_id*, or delete it if *delete* is true. *asks*: whether the port uses resources of the host
+    (bandwidth, PCI devices), which must then be released too."""
     work.conductor.services.network.release(work.id, port_id, work.confirm_lease, delete=delete)
     if asks:
         _hold_port_resources(work)

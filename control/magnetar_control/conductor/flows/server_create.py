@@ -152,7 +152,7 @@ def refused_on_all_hosts(error: MagnetarError) -> bool:
 
 
 def hosts_with_claims(work: Work) -> list[str]:
-    """Return the names of the hosts where the server has claims."""
+    """Return the names of the hosts on which the server has claimed resources."""
     with work.conductor.store.api.read() as connection:
         return [claim.host for claim in allocations.fetch_server_claims(connection, work.id)]
 

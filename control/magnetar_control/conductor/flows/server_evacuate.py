@@ -65,12 +65,12 @@ class Evacuation(MigrationTask):
 
     @property
     def tried(self) -> list[str]:
-        """Names of the hosts where the build of the server failed."""
+        """The names of the hosts where this action has failed to build the server."""
         tried_hosts: list[str] = self.work.args.get("tried", [])
         return tried_hosts
 
     def claimed(self) -> list[str]:
-        """Return the names of the hosts where the server has claims, except the old host."""
+        """Return the names of the hosts on which the server has claimed resources, except the old host."""
         with self.api.read() as connection:
             return [claim.host for claim in allocations.fetch_server_claims(connection, self.work.id)
                     if claim.consumer_id == self.work.id and claim.host != self.source]
@@ -300,9 +300,10 @@ def _source_heard_lately(move: Evacuation) -> bool:
 
 
 def _withdraw_volumes(work: Work, source: str, host: str) -> None:
-    """Remove the access of all hosts except *host* to the server's volumes; connections of *host* stay. The root
-    disk, and volumes of hosts that are down, become volumes of *host* if it reaches their pools. Raises ``HostDown``
-    while the host that stores a volume does not answer, ``Conflict`` for a volume that cannot leave the old host."""
+    """Remove the access of all hosts except *host* to the server's volumes. A volume in a pool that *host* can reach
+    moves to *host* if it is the root disk, or is stored on *source* or another host that is down. Raises ``HostDown``
+    while the host that stores a volume does not answer, ``Conflict`` for a volume that cannot leave the old host
+    *source*."""
     peer, volumes = work.conductor.host(host).info.get("link_name"), work.conductor.services.volume
     access = volumes.homes.access_of_all([attachment["volume_id"] for attachment in work.volumes])
     for attachment in work.volumes:
@@ -326,7 +327,7 @@ def _withdraw_volumes(work: Work, source: str, host: str) -> None:
 
 
 def volume_lost(id: str, host: str) -> Conflict:
-    """Return the error for the volume *id* that is stored on the dead *host*."""
+    """Return the error that the volume *id* is unavailable because it is stored on the failed *host*."""
     return Conflict(f"Volume {id} of the server lies on host {host}, which is down: the server cannot be evacuated "
                     "with its data. Bring the host up.")
 

@@ -68,6 +68,7 @@ def run_reboot(work: Work, client: Client) -> dict[str, Any]:
 
 @flow_on_host(Work.failed)
 def run_crash_dump(work: Work, client: Client) -> dict[str, Any]:
-    """Inject an NMI into the guest. Return an empty dict: no column of the server changes."""
+    """Inject an NMI into the guest, so that its kernel writes a crash dump. Return an empty dict, because no column of
+    the server's row changes."""
     client.event("server", work.id, "crash_dump", {}, request_id=work.idempotency_key)
     return {}

@@ -96,7 +96,8 @@ def _reimage(work: Work, client: Client, root: VolumeOfServer) -> None:
 
 
 def _rebuild_body(work: Work) -> dict[str, Any]:
-    """Return the request body for the agent's rebuild. Save a new public key and new files in the server's row."""
+    """Return the body of the rebuild request to the agent. If the rebuild has a new public key or new files, save them
+    in the server's row."""
     root_fields = {"image": work.args["image"]} if block_devices.root_volume_of(work) is None else {"keep_volume": True}
     args: dict[str, Any] = {**root_fields, "metadata": work.server.metadata,
                             "preserve_ephemeral": work.args["preserve_ephemeral"],

@@ -59,7 +59,7 @@ def flavor_with_grown_disks(flavor: Flavor, current_flavor: Flavor) -> Flavor:
 
 
 def flavor_columns(flavor: Flavor) -> dict[str, Any]:
-    """Return the columns that store *flavor* in the server's row."""
+    """Return the columns of a server's row that store *flavor*."""
     return {"flavor": servers.json_text(flavor), "flavor_id": flavor["id"]}
 
 
@@ -69,7 +69,7 @@ def agent_flavor(flavor: Flavor) -> dict[str, Any]:
 
 
 def power_after_move(move: MigrationTask) -> str:
-    """Return the power state that the server must have after the move: running or off, as before."""
+    """Return the power state that the server must have after the move, as before the move: running or off."""
     return "off" if move.row.old_vm_state == STOPPED else "running"
 
 
@@ -153,8 +153,8 @@ def _check_with_source(move: MigrationTask) -> None:
 
 
 def _vendor_data_again(work: Work) -> dict[str, Any]:
-    """Return the field ``vendor_data`` with newly fetched data, for a move that an earlier attempt has begun. If
-    fetching fails, return no field, since the move cannot be undone: the server keeps its old data."""
+    """Fetch new vendor data for a move that an earlier attempt has begun, and return it as the field ``vendor_data``.
+    If fetching fails, return an empty dict: the move cannot be undone any more, so the server keeps its old data."""
     try:
         return {"vendor_data": vendor_data(work)}
     except VendordataFailed as error:
@@ -216,9 +216,10 @@ def _roll_back(move: MigrationTask, error: MagnetarError, flavor: Flavor | None 
 
 
 def _give_up(move: MigrationTask, error: MagnetarError) -> None:
-    """End a failed resize. Roll it back if the source has the server, and keep the new flavor if the target has it.
+    """End a failed resize. Roll it back if the source host has the server; complete it if the target host has it.
 
-    If it is unknown which host has the server, the claims on both hosts stay; a deletion then asks both hosts."""
+    If it is unknown which host has the server, keep the claims on both hosts. Deleting the server then asks both hosts.
+    """
     status = move.row.status
     back = status == "pre-migrating"
     try:

@@ -36,7 +36,8 @@ TAKING_OFF = "shelving_offloading"
 
 
 def run_shelve(work: Work) -> None:
-    """Shelve the server. Offload it immediately if its root disk is a volume or the settings require it."""
+    """Shelve the server. Offload it immediately if its root disk is a volume, or if the setting
+    ``shelved_offload_time`` is 0."""
     def do() -> dict[str, Any]:
         if work.server.vm_state != SHELVED:
             saved = _save(work)
@@ -51,7 +52,7 @@ def run_shelve(work: Work) -> None:
 
 
 def run_offload(work: Work) -> None:
-    """Offload a shelved server. The server stays shelved on its host when that fails."""
+    """Offload a shelved server: remove it from its host. If this fails, the server stays shelved on its host."""
     stays = partial(_handle_failed_offload, work)
     attempt_action(work, partial(_leave_host, work), stays, stays)
 
@@ -71,7 +72,7 @@ def _save(work: Work) -> dict[str, Any]:
 
 
 def _shelved_image(work: Work, id: str) -> Document:
-    """Return the image *id*; create the image if it does not exist."""
+    """Return the shelved image *id* of the server; create it if it does not exist."""
     image = server_create_image.image_of_server(work, id)
     if image is None:
         work.confirm_lease()

@@ -66,8 +66,8 @@ def reclaim_expired(conductor: Conductor) -> int:
 
 
 def _lock_soft_deleted_row(connection: Connection, server: ServerRow) -> ServerRow | None:
-    """Lock and return the present row of *server*, if the server is still soft-deleted; ``None`` if it was restored or
-    deleted since *server* was read."""
+    """Lock and return the current row of *server* if the server is still soft-deleted. Return ``None`` if it was
+    restored or deleted since *server* was read."""
     row = servers.fetch_server_row(connection, server.id, lock=True)
     if row is None or row.task_state or (row.vm_state, row.soft_deleted_at) != (SOFT_DELETED, server.soft_deleted_at):
         return None

@@ -120,7 +120,7 @@ def _end(work: Work) -> None:
 
 
 def _check_image(work: Work) -> None:
-    """Raise ``Conflict`` if the image with the server's root disk is gone."""
+    """Raise ``Conflict`` if the shelved image, which contains the server's root disk, was deleted."""
     if image := work.server.shelved_image_id:
         image_document = server_create_image.image_of_server(work, image)
         if image_document is None or image_document["status"] != "active":

@@ -77,7 +77,8 @@ class AgentConnection(asyncio.Protocol):
         self._read_at = 0.0
 
     async def open(self, context: Callable[[], ssl.SSLContext]) -> None:
-        """Connect to the agent. *context*: a function that returns the TLS context. Raises ``MagnetarError``."""
+        """Connect to the agent. *context*: a function that returns the TLS context; it is not called for a Unix socket.
+        Raises ``MagnetarError``."""
         address = self._client.address
         try:
             async with asyncio.timeout(self._client.connect_timeout):
@@ -139,12 +140,12 @@ class AgentConnection(asyncio.Protocol):
             self._ended.exception()  # nobody may wait for it any longer
 
     def pause(self) -> None:
-        """Stop reading events until ``resume``; repeated calls change nothing."""
+        """Stop reading from the event stream until ``resume`` is called. Repeated calls have no effect."""
         if self._transport is not None and not self._transport.is_closing():
             self._transport.pause_reading()
 
     def resume(self) -> None:
-        """Read events again after ``pause``."""
+        """Continue reading from the event stream after ``pause``."""
         self._read_at = self._loop.time()
         if self._transport is not None and not self._transport.is_closing():
             self._transport.resume_reading()

@@ -61,9 +61,9 @@ class Heartbeats:
                 of_hosts.pop(host, None)
 
     def add_heartbeat(self, host: str, report: str | None, handled: Collection[str] = ()) -> None:
-        """Queue a heartbeat of *host*. *report*: the frequently changing properties as JSON; ``None`` if the scheduler
-        does not use them. *handled*: uuids of the evacuations from the host whose guests are already stopped or
-        removed there."""
+        """Queue a received heartbeat of *host*, to be written to the database. *report*: the frequently changing
+        properties of the host as JSON; ``None`` if the scheduler does not use them. *handled*: uuids of the evacuations
+        from the host whose guests are already stopped or removed there."""
         with self._changed:
             if host in self._renewed:
                 self._heartbeats[host] = Heartbeat(report, handled)
@@ -71,7 +71,7 @@ class Heartbeats:
                 self._wake_writer()
 
     def report_problem(self, host: str, problem: str) -> None:
-        """Queue *problem*, the reason why a host is not up, to be written with the next heartbeats."""
+        """Queue *problem*, the reason why *host* is not up, to be written to the database with the next heartbeats."""
         with self._changed:
             if host in self._renewed:
                 self._problems[host] = problem

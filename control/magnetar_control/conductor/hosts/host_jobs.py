@@ -31,7 +31,7 @@ class HostJobs:
         self._closed = False
 
     def put(self, host: str, job: Job) -> int:
-        """Queue *job* for *host*. Return the number of the host's jobs, including this one."""
+        """Queue *job*, a function, for *host*. Return the number of jobs that the host has now."""
         with self._changed:
             jobs = self._jobs.setdefault(host, deque())
             jobs.append(job)
@@ -45,11 +45,11 @@ class HostJobs:
             return len(jobs)
 
     def count(self, host: str) -> int:
-        """Return the number of the host's jobs, including the running one."""
+        """Return the number of jobs of *host*, including the running one."""
         return len(self._jobs.get(host, ()))
 
     def drop(self, host: str) -> None:
-        """Drop the jobs of a host that have not begun."""
+        """Remove the queued jobs of *host* that have not begun."""
         with self._changed:
             jobs = self._jobs.get(host)
             if jobs is None:

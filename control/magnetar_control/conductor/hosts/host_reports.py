@@ -66,7 +66,7 @@ def check_scheduler_reads(states: HostStates, row: HostRow, report: Mapping[str,
 
 
 def malformed_report_error(error: Exception) -> HostRefused:
-    """Return the ``HostRefused`` for a report that could not be read because of *error*."""
+    """Return the error for a host's report that could not be parsed because of *error*."""
     return HostRefused(f"its agent's report is malformed: {type(error).__name__}: {str(error)[:200]}")
 
 

@@ -190,7 +190,8 @@ class HostWatch:
         return time.monotonic() < moment + POOL_SIZES and without_free_space(reports) == without_free_space(saved)
 
     def _save_pools(self, name: str, reports: Any) -> None:
-        """Save the storage pools that the agent of the host *name* reports, unless they are saved already."""
+        """Save the storage pools in *reports*, which the agent of the host *name* has sent, unless they are already
+        saved."""
         if not self._has_pools(name, reports):
             with self.conductor.store.api.write() as connection:
                 save_host_pools(connection, name, reports)
@@ -279,8 +280,8 @@ class HostWatch:
         self._remove_deleted_servers(name, resources)
 
     def _remove_deleted_servers(self, name: str, resources: list[Mapping[str, Any]]) -> None:
-        """Remove servers from the host *name* that were deleted while its agent was silent. *resources*: the servers
-        as the agent reports them."""
+        """Remove servers from the host *name* that were deleted while its agent was not connected. *resources*: the
+        servers as the agent reports them."""
         database = self.conductor.database
         with database.read() as connection:
             deleted_ids = connection.execute(select(servers.c.id).where(

@@ -25,7 +25,7 @@ Findings = Iterator[Finding]
 
 
 def find_stuck_servers(state: AuditState) -> Findings:
-    """Yield findings about servers that have a task_state, or are building, but have no action."""
+    """Yield findings about servers that have a task_state or the vm_state building, but no action."""
     for id, row in state.servers.items():
         if not row.busy and (row.task_state is not None or row.vm_state == BUILDING):
             yield Finding("stuck", id, state.cells[id], f"server {id} is {row.vm_state}, {row.task_state}; no action "
@@ -67,7 +67,7 @@ def find_lost_servers(state: AuditState) -> Findings:
 
 
 def find_orphan_claims(state: AuditState) -> Findings:
-    """Yield findings about claims whose server is gone, or is no longer on the host of the claim."""
+    """Yield findings about claims of a server that is deleted, or no longer on the host of the claim."""
     claims = (claim for server_claims in state.claims.values() for claim in server_claims)
     for claim in filter(allocations.is_server_claim, claims):  # other claims are removed by their owner
         row, name = state.servers.get(claim.server_id), claim.host
@@ -89,7 +89,8 @@ def _claim(kind: str, claim: AuditedClaim, why: str) -> Finding:
 
 
 def find_unclaimed_servers(state: AuditState) -> Findings:
-    """Yield findings about servers whose claim on their host differs from their flavor."""
+    """Yield findings about servers whose claim on their host is missing, or differs from the resources that their
+    flavor needs."""
     for id, row in state.servers.items():
         if row.busy or not row.host or row.vm_state == ERROR:
             continue
@@ -151,8 +152,8 @@ def _find_unused(kind: str, state: AuditState, servers_by_id: Mapping[str, str],
 
 
 def _attachment_ids(row: AuditedServer) -> list[str]:
-    """Return the ids of a server's attachments, including those of new volumes that a running ``swap_volume``
-    attaches."""
+    """Return the ids of the volume attachments in a server's row, including those of new volumes in a running
+    ``swap_volume``."""
     return [id for attachment in row.undecoded().volumes for id in attachment_ids(attachment)]
 
 
@@ -233,7 +234,7 @@ def find_leftover_networks(state: AuditState) -> Findings:
 
 
 def find_engine_differences(state: AuditState) -> Findings:
-    """Yield findings about differences between the network engine and the network service."""
+    """Yield findings about differences between the databases of OVN and of the network service."""
     for unit, text in state.engine:
         yield Finding("engine", unit, "", f"OVN: {text}")
 

@@ -84,7 +84,7 @@ def audit_pages(reader: AuditReader, position: str = "") -> Iterator[tuple[Audit
 
 def merge_subjects(parts: Iterable[AuditSubjects]) -> list[AuditSubjects]:
     """Merge *parts* into pages of the audit: at most a thousand servers in a page, each host in a page of its own, and
-    one page for the network engine and the quota usage."""
+    one page for OVN and the quota usage."""
     whole = AuditSubjects()
     ids: set[str] = set()
     names: set[str] = set()

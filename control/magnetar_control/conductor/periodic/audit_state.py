@@ -38,7 +38,7 @@ class AuditedHost(NamedTuple):
 @dataclass(frozen=True)
 class AuditSubjects:
     """The objects that one page of the audit checks. *ids*: server uuids. *hosts*: names of hosts that are checked with
-    all of their servers. *engine*, *usage*: whether the network engine and the quota usage are checked."""
+    all of their servers. *engine*, *usage*: whether OVN and the quota usage are checked."""
 
     ids: frozenset[str] = frozenset()
     hosts: frozenset[str] = frozenset()
@@ -51,7 +51,7 @@ class AuditSubjects:
                              self.usage or other.usage)
 
     def __bool__(self) -> bool:
-        """Return whether there are any subjects."""
+        """Return whether there is anything to check."""
         return bool(self.ids or self.hosts or self.engine or self.usage)
 
 
@@ -68,7 +68,7 @@ class Finding:
     server: str = field(default="", compare=False)
 
     def as_document(self) -> dict[str, str]:
-        """Return the finding as ``magnetar audit --json`` prints it."""
+        """Return the finding as a JSON object, as ``magnetar audit --json`` prints it."""
         return {"kind": self.kind, "id": self.id, "place": self.place, "text": self.text}
 
 

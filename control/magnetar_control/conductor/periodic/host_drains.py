@@ -61,7 +61,8 @@ def work_on_drains(conductor: Conductor) -> bool:
 
 
 def _advance_drain(conductor: Conductor, drain: DrainRow) -> None:
-    """Do one pass over a drain: save the results of ended moves, begin further moves, and update the drain's state."""
+    """Take the next step of a drain: save the results of ended moves, queue further moves, and update the drain's
+    state."""
     _note_results(conductor, _read_drain(conductor, drain))
     view = _read_drain(conductor, drain)
     moving = sum(result.state == MOVING for result in view.results.values())

@@ -123,7 +123,7 @@ class Periodic:
         self._is_first, self._holds_until = False, 0.0
 
     def run(self) -> None:
-        """Run due tasks until the conductor ends."""
+        """Run each periodic task at its interval until the conductor ends."""
         for task in TASKS:
             if task.own_thread:
                 threading.Thread(target=self._run_tasks, args=([task],), name=task.name, daemon=True).start()
@@ -244,8 +244,8 @@ def remove_unused_images(conductor: Conductor) -> int:
 
 
 def _is_spent_copy(conductor: Conductor, name: str) -> bool:
-    """Return whether the image *name* on a host is a copy of a server's disk that is no longer needed, because its
-    upload to the image service has ended."""
+    """Return whether the cached image *name* is a temporary copy of a server's disk that is no longer needed, because
+    its upload to the image service has ended."""
     if of_volume := OF_A_VOLUME.fullmatch(name):
         return not conductor.services.volume.is_uploading(of_volume[1])
     if not OF_A_SERVER.fullmatch(name):
