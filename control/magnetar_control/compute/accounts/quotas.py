@@ -58,7 +58,8 @@ def quota_limits(caller: Caller, project: str | None = None, user: str | None = 
 
 def server_quota_usage(caller: Caller, project: str | None = None, user: str | None = None,
                        connection: Connection | None = None) -> Limits:
-    """Return the instances, cores and ram that the servers of a project, or of *user* in it, use.
+    """Return the usage of instances, cores and ram by the servers of *project* (default: the caller's), or of *user* in
+    it.
 
     Servers in a cell that does not answer are not counted. Soft-deleted servers are counted only after their
     restoration has begun, as in Nova. A server that moves between cells during the count is counted once. *connection*:

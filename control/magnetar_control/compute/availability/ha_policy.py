@@ -30,9 +30,9 @@ PRIORITY_RULE = "must be a number from 0 to 9"
 
 
 class HaPolicy(NamedTuple):
-    """Whether, and in which order, a server is evacuated automatically when its host fails. *policy*: always,
-    best-effort or never. *priority*: 0 to 9; servers with 9 are evacuated first. *problems*: a text for each malformed
-    value that was ignored."""
+    """The policy of a server for automatic evacuation when its host fails. *policy*: always, best-effort or never.
+    *priority*: 0 to 9; servers with 9 are evacuated first. *problems*: a text for each malformed value that was
+    ignored."""
 
     policy: str
     priority: int = USUAL_PRIORITY

@@ -37,8 +37,8 @@ ENABLED, DISABLED = "enabled", "disabled"
 
 @use_case(f"{RULE}list")
 def list_services(caller: Caller, host: str | None = None, binary: str | None = None) -> list[Service]:
-    """Return all services, or those of the host *host* and the binary *binary*. Services in a cell that does not answer
-    have ``reachable`` false."""
+    """Return all services, or only the services with the given *host* and *binary* (such as nova-compute). Services in
+    a cell that does not answer have ``reachable`` false."""
     return [service for service in read_services(caller) if host in (None, service.host)
             and binary in (None, service.binary)]
 

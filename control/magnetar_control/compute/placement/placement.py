@@ -270,7 +270,7 @@ class Placement:
 
 
 def _networks(classes: Iterable[str]) -> list[str]:
-    """Return those of the resource classes *classes* that are bandwidth of a physical network."""
+    """Return the resource classes in *classes* that are bandwidth of a physical network."""
     return [name for name in classes if bandwidth.split_resource(name)[1]]
 
 

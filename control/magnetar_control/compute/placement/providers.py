@@ -196,7 +196,7 @@ class Providers:
     def reshape(self, requested: Mapping[str, tuple[int, Mapping[str, Wanted]]],
                 consumer_requests: Mapping[str, ConsumerRequest]) -> None:
         """Replace inventories of providers and allocations of consumers in one transaction, as Placement's reshaper
-        does. A resource class can so move from one host to another together with its claims.
+        does. This moves a resource class from one host to another together with its claims.
 
         *requested*: by uuid of the provider, a pair of (generation that the client has read, inventories by class).
         *consumer_requests*: the new allocations by the consumer's uuid. Raises as ``set_inventories`` and

@@ -26,10 +26,10 @@ def evacuate_server(caller: Caller, target: Target, host: str | None = None, *, 
                     stopped: bool = False, on_shared_storage: bool | None = None, new_password: bool = False,
                     admin_pass: str | None = None) -> None:
     """Queue the evacuation of the server to *host*, or to a host that the scheduler chooses. *force*: use *host*
-    without the scheduler. *stopped*: do not start the server there. *on_shared_storage*: the client's statement whether
-    the root disk survives on shared storage; a wrong one is refused, ``None`` makes none. *admin_pass*: a password for
-    the guest. *new_password*: the request names a password, which cannot be combined with *on_shared_storage*. Raises
-    ``NotFound``, ``InvalidRequest``, ``Conflict``."""
+    without the scheduler. *stopped*: do not start the server there. *on_shared_storage*: whether the client says that
+    the root disk survives on shared storage; a wrong value is refused, ``None`` means not given. *admin_pass*: a
+    password for the guest. *new_password*: the request names a password, which cannot be combined with
+    *on_shared_storage*. Raises ``NotFound``, ``InvalidRequest``, ``Conflict``."""
     server = target.row
     _check_host(caller, target, host, force=force)
     if on_shared_storage and new_password:

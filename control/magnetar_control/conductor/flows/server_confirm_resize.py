@@ -19,8 +19,8 @@ LOOK = 5.0
 
 
 def run_resize_confirmation(work: Work) -> None:
-    """Confirm a resize or cold migration: release the claims on the source host. This also works while the hosts are
-    down."""
+    """Confirm the resize or cold migration of the server of the action *work*: release the claims on the source host.
+    This also works while the hosts are down."""
     with work.database.read() as connection:
         row = migrations.fetch_unconfirmed_migration(connection, work.id)
     if work.server.vm_state != RESIZED:

@@ -33,7 +33,8 @@ log = logging.getLogger(__name__)
 
 
 def run_server_build(work: Work) -> None:
-    """Build the server on the host that the scheduler has chosen. If the build fails, queue it for another host."""
+    """Build the server of the action *work* on the host that the scheduler has chosen. If this fails, queue the build
+    for another host."""
     host = work.action.host or work.server.host
     if work.action.attempts > 1 and host not in (claimed_hosts := hosts_with_claims(work)):
         # Its build failed and was interrupted after the claim was released, or the server waits for a host.

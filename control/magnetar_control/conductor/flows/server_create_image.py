@@ -27,8 +27,9 @@ POLL = 0.1
 
 
 def run_image_creation(work: Work, then: Callable[[], None] = lambda: None) -> None:
-    """Upload the content of the image ``work.args["image"]`` from the server's root disk. If this fails, set the
-    image's status to killed; the server is not affected. *then*: a function that is called after the upload."""
+    """Add the content to the image ``work.args["image"]`` of the server of the action *work*: upload the root disk, or
+    take snapshots of the server's volumes. If this fails, set the image's status to killed; the server is not affected.
+    *then*: a function that is called after success."""
     if work.action.cancel:  # before it began, or after another conductor had begun it
         delete_copy(work)
         _fail(work, Cancelled("The server was deleted, or its state was reset, before the image had its content."))

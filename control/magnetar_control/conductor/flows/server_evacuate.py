@@ -135,9 +135,9 @@ class Evacuation(MigrationTask):
         return owner
 
     def decide(self, host: str) -> None:
-        """Save that the old host has lost the server (status ``pre-migrating``), and whether *host* takes over its
-        disks. The transaction blocks new heartbeats of the old host. Raises ``SourceUp`` if the old host is up and not
-        forced down."""
+        """Save that the old host must not run the server any more (migration status ``pre-migrating``), and whether the
+        new host *host* takes over its disks. The transaction blocks new heartbeats of the old host. Raises ``SourceUp``
+        if the old host is up and not forced down."""
         silence, forced_down = self.conductor.settings.host_down_after, self._is_forced_down()
         folder = folder_of_host(self.conductor.states.rows.get(self.source)) if host in self._sharing() else {}
         self.work.args["former_owner"] = folder.get("owner")

@@ -18,8 +18,8 @@ log = logging.getLogger(__name__)
 
 
 def run_live_migration(work: Work) -> None:
-    """Migrate a running server to another host. The migration's status changes from queued (until a conductor takes it)
-    to preparing, running, post-migrating, and finally completed, cancelled or error."""
+    """Migrate the running server of the action *work* to another host. The migration's status changes from queued
+    (until a conductor takes it) to preparing, running, post-migrating, and finally completed, cancelled or error."""
     move = MigrationTask.begin(work, migrations.LIVE, "preparing", work.flavor)
     try:
         if move.row.status == "preparing":

@@ -38,8 +38,8 @@ def _secret(work: Work) -> dict[str, str]:
 
 @flow_on_host(Work.failed)
 def run_power_action(work: Work, client: Client) -> dict[str, Any]:
-    """Set the guest to the power state that the action's row in ``ACTIONS`` defines (``want``). Return the changed
-    columns of the server's row."""
+    """Set the guest of the server of the action *work* to the power state that ``work.rule.want`` defines. *client*: a
+    client of the host's agent. Return the changed columns of the server's row."""
     work.begin()
     with work.guest(client) as watch:
         answer = client.ensure("server", work.id, {**(work.rule.want or {}), **_secret(work)}, progress=watch)
@@ -49,8 +49,9 @@ def run_power_action(work: Work, client: Client) -> dict[str, Any]:
 
 @flow_on_host(Work.failed)
 def run_reboot(work: Work, client: Client) -> dict[str, Any]:
-    """Reboot the guest, soft or hard. Return the changed columns of the server's row. A server in error becomes active
-    when it starts. A soft reboot no longer waits for the guest when another action, such as a deletion, replaces it."""
+    """Reboot the guest of the server of the action *work*, soft or hard. Return the changed columns of the server's
+    row. A server in error becomes active when it starts. A soft reboot no longer waits for the guest when another
+    action, such as a deletion, replaces it."""
     work.begin()
     work.note(task_state=work.rule.steps[-1])
 

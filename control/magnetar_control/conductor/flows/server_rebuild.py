@@ -27,7 +27,8 @@ from .server_create import note_agent_warnings
 
 
 def run_rebuild(work: Work) -> None:
-    """Rebuild the root disk from the image. A stopped server remains stopped, as in Nova.
+    """Rebuild the root disk of the server of the action *work* from an image. A stopped server remains stopped, as in
+    Nova.
 
     If the scheduler rejects the new image for the server's host, the previous image is restored in the server's row
     when the action ends. Otherwise a later rebuild with the rejected image would not be checked.

@@ -17,8 +17,8 @@ from magnetar_core.power import RUNNING, power_number
 
 @flow_on_host(Work.error, retry_forever)
 def run_rescue(work: Work, client: Client) -> dict[str, Any]:
-    """Boot the server from a rescue image, with its root disk as second disk. Return the changed columns of the
-    server's row."""
+    """Boot the server of the action *work* from a rescue image, with its root disk as second disk. Return the changed
+    columns of the server's row."""
     image = work.args.get("image")
     if image:
         deliver_image(work, client, work.server.host, image)
@@ -28,7 +28,8 @@ def run_rescue(work: Work, client: Client) -> dict[str, Any]:
 
 @flow_on_host(Work.error, retry_forever)
 def run_unrescue(work: Work, client: Client) -> dict[str, Any]:
-    """Boot the rescued server from its root disk again. Return the changed columns of the server's row."""
+    """Boot the rescued server of the action *work* from its root disk again. Return the changed columns of the server's
+    row."""
     return {**_boot(work, client, None), **release_rescue_disk(work)}
 
 

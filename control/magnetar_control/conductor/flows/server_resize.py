@@ -37,15 +37,15 @@ Flavor = FlavorOfServer
 
 
 def run_resize(work: Work) -> None:
-    """Resize the server to another flavor on another host. Its current host is used if the settings allow it or no
-    other host fits."""
+    """Resize the server of the action *work* to another flavor on another host. Its current host is used if the
+    settings allow it or no other host fits."""
     same = True if work.conductor.settings.allow_resize_to_same_host else None
     _migrate_cold(work, migrations.RESIZE, flavor_with_grown_disks(work.args["flavor"], work.flavor), same=same)
 
 
 def run_cold_migration(work: Work) -> None:
-    """Migrate the server cold to another host, which the request may name. If the action's arguments allow it, the host
-    may be in another cell."""
+    """Migrate the server of the action *work* cold to another host, which the request may name. If the action's
+    arguments allow it, the host may be in another cell."""
     _migrate_cold(work, migrations.MIGRATION, work.flavor, host=work.args.get("host"), same=False)
 
 

@@ -38,8 +38,8 @@ class NoRoom(NoSpace):
 
 
 def run_resize_revert(work: Work) -> None:
-    """Restore the old flavor of the server on its old host, or on its current host if the old host cannot accept the
-    server."""
+    """Revert the resize of the server of the action *work*: restore the old flavor on the server's old host, or on its
+    current host if the old host cannot accept the server."""
     with work.database.read() as connection:
         row = migrations.fetch_unconfirmed_migration(connection, work.id)
     if work.server.vm_state != RESIZED or row is None:

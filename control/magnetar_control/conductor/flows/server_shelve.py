@@ -36,7 +36,7 @@ TAKING_OFF = "shelving_offloading"
 
 
 def run_shelve(work: Work) -> None:
-    """Shelve the server. Offload it immediately if its root disk is a volume, or if the setting
+    """Shelve the server of the action *work*. Offload it immediately if its root disk is a volume, or if the setting
     ``shelved_offload_time`` is 0."""
     def do() -> dict[str, Any]:
         if work.server.vm_state != SHELVED:
@@ -52,7 +52,8 @@ def run_shelve(work: Work) -> None:
 
 
 def run_offload(work: Work) -> None:
-    """Offload a shelved server: remove it from its host. If this fails, the server stays shelved on its host."""
+    """Offload the shelved server of the action *work*: remove it from its host. If this fails, the server stays shelved
+    on its host."""
     stays = partial(_handle_failed_offload, work)
     attempt_action(work, partial(_leave_host, work), stays, stays)
 

@@ -32,9 +32,9 @@ LOOK = 15.0
 
 
 def run_soft_deletion(work: Work) -> None:
-    """Power off the guest of a server that is soft-deleted. The server remains until it is restored or removed
-    (``reclaim_expired``). The image of a shelved server is deleted, because the root disk is still on the host. While
-    the host does not answer, the action is retried; the server can be deleted meanwhile."""
+    """Power off the guest of the server that the action *work* soft-deletes. The server remains until it is restored or
+    removed (``reclaim_expired``). The image of a shelved server is deleted, because the root disk is still on the host.
+    While the host does not answer, the action is retried; the server can be deleted meanwhile."""
     def do() -> dict[str, Any]:
         server = work.server
         work.begin("The server was deleted for good, or its state was reset, before it was soft-deleted.")
@@ -52,8 +52,8 @@ def run_soft_deletion(work: Work) -> None:
 
 @flow_on_host(Work.failed, retry_forever)
 def run_restore(work: Work, client: Client) -> dict[str, Any]:
-    """Start the guest of a soft-deleted server; return the changed columns of the server's row. If this fails, the
-    server remains soft-deleted."""
+    """Start the guest of the soft-deleted server of the action *work*; return the changed columns of the server's row.
+    If this fails, the server remains soft-deleted."""
     client.ensure("server", work.id, {"rescue": None, "power": RUNNING, **keys.tpm_secret_field(work)})
     return {"power_state": power_number(RUNNING), "fault": None, "soft_deleted_at": None, **release_rescue_disk(work)}
 

@@ -35,8 +35,8 @@ OVER = {"vm_state": ACTIVE, "shelved_at": None, "fault": None}
 
 
 def run_unshelve(work: Work) -> None:
-    """Unshelve the server. ``work.args`` has ``offloaded`` (whether the server has no host), and the requested host if
-    there is one."""
+    """Unshelve the server of the action *work*. ``work.args`` has ``offloaded`` (whether the server has no host), and
+    the requested host if there is one."""
     if not work.args["offloaded"]:
         attempt_action(work, partial(_start, work), work.failed, event="compute_start_instance")
     elif work.server.shelved_at:

@@ -24,8 +24,8 @@ AT_ONCE = 100
 
 
 class ImageCache:
-    """The background task that has hosts download images in advance, as ``POST /os-aggregates/{id}/images`` requests. A
-    thread runs while there are requests."""
+    """The background task that has hosts download images in advance, when ``POST /os-aggregates/{id}/images`` requests
+    this. A thread runs while there are requests."""
 
     def __init__(self, conductor: Conductor, over: threading.Event) -> None:
         self.conductor, self.over = conductor, over

@@ -21,8 +21,8 @@ from .audit_state import AuditSubjects, Finding
 
 
 class AuditReport(NamedTuple):
-    """The scope of one run of ``magnetar audit``: the numbers of audited servers and hosts. *silent_hosts*,
-    *silent_cells*: names of hosts and ids of cells that did not answer."""
+    """The scope of one run of ``magnetar audit``, which compares databases, services and hosts: the numbers of audited
+    servers and hosts. *silent_hosts*, *silent_cells*: names of hosts and ids of cells that did not answer."""
 
     server_count: int
     host_count: int
@@ -32,8 +32,8 @@ class AuditReport(NamedTuple):
 
 def run_with_state(store: Store, agents: Agents, services: Services,
                    pause: float = 2.0) -> tuple[list[Finding], AuditReport]:
-    """Audit all cells twice, *pause* seconds apart, and return (findings that occur both times, report). Differences
-    during running actions are so ignored. The second pass reads only the servers and hosts of the first pass's
+    """Audit all cells twice, *pause* seconds apart, and return (findings that occur both times, report). This ignores
+    temporary differences during running actions. The second pass reads only the servers and hosts of the first pass's
     findings."""
     reader = AuditReader(store, agents, services)
     suspects: dict[Finding, AuditSubjects] = {}

@@ -133,7 +133,7 @@ def _read_mappings(reader: AuditReader, cell: CellMapping, database: Database, a
 
 
 def _absent(reader: AuditReader, cell: CellMapping, database: Database, ids: Iterable[str]) -> frozenset[str]:
-    """Return those of *ids* for which *cell* has no server row. Return an empty set when the cell does not answer."""
+    """Return the server *ids* that have no row in *cell*. Return an empty set when the cell does not answer."""
     present = {row.id for row in reader.ask_cell_about(cell, database, _PRESENT, ids)}
     return frozenset() if cell.id in reader.silent_cells else frozenset(ids) - present
 

@@ -31,8 +31,8 @@ CHANGED_PAGES, SLOW_PAGES = 10, 20
 
 
 class CellAudit:
-    """The periodic audit of a conductor's cell. *repair*: a function that repairs a finding, if its kind can be
-    repaired."""
+    """The periodic audit of a conductor's cell, which compares the database with services and hosts. *repair*: a
+    function that repairs a finding, if its kind can be repaired."""
 
     def __init__(self, conductor: Conductor, repair: Callable[[AuditState, Finding], None]) -> None:
         self.conductor, self.repair = conductor, repair

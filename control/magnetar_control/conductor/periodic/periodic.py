@@ -205,8 +205,8 @@ class Periodic:
             self.rest_after(time.monotonic() - started)
 
     def rest_after(self, seconds: float) -> None:
-        """Pause in proportion to the *seconds* that a page of the audit took, so that the audit does not slow down
-        requests."""
+        """Pause in proportion to the *seconds* that a part of a background task took, so that the task does not slow
+        down API requests."""
         self.conductor.over.wait(min(REST * seconds, LONGEST_REST))
 
 
