@@ -35,7 +35,8 @@ FAULT = ("The control plane lost track of what was done to the server. See its a
 
 
 def repair_finding(watch: HostWatch, state: AuditState, finding: Finding) -> None:
-    """Repair a finding, if its kind has a repair."""
+    """Repair one *finding* of the audit (an inconsistency between databases, services and hosts), if ``REPAIRS`` has a
+    function for its kind. Log the result; errors are not raised."""
     done = REPAIRS.get(finding.kind)
     if done is None:
         return
@@ -54,7 +55,8 @@ def _busy(connection: Connection, id: str) -> bool:
 
 
 def _quiet(watch: HostWatch, state: AuditState, id: str) -> bool:
-    """Return whether no action of the server *id* is queued or running; also ``True`` for a server without a row."""
+    """Return whether no action of the server *id* is queued or running. Also return ``True`` for a server without a row
+    in any cell."""
     cell = state.cells.get(id)
     if cell is None:
         return True
@@ -63,7 +65,8 @@ def _quiet(watch: HostWatch, state: AuditState, id: str) -> bool:
 
 
 def _stuck(watch: HostWatch, _state: AuditState, finding: Finding) -> None:
-    """Set the vm_state of the finding's server to error, and clear its task_state, unless the server has an action."""
+    """Set the vm_state of the finding's server to error, and clear its task_state. Do nothing if an action of the
+    server is queued or running."""
     database = watch.conductor.store.cell(finding.place)
     fault = rows.json_text({"code": 500, "message": FAULT, "created": utc_now(), "details": finding.text})
     with database.write() as connection:
@@ -98,8 +101,8 @@ def _claim(watch: HostWatch, state: AuditState, finding: Finding) -> None:
 
 
 def _unclaimed(watch: HostWatch, state: AuditState, finding: Finding) -> None:
-    """Claim what the finding's server needs on its host. Raises ``Conflict`` if the host has too little left, or the
-    server has an action or another host."""
+    """Claim the resources that the finding's server uses on its host. Raises ``Conflict`` if the host has too few
+    resources left, if the server is on another host, or if an action of the server is queued or running."""
     conductor, host = watch.conductor, state.hosts.get(finding.place)
     if host is None:
         raise Conflict(f"There is no host {finding.place}.")
@@ -118,9 +121,9 @@ def _unclaimed(watch: HostWatch, state: AuditState, finding: Finding) -> None:
 
 
 def _nics_with_cards(watch: HostWatch, row: ServerRow, nics: Sequence[BandwidthRequest]) -> list[BandwidthRequest]:
-    """Set ``place`` in the bandwidth requests *nics*, and return them. The place is the physical network or, for a
-    virtual function, its network card as the host reports it. If no NIC is a virtual function, return *nics*
-    unchanged."""
+    """Return the bandwidth requests *nics* with the field ``place`` set: the name of the physical network or, for a
+    virtual function, PHYSICAL_NETWORK/CARD, with the network card that the host reports. If no NIC is a virtual
+    function, return *nics* unchanged."""
     if not any(nic.devices for nic in nics):
         return [*nics]
     with watch.conductor.client(row.host) as client:
@@ -131,9 +134,9 @@ def _nics_with_cards(watch: HostWatch, row: ServerRow, nics: Sequence[BandwidthR
 
 
 def _free_unused(watch: HostWatch, state: AuditState, finding: Finding) -> None:
-    """Release the port or attachment of the finding, unless its server has an action. First ask the cell's hosts that
-    the page did not ask, since a guest may be on a host that neither the row nor a claim names. Raises ``Conflict`` if
-    such a guest has NICs or volumes that the row lacks."""
+    """Release the port or volume attachment of the finding, unless an action of its server is queued or running. First
+    ask the hosts that the audit did not ask, because the guest may be on a host that neither the server's row nor a
+    claim names. Raises ``Conflict`` if such a guest has NICs or volumes that the row lacks."""
     services, row = watch.conductor.services, state.servers.get(finding.place)
     kind = "nics" if finding.kind == "port" else "volumes"
     if row:
@@ -149,8 +152,8 @@ def _free_unused(watch: HostWatch, state: AuditState, finding: Finding) -> None:
 
 
 def _guests_elsewhere(watch: HostWatch, state: AuditState, id: str) -> Iterator[Document]:
-    """Yield the documents of the server *id* from hosts of the cell that are up and whose guests the audit's page
-    *state* does not contain."""
+    """Yield the server *id* as each agent reports it that the audit did not ask. These are the agents of hosts of this
+    cell that are up and not in ``state.guests``. Hosts without the server are skipped."""
     conductor = watch.conductor
     for name, host in list(conductor.states.hosts.items()):
         if name not in state.guests and host.profile.up and host.profile.cell_id == conductor.cell.id:
@@ -159,8 +162,8 @@ def _guests_elsewhere(watch: HostWatch, state: AuditState, id: str) -> Iterator[
 
 
 def _move(watch: HostWatch, _state: AuditState, finding: Finding) -> None:
-    """Set the finding's migration to error, unless its server has an action. The next audit then finds the migration's
-    claims."""
+    """Set the status of the finding's migration to error, unless an action of its server is queued or running. The next
+    audit then finds the claims of the migration."""
     for _cell, database in watch.conductor.store.databases():
         with database.write() as connection:
             migration = migrations.fetch_migration_row(connection, finding.id)
@@ -169,8 +172,8 @@ def _move(watch: HostWatch, _state: AuditState, finding: Finding) -> None:
 
 
 def _remove_deleted_guest(watch: HostWatch, _state: AuditState, finding: Finding) -> None:
-    """Delete the finding's guest, or parts of its migrations, from the host. Raises ``Conflict`` if the server is not
-    known as deleted any more, since a guest cannot be brought back."""
+    """Delete the finding's guest and its migrations from the host. Raises ``Conflict`` if the server is no longer
+    recorded as deleted, because a removed guest cannot be restored."""
     if finding.id not in deleted_servers(watch.conductor.store, [finding.id])[0]:
         raise Conflict(f"Nothing says any more that server {finding.id} was deleted.")
     _remove(watch, finding)
@@ -182,8 +185,8 @@ def _remove(watch: HostWatch, finding: Finding) -> None:
 
 
 def _discard_migrations(watch: HostWatch, state: AuditState, finding: Finding) -> None:
-    """Discard the parts of ended migrations on a host that does not have the server. Newer migrations have other ids,
-    and stay."""
+    """Discard the data of ended migrations of a server on a host that does not have this server. Migrations that have
+    begun since the audit are not discarded. Raises ``Conflict`` if an action of the server is queued or running."""
     if not _quiet(watch, state, finding.id):
         raise Conflict(f"Something is done to server {finding.id} again.")
     with watch.conductor.client(finding.place) as client:
@@ -193,8 +196,8 @@ def _discard_migrations(watch: HostWatch, state: AuditState, finding: Finding) -
 
 
 def _remove_failed_build(watch: HostWatch, state: AuditState, finding: Finding) -> None:
-    """Delete the guest of a failed build from its host. Raises ``Conflict`` if an action of the server waits or runs,
-    or if its row, a claim or a migration names this host now."""
+    """Delete the guest of a failed build from the finding's host. Raises ``Conflict`` if an action of the server is
+    queued or running, or if the server's row, a claim or an open migration now names this host."""
     conductor = watch.conductor
     with conductor.store.cell(state.cells[finding.id]).read() as connection:
         row = rows.fetch_server_row(connection, finding.id)

@@ -18,16 +18,16 @@ LOOK, SERVERS, PROJECT = 60.0, 2000, 20
 
 
 class UsageCheck:
-    """The check of the quota usage in the databases of a conductor: its cell's database, and cell0. It remembers the
-    last compared project of each."""
+    """A check of the counted quota usage in two databases: the database of the conductor's cell, and cell0. It
+    remembers the last project that it compared in each database, and continues after it."""
 
     def __init__(self, conductor: Conductor) -> None:
         self.conductor = conductor
         self._after: dict[str, str] = {}  # the last compared project, by database
 
     def look(self) -> list[UsageComparison]:
-        """Compare the quota usage of the next projects in each database with their servers, and correct it where it is
-        wrong. Return the comparisons of wrong usage."""
+        """Compare the counted quota usage of the next projects in each database with the usage of their servers, and
+        correct wrong counts. Return the comparisons that were wrong."""
         return [wrong for database in (self.conductor.database, self.conductor.store.cell(CELL0))
                 for wrong in self._compare_some(database)]
 

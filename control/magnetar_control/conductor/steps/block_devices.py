@@ -38,15 +38,17 @@ MAKING = ("creating", "downloading")
 
 
 def requested_volumes(work: Work) -> list[BlockDevice]:
-    """Return the block devices of the request that are volumes, in order."""
+    """Return the volumes (``destination_type`` volume) among the block devices in the server's create request, in the
+    order of the request."""
     return [block_device for block_device in work.request.get("blocks") or ()
             if block_device["destination_type"] == "volume"]
 
 
 def prepare_volumes(work: Work, host: str) -> tuple[list[Document], list[str]]:
-    """Create and reserve the volumes of a new server. Return its block devices in the agent's form, and the uuids of
-    volumes that are stored on other hosts and must be attached after the build. Raises ``WrongHost``, ``Cancelled``,
-    and the volume service's errors."""
+    """Create and reserve the volumes of a server that is built on *host*. Return two lists: the server's block devices
+    as the agent of *host* expects them, and the uuids of volumes that are stored on other hosts and must be attached
+    after the build. Raises ``WrongHost`` if *host* does not reach the root volume, ``Cancelled``, and errors of the
+    volume service."""
     if work.server.launched_at:
         return _prepare_again(work, host)
     agent_devices, block_devices = _local(work), requested_volumes(work)
@@ -79,21 +81,23 @@ def prepare_volumes(work: Work, host: str) -> tuple[list[Document], list[str]]:
 
 
 def _attachment_id(work: Work, block_device: BlockDevice) -> str:
-    """Return the id of the attachment of *block_device*, a new server's volume: the id with which the API reserved the
-    volume, or a new one."""
+    """Return the id for the attachment of the new server's volume *block_device*. For an existing volume this is the id
+    with which the API reserved the volume, otherwise a new random uuid."""
     return id_of_new(work.id, block_device["uuid"]) if block_device["source_type"] == "volume" else str(uuid.uuid4())
 
 
 def free_reserved_volumes(work: Work) -> None:
-    """Free the volumes that the API has reserved for a server that was not built."""
+    """Detach from the server the existing volumes that the API has reserved for it. Called for a server that was not
+    built."""
     for block_device in requested_volumes(work):
         if block_device["source_type"] == "volume":
             work.conductor.services.volume.detached(_attachment_id(work, block_device), work.confirm_lease)
 
 
 def _prepare_again(work: Work, host: str) -> tuple[list[Document], list[str]]:
-    """Reserve the present volumes of a server that was on a host before (shelved or evacuated). Return its block
-    devices in the agent's form, with the same device names, and the uuids of volumes that are stored on other hosts."""
+    """Reserve the volumes of a shelved or evacuated server for its build on *host*. Return two lists: its block devices
+    as the agent of *host* expects them, with the device names that they had before, and the uuids of volumes that are
+    stored on other hosts."""
     agent_devices, remote_volumes, attachments = _local(work), [], work.volumes
     volumes = work.conductor.services.volume
     for attachment, order in zip(attachments, boot_order(attachments), strict=True):
@@ -111,8 +115,8 @@ def _prepare_again(work: Work, host: str) -> tuple[list[Document], list[str]]:
 
 
 def _device_name(attachment: VolumeOfServer) -> Document:
-    """Return the agent's field ``device_name`` for the volume; an empty document if its name does not fit the disk
-    bus."""
+    """Return {"device_name": name} for the agent, such as ``vdb``; an empty mapping if the volume's device name does
+    not fit its disk bus."""
     name, bus = (attachment["device"] or "").removeprefix("/dev/"), attachment.get("disk_bus")
     return {"device_name": name} if name.startswith("sd" if bus in BUSES and bus != "virtio" else "vd") else {}
 
@@ -124,8 +128,8 @@ def _wrong_host(attachment: VolumeOfServer, place: str) -> WrongHost:
 
 
 def boot_order(block_devices: Sequence[BlockDevice] | Sequence[VolumeOfServer]) -> list[int | None]:
-    """Return the boot index of each volume as agents count them: without gaps, 0 for the root disk, ``None`` for
-    volumes that are not booted from."""
+    """Return a boot index for each volume in *block_devices*, renumbered for agents: 0 for the root disk, then 1, 2 …
+    without gaps; ``None`` for volumes from which the server does not boot."""
     order = [0, *sorted(index for index in (block_device["boot_index"] for block_device in block_devices)
                         if index and index > 0)]
     return [order.index(block_device["boot_index"]) if block_device["boot_index"] in order else None
@@ -133,8 +137,8 @@ def boot_order(block_devices: Sequence[BlockDevice] | Sequence[VolumeOfServer]) 
 
 
 def _local(work: Work) -> list[Document]:
-    """Return the requested local disks in the agent's form: ephemeral and swap disks, and the root disk if it has a
-    tag. Other local disks are not listed, since they follow from flavor and image."""
+    """Return the requested local disks as the agent expects them: ephemeral disks, swap disks, and a root disk that has
+    a tag. The agent derives other local disks from flavor and image."""
     shelved = work.server.shelved_image_id
     return [{"source_type": block_device["source_type"], "destination_type": "local",
              **({"tag": block_device["tag"]} if block_device.get("tag") else {}),
@@ -149,7 +153,8 @@ def _local(work: Work) -> list[Document]:
 
 def _make_and_reserve(work: Work, host: str, block_device: BlockDevice,
                       attachment: VolumeOfServer) -> Document:
-    """Make the volume of a block device if the request requires that, reserve it for the server, and return it."""
+    """Return the volume of *block_device*, reserved for the server. If the request asks for a new volume, first create
+    the volume on *host*, and wait until it has its content."""
     volumes, context, id = work.conductor.services.volume, work.context(), str(attachment["volume_id"])
     if block_device["source_type"] != "volume":
         source = {
@@ -175,8 +180,9 @@ def _size(work: Work, block_device: BlockDevice) -> int:
 
 
 def _wait_until_made(work: Work, id: str) -> None:
-    """Wait until the volume is made. Raises the failure of the volume, and ``Cancelled`` when the server must be
-    deleted."""
+    """Wait until the new volume *id* has its content. Raises the volume service's error if the creation failed or took
+    longer than ``action_timeout``, and ``Cancelled`` if the action was cancelled, for example by a deletion of the
+    server."""
     volumes, deadline = work.conductor.services.volume, time.monotonic() + work.conductor.settings.action_timeout
     while True:
         work.progress(None)
@@ -196,8 +202,8 @@ def root_volume_of(work: Work) -> VolumeOfServer | None:
 
 
 def reimage_root_volume(work: Work, attachment: VolumeOfServer, image: str) -> None:
-    """Replace the content of the root volume of a server, which is off, by an image, once per action. The volume stays
-    attached to the server even if that fails."""
+    """Replace the content of the root volume of a powered-off server with the image *image* (a uuid), once per action.
+    *attachment*: the root volume. If this fails, the volume still belongs to the server."""
     volumes, id, request = work.conductor.services.volume, attachment["volume_id"], work.idempotency_key
     if not volumes.reimaged(id, request):
         volumes.disconnected(attachment["attachment_id"], work.confirm_lease)
@@ -212,8 +218,9 @@ def reimage_root_volume(work: Work, attachment: VolumeOfServer, image: str) -> N
 
 def _agent_block_device(block_device: BlockDevice | VolumeOfServer, attachment: VolumeOfServer, order: int | None,
                         volume: Mapping[str, Any]) -> Document:
-    """Return the volume in the form of the agent's block_device_mapping: without ``delete_on_termination``, since the
-    volume service deletes volumes, and without a device name, since the host chooses it. *order*: its boot index."""
+    """Return a volume as the agent expects it in ``block_device_mapping``. ``delete_on_termination`` is left out, since
+    the volume service deletes volumes; the device name too, since the host chooses it. *block_device*: names the disk
+    bus. *order*: the boot index, or ``None``. *volume*: the volume as the volume service shows it."""
     fields = {"source_type": "volume", "destination_type": "volume", "uuid": attachment["volume_id"],
               "boot_index": order, "tag": attachment["tag"], "readonly": True if volume.get("readonly") else None,
               "disk_bus": block_device["disk_bus"] if block_device.get("disk_bus") in BUSES else None}
@@ -222,12 +229,13 @@ def _agent_block_device(block_device: BlockDevice | VolumeOfServer, attachment: 
 
 def finish_build(work: Work, host: str, resource: Document, remote_volumes: Collection[str], want: Document, *,
                  ports_pending: bool) -> Document:
-    """Finish a build: attach the volumes *remote_volumes*, save device names in the row and at the volume service, and
-    start the server if it was created powered off. Return the server as its agent reports it.
+    """Finish the build of a server on *host*: attach the volumes *remote_volumes*, save all device names, and start the
+    server if it was created powered off. Return the server as its agent reports it.
 
     *resource*: the created server as its agent reports it. *remote_volumes*: uuids of volumes that are stored on other
-    hosts. *ports_pending*: whether its ports were not ready at the creation. The server was created off if either
-    applies. *want*: the fields for its start: the final ``power``, and the TPM's secret.
+    hosts. *ports_pending*: whether the server's ports were not ready when the server was created. With remote volumes
+    or pending ports, the server was created powered off. *want*: the server's fields for its start: ``power`` (the
+    final power state) and the secret of its TPM.
     """
     device_names = {volume["id"]: volume["device"] for volume in resource.get("volumes_attached") or ()}
     devices: dict[str, str] = {}
@@ -248,8 +256,8 @@ def finish_build(work: Work, host: str, resource: Document, remote_volumes: Coll
 
 
 def _save(work: Work, devices: Mapping[str, str]) -> None:
-    """Save the device names *devices* (by attachment id) in the server's list of volumes. Other volumes keep their
-    names: a server that was on a host before may get more volumes meanwhile."""
+    """Save *devices*, device names by attachment id, in the column ``volumes`` of the server's row. Volumes that are
+    missing in *devices* keep their device names."""
     def named(attachments: list[Document]) -> list[Document]:
         return [{**attachment, "device": devices.get(attachment["attachment_id"], attachment["device"])}
                 for attachment in attachments]
@@ -265,8 +273,9 @@ def _save(work: Work, devices: Mapping[str, str]) -> None:
 
 
 def give_back_volumes(work: Work, *, everything: bool) -> None:
-    """Delete the volumes that a failed build has created. *everything*: also free the existing volumes, because no
-    other host is tried; otherwise these stay reserved for the build on the next host."""
+    """Delete the volumes that a failed build has created, and choose new ids for the next build. *everything*: no other
+    host is tried, so also detach the existing volumes from the server; otherwise they stay reserved for the build on
+    the next host."""
     work.load()
     attachments = list(work.volumes)
     for at, (block_device, attachment) in enumerate(zip(requested_volumes(work), work.volumes, strict=False)):
@@ -282,15 +291,16 @@ def give_back_volumes(work: Work, *, everything: bool) -> None:
 
 
 def disconnect_volumes(work: Work) -> None:
-    """Disconnect the volumes of a server that is on no host. They stay reserved for the server."""
+    """Remove the exports of the volumes of a server that is no longer on any host, and reset their attachments to
+    reserved. The volumes still belong to the server."""
     for attachment in work.volumes:
         _unexport(work, attachment)
         work.conductor.services.volume.disconnected(attachment["attachment_id"], work.confirm_lease)
 
 
 def release_volumes(work: Work) -> None:
-    """Free the volumes of a deleted server, and delete those with ``delete_on_termination``. Also free volumes that
-    were about to replace them."""
+    """Detach all volumes from a deleted server, and delete the volumes with ``delete_on_termination``. If a volume was
+    being replaced by another one (swap volume), detach that one too."""
     if not work.server.launched_at:
         free_reserved_volumes(work)
     for attachment in work.volumes:
@@ -313,8 +323,8 @@ def _free(work: Work, attachment: VolumeOfServer | NewVolume, *, delete: bool) -
 
 
 def _unexport(work: Work, attachment: VolumeOfServer | NewVolume, *, for_good: bool = False) -> None:
-    """Delete the volume's export on the host that stores the volume; the server's host may be down. *for_good*: the
-    server is being deleted; if the storing host does not answer, the export is then deleted later."""
+    """Delete the volume's export for this server on the host that stores the volume, if this is not the server's host.
+    *for_good*: the server is being deleted; if the storing host does not answer, a later task deletes the export."""
     try:
         place = work.conductor.services.volume.where(attachment["volume_id"])
     except MagnetarError as error:  # it was force-deleted
@@ -336,7 +346,8 @@ def _unexport(work: Work, attachment: VolumeOfServer | NewVolume, *, for_good: b
 
 
 def connect_volume(work: Work, host: str, attachment: VolumeOfServer) -> str:
-    """Attach the volume to the server on *host*; any host may store the volume. Return the device, such as ``vdb``."""
+    """Attach the volume to the server on *host*, also if another host stores the volume. Return the device name, such
+    as ``vdb``."""
     volumes, id = work.conductor.services.volume, attachment["volume_id"]
     volume = volumes.show(work.context(), id)
     if volume is None:
@@ -362,7 +373,8 @@ def connect_volume(work: Work, host: str, attachment: VolumeOfServer) -> str:
 
 
 def disconnect_volume(work: Work, host: str | None, id: str) -> None:
-    """Detach the volume from the server on *host*."""
+    """Detach the volume *id* from the server on *host*. Do nothing if *host* is ``None``: then the server is on no
+    host."""
     if not host:
         return
     leave_dead_hosts(work, host, [id])
@@ -376,6 +388,6 @@ def disconnect_volume(work: Work, host: str | None, id: str) -> None:
 
 
 def agents_of_volume(work: Work, host: str, place: str) -> AbstractContextManager[tuple[Side, Side]]:
-    """Return a context manager with the agents of two hosts: *host*, which has the server, and *place*, which stores
-    the volume. Raises ``HostDown``."""
+    """Return a context manager that yields the agents of two hosts: of *host*, which has the server, and of *place*,
+    the name of the host that stores the volume. Raises ``HostDown`` if an agent does not answer."""
     return work.sides(host, place, f"host {host} or of {place}, which has the volume,")

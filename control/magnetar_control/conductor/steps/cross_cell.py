@@ -24,8 +24,8 @@ log = logging.getLogger(__name__)
 
 
 def host_and_cell_columns(work: Work, host: str) -> dict[str, Any]:
-    """Return the columns to save when the server is on *host*. If the host is in another cell, they also mark the
-    server as leaving this cell."""
+    """Return the columns of the server's row to save once the server is on *host*. If *host* is in another cell, they
+    also mark the row as leaving this cell."""
     cell = work.conductor.host(host).cell_id
     if cell == work.conductor.cell.id:
         return {"host": host}
@@ -33,7 +33,8 @@ def host_and_cell_columns(work: Work, host: str) -> dict[str, Any]:
 
 
 def relocate_if_leaving(work: Work) -> bool:
-    """If the server leaves the cell, move its rows, and return ``True``. The action then continues in the other cell.
+    """If the server's row is marked as leaving this cell, call ``relocate_rows`` and return ``True``: conductors of the
+    other cell then continue the action. Otherwise return ``False``.
     """
     if work.server is None or not work.server.leaving:
         return False
@@ -42,7 +43,8 @@ def relocate_if_leaving(work: Work) -> bool:
 
 
 def relocate_rows(work: Work) -> None:
-    """Move the rows of a leaving server to its new cell."""
+    """Move the database rows of a server, which has moved to a host of another cell, to that cell. If a database does
+    not answer, put the action back into the queue for another attempt."""
     store, id = work.conductor.store, work.id
     try:
         work.flush()
@@ -69,7 +71,8 @@ def _copy_to_target_cell(work: Work, store: Store, id: str) -> None:
 
 
 def map_to_this_cell(work: Work) -> None:
-    """Map the server to this cell: its action has come from another cell, perhaps from a conductor that died before it
-    had switched the mapping. Call this before any change here that others can see."""
+    """Map the server to this cell in the API database. The conductor of the server's former cell may have crashed after
+    it copied the action to this cell and before it switched the mapping. Call this function before the action makes any
+    change that others can see."""
     with leased_database(work.confirm_lease, work.conductor.store.api).write() as connection:
         cell_moves.switch_server_mapping(connection, work.id, work.conductor.cell.id)

@@ -14,8 +14,9 @@ from magnetar_control.store.servers.server_row import ServerRow
 
 def guest_data(conductor: Conductor, server: ServerRow, host: str,
                flavor: FlavorOfServer | None = None) -> dict[str, Any]:
-    """Return the facts about a server that its guest can only get from the cloud. *server*: the row of a server that is
-    on *host* or moves there. *flavor*: its new flavor, if that differs."""
+    """Return the metadata of a server that its guest reads from the config drive or metadata service, such as hostname,
+    public key, flavor name and availability zone. *server*: the row of a server that is on *host* or moves there.
+    *flavor*: the new flavor of a resize; by default the server's flavor."""
     settings = conductor.settings
     domain, format = settings.dhcp_domain, settings.config_drive_format
     name = server.hostname or server.name
@@ -37,8 +38,8 @@ def _type(key: str) -> str:
 
 
 def vendor_data(work: Work) -> dict[str, Any]:
-    """Return the operator's data for the guest. This calls the targets of dynamic vendordata. Raises
-    ``VendordataFailed``."""
+    """Return the vendor data for the guest, as {"static": …, "dynamic": answer by name of the target}. This sends a
+    request to each target of dynamic vendordata. Raises ``VendordataFailed``."""
     server, vendordata = work.server, work.conductor.vendordata
     static = vendordata.static()
     if not vendordata.targets:
@@ -50,13 +51,13 @@ def vendor_data(work: Work) -> dict[str, Any]:
 
 
 def password_field(work: Work) -> dict[str, Any]:
-    """Return the field with the password in the action's arguments, which the guest gets once; an empty document if
-    there is none."""
+    """Return a mapping with the administrator password from the action's arguments, to be passed to the guest once; an
+    empty mapping if the action has no password."""
     return dict(password_argument(work.args.get(ADMIN_PASS)))
 
 
 def guest_facts(work: Work, host: str) -> dict[str, Any]:
-    """Return guest data, vendor data and password for a server that is built or rebuilt on *host*. Raises
-    ``VendordataFailed``."""
+    """Return the fields ``guest_data`` and ``vendor_data``, and the password if there is one, for the agent of *host*,
+    on which the server is built or rebuilt. Raises ``VendordataFailed``."""
     return {"guest_data": guest_data(work.conductor, work.server, host), "vendor_data": vendor_data(work),
             **password_field(work)}

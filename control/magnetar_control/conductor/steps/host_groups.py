@@ -34,7 +34,8 @@ NOUN = "group_filter"
 
 
 def bring_security_groups(conductor: Conductor, client: Client, host: str, nics: Iterable[ServerNic]) -> None:
-    """Send *host* the security groups of *nics*, and the groups in their rules, unless the host has them already."""
+    """Send to *host* the security groups of *nics*, and the groups that their rules refer to, unless the host has them
+    already. *client*: calls the agent of *host*."""
     for nic in nics:
         for id in nic["on_host"].get("security_groups") or ():
             _bring(conductor, client, host, id)
@@ -54,8 +55,8 @@ def _bring(conductor: Conductor, client: Client, host: str, id: str) -> None:
 
 
 def tell_security_group(conductor: Conductor, client: Client, host: str, id: str) -> None:
-    """Send *host* the security group *id* and the groups in its rules; if the group is deleted, delete it on the
-    host."""
+    """Send to *host* the security group *id* and the groups that its rules refer to. If the group was deleted, delete
+    it on the host. *client*: calls the agent of *host*."""
     groups = conductor.services.network.host_groups
     document = groups.document(id)
     if document is None:
@@ -69,8 +70,9 @@ def tell_security_group(conductor: Conductor, client: Client, host: str, id: str
 
 
 def compare_security_groups(conductor: Conductor, client: Client, host: str, server_ids: Collection[str]) -> None:
-    """Compare the security groups on *host*, and the groups of the NICs of the servers *server_ids* (uuids), with the
-    database. Queue each difference for ``GroupUpdateSender``, which then sends the right state to the host."""
+    """Find the security groups on *host*, and the groups of the NICs of the servers *server_ids* (uuids), that differ
+    from the database. Queue each of them for ``GroupUpdateSender``, which then sends the state in the database to the
+    host. *client*: calls the agent of *host*."""
     groups = conductor.services.network.host_groups
     groups.compare(host, {group_filter["id"]: group_filter["revision"] for group_filter in client.list(NOUN)})
     if ports := groups.held(host, server_ids):
@@ -82,8 +84,8 @@ def compare_security_groups(conductor: Conductor, client: Client, host: str, ser
 
 
 class GroupUpdateSender(HostUpdateSender):
-    """The sender of changes to the hosts of a conductor's cell: changed security groups, and ports whose groups have
-    changed."""
+    """A sender of security group changes to the hosts of a conductor's cell. It sends changed groups, and ports whose
+    groups have changed."""
 
     about, away = "security groups", (Unreachable, TimedOut)
 
@@ -107,7 +109,7 @@ class GroupUpdateSender(HostUpdateSender):
         return len(groups) + len(ports)
 
     def _idle(self, host: str, ports: Sequence[DuePort]) -> list[DuePort]:
-        """Return those of *ports* whose server is on *host* and has no task_state."""
+        """Return the ports whose server is on *host* and has no task_state."""
         if not ports:
             return []
         with self.conductor.database.read() as connection:

@@ -25,8 +25,8 @@ QUIET = 15.0
 
 
 class HostUpdateSender:
-    """A sender of changes to the hosts of a conductor's cell; each subclass sends one kind of changes. ``about``: the
-    kind, for logs and names of threads."""
+    """The base class of senders that send queued changes of one type, such as security groups, to the hosts of a
+    conductor's cell. ``about``: the name of this type, for logs and thread names."""
 
     about: ClassVar[str]
     #: Errors that mean that the agent is away: nothing more is sent to it now.
@@ -40,7 +40,7 @@ class HostUpdateSender:
 
     @property
     def database(self) -> Database:
-        """The database that holds the changes to send."""
+        """The database in which the changes to send are queued."""
         raise NotImplementedError  # each kind of news implements it
 
     @cached_property
@@ -48,24 +48,24 @@ class HostUpdateSender:
         return ChangeCheck(self.database, QUIET)
 
     def is_due(self) -> bool:
-        """Return whether changes must be sent to any host of the cell. If the database has not changed, return the last
-        answer without a query."""
+        """Return whether changes are queued for any host of the cell. If the database has not changed since the last
+        call, return the last result without a query."""
         if self._changes.may_have_changed() or self._was_due:
             self._was_due = any(True for _host in self.waiting())
         return self._was_due
 
     def waiting(self) -> Iterable[str]:
-        """Return the hosts of the cell for which changes wait in the database."""
+        """Return the names of the cell's hosts for which changes are queued in the database."""
         raise NotImplementedError  # each kind of news implements it
 
     def tell(self, host: str) -> int:
-        """Send the next batch of waiting changes to *host*; return how many were sent, 0 if none waits. Raises errors
-        as ``each`` does.
+        """Send the next batch of queued changes to *host*. Return the number of changes sent, 0 if none were queued.
+        Raises errors as ``each`` does.
         """
         raise NotImplementedError  # each kind of news implements it
 
     def look(self) -> None:
-        """Start a sending thread for each host that is up and has waiting changes, if it has no thread yet."""
+        """Start a sending thread for each host that is up and has queued changes, unless such a thread runs already."""
         self._threads = {host: thread for host, thread in self._threads.items() if thread.is_alive()}
         for host in self.waiting():
             if host not in self._threads and self.conductor.is_up(host):
@@ -82,9 +82,9 @@ class HostUpdateSender:
             self._over.wait(PAUSE)
 
     def each(self, acts: Iterable[Callable[[], object]]) -> None:
-        """Call all functions *acts*, each of which sends one change. Raises errors of the types ``away`` (the host
-        does not answer) immediately. After other errors of the agent, continues with the next function, and finally
-        raises the last error."""
+        """Call all functions *acts*, each of which sends one change. An error of a type in ``away`` (the host does not
+        answer) is raised immediately. After any other error of the agent, continue with the next function, and raise
+        the last such error at the end."""
         refused: MagnetarError | None = None
         for act in acts:
             try:

@@ -12,11 +12,11 @@ from magnetar_core.http.client import Client
 
 
 def deliver_image(work: Work, client: Client, host: str, id: str) -> None:
-    """Bring an image of the server to *host*. Its signature is verified first, if the settings or the server's trusted
-    certificates require that.
+    """Send the image *id* of the server to *host*, unless the host has it. First verify the image's signature if the
+    settings or the server's trusted certificates require this. The image of a shelved server is not verified, since it
+    is a copy of the server's own disk. *client*: calls the agent of *host*.
 
-    Raises ``ImageRefused`` before anything is sent; no other host is tried then. The image of a shelved server has no
-    signature to verify: it is a copy of the server's own disk.
+    Raises ``ImageRefused`` before anything is sent; then no other host is tried.
     """
     conductor = work.conductor
     trusted = work.server.trusted_certs or ()

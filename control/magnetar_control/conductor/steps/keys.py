@@ -36,15 +36,16 @@ TPM_FIELD = "tpm_secret"
 
 
 def disk_key_field(work: Work) -> dict[str, str]:
-    """Return the agent's field with the key for new disks of the server; empty if the disks are not encrypted."""
+    """Return {"disk_key": key} for the agent: the key with which the host encrypts new disks of the server. Empty if
+    the disks are not encrypted."""
     if not _is_encrypted(work):
         return {}
     return {"disk_key": work.conductor.services.key_manager.create_key(_key_ids(work)[-1])}
 
 
 def renewed_disk_key_field(work: Work) -> dict[str, str]:
-    """Return the field of ``disk_key_field`` with a new key, for a rebuild; empty if the disks are preserved or not
-    encrypted."""
+    """Return {"disk_key": key} with a new key for the disks that a rebuild creates. Empty if the rebuild preserves the
+    disks, or if the disks are not encrypted."""
     if not _is_encrypted(work) or work.args["preserve_ephemeral"]:
         return {}
     new, key_ids = str(uuid.uuid5(uuid.UUID(work.id), work.idempotency_key)), _key_ids(work)
@@ -60,7 +61,8 @@ def disk_key_of_image(work: Work) -> str | None:
 
 
 def forget_old_disk_keys(work: Work) -> None:
-    """Delete all disk keys except the last one after a rebuild: no disk uses them any more."""
+    """Delete all disk keys of the server except the newest one. Called after a rebuild, when no disk uses the older
+    keys."""
     key_ids = _key_ids(work)
     if len(key_ids) > 1 and not work.args["preserve_ephemeral"]:
         _delete_keys(work, key_ids[:-1])
@@ -68,7 +70,8 @@ def forget_old_disk_keys(work: Work) -> None:
 
 
 def forget_disk_keys(work: Work) -> None:
-    """Delete the keys of a removed server. A host that is away removes the disks later."""
+    """Delete all disk keys of a deleted server from the key manager. A host that does not answer now deletes the disks
+    themselves later."""
     if _is_encrypted(work):
         _delete_keys(work, dict.fromkeys([work.id, *_key_ids(work)]))
 
@@ -84,7 +87,7 @@ def _is_encrypted(work: Work) -> bool:
 
 
 def _key_ids(work: Work) -> list[str]:
-    """Return the uuids of the keys of the server's disks; the last key is in use."""
+    """Return the uuids of the keys of the server's disks, the oldest first. The last key is the one in use."""
     return [*(work.request.get(KEYS) or (work.id,))]
 
 
@@ -93,9 +96,9 @@ def _note_keys(work: Work, ids: list[str]) -> None:
 
 
 def tpm_secret_field(work: Work, hardware: Mapping[str, Any] | None = None) -> dict[str, str]:
-    """Return the field with the TPM's secret, which the host needs to start the guest; empty for a guest without a TPM.
-    *hardware*: the guest's new hardware, if that differs from the hardware of its flavor. Raises ``Forbidden`` if the
-    secret belongs to another user than the one of the action."""
+    """Return the field with the secret of the guest's emulated TPM, which the host needs to start the guest. Empty for
+    a guest without a TPM. *hardware*: the guest's new hardware; by default the hardware of its flavor. Raises
+    ``Forbidden`` if the secret belongs to a user other than the user who requested the action."""
     security = server_tpm_security(work.server) if hardware is None else hardware.get(SECURITY)
     if not security:
         return {}
@@ -108,9 +111,9 @@ def tpm_secret_field(work: Work, hardware: Mapping[str, Any] | None = None) -> d
 
 
 def after_boot(conductor: Conductor, server: ServerRow) -> dict[str, str]:
-    """Return the field with the TPM's secret for a *server* (a row) that is started because its host has booted, not
-    because a user asked. The result is empty if conductors cannot get the secret: then the server does not start, and
-    its host reports why."""
+    """Return the field with the TPM's secret for *server*, which is started because its host has rebooted and not
+    because a user asked for it. Empty if conductors may not read the secret: then the server does not start, and its
+    host reports the reason."""
     if server_tpm_security(server) != DEPLOYMENT:
         return {}
     try:
@@ -122,7 +125,7 @@ def after_boot(conductor: Conductor, server: ServerRow) -> dict[str, str]:
 
 
 def forget_tpm_secret(work: Work) -> None:
-    """Delete the secret of a removed server, if one was made."""
+    """Delete the TPM secret of a deleted server from the key manager, if the server had one."""
     if TPM_DRAWN in work.request:
         work.confirm_lease()
         work.conductor.services.key_manager.delete_key(_tpm_secret_id(work.id))

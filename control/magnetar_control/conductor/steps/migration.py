@@ -50,8 +50,8 @@ POLL, SAVE = 0.2, 1.0
 
 
 class NotMoved(Exception):
-    """The error that a move has failed and the server is certainly on the source, with its guest off after a cold move.
-    *cause*: the failure. *flavor*: the server's flavor now, if it has changed."""
+    """The error that a migration has failed and the server is certainly still on the source host. After a cold
+    migration its guest is powered off. *cause*: the failure. *flavor*: the server's flavor now, if it has changed."""
 
     def __init__(self, cause: MagnetarError, flavor: FlavorOfServer | None = None) -> None:
         super().__init__(cause.message)
@@ -59,8 +59,8 @@ class NotMoved(Exception):
 
 
 class MigrationTask:
-    """A migration during its action: its row in ``migrations``, and the methods that claim its hosts and move its
-    server."""
+    """A migration (live, cold or resize) while its action runs. It updates the row in ``migrations``, claims the target
+    host, and moves the server."""
 
     #: Fields of the server that a resize changes on the target: flavor and hardware in the agent's form; set by its
     #: flow.
@@ -72,7 +72,8 @@ class MigrationTask:
 
     @property
     def id(self) -> str:
-        """The migration's uuid, which is the consumer of the claims on the source."""
+        """The migration's uuid. During the migration, the claims on the source host belong to this uuid instead of the
+        server's."""
         return self.row.uuid
 
     @property
@@ -92,8 +93,9 @@ class MigrationTask:
 
     @classmethod
     def begin(cls, work: Work, type: str, status: str, flavor: FlavorOfServer) -> Self:
-        """Return the migration of an action; create its row the first time. Set other open migrations of the server to
-        error: their actions have ended, and an operator has reset the server's state."""
+        """Return the migration of the action *work*; at the first attempt, create its row with this *type*, *status*
+        and new *flavor*. Set other open migrations of the server to error: their actions have ended, and an operator
+        has reset the server's state."""
         drawn = work.args.get("migration")
         with work.database.write() as connection:
             work.confirm_lease(connection)
@@ -110,8 +112,8 @@ class MigrationTask:
         return task
 
     def _take_over_claims(self) -> None:
-        """Take over the claims of the server's earlier migrations that failed between two hosts: move claims on the
-        source to this migration, and release the others."""
+        """Clean up the claims of earlier migrations of the server that failed halfway. Transfer their claims on the
+        source host to this migration, and release their other claims."""
         with self.api.read() as connection:
             if all(claim.consumer_id in (self.id, self.work.id)
                    for claim in allocations.fetch_server_claims(connection, self.work.id)):
@@ -127,7 +129,8 @@ class MigrationTask:
                 allocations.release_consumer_claims(connection, claim.consumer_id)
 
     def note(self, server: Mapping[str, Any] | None = None, **values: Any) -> None:
-        """Set columns *values* of the migration, and columns *server* of the server in the same transaction."""
+        """Set the columns *values* of the migration's row and the columns *server* of the server's row, in one
+        transaction."""
         if values.get("target") not in (None, self.row.target):
             self.work.notifications.selected(values["target"])
         with self.work.database.write() as connection:
@@ -144,15 +147,17 @@ class MigrationTask:
         self.work.load()
 
     def note_host(self, host: str, server: Mapping[str, Any] | None = None, **values: Any) -> None:
-        """Save that the server is on *host*, and set columns *values* of the migration and *server* of the server. If
-        that host is in another cell, the server leaves this one (``cross_cell``)."""
+        """Save that the server is now on *host*. In the same transaction set the columns *values* of the migration's
+        row and *server* of the server's row. If *host* is in another cell, also mark the server as leaving this cell
+        (see ``cross_cell``)."""
         where = cross_cell.host_and_cell_columns(self.work, host)
         if len(where) > 1:
             self.work.flush()  # do the deferred writes: after this transaction nothing changes the row here
         self.note({**(server or {}), **where}, **values)
 
     def end(self, status: str, error: MagnetarError | None = None, **values: Any) -> None:
-        """End the action, as failed if there is an *error*, and give the migration the *status*, in one transaction."""
+        """End the action and set the migration's *status*, in one transaction. The action ends as failed if there is an
+        *error*. *values*: columns to set in the server's row."""
         self.work.end_writes.append(lambda connection: migrations.update_migration_row(connection, self.id,
                                                                                        status=status))
         if error is None:
@@ -161,12 +166,12 @@ class MigrationTask:
             self.work.failed(error, **values)
 
     def prepare(self, kind: str, host: str | None = None, same: bool | None = False, forced: bool = False) -> None:
-        """Find and claim a target that accepts the server, and save it.
+        """Find a target host that accepts the server, claim its resources, and save its name.
 
-        *kind*: live or cold. *host*: the only candidate; *forced*: skip the scheduler's filters. *same*: whether the
-        source is a candidate; ``None``: only if no other host fits. Raises ``NoValidHost``, or the last refusal of the
-        hosts that were tried. Raises ``HostDown`` instead while the conductor has not yet received a heartbeat from all
-        hosts."""
+        *kind*: live or cold. *host*: the only candidate; ``None`` for any host. *same*: whether the source host is a
+        candidate; ``None``: only if no other host fits. *forced*: skip the scheduler's filters. Raises ``NoValidHost``,
+        or the error of the last host that refused. Raises ``HostDown`` if the conductor has just started and does not
+        yet know which hosts are up."""
         most = self._max_target_hosts(kind)
         leave_dead_hosts(self.work, self.source, [volume["volume_id"] for volume in self.work.volumes])
         tried: set[str] = set()
@@ -194,8 +199,8 @@ class MigrationTask:
                     raise
 
     def _check_target(self, kind: str) -> None:
-        """Check with the agents whether the target accepts the server, before anything is changed on the target except
-        its networks. Raises the error of an agent that refuses."""
+        """Check with the agents that the target accepts the server. On the target this changes only the networks of the
+        server. Raises the error of an agent that refuses."""
         if self.target != self.source:
             self._plan(kind, self.source, self.target)
         elif self.becomes:
@@ -203,15 +208,17 @@ class MigrationTask:
                 client.ensure("server", self.work.id, dict(self.becomes), dry_run=True, allow_reboot=True)
 
     def _max_target_hosts(self, kind: str) -> float:
-        """Return how many target hosts may be tried for a move of *kind*."""
+        """Return how many target hosts may be tried for a migration of *kind* (live or cold); ``math.inf`` for no
+        limit."""
         settings = self.conductor.settings
         if kind != "live":
             return settings.max_attempts
         return math.inf if settings.migrate_max_retries < 0 else settings.migrate_max_retries + 1
 
     def migration_request(self, kind: str, target_host: str) -> dict[str, Any]:
-        """Return the request for the agents: the type, the options of a live migration, the changes of a resize, and
-        the cards of the virtual functions on *target_host*."""
+        """Return the migration request for the agents: ``type``, the options of a live migration or the changes of a
+        resize (``becomes``), and ``cards``, the network cards on *target_host* for the server's virtual functions.
+        *kind*: live or cold."""
         work, cards = self.work, nics.claimed_cards(self.work, target_host, self.work.nics)
         request: dict[str, Any] = {"type": kind, **({"cards": cards} if cards else {})}
         if kind != "live":
@@ -256,37 +263,38 @@ class MigrationTask:
         raise NoValidHost(explanation=" ".join(why))
 
     def unclaim(self) -> None:
-        """Give the claims that the migration holds on the source back to the server, and release the server's other
-        claims."""
+        """Transfer the migration's claims on the source host back to the server, and release the server's claims on
+        other hosts."""
         with self.api.write() as connection:
             allocations.revert_claims_to_server(connection, self.work.id, self.id)
         self.read_hosts()
 
     def release(self) -> None:
-        """Release the claims on the source."""
+        """Release the claims on the source host."""
         with self.api.write() as connection:
             allocations.release_consumer_claims(connection, self.id)
         self.read_hosts()
 
     def read_hosts(self) -> None:
-        """Update source and target in the scheduler's memory, because their claims have changed."""
+        """Reload source and target host into the scheduler's memory, because their claims have changed."""
         for name in {self.row.source, self.row.target} - {None}:
             self.conductor.read_host(name)
 
     def sides(self, source_host: str, target_host: str) -> AbstractContextManager[tuple[migrate.Side, migrate.Side]]:
-        """Return a context manager that yields the agents of *source_host* and *target_host*. Raises ``HostDown``."""
+        """Return a context manager that yields the agents of *source_host* and *target_host*. Raises ``HostDown`` if an
+        agent does not answer."""
         return self.work.sides(source_host, target_host, f"{source_host} or {target_host}")
 
     def _plan(self, kind: str, source_host: str, target_host: str) -> None:
-        """Create the server's networks on the target, and let both agents check the move without doing it. Raises the
-        error of an agent that refuses."""
+        """Create the server's networks on the target host. Then let both agents check whether they can do the
+        migration, without doing it. Raises the error of an agent that refuses."""
         with self.sides(source_host, target_host) as (source, target):
             nics.make_nic_networks(self.work, target.client, target_host,
                                    self.conductor.services.network.ports(self.work.id))
             migrate.Migrate(source, target, self.work.id, self.migration_request(kind, target_host)).plan()
 
     def accepts(self, source_host: str, target_host: str) -> bool:
-        """Return whether *target_host* accepts the server for a cold move."""
+        """Return whether *target_host* accepts the server for a cold migration."""
         try:
             self._plan("cold", source_host, target_host)
         except MagnetarError as error:
@@ -296,8 +304,9 @@ class MigrationTask:
         return True
 
     def move_server(self, kind: str, source_host: str, target_host: str) -> None:
-        """Move the server to *target_host*. Raises ``NotMoved`` when it is certainly on *source_host*, ``HostDown``
-        when that is unknown."""
+        """Move the server to *target_host*, then save the new host in the network and volume services. *kind*: live or
+        cold. Raises ``NotMoved`` if the server is certainly still on *source_host*, and ``HostDown`` if its host is
+        unknown."""
         services, work = self.conductor.services, self.work  # both services learn the new host
         try:
             services.network.prepare(work.id, target_host, work.confirm_lease, running=kind == "live")
@@ -313,8 +322,9 @@ class MigrationTask:
                                          work.confirm_lease)
 
     def _abort_or_complete(self, kind: str, source_host: str, target_host: str, error: MagnetarError) -> None:
-        """Handle a move that failed with *error*. If it can be aborted, raise ``NotMoved``: the server is on the
-        source. If the server has left the source already, complete the move, with the errors of ``move_server``."""
+        """Handle a migration that failed with *error*. Abort it and raise ``NotMoved``; the server is then on the
+        source host. If the server has already left the source host, complete the migration instead, with the errors of
+        ``move_server``."""
         with full_is_down():
             if self.abort(source_host, target_host):
                 raise NotMoved(error) from error
@@ -332,7 +342,8 @@ class MigrationTask:
                 log.info("server %s: %s", work.id, step.text, extra={"request_id": work.action.request_id})
 
     def abort(self, source_host: str, target_host: str) -> bool:
-        """Abort the move: the server stays on *source_host*. Return ``False`` if the server has left that host already.
+        """Abort the migration, so that the server stays on *source_host*. Return ``False`` if the server has already
+        left this host, which cannot be undone.
         """
         self.work.confirm_lease()
         with self.sides(source_host, target_host) as (source, target):
@@ -347,8 +358,8 @@ class MigrationTask:
         return stays
 
     def ensure_on(self, host: str, want: Mapping[str, Any]) -> dict[str, Any]:
-        """Bring the server on *host* into the state *want* (fields of the agent's document of the server); restart the
-        guest if necessary. Return the server as its agent reports it."""
+        """Let the agent of *host* change the server to the fields *want*, and restart the guest if necessary. Return
+        the server as its agent reports it."""
         self.work.confirm_lease()
         with self.work.client(host) as client, self.work.guest(client) as watch:
             request = {**want, **keys.tpm_secret_field(self.work, want.get("hardware"))}
@@ -366,9 +377,9 @@ def size_in_gib(flavor: FlavorOfServer, volume_backed: bool) -> int:
 
 def live_migration_options(settings: Settings, flavor: FlavorOfServer, volume_backed: bool,
                            volumes: bool) -> dict[str, Any]:
-    """Return the options of a live migration (fields of ``kinds.Migration``) for a server of *flavor*.
-    *volume_backed*: whether its root disk is a volume. *volumes*: whether it has any volumes; then post-copy is off,
-    because volumes are handed to the target while the guest is stopped."""
+    """Return the options of a live migration of a server with this *flavor*: the fields of the agents'
+    ``kinds.Migration``. *volume_backed*: whether its root disk is a volume. *volumes*: whether the server has any
+    volumes; then post-copy is off, because volumes can switch hosts only while the guest is paused."""
     size = size_in_gib(flavor, volume_backed)
     post_copy = settings.live_migration_permit_post_copy and not volumes
     limit = settings.live_migration_completion_timeout * size
@@ -383,15 +394,16 @@ def live_migration_options(settings: Settings, flavor: FlavorOfServer, volume_ba
 
 
 def live_migration_patience(settings: Settings, request: Mapping[str, Any]) -> float:
-    """Return how many seconds to wait for the agents during a live migration: longer than the migration may take.
-    *request*: the request of the migration (``MigrationTask.migration_request``)."""
+    """Return the client timeout, in seconds, for calls to the agents during a live migration: longer than the migration
+    may take. *request*: the result of ``MigrationTask.migration_request``."""
     return max(settings.action_timeout, (request.get("time_limit") or LONGEST_MIGRATION) + MIGRATION_MARGIN)
 
 
 class MigrationMonitor(threading.Thread):
-    """A thread that aborts the migration, or forces it to complete, on request, and saves its progress.
+    """A thread that saves the progress of a live migration. It also aborts the migration or forces its completion when
+    a user requests this.
 
-    Use it as ``with MigrationMonitor(work, migration_id, source):`` while the agents move the server."""
+    Use ``with MigrationMonitor(work, migration_id, source_host):`` around the call that moves the server."""
 
     def __init__(self, work: Work, id: str, host: str) -> None:
         super().__init__(name=f"monitor {id}", daemon=True)
@@ -447,8 +459,8 @@ class MigrationMonitor(threading.Thread):
 
 
 def remove_server_from_host(client: Client, server: str) -> None:
-    """Remove a deleted server from a host, with all parts of its migrations there. The other host of a migration is not
-    called: it may be down, or have nothing of the server any more."""
+    """Delete a server, and the data of its migrations, from the host of *client*. *server*: the uuid. The other host of
+    a migration is not called, since it may be down."""
     for migration in Side(client).open_migrations(server):
         _cancel(client, migration["id"])
         with contextlib.suppress(NotFound):  # it has gone meanwhile

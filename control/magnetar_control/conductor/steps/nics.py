@@ -22,8 +22,8 @@ from . import host_groups
 
 
 def allocate_nics(work: Work, host: str) -> Sequence[ServerNic]:
-    """Return the NICs of the server for *host*. The first call allocates their ports, which are saved with the next
-    write."""
+    """Return the NICs of the server for its build on *host*. The first call allocates their ports; the action's next
+    transaction saves them in the server's row."""
     nics, wishes = work.nics, work.request.get("networks")
     if wishes and not nics:
         groups = [group.get("id") or group["name"] for group in work.server.security_groups]
@@ -34,14 +34,15 @@ def allocate_nics(work: Work, host: str) -> Sequence[ServerNic]:
 
 
 def free_reserved_ports(work: Work) -> None:
-    """Free the ports that the API has reserved for a server that was not built, unless the server has taken them."""
+    """Release the ports that the API has reserved for a server that was not built. Do nothing if the server already has
+    NICs."""
     if not work.nics and any(nic.get("port_id") for nic in work.request.get("networks") or ()):
         work.conductor.services.network.release(work.id, confirm=work.confirm_lease)
 
 
 def current_nics(work: Work) -> Sequence[ServerNic]:
-    """Return the NICs of a server that moves to another host, with the current state of their ports. The next write
-    saves them."""
+    """Return the NICs of a server that moves to another host, as read again from its ports. The action's next
+    transaction saves them in the server's row."""
     nics_by_port = {port["port_id"]: nic_of_port(port) for port in work.conductor.services.network.ports(work.id)}
     nics = [nics_by_port.get(nic["port_id"], nic) for nic in work.nics]
     work.defer(interfaces=servers.json_text(nics))
@@ -49,12 +50,12 @@ def current_nics(work: Work) -> Sequence[ServerNic]:
 
 
 def ports_ready(work: Work, host: str, nics: Sequence[ServerNic]) -> bool:
-    """Return whether the server can be started immediately when it is created on *host*. If ``False``, its ports may
-    not be ready: create the server powered off, and start it after ``await_ports``.
+    """Return whether the server can be created on *host* and started in the same request. After ``False``, create the
+    server powered off, call ``await_ports``, and then start the server.
 
-    In a second attempt (the guest may run already), and when other actions need the worker, this function waits for
-    the ports itself and returns ``True``, so that the host gets one request instead of two. For SmartNICs it waits
-    only in a second attempt, since the host must first report the card.
+    At a second attempt, or when other actions need the worker thread, this function itself waits for the ports and
+    returns ``True``, which saves a request to the host. Ports on SmartNICs are waited for only at a second attempt,
+    since the host must report the card first.
     """
     if not any("port" in nic["on_host"] for nic in nics):
         return True
@@ -65,26 +66,27 @@ def ports_ready(work: Work, host: str, nics: Sequence[ServerNic]) -> bool:
 
 
 def any_remote_managed(nics: Sequence[ServerNic]) -> bool:
-    """Return whether any of *nics* is a virtual function of a SmartNIC, which the SmartNIC's own OVN connects."""
+    """Return whether any of *nics* is a virtual function of a SmartNIC (vnic_type remote-managed), which the OVN on the
+    SmartNIC connects."""
     return any(nic["on_host"].get("vnic_type") == REMOTE for nic in nics)
 
 
 def bind_started_devices(work: Work, resource: Mapping[str, Any]) -> None:
-    """Report the virtual functions of a started guest to the OVN of its SmartNICs: the host may have replaced one that
-    was gone. *resource*: the server as its agent reports it."""
+    """After a start of the guest, bind its SmartNIC ports again with the virtual functions in use now, because the host
+    may have replaced one that is missing. *resource*: the server as its agent reports it."""
     if work.rule.starts and any_remote_managed(work.nics):
         work.conductor.services.network.bind(work.id, work.server.host, work.confirm_lease, nic_devices(resource))
 
 
 def await_ports(work: Work, host: str) -> None:
-    """Wait until the server's ports are ready on *host*. Other actions can use the worker."""
+    """Wait until the server's ports are ready on *host*. The worker thread is free for other actions meanwhile."""
     with work.resting():
         work.conductor.services.network.prepare(work.id, host, work.confirm_old_lease)
 
 
 def bind_nics(work: Work, host: str, resource: Mapping[str, Any], *, waits: bool) -> None:
-    """Bind the server's ports to *host*, with the host's devices that its NICs use. *resource*: the server as its
-    agent reports it. *waits*: also wait until the ports are ready."""
+    """Bind the server's ports to *host*, with the host devices that its NICs use. *resource*: the server as its agent
+    reports it. *waits*: then wait until the ports are ready."""
     network, bound = work.conductor.services.network, (work.id, host, work.confirm_old_lease, nic_devices(resource))
     if not waits:
         network.bind(*bound)
@@ -94,7 +96,8 @@ def bind_nics(work: Work, host: str, resource: Mapping[str, Any], *, waits: bool
 
 
 def make_nic_networks(work: Work, client: Client, host: str, nics: Sequence[ServerNic]) -> None:
-    """Make the networks of the NICs on the host, and send it their security groups."""
+    """Create the networks of *nics* on *host* if they are missing there, and send their security groups to *host*.
+    *client*: calls the agent of *host*."""
     host_groups.bring_security_groups(work.conductor, client, host, nics)
     for nic in nics:
         key = ("network", host, nic["network_id"])
@@ -109,17 +112,17 @@ def make_nic_networks(work: Work, client: Client, host: str, nics: Sequence[Serv
 
 
 def nic_for_agent(nic: ServerNic, cards_by_mac: Mapping[str, str]) -> dict[str, Any]:
-    """Return the NIC in the agent's form, with the facts about network and port for its guest. *cards_by_mac*:
-    ``claimed_cards`` of its host."""
+    """Return *nic* as the agent expects it, with the facts about network and port that the guest's metadata contains.
+    *cards_by_mac*: the result of ``claimed_cards`` for the host."""
     network_facts = {"network_id": nic["network_id"], "port_id": nic["port_id"], **(nic.get("told") or {})}
     return {**nic["on_host"], **({"tag": nic["tag"]} if nic.get("tag") else {}), "told": network_facts,
             **({"card": cards_by_mac[nic["mac"]]} if nic["mac"] in cards_by_mac else {})}
 
 
 def claimed_cards(work: Work, host: str, nics: Sequence[ServerNic]) -> dict[str, str]:
-    """Return, by MAC of a NIC, the network card of *host* (its device name) on which the server has claimed bandwidth
-    for the NIC. The NIC must be a virtual function of this card. The result is empty if no NIC is a virtual function
-    with bandwidth."""
+    """Return {MAC of the NIC: device name of a network card of *host*} for the NICs that are virtual functions with
+    guaranteed bandwidth. The server has claimed the bandwidth on this card, so the virtual function must be one of this
+    card."""
     mine = {asking_nic.id for asking_nic in nic_bandwidth.bandwidth_requests(nics) if asking_nic.devices}
     if not mine:
         return {}
@@ -130,9 +133,9 @@ def claimed_cards(work: Work, host: str, nics: Sequence[ServerNic]) -> dict[str,
 
 
 def nics_for_agent(work: Work, host: str, nics: Sequence[ServerNic]) -> list[dict[str, Any]]:
-    """Return the NICs of a new server in the agent's form. NICs with OVN ports also name the physical network that
-    carries them, if the server has NUMA cells and the host's agent is recent enough to report the networks near its
-    cells."""
+    """Return the NICs of a new server as the agent of *host* expects them. For a server with NUMA cells, NICs with OVN
+    ports also name their physical network, unless the agent is too old to report which networks are near which NUMA
+    cell."""
     cards = claimed_cards(work, host, nics)
     agent_nics = [nic_for_agent(nic, cards) for nic in nics]
     near = [nic.get("network_affinity") if "port" in agent_nic else None for nic,
@@ -146,14 +149,15 @@ def nics_for_agent(work: Work, host: str, nics: Sequence[ServerNic]) -> list[dic
 
 
 def nic_devices(resource: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """Return the host's device of each NIC, by MAC, from *resource*, the server as its agent reports it."""
+    """Return {MAC of the NIC: PCI device of the host, such as a virtual function} from *resource*, the server as its
+    agent reports it."""
     devices_by_mac: dict[str, dict[str, Any]] = resource.get("nic_devices") or {}
     return devices_by_mac
 
 
 def nic_devices_on_host(work: Work, host: str) -> dict[str, dict[str, Any]]:
-    """Return the host's device of each NIC, by MAC, for a server that has moved to *host*; empty, without a request to
-    the agent, if no NIC has a device."""
+    """Return ``nic_devices`` of a server that has moved to *host*. If no NIC is a PCI device, return an empty mapping
+    without a request to the agent."""
     if not any(nic.get("devices") for nic in work.nics):
         return {}
     with work.client(host) as client:
@@ -161,7 +165,7 @@ def nic_devices_on_host(work: Work, host: str) -> dict[str, dict[str, Any]]:
 
 
 def observed_columns(nics: Sequence[ServerNic], resource: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the columns to save: power state, libvirt name, an empty fault, and the server's addresses, made from
-    *nics* and *resource* (the server as its agent reports it)."""
+    """Return the columns of the server's row that follow from *resource*, the server as its agent reports it: power
+    state, libvirt name, and the addresses of *nics*. The column ``fault`` is cleared."""
     return {"power_state": power_number(resource["power_state"]), "instance_name": resource["instance_name"],
             "addresses": servers.json_text(addresses_of_nics(nics, resource.get("addresses") or {})), "fault": None}

@@ -46,8 +46,8 @@ AGAIN, SELDOM = 1.0, 5.0
 
 
 def spec_of(work: Work, flavor: FlavorOfServer | None = None, **over: Any) -> RequestSpec:
-    """Return the scheduler's request for the server of an action, and make the server a member of the group in its
-    scheduler hints. *flavor*, *over*: arguments of ``request_spec.spec_of_server``."""
+    """Return the scheduler's request for the server of the action *work*. If the server's scheduler hints name a server
+    group, first add the server to the group. *flavor*, *over*: passed to ``request_spec.spec_of_server``."""
     conductor = work.conductor
     if group := work.server.hints.get("group"):  # it becomes a member from now on
         with suppress(IntegrityError), conductor.store.api.write() as connection:  # it is one, or the group was deleted
@@ -56,12 +56,14 @@ def spec_of(work: Work, flavor: FlavorOfServer | None = None, **over: Any) -> Re
 
 
 def host_search_pause(work: Work) -> float:
-    """Return the seconds to wait until the next search for a host; the pause grows with each attempt of the action."""
+    """Return the seconds to wait before the action searches for a host again. The pause grows with each attempt, up to
+    a maximum."""
     return min(AGAIN * float(work.action.attempts), SELDOM)
 
 
 class Placed(NamedTuple):
-    """A new server, its host, and the uuid of its cell."""
+    """A new server for which a host was chosen and claimed. ``work``: the action that builds the server. ``cell_id``:
+    the uuid of the host's cell."""
 
     work: Work
     host: str
@@ -69,7 +71,8 @@ class Placed(NamedTuple):
 
 
 def run_scheduling(work: Work) -> None:
-    """Find a host for a new server in cell0, and move the server into the host's cell."""
+    """Find a host for the new server of *work*, whose row is in cell0, and move the row into the host's cell. If no
+    host is found, put the action back into the queue or set the server to error."""
     began = utc_now()
     again = work.action.attempts > 1
     if again and (cell_database := _cell_with_server(work)):
@@ -103,10 +106,11 @@ def run_scheduling(work: Work) -> None:
 
 
 def run_joint_scheduling(works: Sequence[Work]) -> list[Work]:
-    """Schedule several new servers of cell0 together, at their first attempt; each step is one write for all.
+    """Schedule several new servers of cell0 together, at the first attempt of their actions. Each step is one
+    transaction for all of them.
 
-    Return the works that were not scheduled, for ``run_scheduling``. If an error is raised, some servers may have a
-    claim, and some may be in their cell already.
+    Return the works that were not scheduled: the caller passes each to ``run_scheduling``. If this raises an error,
+    some servers may already have claims or have been moved to their cell.
     """
     began, conductor = utc_now(), works[0].conductor
 
@@ -126,8 +130,8 @@ def run_joint_scheduling(works: Sequence[Work]) -> list[Work]:
 
 
 def _move_to_cell(placed: Sequence[Placed], began: str) -> None:
-    """Move the new servers *placed* from cell0 into one cell. *began*: when their scheduling began. Set the
-    ``continuation`` of each work whose build begins immediately."""
+    """Move the rows of the new servers *placed* from cell0 into the cell of their hosts, which is the same for all. Set
+    ``continuation`` of each work whose build begins immediately. *began*: the time when their scheduling began."""
     work, going = placed[0].work, {placement.work.id: placement for placement in placed}
     target = work.conductor.store.cell(placed[0].cell_id)
     with work.database.write() as source:
@@ -139,8 +143,8 @@ def _move_to_cell(placed: Sequence[Placed], began: str) -> None:
 
 
 def _write_to_cell(target: Database, leaving: Sequence[tuple[servers.LeavingServer, Placed]], began: str) -> None:
-    """Write the servers *leaving* cell0 into the cell *target*. Count the builds that begin, and set the
-    ``continuation`` of their works. *began*: when their scheduling began."""
+    """Insert the rows of the servers *leaving* cell0 into the cell *target*. Count the builds that this conductor
+    begins, and set ``continuation`` of their works. *began*: the time when their scheduling began."""
     conductor = leaving[0][1].work.conductor
     works = {placed.work.id: placed.work for _left, placed in leaving}
     with conductor.choosing(target) as mine:
@@ -154,10 +158,11 @@ def _write_to_cell(target: Database, leaving: Sequence[tuple[servers.LeavingServ
 
 def _write_servers(target: Database, leaving: Sequence[tuple[servers.LeavingServer, Placed]], began: str,
                    begins: bool) -> tuple[Sequence[servers.ArrivedServer], dict[int, int]]:
-    """Write the servers *leaving* cell0 into the cell *target*. *began*: when their scheduling began. *begins*:
-    whether builds may begin now, as many as the limits of hosts allow; the other actions wait in the queue.
+    """Insert the rows of the servers *leaving* cell0 into the cell *target*. *began*: the time when their scheduling
+    began. *begins*: whether builds may begin now, on each host as many as its limit allows; other builds wait in the
+    cell's queue.
 
-    Return the servers whose builds begin, and the ids of their begun events by the id of the action."""
+    Return the servers whose builds begin, and a mapping of the action's id to the id of its first event."""
     work = leaving[0][1].work
     conductor, chosen = work.conductor, {"event": EVENT, "host": work.conductor.name, "start_time": began}
     begun: list[tuple[servers.LeavingServer, str]] = []
@@ -186,8 +191,8 @@ def _write_servers(target: Database, leaving: Sequence[tuple[servers.LeavingServ
 
 def _notify_selected(conductor: Conductor, connection: Connection, arrived: Sequence[servers.ArrivedServer], *,
                      begun: bool) -> None:
-    """Send notifications that a host was found for each of the *arrived* servers. *begun*: also notify that their
-    builds have begun."""
+    """Write the notifications that the scheduler has found a host, for each of the servers *arrived* in the cell.
+    *begun*: also write the notifications that their builds have begun."""
     for arrived_server in arrived:
         made, host = arrived_server.creation, arrived_server.creation.host
         who, key = Initiator.of(made), action_key(made)
@@ -198,8 +203,8 @@ def _notify_selected(conductor: Conductor, connection: Connection, arrived: Sequ
 
 
 def _cell_with_server(work: Work) -> Database | None:
-    """Return the database of the cell to which the server was already moved before a crash; ``None`` if it was not.
-    The server may have been deleted in that cell since."""
+    """Return the database of the cell to which the server was already moved before a crash; ``None`` if it was not
+    moved. The server may have been deleted there since."""
     store = work.conductor.store
     mapping = servers.fetch_server_mapping(store, work.id)
     if mapping is None:

@@ -16,14 +16,14 @@ log = logging.getLogger(__name__)
 
 
 def must_move(work: Work, attachment: VolumeOfServer, place: str, host: str) -> bool:
-    """Return whether the volume must change its host from *place*, which stores it now, to the server's *host*: it is
-    the root disk, or *place* is down."""
+    """Return whether *host*, which has the server, must become the host that stores the volume. This is so if the
+    volume is the root disk, or if the storing host *place* is down; not if *place* is *host* already."""
     return place != host and (attachment["boot_index"] == 0 or not work.conductor.is_up(place))
 
 
 def bring_volume(work: Work, attachment: VolumeOfServer, host: str) -> str:
-    """Return the host that stores the volume for a server on *host*. First move the volume to *host* if ``must_move``
-    requires that and *host* reaches its pool."""
+    """Return the name of the host that stores the volume for a server on *host*. First make *host* the storing host if
+    ``must_move`` requires this and *host* can reach the volume's pool."""
     volumes, id = work.conductor.services.volume, attachment["volume_id"]
     place: str = volumes.where(id)
     if must_move(work, attachment, place, host) and host in volumes.homes.hosts(id):
@@ -33,8 +33,8 @@ def bring_volume(work: Work, attachment: VolumeOfServer, host: str) -> str:
 
 
 def move_volume(work: Work, id: str, host: str) -> None:
-    """Make *host* the host that stores a volume of the server. Raises ``HostDown`` if its agent does not answer, and
-    ``Conflict`` if the volume cannot be moved there."""
+    """Make *host* the host that stores the volume *id* of the server. Raises ``HostDown`` if the agent of *host* does
+    not answer, and ``Conflict`` if the volume cannot be moved there."""
     try:
         work.conductor.services.volume.homes.move(id, host, work.id, work.confirm_lease)
     except DOWN as error:
@@ -42,8 +42,8 @@ def move_volume(work: Work, id: str, host: str) -> None:
 
 
 def leave_dead_hosts(work: Work, host: str, ids: Collection[str]) -> None:
-    """Move the server's volumes *ids* away from hosts that are down, to *host*, which has the server. This is done
-    only for volumes that *host* accesses directly; all others stay where they are."""
+    """Move those of the server's volumes *ids* that are stored on hosts that are down to *host*, which has the server.
+    Volumes that *host* cannot access directly stay."""
     access: Mapping[str, VolumeAccess] = work.conductor.services.volume.homes.access(ids) if ids else {}
     for id, volume in access.items():
         if volume.host == host or work.conductor.is_up(volume.host) or not (volume.direct and host in volume.hosts):
@@ -56,8 +56,8 @@ def leave_dead_hosts(work: Work, host: str, ids: Collection[str]) -> None:
 
 
 def hosts_for_volumes(work: Work, source: str | None = None) -> frozenset[str] | None:
-    """Return the hosts where the server can be rebuilt with all its volumes; ``None`` if any host will do. *source*:
-    the server's old host, which is down."""
+    """Return the names of the hosts on which the server can be rebuilt with all its volumes; ``None`` for any host.
+    *source*: the server's old host, which is down."""
     hosts: frozenset[str] | None = work.conductor.services.volume.homes.hosts_for_build(
         work.volumes, source, work.conductor.is_up)
     return hosts

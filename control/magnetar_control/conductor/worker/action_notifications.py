@@ -44,8 +44,9 @@ EXISTS_BEFORE = {"rebuild", "resize_prep"}
 
 
 class ActionNotifications:
-    """The notifications of one *action* (a row) with its *args*. *service*: the conductor, the source of notifications
-    without a host. Nothing is written if the settings name no receivers."""
+    """The notifications of one *action* (its row) with the arguments *args*, collected during the action and written at
+    the end of each transaction. *service*: the name of the conductor, which is the publisher when no host acts. Nothing
+    is written unless the settings name a receiver."""
 
     def __init__(self, notifications: Notifications, action: ActionRow, args: Mapping[str, Any], service: str) -> None:
         self.notifications, self.action, self.args = notifications, action, args
@@ -56,8 +57,8 @@ class ActionNotifications:
         self._waiting: list[tuple[ServerEvent, str]] = []  # each with the action's event at that time
 
     def begin(self, event: str | None, host: str | None) -> None:
-        """Add the start notifications of an event of the action on *host*. *event*: its name; by default the action's
-        own event."""
+        """Add the start notifications of an event of the action on *host*. *event*: the name of the event; by default
+        the action's main event."""
         self._event = event or self._event
         names: tuple[str, ...] = () if self._started else (self._own,)
         if self._event in STEPS:
@@ -70,24 +71,24 @@ class ActionNotifications:
             self._add(name, START, host)
 
     def begun(self) -> None:
-        """Record that the start notification of the action's own event was sent already, so that it is not sent again.
-        """
+        """Note that the start notification of the action was already sent, so that ``begin`` does not add it again."""
         self._started = True
 
     def event_ended(self, host: str | None) -> None:
-        """Add the end notifications of the event of the last ``begin``, which has succeeded."""
+        """Add the end notifications of the event that the last call of ``begin`` started, after it has succeeded."""
         for name in reversed(STEPS.get(self._event, ())):
             self._add(name, END, host)
 
     def followed_by(self, name: str, host: str | None) -> None:
-        """End the action's own notification, and start *name* in its place."""
+        """Add the end notification of the action and the start notification *name*, which replaces it: ``ended`` then
+        ends *name*."""
         if self._started and self._own != name:
             self._add(self._own, END, host)
             self._own = name
             self._add(name, START, host)
 
     def ended(self, error: BaseException | None, host: str | None) -> None:
-        """Add the end notification of the action: of its failure if there is an *error*, otherwise of its success."""
+        """Add the last notification of the action: phase error if it failed with *error*, otherwise phase end."""
         self._before_end = len(self._waiting)
         if error is None:
             if self._started or self._event not in STEPS:
@@ -104,11 +105,12 @@ class ActionNotifications:
             self._keep(event)
 
     def not_ended(self) -> None:
-        """Undo ``ended``, because the transaction that would have ended the action was rolled back."""
+        """Drop the notifications that ``ended`` added, because the transaction that would have ended the action was
+        rolled back."""
         del self._waiting[self._before_end:]
 
     def selected(self, host: str) -> None:
-        """Add the notification that the scheduler has chosen *host*, which is about to be saved."""
+        """Add the notifications that the scheduler has chosen *host*. Call this before the host is saved."""
         for event in selection_events(self._who, self.args, self.service, f"{self._key}.{host}"):
             self._keep(event)
 
@@ -124,7 +126,7 @@ class ActionNotifications:
 
     def write(self, connection: Connection, old_row: ServerRow | None) -> None:
         """Write the added notifications at the end of a transaction of the action. *old_row*: the server's row before
-        the transaction; the notification of a deletion shows the addresses and volumes in it."""
+        the transaction; from it, the notification of a deletion gets addresses and volumes."""
         if not self._waiting or (row := servers.fetch_server_row(connection, self.action.server_id, lock=True)) is None:
             return
         if row.deleted_at and old_row is not None and not old_row.deleted_at:
@@ -142,8 +144,9 @@ class ActionNotifications:
 
 def tell_power(notifications: Notifications, connection: Connection, server_id: str, old_vm_state: str,
                power_state: str, host: str) -> None:
-    """Notify that a guest has changed to *power_state* by itself: send the end notification of an action that requests
-    this state, preferably one that *old_vm_state* allows. Send nothing if no action requests the state."""
+    """Notify that a guest has changed to *power_state* by itself. Send the end notification of an action that leads to
+    this state, such as power_off, preferably an action that *old_vm_state* allows. Send nothing if no action leads to
+    this state."""
     if not notifications or (row := servers.fetch_server_row(connection, server_id, lock=True)) is None:
         return
     target_state = {"power": OFF if power_state == CRASHED else power_state}

@@ -43,8 +43,8 @@ DUE = 0.002
 
 
 class ActionRunner:
-    """The runner of a conductor's actions: it takes them from the queues of the cell and of cell0, and runs their
-    flows."""
+    """The part of a conductor that leases actions from the queues of its cell and of cell0, and runs them in worker
+    threads."""
 
     def __init__(self, conductor: Conductor, flows: Mapping[str, Mapping[str, Any]]) -> None:
         self.conductor = conductor
@@ -61,8 +61,8 @@ class ActionRunner:
         conductor.places.on_free = self._ring
 
     def start(self, *more: Callable[[], None]) -> None:
-        """Start the threads that take actions and renew leases. *more*: functions that run in their own threads until
-        ``over`` is set."""
+        """Start the threads that lease actions from the queues and renew the leases. *more*: further functions to run,
+        each in a thread of its own, until ``conductor.over`` is set."""
         self.conductor.read_hosts()
         for database in self._served:
             database.listen()
@@ -77,11 +77,12 @@ class ActionRunner:
         thread.start()
 
     def works(self) -> bool:
-        """Return whether the threads that take actions and renew leases are alive."""
+        """Return whether all threads that ``start`` has started are alive."""
         return not self.conductor.over.is_set() and all(thread.is_alive() for thread in self._threads)
 
     def stop(self, grace: float = GRACE) -> None:
-        """Stop taking actions, let running actions end within *grace* seconds, and give all others back to the queue.
+        """Stop leasing actions, wait at most *grace* seconds for running actions to end, and put the others back into
+        the queue.
         """
         self.conductor.over.set()
         for database in self._served:
@@ -123,8 +124,8 @@ class ActionRunner:
                 database.bell.wait(servers.ACTIONS_BELL, ring_count, self._pause(database))
 
     def _pause(self, database: Database) -> float | None:
-        """Return the maximum seconds to wait before the queue of *database* is read again, if no new action is
-        signalled before: the time until the next delayed action is due; ``None`` for the default."""
+        """Return the maximum seconds until the next read of the queue of *database*: the time until the next delayed
+        action is due. A signal for a new action ends the pause earlier. ``None``: use the default pause."""
         if not self.conductor.places.left[database.name]:
             return None
         try:
@@ -134,13 +135,13 @@ class ActionRunner:
         return None if due is None else due + DUE
 
     def _begins(self, database: Database, action: ActionRow) -> bool:
-        """Count an action that was leased from the queue as running on its host. Return ``False`` if this conductor
-        runs it already: its lease had expired, and the queue returned it again."""
+        """Count an action that was leased from the queue as running for its host. Return ``False`` if it already runs
+        in this conductor: its lease had expired, so the queue returned it again."""
         return self.conductor.leased_actions.begin((database.name, action.id), action.host, action.waits_for)
 
     def _submit(self, database: Database, taken: Sequence[Any]) -> None:
-        """Pass leased actions to worker threads: new actions of the same name with a common first step together, all
-        others each by itself."""
+        """Pass leased actions to worker threads. Creations in cell0 at their first attempt go to one thread together,
+        because they are scheduled together; all other actions go to one thread each."""
         kinds: dict[str, list[Any]] = {}
         for action in taken:
             first = database is self.conductor.store.cell0 and action.attempts == 1 and action.action in self._together
@@ -153,23 +154,23 @@ class ActionRunner:
                     self._hand_out(self._do, Continuation(database, action))
 
     def _hand_out(self, do: Callable[..., None], *in_hand: Any) -> None:
-        """Run *do* with the arguments *in_hand* in a worker thread. Do nothing if the conductor is stopping, since it
-        then puts its leased actions back into the queue."""
+        """Run the function *do* with the arguments *in_hand* in a worker thread. Do nothing if the conductor is
+        stopping; then ``stop`` puts the leased actions back into the queue."""
         with contextlib.suppress(RuntimeError):
             self._pool.submit(do, *in_hand)
 
     def _begin_together(self, database: Database, taken: Sequence[Any]) -> None:
-        """Do the common first step of the leased actions *taken* in this worker thread. Then run the first
-        continuation here, and the others each in another worker."""
+        """Run the joint first step of the leased actions *taken*, such as scheduling several servers together. Then
+        continue with the first action in this worker thread, and with each other action in another worker thread."""
         first, *further = self._begun(database, taken)
         for continuation in further:
             self._hand_out(self._do, continuation)
         self._do(first)
 
     def _begun(self, database: Database, taken: Sequence[Any]) -> list[Continuation | None]:
-        """Do the common first step of the leased actions *taken*. Return, for each, the continuation that a worker
-        must run next: ``None`` if the action has ended, the action itself if it could not begin together with the
-        others."""
+        """Run the joint first step of the leased actions *taken*. Return, for each action, the ``Continuation`` that a
+        worker thread must run next; ``None`` if nothing is left to do now. An action that could not join the others is
+        returned as its own continuation."""
         works: dict[int, Work] = {}
         try:
             with database.read() as connection:
@@ -198,7 +199,8 @@ class ActionRunner:
         return [going[action.id] if action.id in going else Continuation(database, action) for action in taken]
 
     def _do(self, in_hand: Continuation | None) -> None:
-        """Run an action (*in_hand*) and its continuations, in a worker."""
+        """Run an action in a worker thread, and then its continuations one after the other. *in_hand*: the action;
+        ``None`` to do nothing."""
         with self.conductor.places.working():
             while in_hand and not self.conductor.over.is_set():  # the rest is given back
                 self._begins(in_hand.database, in_hand.action)
@@ -211,8 +213,9 @@ class ActionRunner:
 
     def _act(self, database: Database, action: ActionRow, server: ServerRow | None,
              event: int | None) -> Continuation | None:
-        """Run one action, and return its continuation, if any. *server*: the server's row, if it is known. *event*:
-        the number of an event of the action that has begun already, if any."""
+        """Run one action, and return the continuation that the same thread must run next, if any. *server*: the
+        server's row; read from the database if ``None``. *event*: the number of an event that has already begun, if
+        any."""
         key, named = (database.name, action.id), request_id.set(action.request_id)
         work = None
         try:
@@ -238,16 +241,17 @@ class ActionRunner:
         return work.continuation if work else None
 
     def _not_continued(self, *works: Work) -> None:
-        """Stop counting the continuations of *works* as running: no thread will run them."""
+        """Stop counting the continuations of *works* as running, because no thread will run them."""
         for work in works:
             if work.continuation:
                 self.conductor.leased_actions.end((work.continuation.database.name, work.continuation.action.id))
 
     def _unexpected(self, database: Database, action: ActionRow, error: Exception) -> None:
-        """Handle an exception that no flow handles (a database that is away, or a bug).
+        """Handle an exception that the action's flow did not handle: a database that does not answer, or a bug.
 
-        The action is tried again for a while. Then the server goes to error, unless it is shelved or soft-deleted, so
-        that nothing is stuck. When even that cannot be written, the lease expires."""
+        Put the action back into the queue. After the last attempt, end it as failed and set the server to error, unless
+        the server is shelved or soft-deleted. If the database cannot be written, do nothing: another attempt follows
+        when the lease expires."""
         try:
             work = Work(self.conductor, database, action) if action.attempts >= TRIES else None
             if work is None or (work.server and work.server.leaving):  # a server that leaves its cell cannot stay
@@ -287,8 +291,9 @@ class ActionRunner:
                                                     "host": work.server.host, "action": action.action})
 
     def _beat(self, database: Database) -> None:
-        """Write the conductor's heartbeat, renew the leases of running actions, and learn which were cancelled, until
-        the conductor ends. Each database has its own thread, since one may hang."""
+        """Until the conductor stops, regularly renew the conductor's heartbeat and the leases of running actions in
+        *database*, and mark running actions that were cancelled. Each database has its own thread, since a query to one
+        of them may hang."""
         while not self.conductor.over.is_set():
             if database is self._served[0]:
                 with statement_timeout(actions.LEASE / 2, refused=False):

@@ -48,8 +48,9 @@ BRIEFLY = 1.0
 
 
 class Conductor:
-    """The conductor of one process. *cell*: name of its cell. *schedules*: whether it also takes new servers from
-    cell0; at least one conductor of the cloud must. *announcement*: the one that it has joined with."""
+    """The state of one conductor process. *cell*: the name of its cell. *schedules*: whether it also schedules new
+    servers from cell0; at least one conductor of the cloud must. *announcement*: the process's registration in the
+    database; by default a new one."""
 
     def __init__(self, settings: Settings, store: Store, services: Services, agents: Agents, cell: str,
                  delivery: Delivery, schedules: bool = True, announcement: Announcement | None = None) -> None:
@@ -83,23 +84,24 @@ class Conductor:
 
     @property
     def ratios(self) -> Ratios:
-        """The allocation ratios of the settings, for hosts without their own."""
+        """The allocation ratios in the settings. They apply to hosts that have none from aggregates."""
         settings = self.settings
         return Ratios(settings.cpu_allocation_ratio, settings.ram_allocation_ratio, settings.disk_allocation_ratio)
 
     @property
     def reserved(self) -> dict[str, int]:
-        """What the settings keep from servers on hosts without their own amounts, by column."""
+        """The amounts of CPUs, memory and disk that the settings reserve for the host itself, by column of ``hosts``. A
+        reserved amount that an operator has set for a host has precedence."""
         settings = self.settings
         return {"vcpus_reserved": settings.reserved_host_cpus, "memory_mb_reserved": settings.reserved_host_memory_mb,
                 "disk_gb_reserved": settings.reserved_host_disk_gb}
 
     def vendordata_of(self, settings: Settings) -> Vendordata:
-        """Return the vendor data that *settings* define. Raises ``InvalidSettings``."""
+        """Return the source of vendor data that *settings* configure. Raises ``InvalidSettings``."""
         return Vendordata(settings, service_user.vendordata_token_source(self.services.identity))
 
     def follow_settings(self) -> None:
-        """Compute again what follows from settings that were read again."""
+        """Recompute vendor data and scheduler rules after the settings were reloaded."""
         self.vendordata = self.vendordata_of(self.settings)
         self.states.follow_rules(scheduler_rules(self.settings))
 
@@ -109,13 +111,14 @@ class Conductor:
         return self.store.cell(self.cell.id)
 
     def ratios_of(self, name: str) -> Ratios:
-        """Return the allocation ratios of a host: from its aggregates, as last read, otherwise from the settings."""
+        """Return the allocation ratios of the host *name*: from the metadata of its aggregates as last read, otherwise
+        from the settings."""
         host = self.states.hosts.get(name)
         aggregates = host.profile.aggregates if host else ()
         return ratios_of_aggregates(aggregates, self.ratios) if aggregates else self.ratios
 
     def host(self, name: str | None) -> HostRow:
-        """Return the row of a host, as last read. Raises ``NotFound``."""
+        """Return the database row of the host *name*, as last read. Raises ``NotFound``, also for ``None``."""
         if not name:
             raise NotFound("The server is on no host.", kind="host", key="")
         if name not in self.states.rows:
@@ -126,7 +129,7 @@ class Conductor:
         return row
 
     def zone(self, name: str) -> str:
-        """Return the availability zone of a host, from its aggregates as last read."""
+        """Return the availability zone of the host *name*, from its aggregates as last read."""
         host = self.states.hosts.get(name)
         return host.profile.zone if host else self.settings.default_availability_zone
 
@@ -135,24 +138,25 @@ class Conductor:
         return self.host(host).endpoint
 
     def client(self, host: str | None, patience: float | None = None) -> AbstractContextManager[AgentClient]:
-        """Return a context manager with a client of a host's agent. *patience*: as in ``Agents.client``; short if the
-        host is down. Raises ``NotFound``. Raises ``Unreachable`` if the reports of the agent are refused, since it may
-        be the agent of another host."""
+        """Return a context manager with a client of the agent of *host*. *patience*: the timeout in seconds (see
+        ``Agents.client``); always short if the host is down. Raises ``NotFound`` for an unknown host, and
+        ``Unreachable`` if the agent's reports are refused, since it may be the agent of another host."""
         if host in self.states.refused_hosts:
             raise Unreachable(f"The agent of host {host} is refused; its service (os-services) tells why.")
         return self.agents.client(self.endpoint(host), patience if self.is_up(str(host)) else PATIENCE)
 
     def read_hosts(self) -> None:
-        """Read all hosts again, for the scheduler and for endpoints."""
+        """Read all hosts again from the database into the scheduler's memory."""
         place.read_hosts(self.store.api, self.states)
 
     def read_host(self, name: str) -> None:
-        """Read one host again for the scheduler: its claims or its inventory have changed."""
+        """Read the host *name* again from the database into the scheduler's memory, because its claims or its inventory
+        have changed."""
         place.read_host(self.store.api, self.states, name)
 
     def current_states(self) -> HostStates:
-        """Return the scheduler's hosts. After a cell was disabled or enabled, read all hosts again first, since this
-        conductor watches no hosts of other cells."""
+        """Return the scheduler's view of all hosts. If a cell was disabled or enabled since the last call, first read
+        all hosts again, since this conductor gets no reports about hosts of other cells."""
         disabled = {cell.id for cell in self.store.cells() if cell.disabled}
         if disabled != self._disabled_cells:
             self.read_hosts()
@@ -165,37 +169,37 @@ class Conductor:
         return bool(host and host.profile.up)
 
     def choosing(self, database: Database) -> AbstractContextManager[bool]:
-        """Return a context manager that holds the lock for choosing which actions of *database* begin. It yields
-        ``False`` if the caller must leave all actions in the queue: the lock is not free, or *database* is not this
-        cell's."""
+        """Return a context manager that locks the choice of the actions in *database* that may begin. It yields
+        ``False`` if no action may begin now: another thread has the lock, or *database* is not that of this conductor's
+        cell."""
         return self.leased_actions.choosing(BRIEFLY) if database is self.database else nullcontext(False)
 
     def room(self, database: Database, connection: Connection, places: Collection[str], kind: str) -> Counter[str]:
-        """Return how many more actions of *kind* may begin now on each of the hosts *places*, within all limits. Call
-        it in a transaction, within the context of ``choosing``."""
+        """Return, by host, how many more actions of *kind* may begin now on the hosts *places* (names) within all
+        limits. Call this in the transaction of *connection* to *database*, inside a ``choosing`` context."""
         room_by_host, share = actions.free_action_slots(database, connection, places, kind,
                                                         self.settings.limits()), self.leased_actions.now()
         return Counter({host: min(many, share.left(host)) for host, many in room_by_host.items()})
 
     def begin_settling(self) -> None:
-        """Save when this conductor first tries to learn whether a host is up: by calling its agent, or from heartbeats
-        that other conductors received. Later calls change nothing."""
+        """Save the time when this conductor first tried to find out which hosts are up. Later calls change nothing. See
+        ``settling``."""
         if self._settling_since is None:
             self._settling_since = time.monotonic()
 
     def settling(self) -> bool:
-        """Return whether hosts that are up may still look down, because this conductor has not had the time to hear
-        them: then the error "No valid host" means nothing. The time counts from ``begin_settling``, which on a busy
-        machine comes long after the conductor's start."""
+        """Return whether some hosts may be up although this conductor counts them as down, because it began to look for
+        them less than ``host_down_after`` seconds ago (see ``begin_settling``). Then do not fail an action because no
+        valid host was found."""
         if self._settling_since is None:
             return True
         young = time.monotonic() - self._settling_since < self.settings.host_down_after
         return young and not all(host.profile.up for host in list(self.states.hosts.values()))
 
     def awaits_host(self, spec: RequestSpec) -> bool:
-        """Return whether a server for which no host was found should wait for one: some host that the server could use
-        is silent, but sent a heartbeat within the last ``host_return_wait`` seconds. A busy host misses some
-        heartbeats."""
+        """Return whether the server of *spec*, for which no host was found, should wait for a host to return. This is
+        so if a host that is down would pass all filters, and has sent a heartbeat within the last ``host_return_wait``
+        seconds: a busy host misses some heartbeats."""
         if self.hosts_up() == len(self.states.hosts):
             return False  # a full cloud: do not ask the cells for each server
         heard = partial(cell_look.fetch_heard_hosts, self.settings.host_return_wait)

@@ -23,10 +23,13 @@ Still = Callable[[Connection, Any], Any]
 
 def ask_for_expired(conductor: Conductor, seconds: float, late: Late, key: str,
                     still: Still = lambda _connection, server: server) -> int:
-    """Queue the action *key* for the servers that have waited for *seconds*; return how many. *late*: returns these
-    servers. Zero or negative *seconds* disable this.
+    """Queue the action *key* for each server that has been in some state for more than *seconds*, for example the
+    offload of servers that were shelved that long ago. Return the number of queued actions. If *seconds* is zero or
+    negative, do nothing.
 
-    Each server has its own transaction, where *still* checks it again: another conductor may have been first."""
+    *late*: called with a connection and the time *seconds* ago; returns the servers that have been waiting since before
+    that time. *still*: called with a connection and one of these servers in the transaction that queues its action;
+    returns the server's row, or ``None`` if another conductor was first."""
     count, database = 0, conductor.database
     if seconds <= 0:
         return 0
@@ -43,8 +46,7 @@ def ask_for_expired(conductor: Conductor, seconds: float, late: Late, key: str,
 
 
 def waiting_since(vm_state: str, column: str, connection: Connection, moment: str) -> Sequence[Any]:
-    """Return the servers in the state *vm_state* that have no action, and whose time in the column *column* is before
-    *moment*."""
+    """Return the servers with the given *vm_state*, without a task_state, whose time in *column* is before *moment*."""
     return connection.execute(select(table).where(
         table.c[column] < moment, table.c.vm_state == vm_state, table.c.task_state.is_(None),
         table.c.deleted_at.is_(None))).all()

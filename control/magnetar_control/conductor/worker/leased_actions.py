@@ -23,13 +23,13 @@ Key = tuple[str, int]
 
 
 class HostBusy(Exception):
-    """The error for a host that has its maximum of actions already. The action that needs the host goes back to the
-    queue."""
+    """The error that this conductor already runs the maximum number of actions for a host. The action that needs the
+    host goes back to the queue."""
 
 
 class LeasedActions:
-    """The actions that this conductor has leased from queues, counted by host. *most*: the maximum for one host that
-    is up; it is lower for a host that is down. *is_up*: a function that returns whether a host is up."""
+    """A counter of the actions that this conductor has leased from queues, by host. *most*: the maximum for a host that
+    is up; for a host that is down the maximum is lower. *is_up*: returns whether a host is up."""
 
     def __init__(self, most: int, is_up: Callable[[str], bool]) -> None:
         self._most, self._is_up = most, is_up
@@ -43,7 +43,7 @@ class LeasedActions:
         return self._most if self._is_up(host) else max(1, self._most // DOWN)
 
     def now(self) -> HostLimits:
-        """Return the present counts of actions by host, as limits for the next read of the queue."""
+        """Return the present number of actions by host, as limits for the next read of the queue."""
         with self._lock:
             asks_by_host = Counter(host for _key, host in self._others)
             return HostLimits(self.most, asks_by_host + Counter(host for host in self._hosts.values() if host),
@@ -51,8 +51,8 @@ class LeasedActions:
 
     @contextlib.contextmanager
     def choosing(self, seconds: float = -1) -> Iterator[bool]:
-        """Hold the lock for choosing which actions begin, until these are counted. Yield whether the lock is held:
-        ``False`` if another thread still has it after *seconds* (-1: wait without limit)."""
+        """Hold the lock under which actions are chosen from the queue and then counted. Yield whether this thread has
+        the lock: ``False`` if another thread still has it after *seconds* (-1: no limit)."""
         mine = self._choosing.acquire(timeout=seconds)
         try:
             yield mine
@@ -61,8 +61,8 @@ class LeasedActions:
                 self._choosing.release()
 
     def begin(self, key: Key, host: str | None, waits_for: str | None = None) -> bool:
-        """Count the action *key* (database and number) for its server's *host*, and for the other host that it
-        *waits_for*. Return ``False`` if it was counted already."""
+        """Count the action *key* (database name, id of the action) for *host*, the host of its server, and for
+        *waits_for*, another host that it needs. Return ``False`` if the action was already counted."""
         with self._lock:
             new = key not in self._hosts
             self._hosts[key] = host
@@ -72,7 +72,8 @@ class LeasedActions:
 
     @contextlib.contextmanager
     def resting(self, key: Key) -> Iterator[None]:
-        """Do not count the action *key* for any host while the ``with`` block runs, in which it waits for a guest."""
+        """Do not count the action *key* for any host while the ``with`` block runs. Used while the action waits for a
+        guest to shut down."""
         with self._lock:
             host = self._hosts.get(key)
             asks_elsewhere = {other: since for other, since in self._others.items() if other[0] == key}
@@ -95,8 +96,9 @@ class LeasedActions:
 
     @contextlib.contextmanager
     def asking(self, key: Key, host: str) -> Iterator[None]:
-        """Count the action *key* for *host* too while the ``with`` block runs. First wait while the host's maximum is
-        reached. Raises ``HostBusy`` after ``TURN`` seconds, or when another action has used the host for that long."""
+        """Also count the action *key* for *host* while the ``with`` block runs. If the maximum of the host is reached,
+        wait first. Raises ``HostBusy`` if this takes longer than ``TURN`` seconds, or if another action has used the
+        host for longer than that."""
         began, mine = time.monotonic(), self._enter(key, host)
         while mine is None:
             with self._lock:

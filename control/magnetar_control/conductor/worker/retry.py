@@ -29,14 +29,14 @@ def last_try(work: Work) -> bool:
 
 
 def _overtaken(work: Work) -> bool:
-    """Return whether an evacuation of the server is queued, because its host is silent. This action must then end."""
+    """Return whether an evacuation of the server is queued, because its host is down. The action must then end."""
     with work.database.read() as connection:
         return actions.evacuation_is_queued(connection, work.id)
 
 
 def retry_later(work: Work) -> bool:
-    """Put the action back into the queue for another attempt. Return ``False`` if no attempt is left, or if an
-    evacuation or deletion of the server waits."""
+    """Put the action back into the queue for another attempt. Return ``False``, without doing so, after the last
+    attempt, or if an evacuation or deletion of the server is queued."""
     if last_try(work) or _overtaken(work) or _deleted(work):
         return False
     work.put_back(AGAIN)
@@ -44,8 +44,8 @@ def retry_later(work: Work) -> bool:
 
 
 def _deleted(work: Work) -> bool:
-    """Return whether a deletion of the server waits for the end of this action. The deletion releases everything of
-    the server, even if its host does not answer. Return ``False`` if this action is itself a deletion."""
+    """Return whether a deletion of the server waits for this action to end. The deletion releases all resources of the
+    server, even if its host does not answer. Return ``False`` if this action is itself a deletion."""
     if work.action.action in stopped_actions.GOING:
         return False
     with work.database.read() as connection:
@@ -53,9 +53,9 @@ def _deleted(work: Work) -> bool:
 
 
 def retry_forever(work: Work, _error: HostDown | None = None, free: Callable[[Work], None] | None = None) -> None:
-    """Put the action back into the queue, without a limit of attempts: the guest may use a volume or NIC that no other
-    server may get, or something has begun that cannot be undone. If a deletion or evacuation of the server waits, call
-    *free* and end the action as failed instead."""
+    """Put the action back into the queue, without a limit of attempts. Use this when the action must not end halfway:
+    the guest may still use a volume or NIC that no other server may get, or a step cannot be undone. If a deletion or
+    evacuation of the server is queued, call *free* and end the action as failed instead."""
     if retry_later(work):
         return
     if (deleted := _deleted(work)) or _overtaken(work):
@@ -69,12 +69,13 @@ def retry_forever(work: Work, _error: HostDown | None = None, free: Callable[[Wo
 
 def attempt_action(work: Work, do: Callable[[], Mapping[str, Any] | None], fails: Callable[[MagnetarError], None],
                    down: Callable[[HostDown], None] | None = None, event: str | None = None) -> None:
-    """Run *do* as the action's event, or as *event*, and end the action with the columns of the server that *do*
-    returns.
+    """Run the function *do* as an event of the action, and then end the action. *do* returns the columns to set in the
+    server's row. *event*: the name of the event; by default the action's main event.
 
-    When the event begins, the server gets the first task_state in the action's ``steps`` (``ACTIONS``), if there is
-    one. A refusal is passed to *fails*. A ``HostDown`` puts the action back into the queue; at the last attempt, or
-    when a deletion or evacuation waits, it is passed to *down*, by default ``Work.failed``.
+    When the event begins, the server gets the first task_state in the action's ``steps`` (see ``ACTIONS``), if there is
+    one. If *do* raises ``HostDown``, put the action back into the queue; call *down* with the error (default:
+    ``Work.failed``) after the last attempt, or if a deletion or evacuation is queued. Call *fails* with any other
+    ``MagnetarError``.
     """
     try:
         with work.event(event, noted={"task_state": work.rule.steps[0]} if work.rule.steps else None):
@@ -90,9 +91,9 @@ def attempt_action(work: Work, do: Callable[[], Mapping[str, Any] | None], fails
 
 def flow_on_host(fails: Callable[[Work, MagnetarError], None],
                  down: Callable[[Work, HostDown], None] = Work.failed) -> Callable[[Ask], Callable[[Work], None]]:
-    """Return a decorator for a function that makes one request to the host's agent; the decorated function is a
-    complete flow of an action. *fails*: called after a refusal: ``Work.failed`` or ``Work.error``. *down*: called with
-    the ``HostDown`` when no attempt is left."""
+    """Return a decorator that makes an action's complete flow from a function ``ask(work, client)``, which makes one
+    request to the host's agent. *fails*: called if the agent refuses the request, for example ``Work.failed`` or
+    ``Work.error``. *down*: called with the ``HostDown`` error after the last attempt."""
     def made(ask: Ask) -> Callable[[Work], None]:
         @wraps(ask)
         def flow(work: Work) -> None:
@@ -108,11 +109,12 @@ def flow_on_host(fails: Callable[[Work, MagnetarError], None],
 def detachment_failed(work: Work, description: str, has_device: Callable[[Mapping[str, Any]], bool],
                       error: MagnetarError,
                       keep: Callable[[Work], None] = lambda _work: None) -> None:
-    """Handle a refused detachment. If the guest still has the volume or NIC, call *keep*, which saves that it stays
-    attached, and end the action as failed. *has_device*: returns whether the server, as its host reports it, has the
-    device. *description*: of the device, for the log.
+    """Handle the *error* of a refused detachment of a volume or NIC. If the guest still has the device, call *keep*,
+    which saves that the device stays attached, and end the action as failed. If the guest no longer has the device, or
+    the host does not answer, repeat the action until the detachment is done.
 
-    If the guest has lost the device already, or the host does not answer, repeat the detachment until it is done.
+    *description*: of the device, for the log. *has_device*: takes the server as its agent reports it, and returns
+    whether it has the device.
     """
     try:
         with work.client() as client:
@@ -132,11 +134,12 @@ def detachment_failed(work: Work, description: str, has_device: Callable[[Mappin
 
 def take_back_attachment(work: Work, description: str, error: Exception, off: Callable[[], None],
                          free: Callable[[], None]) -> None:
-    """Undo a failed attachment: call *off* to detach the volume or NIC from the guest, then call *free* to release it,
-    and end the action as failed with *error*. *description*: of the volume or NIC, for the log.
+    """Undo a failed attachment of a volume or NIC, and end the action as failed with *error*. First call *off*, which
+    detaches the device from the guest, then *free*, which releases the volume or port. *description*: of the device,
+    for the log.
 
-    If the guest does not release the device, it stays with the server: users can detach it, and the audit frees a port
-    when the host shows that the guest has no such NIC. While the host is down or full, the action is repeated."""
+    If the guest does not release the device, the server keeps it, and users can detach it later. If the host is down or
+    its disk is full, put the action back into the queue to repeat this."""
     try:
         with full_is_down():
             off()

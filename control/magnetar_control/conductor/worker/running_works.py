@@ -11,8 +11,8 @@ from .leased_actions import Key
 
 
 class RunningWork(Protocol):
-    """The attributes through which a running ``Work`` is informed by other threads. *cancelled*: set when its action
-    is cancelled. *last_report*: a host and its last report on the server."""
+    """The attributes of a running ``Work`` that other threads set. *cancelled*: set when its action is cancelled.
+    *last_report*: (name of a host, the last report of its agent about the server); ``None`` without a report."""
 
     cancelled: threading.Event
     last_report: tuple[str, Mapping[str, Any]] | None
@@ -23,14 +23,14 @@ class RunningWork(Protocol):
 
 
 class RunningWorks:
-    """The running works of this conductor, keyed by (database name, id of the action)."""
+    """The actions that this conductor runs now (``Work``), by (name of the database, id of the action)."""
 
     def __init__(self) -> None:
         self.works: dict[Key, Any] = {}
         self._lock = threading.Lock()
 
     def add_works(self, works: Mapping[Key, RunningWork]) -> None:
-        """Add works that begin now. *works*: by (database name, id of the action)."""
+        """Add works that begin now. *works*: the works by (name of the database, id of the action)."""
         with self._lock:
             self.works.update(works)
 
@@ -41,12 +41,13 @@ class RunningWorks:
                 self.works.pop(key, None)
 
     def works_of_database(self, name: str) -> dict[int, RunningWork]:
-        """Return the works of a database by the number of their action."""
+        """Return the running works of the database *name*, by the id of the action."""
         with self._lock:
             return {number: work for (database, number), work in self.works.items() if database == name}
 
     def tell_action(self, host: str, document: Mapping[str, Any]) -> bool:
-        """Pass a host's report on a server to the running action of that server. Return ``False`` if none runs here."""
+        """Pass *document*, the report of a server by the agent of *host*, to the running action of that server. Return
+        ``False`` if this conductor runs no action of the server."""
         with self._lock:
             works = [work for work in self.works.values() if work.id == document["id"]]
             for work in works:

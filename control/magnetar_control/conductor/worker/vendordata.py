@@ -30,15 +30,16 @@ AGENT = "magnetar-vendordata"
 
 
 class VendordataFailed(Conflict):
-    """A dynamic vendordata target failed, and the settings say that the server is not built then."""
+    """The error that a target of dynamic vendordata failed, and that the settings do not allow building the server
+    without its data."""
 
 
 class _Failed(Exception):
-    """The error that a target has no usable answer; its text says why, without secrets."""
+    """The error that a vendordata target gave no usable answer. Its text is the reason, without secrets."""
 
 
 class _TokenRefused(_Failed):
-    """The error that a target answered 401: it refuses the caller."""
+    """The error that a vendordata target answered with status 401 (unauthorized)."""
 
 
 @dataclass(frozen=True)
@@ -50,8 +51,8 @@ class VendordataTarget:
 
 
 class Vendordata:
-    """The operator's vendor data, as *settings* define it. *token* returns a token of a service user. Raises
-    ``InvalidSettings``."""
+    """The operator's vendor data for guests, as *settings* configure it. *token*: returns a token of a service user for
+    requests to the targets; called with ``True``, a new token. Raises ``InvalidSettings``."""
 
     def __init__(self, settings: Settings, token: Callable[[bool], str]) -> None:
         self.path, self.fatal = settings.vendordata_jsonfile_path, settings.vendordata_dynamic_failure_fatal
@@ -78,9 +79,9 @@ class Vendordata:
             return {}
 
     def dynamic(self, server_facts: Mapping[str, Any], confirm: Callable[[], object]) -> dict[str, Any]:
-        """Return each target's answer to *server_facts*, by the target's name; ``{}`` for a target that fails. Call
-        *confirm* before each request. Raises ``VendordataFailed`` if a failure is fatal, and the errors of
-        *confirm*."""
+        """Send *server_facts* (the request body of Nova's dynamic vendordata) to each target. Return the answers by
+        name of the target; ``{}`` for a target that fails. *confirm* is called before each request, and its errors are
+        passed on. Raises ``VendordataFailed`` if the settings make failures fatal."""
         answers: dict[str, Any] = {}
         for target in self.targets:
             confirm()

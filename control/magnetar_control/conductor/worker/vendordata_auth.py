@@ -44,8 +44,9 @@ TIMEOUT = 10.0
 
 
 class VendordataAuth:
-    """The conductors' authentication at Keystone and at vendordata targets, from *options*. ``user``: the Keystone
-    user, if the options name one. Raises ``InvalidSettings`` that names the wrong option."""
+    """The credentials and TLS settings with which conductors call Keystone and vendordata targets, from the setting
+    ``vendordata_dynamic_auth`` (*options*). ``user``: the Keystone user; ``None`` if the options name no user. Raises
+    ``InvalidSettings`` with the name of the wrong option."""
 
     def __init__(self, options: Mapping[str, Any]) -> None:
         self._options = checked_auth_options(options)
@@ -124,8 +125,9 @@ class VendordataAuth:
         return {"system": {"all": True}}
 
     def _named(self, kind: str, id: str, name: str) -> dict[str, Any]:
-        """Return the object that identifies a user or project (*kind*) in a Keystone request: by the value of the
-        option *id*, otherwise by the value of the option *name* with the domain. Raises ``InvalidSettings``."""
+        """Return the JSON object that identifies a user or project in a Keystone request. *kind*: ``user`` or
+        ``project``. *id*, *name*: names of options. The value of the option *id* is used if it is set, otherwise the
+        value of the option *name* with its domain. Raises ``InvalidSettings``."""
         options = self._options
         if id in options:
             return {"id": options[id]}
@@ -150,12 +152,12 @@ class VendordataAuth:
 
 
 def checked_auth_options(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the options that are set, as values of their types. Reads no file. Raises ``InvalidSettings``."""
+    """Return the options that are set, each converted to its type. Reads no file. Raises ``InvalidSettings``."""
     return {name: _checked(name, value) for name, value in options.items() if value is not None and value is not False}
 
 
 def _checked(name: str, value: Any) -> Any:
-    """Return the *value* of the option *name* as a value of its type. Raises ``InvalidSettings``."""
+    """Return *value*, the value of the option *name*, converted to the option's type. Raises ``InvalidSettings``."""
     if name in ABSENT:
         raise _wrong(name, ABSENT[name])
     if name not in KNOWN:

@@ -51,18 +51,18 @@ ROLES = frozenset(("admin", "member", "reader"))
 
 
 class WrongHost(Conflict):
-    """This host cannot have the server; another host may."""
+    """The error that a server cannot be on this host, although another host may be suitable."""
 
 
 class HostDown(MagnetarError):
-    """The host's agent does not answer, or libvirt there does not."""
+    """The error that the host's agent does not answer, or that libvirt does not answer on the host."""
 
     code = "unreachable"
     status = 503
 
 
 class HostFull(HostDown):
-    """The host answers, but its disk is too full for the request now."""
+    """The error that the host's disk has too little space for the request now."""
 
     code = NoSpace.code
     status = NoSpace.status
@@ -70,8 +70,8 @@ class HostFull(HostDown):
 
 @contextlib.contextmanager
 def full_is_down() -> Iterator[None]:
-    """Convert ``NoSpace`` from the block into ``HostFull``, so that the action is repeated as for a host that is down.
-    Use this for work that has begun and cannot be undone."""
+    """Convert a ``NoSpace`` error of the ``with`` block into ``HostFull``, a subclass of ``HostDown``, so that the
+    action is repeated. Use this for steps that cannot be undone."""
     try:
         yield
     except NoSpace as full:
@@ -79,12 +79,12 @@ def full_is_down() -> Iterator[None]:
 
 
 class LeaseLost(Exception):
-    """The error that another conductor has taken the action of this work, because its lease had ended."""
+    """The error that another conductor has leased this action, because the lease of this conductor had expired."""
 
 
 def leased_database(confirm: Callable[[], None], database: Database) -> Database:
-    """Return a view of *database* whose write transactions call *confirm* (of a ``Work``) first: they fail when it
-    raises ``LeaseLost``."""
+    """Return a wrapper of *database* whose write transactions first call *confirm*, such as ``Work.confirm_lease``.
+    They fail if it raises ``LeaseLost``."""
     @contextlib.contextmanager
     def confirmed(way: Callable[[], contextlib.AbstractContextManager[Connection]]) -> Iterator[Connection]:
         with way() as connection:
@@ -103,8 +103,8 @@ def admin_message(error: BaseException) -> str:
 
 
 class Continuation(NamedTuple):
-    """An action that this conductor holds already and a worker continues. *server*: its row; read if omitted. *event*:
-    the number of its event that has begun."""
+    """An action that this conductor has leased and that a worker thread runs next. *server*: the server's row; read
+    from the database if ``None``. *event*: the number of an event of the action that has already begun."""
 
     database: Database
     action: ActionRow
@@ -113,10 +113,10 @@ class Continuation(NamedTuple):
 
 
 class Work:
-    """One action that this conductor has leased, and the state of its execution.
+    """One action that this conductor has leased, while it runs.
 
-    ``server``: the server's row when the work began; read from the database unless it is passed. ``args``: the
-    arguments of the action. *event*: the number of an event of the action that has begun already."""
+    ``server``: the server's row; read from the database unless it is passed. ``args``: the arguments of the action.
+    *event*: the number of an event of the action that has already begun."""
 
     def __init__(self, conductor: Conductor, database: Database, action: ActionRow, server: ServerRow | None = None,
                  event: int | None = None) -> None:
@@ -159,12 +159,12 @@ class Work:
 
     @property
     def image(self) -> ImageOfServer:
-        """The fields of the server's image that its row keeps."""
+        """The fields of the server's image that are stored in the server's row."""
         return self.server.image
 
     @property
     def request(self) -> ServerRequest:
-        """The request that made the server."""
+        """The stored fields of the request that created the server."""
         return self.server.request
 
     @property
@@ -184,17 +184,18 @@ class Work:
 
     @property
     def idempotency_key(self) -> str:
-        """The idempotency key of this action for agents: an agent runs requests with the same key once."""
+        """The idempotency key of this action in requests to agents. An agent executes a request with the same key only
+        once."""
         return f"{self.action.request_id}.{self.action.id}"
 
     def context(self) -> Context:
-        """Return the context of the server's user, for calls to services."""
+        """Return the context of the server's user, with which other services are called for the server."""
         return Context(self.server.user_id, self.server.project_id, ROLES)
 
     @contextlib.contextmanager
     def client(self, host: str | None = None, patience: float | None = None) -> Iterator[Client]:
-        """Yield a client of the agent of *host* (by default the server's). Raises ``HostDown`` when the agent does not
-        answer (within *patience* seconds, if given), and ``HostBusy``."""
+        """Yield a client of the agent of *host* (default: the server's host). *patience*: the timeout in seconds.
+        Raises ``HostDown`` if the agent does not answer in time, and ``HostBusy`` if too many actions use the host."""
         name = host or self.server.host
         try:
             with self.asking(name), self.conductor.client(name, patience) as client:
@@ -204,8 +205,8 @@ class Work:
 
     @contextlib.contextmanager
     def sides(self, first_host: str, second_host: str, names: str) -> Iterator[tuple[Side, Side]]:
-        """Yield the agents of two hosts, which may be the same. *names*: a description of both hosts for error
-        messages. Raises ``HostBusy``, and ``HostDown`` if an agent does not answer."""
+        """Yield the agents of two hosts, which may be the same host. *names*: both hosts as a text, for error messages.
+        Raises ``HostDown`` if an agent does not answer, and ``HostBusy`` if too many actions use a host."""
         client = self.conductor.client
         try:
             with contextlib.ExitStack() as lent:
@@ -219,9 +220,9 @@ class Work:
 
     @contextlib.contextmanager
     def asking(self, host: str | None) -> Iterator[None]:
-        """Count the action for *host* while the ``with`` block runs; first wait while the host's maximum of actions is
-        reached. Raises ``HostBusy``. Raises ``LeaseLost`` if another conductor has the action, since that one may
-        repeat or undo requests to the host.
+        """Count the action for *host* while the ``with`` block runs. If this conductor already runs the maximum number
+        of actions for the host, wait first; raise ``HostBusy`` if this takes too long. Raises ``LeaseLost`` if another
+        conductor has leased the action, since it may be repeating or undoing requests to the host.
         """
         self.confirm_old_lease()
         if not host:  # the server has none; asking for a client reports that
@@ -233,28 +234,28 @@ class Work:
             yield
 
     def delete_on(self, host: str, noun: str = "server", key: str | None = None) -> None:
-        """Delete the server from *host*, or the resource *key* of the type *noun* (such as volume); do nothing if the
-        host does not have it."""
+        """Delete the server from *host*, or another resource of the agent there: *noun* is its type (such as volume),
+        *key* its id. Do nothing if the host does not have it."""
         with contextlib.suppress(NotFound), self.client(host, PATIENCE) as client:
             client.delete(noun, key or self.id)
 
     def progress(self, _operation: Any) -> None:
-        """Raise ``Cancelled`` if the action was cancelled. Called while a host works."""
+        """Raise ``Cancelled`` if the action was cancelled. Passed as a callback to requests that take long."""
         if self.cancelled.is_set():
             raise Cancelled("The server was deleted meanwhile.")
 
     def resting(self) -> contextlib.AbstractContextManager[None]:
-        """Let other actions use the worker while the ``with`` block runs, in which this action waits for something
-        outside the conductor.
+        """Return a context manager for waiting on something outside the conductor. While its ``with`` block runs, the
+        worker is free for other actions.
         """
         return self.conductor.places.resting((self.database.name, self.action.id))
 
     @contextlib.contextmanager
     def guest(self, client: Client) -> Iterator[Progress]:
-        """Yield a progress callback for requests during which the host may wait for the guest to shut down.
+        """Yield a progress callback for requests during which the agent may wait for the guest to shut down.
 
-        During that wait other actions can use the worker. When the action is overtaken by another, the wait for the
-        guest ends, and the host reports ``Cancelled``."""
+        During this wait the worker is free for other actions. If the action is cancelled during the wait, the agent's
+        operation is cancelled too, and its request raises ``Cancelled``."""
         with contextlib.ExitStack() as resting:
             waits = False
 
@@ -272,16 +273,16 @@ class Work:
             yield watch
 
     def begin(self, why: str = "Something else came over it before it was done.") -> None:
-        """Raise ``Cancelled`` with *why* if the action was cancelled before it was taken, in this or an earlier
-        attempt."""
+        """Raise ``Cancelled`` with the message *why* if the action was cancelled before this attempt began."""
         if self.action.cancel:
             raise Cancelled(why)
 
     def confirm_lease(self, connection: Connection | None = None) -> None:
-        """Raise ``LeaseLost`` if another conductor has the action: this one was stopped for longer than its lease.
+        """Raise ``LeaseLost`` if another conductor has leased the action. This happens if this conductor was paused for
+        longer than its lease.
 
-        Call it in each transaction that saves progress (with its *connection* to the server's database), and before
-        asking a host for something that another action may have undone."""
+        Call this in each transaction that saves progress, with its *connection* to the server's database. Also call it
+        before a request to a host that another conductor may be undoing."""
         if connection is None:
             with self.database.read() as reading:
                 self.confirm_lease(reading)
@@ -289,15 +290,16 @@ class Work:
             raise LeaseLost
 
     def confirm_old_lease(self) -> None:
-        """Raise ``LeaseLost`` if another conductor has the action. Check nothing if the work is too young for its lease
-        to have ended."""
+        """Raise ``LeaseLost`` if another conductor has leased the action. Skip the query while the lease is so young
+        that it cannot have expired."""
         if clock() - self._began > actions.LEASE / 4:
             self.confirm_lease()
 
     @contextlib.contextmanager
     def write(self, values: dict[str, Any] | None = None) -> Iterator[Connection]:
-        """Yield the connection of one transaction of the server's database, which includes the deferred writes. A
-        caller that sets columns itself passes them as *values*; the deferred columns are added to them."""
+        """Yield the connection of a transaction in the server's database, which also includes the deferred writes.
+        *values*: pass the columns that the caller will write itself; the deferred columns are added to this dict, and
+        the caller writes them too."""
         deferred, columns = self._deferred[:], dict(self._deferred_columns)
         with self.database.write() as connection:
             for write in deferred:
@@ -313,19 +315,20 @@ class Work:
         self._deferred_columns.clear()
 
     def _own(self, connection: Connection, values: Mapping[str, Any]) -> tuple[str, ...]:
-        """Return the task_states that a write of the columns *values* may replace: those of this action. Return none
-        if *values* change the task_state although another action that overtakes this one is queued."""
+        """Return the task_states that may be replaced when *values* are written to the server's row: those of this
+        action. Return none if *values* set the task_state and an action that overtakes this one, such as a deletion, is
+        queued."""
         waits = "task_state" in values and self.rule.over and servers.overtaking_action_waits(connection, self.id)
         return () if waits else self.rule.tasks
 
     def flush(self) -> None:
-        """Run the deferred writes now, in one transaction, if there are any."""
+        """Run the deferred writes now in one transaction, if there are any."""
         if self._deferred or self._deferred_columns:
             with self.write():
                 pass
 
     def note(self, **values: Any) -> None:
-        """Set columns *values* of the server's row, and read the row again."""
+        """Set the columns *values* of the server's row now, and reload the row."""
         with self.write(values) as connection:
             self._noted(connection, values)
 
@@ -336,17 +339,18 @@ class Work:
         self.database.ring(connection, servers.SERVERS_BELL)
 
     def defer(self, **values: Any) -> None:
-        """Set columns *values* of the server's row in the next transaction."""
+        """Set the columns *values* of the server's row in the action's next transaction."""
         self._deferred_columns.update(values)
 
     @contextlib.contextmanager
     def event(self, name: str | None = None, host: str | None = None,
               noted: Mapping[str, Any] | None = None) -> Iterator[None]:
-        """Record the ``with`` block as an event of the instance action. *name*: by default the action's own event.
-        *host*: where it happens. *noted*: columns of the server that are set when the event begins.
+        """Record the ``with`` block as an event of the instance action. *name*: of the event; by default the action's
+        main event. *host*: where the event happens; by default the server's host. *noted*: columns of the server's row
+        to set when the event begins.
 
-        If the action came with a begun event (``Continuation``), the block continues that event. The end of the event
-        is written with the next transaction: after a crash in between, the event stays open and the action is
+        If the action was passed with an event that has already begun, the block continues this event. The end of the
+        event is written with the next transaction; after a crash before that, the event has no end, and the action is
         repeated."""
         number, self._event = self._event, None
         if number is not None:
@@ -378,17 +382,17 @@ class Work:
             self._deferred.append(lambda connection: actions.end_event_row(connection, number, **ended))
 
     def done(self, **values: Any) -> None:
-        """End the action successfully, in one transaction: clear the server's task_state, and set its vm_state to the
-        one in the action's row in ``ACTIONS``, and its columns *values*."""
+        """End the action successfully. In one transaction, clear the server's task_state, set its vm_state as
+        ``ACTIONS`` defines it for the action, and set the columns *values*."""
         if self.rule.after:
             values.setdefault("vm_state", self.rule.after)
         self.notifications.ended(None, self.server.host if self.server else None)
         self._end("done", None, values)
 
     def failed(self, error: BaseException, **values: Any) -> None:
-        """End the action as failed: save the fault and *values*. The fault's message for users names no hosts and
-        addresses (for an unexpected failure only the class, as in Nova). Users see its details only if its code is
-        below 500."""
+        """End the action as failed, and save *error* as the server's fault. *values*: columns of the server's row to
+        set. The fault's message, which users see, names no hosts and addresses; for an unexpected exception it is only
+        the class name, as in Nova. Users see its details only if its code is below 500."""
         code, message, details = 500, type(error).__name__, "".join(traceback.format_exception(error))[-4000:]
         if isinstance(error, MagnetarError):
             code, message = error.status, user_message(error)
@@ -400,8 +404,8 @@ class Work:
         self._end("failed", "Error", values)
 
     def matches(self, resource: Mapping[str, Any]) -> bool:
-        """Return whether *resource*, the server as its host reports it, has the power state in which the action left
-        it. Also true if the action deletes the server, or *resource* has no known power state."""
+        """Return whether *resource*, the server as its agent reports it, has the power state in which the action left
+        the server. Also return ``True`` if the action deletes the server, or if the reported power state is unknown."""
         power_state = str(resource.get("power_state"))
         return self.rule.task == servers.DELETING or power_state not in POWERS or self._left.get(
             "power_state") == power_number(power_state)
@@ -429,8 +433,8 @@ class Work:
 
     def revise(self, column: str, change: Callable[[list[Any]], list[Any]],
                follows: Callable[[list[Any]], Mapping[str, Any]] | None = None) -> None:
-        """Change a list of the server (*column*: ``volumes``, ``interfaces`` or ``shares``) with the function *change*,
-        and set the columns that *follows* returns for the new list."""
+        """Change a JSON list in the server's row. *column*: ``volumes``, ``interfaces`` or ``shares``. *change*: takes
+        the old list and returns the new list. *follows*: takes the new list and returns further columns to set."""
         def once() -> None:
             with self.database.write() as connection:
                 self.confirm_lease(connection)
@@ -442,13 +446,14 @@ class Work:
         self.database.retried(once)
 
     def put_back(self, seconds: float, **values: Any) -> None:
-        """Put the action back into the queue, and set columns *values* of the action's row. It can be taken again after
-        *seconds*, when the other host that it uses, if any, has room too."""
+        """Put the action back into the queue for another attempt after *seconds*. If the action has used another host
+        than the server's, it also waits until that host has a free slot. *values*: columns to set in the action's row.
+        """
         with self.write() as connection:
             actions.requeue_action_row(connection, self.action.id, self.conductor.holder, self.database.clock(seconds),
                                        waits_for=self._abroad, **values)
             self.database.ring(connection, servers.ACTIONS_BELL)
 
     def error(self, cause: BaseException) -> None:
-        """End the action as failed because of *cause*, with the server in error."""
+        """End the action as failed with the error *cause*, and set the server's vm_state to error."""
         self.failed(cause, vm_state=ERROR)

@@ -16,8 +16,8 @@ GUESTS = 64
 
 
 class WorkerPlaces:
-    """The slots of *count* workers; each running action uses one slot. *leased_actions*: the counts of the conductor's
-    actions by host."""
+    """The slots of a conductor's workers, which limit how many actions run at the same time. *count*: number of slots.
+    *leased_actions*: counts the conductor's actions by host."""
 
     def __init__(self, count: int, leased_actions: LeasedActions) -> None:
         self._leased_actions = leased_actions
@@ -29,9 +29,9 @@ class WorkerPlaces:
         self.on_free: Callable[[], None] = lambda: None
 
     def reserve_places(self, over: threading.Event) -> int:
-        """Reserve all free slots, and return how many. If none is free, wait up to ``PATIENCE`` seconds for one, and
-        then briefly for more (unless *over* is set), because one query for several actions is cheaper than one query
-        for each."""
+        """Reserve all free slots, and return their number. If none is free, wait up to ``PATIENCE`` seconds for one,
+        and then briefly for more, since one query that leases several actions is cheaper than several queries. *over*:
+        set when the conductor stops; then do not wait."""
         count = 1 if self._free.acquire(blocking=False) else 0
         if not count:
             count = 1 if self._free.acquire(timeout=PATIENCE) else 0
@@ -41,14 +41,13 @@ class WorkerPlaces:
         return count
 
     def release_places(self, count: int) -> None:
-        """Release reserved slots for which no action was found."""
+        """Release *count* reserved slots for which no action was found in the queue."""
         for _place in range(count):
             self._free.release()
 
     @contextlib.contextmanager
     def working(self) -> Iterator[None]:
-        """Mark this thread as the user of a reserved slot while the ``with`` block runs, and free the slot at its end.
-        """
+        """Use a reserved slot for this thread while the ``with`` block runs, and release it at the end."""
         self._worker.placed = True
         try:
             yield
@@ -59,9 +58,9 @@ class WorkerPlaces:
 
     @contextlib.contextmanager
     def resting(self, key: Key) -> Iterator[None]:
-        """Free the worker's slot, and the action's place at its host, while the ``with`` block runs, in which the
-        action waits for a guest. Other actions can begin meanwhile. After the block the action continues without a
-        slot, in addition to the others. If ``GUESTS`` actions wait like this already, keep the slot and the place."""
+        """Release the slot of this thread while the ``with`` block runs, and do not count the action *key* for any
+        host, so that other actions can begin. Use this while the action waits for a guest. After the block, the action
+        continues without a slot. If ``GUESTS`` actions already wait like this, the block runs with its slot."""
         if not getattr(self._worker, "placed", False) or not self._guests.acquire(blocking=False):
             yield
             return
@@ -75,5 +74,5 @@ class WorkerPlaces:
             self._guests.release()
 
     def others_wait(self) -> bool:
-        """Return whether actions wait for a worker, as far as this conductor knows."""
+        """Return whether queued actions wait for a free worker, as far as this conductor knows."""
         return any(self.left.values())
