@@ -50,10 +50,11 @@ def projects_of(metadata: Mapping[str, str]) -> list[str]:
 
 
 def asked_of_aggregates(host: HostState, extra_specs: Mapping[str, str]) -> Iterable[tuple[str, str]]:
-    """Yield (key, text) for the metadata that *extra_specs* require of the host's aggregates: the value of the key must
-    match the text. The keys are the extra specs with the scope ``aggregate_instance_extra_specs`` and, as in Nova, the
-    extra specs without a scope. Keys without a scope that have another meaning are left out: keys that other parts of
-    Magnetar read (``hide_hypervisor_id``), and capabilities of the host (``cpu_model``)."""
+    """Yield (key, text) for the aggregate metadata that a flavor's *extra_specs* require: some aggregate of the host
+    must have a value of this key that matches the text. This concerns extra specs with the scope
+    ``aggregate_instance_extra_specs`` and, as in Nova, those without a scope. Extra specs without a scope are left out
+    if they have another meaning: a capability of the host (``cpu_model``), or a key that another part of Magnetar uses
+    (``hide_hypervisor_id``)."""
     for key, text in extra_specs.items():
         scope, colon, name = key.partition(":")
         if colon:
@@ -64,7 +65,7 @@ def asked_of_aggregates(host: HostState, extra_specs: Mapping[str, str]) -> Iter
 
 
 def _unmet(host: HostState, spec: RequestSpec) -> Iterator[tuple[str, str]]:
-    """Yield (key, requested value) for the metadata that *spec* requests and no aggregate of the host has."""
+    """Yield (key, requested value) for the requested metadata that no aggregate of the host has."""
     return ((name, text) for name, text in asked_of_aggregates(host, spec.extra_specs)
             if not any(matches_extra_spec(value, text) for value in metadata_values(host.profile.aggregates, name)))
 
@@ -76,7 +77,7 @@ def aggregate_specs(host: HostState, spec: RequestSpec) -> bool:
 
 
 def lacking_specs(host: HostState, spec: RequestSpec) -> str:
-    """Return a text about the requested metadata that no aggregate of the host has."""
+    """Return a text about the requested metadata that no aggregate of the host has; empty if none is missing."""
     return " and ".join(f"is in no aggregate with the metadata {name}={text}" for name, text in _unmet(host, spec))
 
 
@@ -120,6 +121,7 @@ def isolated_traits(host: HostState, spec: RequestSpec) -> bool:
 
 
 def traits_required_by(metadata: Mapping[str, Any]) -> Iterable[str]:
-    """Yield the traits that an aggregate with this *metadata* requires of the servers on its hosts."""
+    """Yield the traits that servers on the hosts of an aggregate with this *metadata* must require
+    (``trait:NAME=required``)."""
     return (name.removeprefix("trait:") for name, value in metadata.items()
             if name.startswith("trait:") and value == "required")

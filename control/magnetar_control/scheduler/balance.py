@@ -21,8 +21,8 @@ DIGITS = 6
 
 @dataclass(frozen=True)
 class LoadedHost:
-    """A host with its real usage. *gives*: whether servers may be moved off it. *takes*: whether servers may be moved
-    to it."""
+    """A host with its measured use of CPUs and memory. ``gives``: whether servers may be moved away from it. ``takes``:
+    whether servers may be moved to it."""
 
     name: str
     cpus: float
@@ -48,14 +48,15 @@ class LoadedHost:
         return round(max(self.cpu_load, self.memory_load), DIGITS)
 
     def changed_by(self, server: LoadedServer, sign: int) -> LoadedHost:
-        """Return the host after *server* has come (*sign* 1) or gone (-1)."""
+        """Return a copy of the host with the usage of *server* added (*sign* 1) or subtracted (*sign* -1)."""
         return replace(self, cpus_used=self.cpus_used + sign * server.cpus_used,
                        memory_mb_used=self.memory_mb_used + sign * server.memory_mb_used)
 
 
 @dataclass(frozen=True)
 class LoadedServer:
-    """A server with its real usage. *stays*: why it must not be moved; "" if it may be."""
+    """A server with its measured use of CPUs and memory. ``stays``: the reason why it must not be moved; "" if it may
+    be moved."""
 
     id: str
     name: str
@@ -66,7 +67,7 @@ class LoadedServer:
 
 
 class Move(NamedTuple):
-    """A proposed live migration. *reason*: why, with the loads before and after it."""
+    """A proposed live migration. ``reason``: a text with the loads of source and target before and after it."""
 
     server: LoadedServer
     source: str
@@ -75,12 +76,12 @@ class Move(NamedTuple):
 
 
 class BalanceRules(NamedTuple):
-    """The rules of a balance; shares are from 0 to 1.
+    """The thresholds for proposing live migrations. A load is the used share of a host's CPUs or memory, from 0 to 1.
 
-    A host begins to give servers if its load is above *least_load* and more than *start* above the mean of all hosts.
-    It stops when its load is at most *stop* above the mean. A move must lower the higher load of the two hosts by
-    *gain*, and must not load its target above *ceiling*. *moves*: the greatest number of moves; ``None`` for any
-    number.
+    Servers are moved away from a host when its load is above *least_load* and more than *start* above the mean of all
+    hosts, until its load is at most *stop* above the mean. Each move must lower the load of the more loaded of its two
+    hosts by at least *gain*, and must leave the load of its target at most *ceiling*. *moves*: the greatest number of
+    moves; ``None`` for no limit.
     """
 
     moves: int | None = 10
@@ -92,7 +93,8 @@ class BalanceRules(NamedTuple):
 
 
 class Stay(NamedTuple):
-    """A host that gives no server although it should, or a server that stays on a host to be freed, and the reason."""
+    """The *reason* why a plan moves no server away from an overloaded host, or does not move a server away from a host
+    that must be emptied. ``name``: of this host or server."""
 
     name: str
     reason: str
@@ -100,8 +102,8 @@ class Stay(NamedTuple):
 
 @dataclass
 class BalancePlan:
-    """Proposed moves in their order, all hosts by name *before* and *after* the moves, and the hosts and servers
-    without a move, with the reasons."""
+    """Proposed moves in their order. ``before``, ``after``: all hosts by name, with their usage before and after the
+    moves. ``stays``: overloaded hosts and servers for which no move was found."""
 
     before: Mapping[str, LoadedHost]
     after: dict[str, LoadedHost]
@@ -116,9 +118,9 @@ MoveCheck = Callable[[LoadedServer, str], str]
 
 def plan_balance(hosts: Sequence[LoadedHost], servers: Sequence[LoadedServer], rules: BalanceRules,
                  check: MoveCheck) -> BalancePlan:
-    """Return moves by the *rules* that bring the load of hosts nearer to their mean. A host that gives a server in this
-    plan takes none. *check*: returns why the scheduler refuses a move; "" if it allows the move, which then counts for
-    later calls."""
+    """Return a plan of moves that bring the loads of the hosts nearer to their mean, within *rules*. A host is never
+    both source and target in a plan. *check*: takes a server and the name of a target, and returns the scheduler's
+    reason against the move. If it returns "", it counts the server on the target in later calls."""
     planner = _Planner(hosts, servers, rules, check)
     while planner.may_go_on() and (source := planner.next_source()) is not None:
         planner.relieve(source)
@@ -127,8 +129,8 @@ def plan_balance(hosts: Sequence[LoadedHost], servers: Sequence[LoadedServer], r
 
 def plan_freeing(hosts: Sequence[LoadedHost], servers: Sequence[LoadedServer], rules: BalanceRules, check: MoveCheck,
                  host: str) -> BalancePlan:
-    """Return moves that take all servers off *host*. The servers with the most memory come first, each goes to the host
-    that is the least loaded afterwards. *rules*, *check*: as in ``plan_balance``."""
+    """Return a plan of moves that empties *host*. Servers with the most memory are moved first, each to the host whose
+    load is then the lowest. *rules*, *check*: as in ``plan_balance``."""
     planner = _Planner(hosts, servers, rules, check)
     for server in sorted(planner.servers.get(host, ()), key=lambda server: (-server.memory_mb_used, server.id)):
         if server.stays:
@@ -139,7 +141,7 @@ def plan_freeing(hosts: Sequence[LoadedHost], servers: Sequence[LoadedServer], r
 
 
 class _Planner:
-    """A plan in the making: moves are added one after the other."""
+    """The builder of a plan: it adds one move after the other."""
 
     def __init__(self, hosts: Sequence[LoadedHost], servers: Sequence[LoadedServer], rules: BalanceRules,
                  check: MoveCheck) -> None:
@@ -156,11 +158,12 @@ class _Planner:
         self._done: set[str] = set()  # hosts that cannot give more
 
     def may_go_on(self) -> bool:
-        """Return whether the plan may have more moves."""
+        """Return whether the plan may have another move (``rules.moves``)."""
         return self.rules.moves is None or len(self.plan.moves) < self.rules.moves
 
     def next_source(self) -> LoadedHost | None:
-        """Return the most loaded host that should give a server; ``None`` if none should."""
+        """Return the most loaded of the hosts from which a server should be moved away; ``None`` if there is no such
+        host."""
         rules = self.rules
         sources = [host for host in self.plan.after.values()
                    if host.gives and host.name not in self._done | self._takers and host.load > rules.least_load
@@ -168,8 +171,8 @@ class _Planner:
         return max(sources, key=lambda host: (host.load, host.name), default=None)
 
     def relieve(self, source: LoadedHost) -> None:
-        """Add the best move off *source* that the scheduler allows. If there is none, no longer move servers off
-        *source*."""
+        """Add the best move away from *source* that the scheduler allows. If there is no such move, do not choose
+        *source* again."""
         refusal = ""
         for server, target in self._choices(source)[:TRIED]:
             if not (why := self.check(server, target.name)):
@@ -181,8 +184,9 @@ class _Planner:
             self.plan.stays.append(Stay(source.name, refusal or self._why_none(source)))
 
     def _choices(self, source: LoadedHost) -> list[tuple[LoadedServer, LoadedHost]]:
-        """Return the useful moves off *source* as (server, target), best first: those that lower the higher load of the
-        two hosts the most, in whole percentage points; of equal ones those with the least memory to copy."""
+        """Return the useful moves away from *source* as (server, target), best first. The best moves lower the load of
+        the more loaded of the two hosts the most, in whole percentage points; among equal moves those with less memory
+        to copy come first."""
         rules, choices = self.rules, []
         highest = min(rules.ceiling, round(self.mean + rules.start, DIGITS))
         targets = self._targets(source)
@@ -210,7 +214,8 @@ class _Planner:
         return f"{text} {len(staying)} servers stay, such as {staying[0].name}: {staying[0].stays}" if staying else text
 
     def free_from(self, server: LoadedServer) -> None:
-        """Add the move of *server* to the host that is the least loaded afterwards, or note why the server stays."""
+        """Add a move of *server* to the host whose load is then the lowest. If no host may take the server, add the
+        reason to the plan's ``stays``."""
         source, why = self.plan.after[server.host], "No other host may take servers."
         after = sorted((host.changed_by(server, 1).load, host.name, host) for host in self._targets(source))
         for load, name, target in after[:TRIED]:
@@ -233,6 +238,6 @@ class _Planner:
 
 
 def _share(server: LoadedServer, host: LoadedHost) -> float:
-    """Return the load that *server* alone would cause on *host*: the greater of its shares of the host's CPUs and
-    memory."""
+    """Return the load that *server* alone causes or would cause on *host*: the greater of its shares of the host's CPUs
+    and memory."""
     return max(server.cpus_used / host.cpus, server.memory_mb_used / host.memory_mb)

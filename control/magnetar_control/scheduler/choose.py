@@ -39,7 +39,7 @@ UP = "ComputeFilter"
 
 
 class Candidate(NamedTuple):
-    """A host that may get the server, with its weight; the heaviest host is the best."""
+    """A host that may get the server, with its weight. A host with a greater weight is preferred."""
 
     host_id: str
     host: str
@@ -52,7 +52,7 @@ _Weighed = tuple[float, Block | HostState]
 
 
 class NoValidHost(Conflict):
-    """No valid host was found. There are not enough hosts available."""
+    """The error that no host passes all filters for a server ("No valid host was found")."""
 
     code = "no-valid-host"
     status = 500
@@ -60,7 +60,7 @@ class NoValidHost(Conflict):
 
     @property
     def explanation(self) -> str:
-        """The reason, for administrators only."""
+        """The reason, which only administrators may see."""
         return str(self.details["explanation"])
 
 
@@ -77,9 +77,9 @@ def choose_hosts(states: HostStates, spec: RequestSpec, count: int = 1, *,
 
 def best_hosts(states: HostStates, spec: RequestSpec, count: int = 1, *,
                random: Random | None = None) -> list[Candidate]:
-    """Return up to *count* hosts, best first; an empty list if none passes. *random* decides between hosts of equal
-    weight, and which of the best ``rules.subset`` comes first, so that conductors seldom choose the same host. Without
-    *random* the order is fixed."""
+    """Return up to *count* hosts that pass the filters, best first; an empty list if none passes. *random* orders hosts
+    of equal weight, and chooses which of the best ``rules.subset`` hosts comes first, so that different conductors
+    seldom choose the same host. Without *random* the order is fixed."""
     rules = states.rules
     with states.lock:
         filters = states.filters_for(spec)
@@ -95,7 +95,8 @@ def best_hosts(states: HostStates, spec: RequestSpec, count: int = 1, *,
 
 
 def explain_refusals(states: HostStates, spec: RequestSpec) -> NoValidHost:
-    """Return the error that says how many hosts each filter refused, and what the best of the refused hosts lacks."""
+    """Return the ``NoValidHost`` error for *spec*. Its explanation says how many hosts each filter refused, and what
+    the best of the refused hosts lacks."""
     with states.lock:
         filters = states.filters_for(spec)
         cached_answers: dict[tuple[Profile, Filter], bool] = {}
@@ -118,7 +119,7 @@ def explain_refusals(states: HostStates, spec: RequestSpec) -> NoValidHost:
 
 
 def would_pass(states: HostStates, spec: RequestSpec, names: Collection[str]) -> bool:
-    """Return whether at least one of the hosts *names* is down, but would pass all filters if its agent answered."""
+    """Return whether any of the hosts *names* is down now, but would pass all filters if it were up."""
     with states.lock:
         filters = [host_filter for host_filter in states.filters_for(spec) if host_filter.name != UP]
         return any(
@@ -128,8 +129,8 @@ def would_pass(states: HostStates, spec: RequestSpec, names: Collection[str]) ->
 
 
 def why_not_image(states: HostStates, name: str, spec: RequestSpec) -> str:
-    """Return why the host *name*, which has the server, must not run the server with the image of *spec*; an empty text
-    if it may."""
+    """Return the reason why the server of *spec* must not run with the spec's image on its present host *name*, for a
+    rebuild; an empty text if it may."""
     with states.lock:
         host = states.hosts.get(name)
         if host is None:
@@ -140,9 +141,10 @@ def why_not_image(states: HostStates, name: str, spec: RequestSpec) -> str:
 
 
 def _lack_text(host_filter: Filter, hosts: list[HostState], spec: RequestSpec) -> str:
-    """Return a text about what *host_filter*, which refused all *hosts*, found lacking in the best of them; empty if
-    the filter has no ``lacks``. The best host has the most of the filter's resource, or of dedicated CPUs for the
-    filter of NUMA cells. For other filters it is the host that lacks the fewest traits, the first by name."""
+    """Return a text that says what *host_filter*, which refused all *hosts*, found lacking on the best of them; empty
+    if the filter has no ``lacks``. For a filter of one resource, the best host has the most of this resource; for the
+    filter of NUMA cells, the most free dedicated CPUs. For other filters, it is the host that lacks the fewest things,
+    and among equals the first by name."""
     if host_filter.lacks is None:
         return ""
     if host_filter.sight == CELLS or (host_filter.sight == ROOM and host_filter.bound is not None):
@@ -156,8 +158,8 @@ def _lack_text(host_filter: Filter, hosts: list[HostState], spec: RequestSpec) -
 
 def _refusal(host: HostState, spec: RequestSpec, filters: list[Filter],
              cached_answers: dict[tuple[Profile, Filter], bool]) -> Filter | None:
-    """Return the first filter that refuses the host; ``None`` if it passes all. *cached_answers*: the results of
-    filters that read only the profile."""
+    """Return the first of *filters* that refuses the host; ``None`` if it passes all. *cached_answers*: a cache, filled
+    here, for filters that read only the host's profile (the properties that many hosts share)."""
     for host_filter in filters:
         if host_filter.sight != PROFILE:
             passes = host_filter.passes(host, spec)
@@ -171,8 +173,8 @@ def _refusal(host: HostState, spec: RequestSpec, filters: list[Filter],
 
 
 def _parts(states: HostStates, spec: RequestSpec, filters: list[Filter], rules: Rules) -> list[Block]:
-    """Return blocks that together contain exactly the hosts that pass all *filters*; an empty list if none passes. The
-    custom weighers in *rules* append their numbers to the rows."""
+    """Return blocks (groups of similar hosts) that together contain exactly the hosts that pass all *filters*; an empty
+    list if none passes. The numbers of the custom weighers in *rules* are appended to the hosts' rows."""
     single = [host_filter for host_filter in filters if host_filter.sight == HOST]
     if spec.only is not None or single or rules.own:
         names = states.hosts if spec.only is None else spec.only
@@ -205,8 +207,8 @@ def _a_host(block: Block) -> HostState:
 
 
 def _special(states: HostStates, spec: RequestSpec) -> set[Block]:
-    """Return the blocks that must be searched host by host: they contain hosts in ``spec.never``, or with members of
-    the server's group (``spec.mates``), which the blocks' rows do not count."""
+    """Return the blocks whose hosts must be checked one by one. They contain hosts that are excluded by name
+    (``spec.never``), or that have members of the server's group (``spec.mates``)."""
     special_blocks: set[Block] = set()
     for name in {*spec.never, *spec.mates}:
         block = host.block if (host := states.hosts.get(name)) else None
@@ -218,9 +220,9 @@ def _special(states: HostStates, spec: RequestSpec) -> set[Block]:
 
 def _sift(block: Block, spec: RequestSpec, needs: list[Bound], special: set[Block],
           passing_blocks: list[Block]) -> None:
-    """Append the passing hosts of *block* to *passing_blocks*: the block itself if all of its hosts pass, otherwise
-    blocks of its passing parts. *needs*: the bounds that a host's numbers must meet. *special*: blocks to search host
-    by host."""
+    """Append the hosts of *block* that pass to *passing_blocks*: the block itself if all of its hosts pass, otherwise
+    blocks with those that pass. *needs*: the bounds within which the numbers of a host must lie. *special*: blocks
+    whose hosts must be checked one by one."""
     low, high, whole = block.low, block.high, block not in special
     for at, least, most in needs:
         if least > high[at] or most < low[at]:
@@ -253,8 +255,9 @@ def _sifted(block: Block, spec: RequestSpec, needs: list[Bound]) -> Block | None
 
 def _heaviest(parts: list[Block], spec: RequestSpec, rules: Rules,
               random: Random | None) -> Iterator[tuple[float, HostState]]:
-    """Yield (weight, host) for the hosts of the blocks *parts*, heaviest first, computed on demand. *rules*: the
-    multipliers and custom weighers. *random* decides between equal weights; without it, the order of *parts*."""
+    """Yield (weight, host) for the hosts of the blocks *parts*, in descending order of weight. Weights are computed
+    only as far as the caller iterates. *rules*: has the multipliers and the custom weighers. *random* orders hosts of
+    equal weight; without it, they come in the order of *parts*."""
     if not parts:
         return
     low, high = bounds_of_rows([part.low for part in parts], [part.high for part in parts])
@@ -263,10 +266,9 @@ def _heaviest(parts: list[Block], spec: RequestSpec, rules: Rules,
     number, chance = counted(step=-1), random.random if random else float
 
     def push(them: Iterator[_Weighed], turn: float, whole: Sum) -> None:
-        """Push the next (weight, host or block) of *them*, if there is one, onto the heap. The heap is ordered by
-        weight, then by *turn*, a number that decides between equal weights. If both are equal, the element that was
-        pushed last comes first, so a host comes before a block with the same bound. *whole*: the formula of the
-        weights."""
+        """Push the next element of the iterator *them*, a (weight, host or block), onto the heap; do nothing if it is
+        exhausted. The heap is ordered by weight; between equal weights *turn* decides, then the later push comes first,
+        so that a host comes before the block that contains it. *whole*: the formula of the weights."""
         if (first := next(them, None)) is not None:
             heappush(heap, (-first[0], turn, next(number), first[1], them, whole))
 
@@ -286,8 +288,9 @@ def _heaviest(parts: list[Block], spec: RequestSpec, rules: Rules,
 
 
 def _ordered(block: Block, whole: Sum, chance: float) -> Iterator[_Weighed]:
-    """Return the parts of a block by the upper bounds of their weights, or its hosts by their weights, greatest first.
-    *whole*: the formula of the weights. *chance* (from 0 to 1) chooses which of the equals at the top comes first."""
+    """Return an iterator of (weight, host) for the hosts of *block*, or of (upper bound of the weights, block) for its
+    parts, greatest first. *whole*: the formula of the weights. *chance*: a random number from 0 to 1 that chooses which
+    of several equal first elements comes first."""
     them: Sequence[Block | HostState] = block.parts or block.hosts
     values = [weight_bound(part.low, part.high, whole) for part in block.parts] or weights_of_rows(block.rows, whole)
     ordered = sorted(zip(values, them, strict=True), key=itemgetter(0), reverse=True)

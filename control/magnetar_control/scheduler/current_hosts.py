@@ -15,8 +15,9 @@ from .rules import scheduler_rules
 
 
 def read_current_hosts(store: Store, settings: Settings) -> HostStates:
-    """Return the scheduler's hosts, read from the API database and all cells. The hosts of a cell that does not answer
-    are down. Failed builds are not known: only conductors count them."""
+    """Return the scheduler's view of all hosts, read from the API database and all cells. The hosts of a cell whose
+    database does not answer count as down. Failed builds are not included, because only conductors count them, in
+    memory."""
     states = HostStates(settings.default_availability_zone, scheduler_rules(settings))
     with store.api.read() as connection:
         rows, groups = hosts.fetch_host_rows(connection), aggregates.fetch_aggregate_rows(connection)

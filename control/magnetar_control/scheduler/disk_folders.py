@@ -12,14 +12,15 @@ if TYPE_CHECKING:
 
 
 def hosts_sharing_disks(states: HostStates, source: str) -> frozenset[str]:
-    """Return the names of the other hosts that reach the disks of the servers on *source*, which may be down."""
+    """Return the names of the other hosts that can reach the disks of the servers on *source*, because they use the
+    same shared folder. *source* may be down."""
     id = folder_of_host(states.rows.get(source)).get("id")
     return frozenset(name for name, host in states.hosts.items() if name != source and host.disk_folder == id
                      ) if id else frozenset()
 
 
 def hosts_by_folder(states: HostStates) -> dict[str, frozenset[str]]:
-    """Return the hosts that share each folder, by its id."""
+    """Return the names of the hosts that use each shared folder of server disks, by the id of the folder."""
     by_folder: dict[str, set[str]] = {}
     for name, host in states.hosts.items():
         if host.disk_folder:
@@ -28,7 +29,8 @@ def hosts_by_folder(states: HostStates) -> dict[str, frozenset[str]]:
 
 
 def common_hosts(hosts: frozenset[str] | None, sharing: frozenset[str]) -> frozenset[str] | None:
-    """Return the *hosts* (``None``: any) that are among *sharing*; all of them if *sharing* is empty."""
+    """Return the intersection of *hosts* and *sharing*. ``None`` for *hosts*, and an empty set for *sharing*, stand for
+    all hosts."""
     if not sharing:
         return hosts
     return sharing if hosts is None else hosts & sharing

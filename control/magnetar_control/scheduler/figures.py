@@ -15,18 +15,21 @@ from .host_state import HostState
 
 
 def host_stats(host: HostState) -> dict[str, int]:
-    """Return the properties of a host that Nova calls ``stats``, such as ``capabilities:stats:num_instances``."""
+    """Return the properties of a host that Nova calls ``stats``, such as ``num_instances``. An extra spec compares them
+    as ``capabilities:stats:num_instances``."""
     return {"num_instances": host.servers, "io_workload": host.io_ops, "failed_builds": host.failed_builds}
 
 
 def host_limits(host: HostState) -> dict[str, int]:
-    """Return the amounts that may be claimed on the host, such as ``capabilities:limits:vcpu``."""
+    """Return the amounts that may be claimed on the host in total, such as ``vcpu``. An extra spec compares them as
+    ``capabilities:limits:vcpu``."""
     return {"vcpu": host.limits.vcpus, "memory_mb": host.limits.memory_mb, "disk_gb": host.limits.disk_gb}
 
 
 def host_allocation_ratio(host: HostState, name: str) -> float | None:
-    """Return the allocation ratio of the resource *name*: the host's own; otherwise the ratio of its aggregates or the
-    settings, calculated from the host's limit, which is rounded. ``None`` if the host has none of the resource."""
+    """Return the host's allocation ratio for the resource *name*. This is a ratio set for the host itself, otherwise
+    the ratio of its aggregates or the settings. The latter is calculated back from the host's limit, so it may be
+    rounded. ``None`` if the host has none of the resource."""
     row = host.columns
     if (own_ratio := row.own_ratio(name)) is not None:
         return own_ratio
@@ -35,8 +38,9 @@ def host_allocation_ratio(host: HostState, name: str) -> float | None:
 
 
 def host_figure(host: HostState, path: Sequence[str]) -> Any:
-    """Return the host's value at *path*: the parts of a name between colons, the first from ``FIGURES``. Only
-    ``stats``, ``limits`` and ``metrics`` have a second level; the value of a missing name there is ``None``."""
+    """Return a property of the host for a comparison by extra specs or hints. *path*: its name, split at colons; the
+    first part is a key of ``FIGURES``. Only ``stats``, ``limits`` and ``metrics`` have a second part; return ``None``
+    for an unknown second part."""
     figure: Any = FIGURES[path[0]](host)
     for name in path[1:]:
         figure = figure.get(name) if isinstance(figure, dict) else None

@@ -50,7 +50,8 @@ LATE = (CELLS, DEVICES)
 
 
 class Bound(NamedTuple):
-    """The least and the greatest allowed value of the number ``HostState.numbers[at]``."""
+    """The allowed range of one number of a host. ``at``: the index of the number in ``HostState.numbers``. ``least``,
+    ``most``: the limits of the range."""
 
     at: int
     least: float = -math.inf
@@ -58,13 +59,14 @@ class Bound(NamedTuple):
 
 
 class Filter(NamedTuple):
-    """One filter. ``passes(host, spec)`` returns whether the host passes; its docstring becomes the filter's row in
-    docs/reference/configuration.md.
+    """One filter of the scheduler. ``passes(host, spec)`` returns whether the host passes; its docstring becomes the
+    description of the filter in docs/reference/configuration.md.
 
-    If ``applies(spec)`` is false, every host passes. *bound*: for filters with the ``sight`` ``ROOM``, returns the
-    bound that a number of the hosts of a profile must meet. *optioned*: whether ``passes`` and *bound* take the
-    settings as ``options``; ``active`` returns whether these settings make the filter do anything. *lacks*: returns
-    what a refused host lacks, for administrators.
+    ``applies(spec)``: returns whether the filter can refuse any host for this request. ``sight``: which data of hosts
+    ``passes`` reads. *bound*: for filters with the ``sight`` ``ROOM``, takes a profile and the request, and returns the
+    allowed range of a number of the host. *optioned*: whether ``passes`` and *bound* have a parameter ``options`` for
+    the settings. ``active(options)``: returns whether the filter does anything with these settings. *lacks*: returns,
+    as a text for administrators, what a refused host lacks.
     """
 
     name: str
@@ -77,7 +79,7 @@ class Filter(NamedTuple):
     lacks: Callable[[HostState, RequestSpec], str] | None = None
 
     def under(self, options: Options) -> Filter:
-        """Return a copy whose functions get the settings *options*."""
+        """Return a copy of the filter whose functions use the settings *options*."""
         if not self.optioned:
             return self
         return self._replace(passes=_named(self.passes, options), bound=self.bound and partial(
@@ -97,8 +99,8 @@ def is_available(host: HostState, spec: RequestSpec) -> bool:
 
 
 def takes_servers(host: HostState, spec: RequestSpec) -> bool:
-    """Return whether the host and its cell are enabled for the server (see ``is_available``), even if its agent is
-    down."""
+    """Return whether the host and its cell are enabled for the server, even if the host's agent is down. For a forced
+    host the host may be disabled; for a move within a cell the cell may be disabled."""
     profile = host.profile
     return (profile.enabled or spec.forced) and spec.may_enter(profile.cell_id, disabled=not profile.cell_enabled)
 
@@ -119,13 +121,14 @@ def fits_numa_cells(host: HostState, spec: RequestSpec) -> bool:
 
 
 def lacking_cells(host: HostState, spec: RequestSpec) -> str:
-    """Return a text about what the host's NUMA cells lack for the server."""
+    """Return a text that says what the host's NUMA cells lack for the server."""
     return f"does not fit: {host.numa.lacks(spec.numa) if spec.numa else ''}"
 
 
 def room_filter(name: str, at: int, unit: str) -> Filter:
-    """Return the filter *name* for the resource at index *at* of ``Amounts``; *unit*: its unit, for messages. The
-    filter passes every host if the server requests none of the resource."""
+    """Return a filter that refuses hosts with too little of one resource. *name*: of the filter. *at*: the index of the
+    resource in ``Amounts``. *unit*: its unit, for messages. If the server requests none of the resource, every host
+    passes."""
     def passes(host: HostState, spec: RequestSpec) -> bool:
         """The host has enough of the resource left within its limit, and in total at least as much as the server needs.
         """
@@ -190,7 +193,8 @@ def has_required_traits(host: HostState, spec: RequestSpec) -> bool:
 
 
 def lacking_traits(host: HostState, spec: RequestSpec) -> str:
-    """Return a text about the required traits that the host lacks, and the forbidden traits that the host has."""
+    """Return a text about the required traits that the host lacks and the forbidden traits that it has; empty if there
+    are none."""
     return " and ".join(spec.traits.lacking(host.profile.traits))
 
 
@@ -246,8 +250,8 @@ def meets_affinity(host: HostState, spec: RequestSpec) -> bool:
 
 
 def wanted_capabilities(spec: RequestSpec) -> Iterable[tuple[list[str], str]]:
-    """Yield the paths of capabilities and the values that they must have, from extra specs with the scope
-    ``capabilities`` or without a scope."""
+    """Yield (path, required value) for each extra spec that compares a capability of the host: extra specs with the
+    scope ``capabilities``, and those without a scope. The path is the name of the capability, split at colons."""
     for key, text in spec.extra_specs.items():
         scope, *path = key.split(":")
         if not path:
@@ -273,7 +277,8 @@ def has_wanted_capabilities(host: HostState, spec: RequestSpec) -> bool:
 
 
 def has_wanted_figures(host: HostState, spec: RequestSpec) -> bool:
-    """Return whether the host's numbers match the flavor's extra specs. A number that the host lacks matches none."""
+    """Return whether the host's numbers match the flavor's extra specs. A number that the host does not report matches
+    no extra spec."""
     return all((actual := host_figure(host, path)) is not None and matches_extra_spec(actual, text)
                for path, text in wanted_capabilities(spec) if path[0] in FIGURES)
 
@@ -289,7 +294,7 @@ def has_needed_hardware(host: HostState, spec: RequestSpec) -> bool:
 
 
 def lacking_hardware(host: HostState, spec: RequestSpec) -> str:
-    """Return a text about what the host lacks for the hardware of flavor and image."""
+    """Return a text that says what the host lacks for the hardware that flavor and image request."""
     return " and ".join(f"lacks {need}" for _field, need in missing_hardware(spec.hardware, host.profile.capabilities))
 
 
@@ -300,7 +305,7 @@ def has_free_devices(host: HostState, spec: RequestSpec) -> bool:
 
 
 def devices_in_all(host: HostState, spec: RequestSpec) -> bool:
-    """Return whether the host has as many PCI devices as *spec* requests, counting those in use."""
+    """Return whether the host has as many PCI devices as *spec* requests, including devices that are in use now."""
     devices_by_name = host.profile.capabilities.get("pci_devices", {})
     return all(devices_by_name.get(name, {}).get("total", 0) >= count for name, count in spec.devices.items())
 
@@ -391,11 +396,12 @@ FILTERS: tuple[Filter, ...] = (
 
 
 def applied_filters(names: Iterable[str] = USUAL, options: Options = USUAL_OPTIONS) -> tuple[Filter, ...]:
-    """Return the filters *names*, and the filters that always apply because otherwise a claim would be refused, each
-    with the settings *options*. Filters that do nothing with these settings are left out.
+    """Return the filters to apply: the filters *names*, and the filters that cannot be switched off because a claim
+    would be refused anyway. Each gets the settings *options*. Filters that do nothing with these settings are left out.
 
-    Unknown names are looked up as custom filters (``own.GROUP_FILTERS``), which come last, in the order of *names*.
-    Raises ``ValueError`` for a name without a custom filter, and for Nova's filters without effect here (``REFUSED``).
+    A name that is not one of Magnetar's filters is looked up as a custom filter in installed packages
+    (``own.GROUP_FILTERS``). Custom filters come last, in the order of *names*. Raises ``ValueError`` for an unknown
+    name, and for filters of Nova that have no effect in Magnetar (``REFUSED``).
     """
     names = list(dict.fromkeys(names))
     requested_names, known_names = set(names), dict.fromkeys(host_filter.name for host_filter in FILTERS)

@@ -23,7 +23,8 @@ FITS = Amounts(0, 1, 2, PCPUS)
 
 @dataclass(frozen=True, eq=False)
 class Profile:
-    """The properties that many hosts have in common; equal profiles are the same object."""
+    """The properties that many hosts have in common, such as zone, capabilities, traits and aggregates. Hosts with
+    equal properties share one ``Profile`` object."""
 
     key: bytes
     cell_id: str
@@ -44,7 +45,8 @@ NO_ROW = HostRow.of_values({})
 
 
 class HostState:
-    """One host in memory. ``limits``: amounts that may be claimed; ``used``: amounts that are claimed."""
+    """One host in the scheduler's memory. ``totals``: the amounts that the host has. ``limits``: the amounts that may
+    be claimed. ``used``: the amounts that are claimed."""
 
     __slots__ = ("block", "columns", "disk_folder", "failed_builds", "flavors", "host_ip", "id", "images", "io_ops",
                  "limits", "metrics", "metrics_weight", "name", "numa", "numbers", "pci", "profile", "servers",
@@ -66,10 +68,11 @@ class HostState:
         self.numbers = self.counted()
 
     def counted(self) -> Row:
-        """Return the host's current row of numbers (``row``). Free amounts may be negative after ratios were lowered.
+        """Return the host's numbers for ``row``, computed from its present state.
 
-        One server never gets more than the host really has, at any ratio (Placement's max_unit), so the amount that
-        fits is the lesser of free and total.
+        One server can never use more than the host really has, whatever the allocation ratio (Placement's max_unit).
+        The amount that fits is therefore the lesser of the free and the total amount. Free amounts are negative if an
+        allocation ratio was lowered below the claims.
         """
         (v, m, d, p), (a, b, c, e), (x, y, z, _p) = self.limits, self.used, self.totals
         v, m, d = v - a, m - b, d - c
@@ -77,13 +80,13 @@ class HostState:
                 self.metrics_weight, p - e, self.pci.free, 0)
 
     def row(self, mates: int = 0) -> Row:
-        """Return the host's row: the numbers that filters and weighers compare. *mates*: number of other members of the
-        server's group on the host."""
+        """Return the host's row: the tuple of numbers that filters and weighers compare. *mates*: how many other
+        members of the server's group are on the host."""
         return (*self.numbers[:-1], mates) if mates else self.numbers
 
 
 class KeptClaims(NamedTuple):
-    """The claims of a host at a moment: the fields of ``HostState`` that a placed server changes."""
+    """A copy of those fields of a ``HostState`` that the placement of a server changes, to restore them later."""
 
     used: Amounts
     servers: int
@@ -95,10 +98,11 @@ class KeptClaims(NamedTuple):
 
 @dataclass(eq=False, slots=True)
 class Block:
-    """Hosts of one profile (all of them, or those that pass the filters) with a row of numbers for each; or a group of
-    smaller blocks, its *parts*.
+    """A group of similar hosts with the same profile, so that the scheduler can accept or skip all of them in one step.
+    It contains either hosts with a row of numbers for each, or smaller blocks (*parts*).
 
-    ``low``, ``high``: the bounds of each number over all of its hosts. *whole*: the block that contains this one."""
+    ``low``, ``high``: the minimum and the maximum of each number over all of its hosts. *whole*: the block that
+    contains this one; ``None`` for a top-level block."""
 
     profile: Profile
     hosts: list[HostState] = field(default_factory=list)
@@ -116,20 +120,21 @@ class Block:
         return self._size if self.parts else len(self.hosts)
 
     def add(self, part: Block) -> None:
-        """Add the block *part* to the parts of this block. The rows of *part* may be stale."""
+        """Add the smaller block *part* to this block. The rows of *part* may be stale."""
         self.parts.append(part)
         part.whole = self
         self.touch()
 
     def touch(self) -> None:
-        """Mark rows and bounds as stale, also in the blocks that contain this one, because the numbers of a host have
-        changed."""
+        """Mark the rows and bounds of this block, and of the blocks that contain it, as stale. Call this after a number
+        of one of its hosts has changed."""
         block: Block | None = self
         while block is not None and not block.stale:
             block.stale, block = True, block.whole
 
     def fresh(self) -> Block:
-        """Bring the rows and bounds of the block and its parts up to date; return the block, which must have hosts."""
+        """Recompute the rows and bounds of the block and its parts where they are stale. Return the block itself, which
+        must contain a host."""
         if self.stale:
             if self.parts:
                 parts = [part.fresh() for part in self.parts]
@@ -143,6 +148,6 @@ class Block:
 
 
 def bounds_of_rows(low: Sequence[Row], high: Sequence[Row]) -> tuple[Row, Row]:
-    """Return the least values of the rows *low*, and the greatest of the rows *high*. For blocks pass their lower and
-    their upper bounds, for hosts pass their rows twice."""
+    """Return (minimum of each number over the rows *low*, maximum of each number over the rows *high*). To get the
+    bounds of hosts, pass their rows twice; to get the bounds of blocks, pass their ``low`` and ``high``."""
     return tuple(map(min, zip(*low, strict=True))), tuple(map(max, zip(*high, strict=True)))

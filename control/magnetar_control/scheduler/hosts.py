@@ -55,18 +55,18 @@ PROFILED = attrgetter("cell_id", "disabled", "cell_disabled", "forced_down", "in
 
 
 def can_plug_in(info: Mapping[str, Any], name: str) -> bool:
-    """Return whether the host *name* can plug in ports of OVN: its agent's report *info* has no problem with OVN, and
-    names an OVN chassis that has the host's name."""
+    """Return whether the host *name* can connect OVN ports: *info*, the report of its agent, shows no problem with OVN
+    and an OVN chassis with the host's name."""
     ovn_state = info.get("ovn") or {}
     return ovn_state.get("reason") == "" and ovn_state.get("chassis") == name
 
 
 class HostStates:
-    """All hosts in memory, by name, with their ``rows`` from the database. Hold ``lock`` to read several values that
-    must fit together.
+    """The scheduler's view of all hosts, by name, with their database rows (``rows``). Hold ``lock`` to read several
+    values consistently.
 
-    A host is down until ``up`` says otherwise. *default_zone*: the zone of hosts in no aggregate with a zone. *rules*:
-    the scheduler's settings."""
+    A host counts as down until ``up`` sets it up. *default_zone*: the availability zone of hosts whose aggregates name
+    none. *rules*: the scheduler's settings."""
 
     def __init__(self, default_zone: str = "nova", rules: Rules = DEFAULT_RULES) -> None:
         self.lock, self.default_zone, self.rules = threading.RLock(), default_zone, rules
@@ -89,8 +89,8 @@ class HostStates:
 
     def refresh(self, rows: Iterable[HostRow], aggregates: Iterable[Aggregate] | None = None,
                 names: Collection[str] | None = None) -> None:
-        """Update hosts from *rows*, remove the hosts that are missing in *names* (default: in *rows*), and replace all
-        aggregates if given."""
+        """Update hosts from *rows*. Remove the hosts that are missing in *names* (default: the names in *rows*). If
+        *aggregates* are given, they replace all aggregates."""
         with self.lock:
             if aggregates is not None and (every := list(aggregates)) != self._all_aggregates:
                 self._grouped(every)
@@ -113,19 +113,20 @@ class HostStates:
                 self.summaries.pop(name, None)
 
     def has_assumed(self) -> bool:
-        """Return whether this process has changed claimed amounts of hosts in memory (see ``take_assumed``)."""
+        """Return whether this process has changed the claimed amounts of a host in memory since the last
+        ``take_assumed``."""
         return bool(self._assumed)
 
     def take_assumed(self) -> set[str]:
-        """Return and forget the hosts whose claimed amounts this process has changed in memory: the database may have
-        other amounts."""
+        """Return the names of the hosts whose claimed amounts this process has changed in memory, and clear this set.
+        The caller must read these hosts again, since the database may have other amounts."""
         with self.lock:
             assumed, self._assumed = self._assumed, set()
             return assumed
 
     def changed(self, row: HostRow, *, strict: bool = False) -> None:
-        """Update a host from its row. If the saved report of the host's agent cannot be read, log the error and treat
-        the host as one without a report; with *strict*, raise the error."""
+        """Update a host from its database row. If the agent's report in the row cannot be read, log the error, and
+        treat the host as one without a report; with *strict*, raise the error."""
         try:
             self._change(row)
         except Exception:
@@ -161,7 +162,7 @@ class HostStates:
                 self._profiled(host)
 
     def follow_rules(self, rules: Rules) -> None:
-        """Use other *rules* from now on, and compute again what hosts have by them."""
+        """Use the scheduler settings *rules* from now on, and update the values of hosts that depend on them."""
         with self.lock:
             self.rules = rules
             for host in self.hosts.values():
@@ -170,7 +171,7 @@ class HostStates:
                 self._profiled(host)
 
     def up(self, name: str, up: bool) -> None:
-        """Set whether a host's agent answers (*up*), also for a host whose row has not been read yet."""
+        """Set whether the host *name* counts as up. This also works before the row of the host is read."""
         with self.lock:
             if up:
                 self.refused_hosts.discard(name)
@@ -180,7 +181,8 @@ class HostStates:
                     self._profiled(host)
 
     def set_refused(self, name: str, *, refused: bool) -> None:
-        """Set whether the report of a host's agent is refused. A refused host is not up."""
+        """Set whether reports of the host's agent are refused, for example because another host has the same name. A
+        refused host counts as down."""
         with self.lock:
             if refused:
                 self.refused_hosts.add(name)
@@ -189,7 +191,8 @@ class HostStates:
                 self.refused_hosts.discard(name)
 
     def seen(self, name: str, look: CellLook) -> None:
-        """Update the host *name* from *look*: the state of all hosts of its cell, as read from the database."""
+        """Update the host *name* from *look*, which contains the heartbeats and other current data of all hosts of its
+        cell."""
         with self.lock:
             heartbeat = look.up.get(name)
             self.up(name, heartbeat is not None)
@@ -203,9 +206,9 @@ class HostStates:
 
     def used(self, name: str, more: Amounts, flavor: str = "", numa: Needs | None = None,
              devices: Mapping[str, int] = MappingProxyType({})) -> None:
-        """Note that a server of a *flavor* was placed on a host: add *more* to its claimed amounts, and *numa* and
-        *devices* to what placed servers will use. Also add one to the host's number of servers that keep its disks
-        busy."""
+        """Count a server of the flavor named *flavor* on the host *name* in memory: add *more* to the claimed amounts,
+        and count its NUMA needs *numa* and its PCI *devices* (number by name). Also count it as a server that is being
+        built."""
         with self.lock:
             if host := self.hosts.get(name):
                 self._assumed.add(name)
@@ -218,8 +221,8 @@ class HostStates:
                 self._touch(host)
 
     def unused(self, name: str, numa: Needs | None, devices: Mapping[str, int]) -> None:
-        """Undo ``used`` for a server that was not placed: *numa* and *devices* are what was passed there. The claimed
-        amounts stay: the caller must then read the host's row again and call ``changed``."""
+        """Undo ``used`` for a server whose claim failed. *numa*, *devices*: as passed to ``used``. The claimed amounts
+        are not reverted: the caller must read the host's row again, and call ``changed``."""
         with self.lock:
             if host := self.hosts.get(name):
                 host.io_ops = max(0, host.io_ops - 1)
@@ -228,13 +231,13 @@ class HostStates:
                 self._touch(host)
 
     def keep_claims(self, name: str) -> KeptClaims:
-        """Return the claims of a host as they are now, for ``restore_claims``."""
+        """Return a copy of the host's present claims, to be passed to ``restore_claims``."""
         with self.lock:
             host = self.hosts[name]
             return KeptClaims(host.used, host.servers, host.io_ops, host.flavors, copy(host.numa), copy(host.pci))
 
     def restore_claims(self, name: str, kept: KeptClaims) -> None:
-        """Undo all calls of ``used`` since ``keep_claims``, which returned *kept*."""
+        """Undo all calls of ``used`` for the host since the call of ``keep_claims`` that returned *kept*."""
         with self.lock:
             host = self.hosts[name]
             host.used, host.servers, host.io_ops, host.flavors = kept.used, kept.servers, kept.io_ops, kept.flavors
@@ -242,15 +245,15 @@ class HostStates:
             self._touch(host)
 
     def refused(self, name: str) -> None:
-        """Stop counting all PCI devices of a host as free, as ``HostPci`` does after a server has left: the database
-        refused a claim, so the numbers in the agent's last report count again."""
+        """After the database has refused a claim on the host *name*, use the numbers of free PCI devices in its agent's
+        last report. Until then, ``HostPci`` may count all devices as free, because a server has left the host."""
         with self.lock:
             if host := self.hosts.get(name):
                 host.pci.refused()
 
     def busy(self, name: str, io_ops: int) -> None:
-        """Set how many servers on a host keep its disks busy (``cell_look.io_ops``). A server that is placed after this
-        count was read is included in the next count."""
+        """Set the number of servers on the host whose actions load its disks, such as builds and migrations
+        (``cell_look.io_ops``). A server that is placed after this number was read is included in the next number."""
         with self.lock:
             host = self.hosts.get(name)
             if host and host.io_ops != io_ops:
@@ -258,7 +261,8 @@ class HostStates:
                 self._touch(host)
 
     def save_report(self, name: str, metrics: Mapping[str, float], images: Iterable[str]) -> None:
-        """Save what the host's agent reports: *metrics*, and the ids of the *images* whose content the host has."""
+        """Save *metrics* (value by name) that the agent of the host reports, and the ids of the *images* whose content
+        the host has."""
         with self.lock:
             if host := self.hosts.get(name):
                 host.metrics, host.images = dict(metrics), frozenset(images)
@@ -267,15 +271,15 @@ class HostStates:
                     self._touch(host)
 
     def _weight(self, metrics: Mapping[str, float]) -> float:
-        """Return the metrics of a host as one number: the sum of each metric times its ratio in the settings; if one of
-        these metrics is missing, the setting for unavailable metrics."""
+        """Return the number by which the metrics weigher compares a host: the sum of each metric times its ratio in the
+        settings. If a metric is missing, return the setting for unavailable metrics."""
         options = self.rules.options
         if options.metrics.keys() <= metrics.keys():
             return sum(float(metrics[name]) * ratio for name, ratio in options.metrics.items())
         return options.weight_of_unavailable
 
     def count_build(self, name: str, well: bool) -> None:
-        """Note that a build on the host has ended. A successful one (*well*) resets the count of failures."""
+        """Count a build on the host that has ended. A successful build (*well*) resets the count of failed builds."""
         with self.lock:
             if host := self.hosts.get(name):
                 host.failed_builds = 0 if well else host.failed_builds + 1
@@ -283,8 +287,8 @@ class HostStates:
                 self._touch(host)
 
     def filters_for(self, spec: RequestSpec) -> list[Filter]:
-        """Return the filters that may refuse a host for *spec*. The filter of aggregates that are reserved for projects
-        (``TENANTS``) is left out for a project without such an aggregate, unless the settings require one for each
+        """Return the filters that may refuse a host for *spec*. If no aggregate is reserved for the server's project,
+        leave out the filter for such aggregates (``TENANTS``), unless the settings require an aggregate for each
         project."""
         free = spec.project_id not in self._projects and not self.rules.options.tenants_need_aggregates
         filters = [host_filter for host_filter in self.rules.filters_for(spec)
@@ -294,8 +298,8 @@ class HostStates:
         return filters
 
     def blocks(self) -> list[Block]:
-        """Return all top-level blocks, up to date. Hold ``lock``. This may move hosts to other blocks: read a host's
-        ``block`` afterwards."""
+        """Return all top-level blocks, with current rows and bounds. Hold ``lock`` during the call. The call may move
+        hosts to other blocks, so read ``HostState.block`` only afterwards."""
         if self._changes > PATIENCE + len(self.hosts) // 2:
             self._arrange()
         return [block.fresh() for block in self._blocks]
@@ -332,7 +336,8 @@ class HostStates:
             self._changes += 1
 
     def _block(self, profile: Profile) -> Block:
-        """Return the block for a further host of *profile*; create a block if the last one is full."""
+        """Return the block to which another host of *profile* can be added. If the last block is full, create a new
+        one."""
         block = self._open.get(profile)
         if block is None or len(block.hosts) >= BLOCK:
             whole = block.whole if block else None
@@ -389,8 +394,8 @@ class HostStates:
         return profile
 
     def _arrange(self) -> None:
-        """Put similar hosts into the same blocks: group them by profile, then halve the groups by free memory, disk,
-        shared and dedicated CPUs."""
+        """Rebuild all blocks, so that similar hosts are in the same block: group hosts by profile, then repeatedly
+        split the groups by free memory, disk, shared CPUs or dedicated CPUs."""
         by_profile: dict[Profile, list[HostState]] = {}
         for host in self.hosts.values():
             by_profile.setdefault(host.profile, []).append(host)
@@ -412,7 +417,7 @@ def agent_ip_address(row: HostRow) -> str:
 
 
 def _arranged(profile: Profile, hosts: list[tuple[Row, HostState]]) -> Block:
-    """Return a block of hosts, with similar ones together in its parts."""
+    """Return a block with *hosts*, (numbers, host). If they are many, its parts contain similar hosts."""
     block = Block(profile)
     if len(hosts) <= BLOCK:
         block.hosts = [host for _row, host in hosts]
@@ -425,8 +430,8 @@ def _arranged(profile: Profile, hosts: list[tuple[Row, HostState]]) -> Block:
 
 
 def _halved(hosts: list[tuple[Row, HostState]], parts: int) -> Iterator[list[tuple[Row, HostState]]]:
-    """Yield groups of similar hosts. Halves *hosts*, and then each half, by the number with the greatest relative
-    spread, until there are *parts* groups or each fits a block without parts."""
+    """Yield groups of similar hosts from *hosts*, a list of (numbers, host). Halve the list, and then each half, by the
+    number that varies most, until there are *parts* groups or each group is small enough for a block without parts."""
     if len(hosts) <= BLOCK or parts == 1:
         yield hosts
         return

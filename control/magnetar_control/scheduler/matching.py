@@ -14,8 +14,9 @@ QUERY: dict[str, Callable[[Any, Any], bool]] = {
 
 
 def query_holds(texts: Sequence[str], figure: Callable[[str], Any]) -> bool:
-    """Return whether all *texts*, JSON expressions such as ``[">=", "$free_ram_mb", 1024]`` or ``["and", [...],
-    [...]]``, hold. *figure* returns the value of ``$name``. Malformed expressions do not hold."""
+    """Return whether all JSON expressions *texts* of the scheduler hint ``query`` are true, such as ``[">=",
+    "$free_ram_mb", 1024]`` or ``["and", [...], [...]]``. *figure*: returns the value of ``$name`` for a name. A
+    malformed expression is false."""
     try:
         return all(_holds(orjson.loads(text), figure) for text in texts)
     except (ValueError, TypeError, KeyError, IndexError, RecursionError):

@@ -16,8 +16,8 @@ from .trial import Inventories, Trial
 
 
 class MoveTrial(Trial):
-    """A trial to move servers between the hosts *states*. Moves stay when placements are taken back by ``undo``.
-    *servers_by_host*: the servers on the hosts; kept up to date with the moves."""
+    """A simulation of moves of servers between the hosts *states*, in memory. ``undo`` reverts simulated placements,
+    but not simulated moves. *servers_by_host*: the servers on each host; each move updates it."""
 
     def __init__(self, states: HostStates, inventories: Inventories,
                  servers_by_host: Mapping[str, Sequence[PlacedServer]]) -> None:
@@ -26,8 +26,8 @@ class MoveTrial(Trial):
         self._moved = Counter[tuple[str, str]]()  # amounts of resource classes that moves have changed
 
     def move(self, server: PlacedServer, target: str) -> str:
-        """Return why the scheduler refuses a move of *server* to the host *target*. If it allows the move, return ""
-        and count the server on *target* instead of its host from now on."""
+        """Return the reason why the scheduler refuses a move of *server* to the host *target*. If it allows the move,
+        return "", and count the server on *target* from now on."""
         spec = self.current_spec(replace(server.spec, host=target, volume_hosts=None), server.group)
         if not best_hosts(self.states, spec):
             return explain_refusals(self.states, spec).explanation
@@ -49,7 +49,7 @@ class MoveTrial(Trial):
 
     def _release(self, server: PlacedServer, source: str) -> None:
         """Remove the claims of *server* from its old host *source*. The bandwidth that its NICs claim there stays
-        counted, because it is not known here which network card provides the bandwidth."""
+        claimed, because the network card that provides it is not known here."""
         row = self.states.rows[source]
         values = {f"{name}_used": getattr(row.used, name) - amount
                   for name, amount in zip(RESOURCES, server.spec.amounts, strict=True)}
@@ -59,11 +59,11 @@ class MoveTrial(Trial):
             self._moved[source, name] -= amount
 
     def undo(self) -> None:
-        """Take all placements back, but not the moves."""
+        """Revert all simulated placements. Simulated moves stay."""
         super().undo()
         self._taken.update(self._moved)
 
     def rooms(self, names: Collection[str]) -> list[HostRoom]:
-        """Return for each of the hosts *names* whether all of its servers would have a place if it failed, after the
-        moves."""
+        """Return for each of the hosts *names* whether all of its servers would fit on other hosts if it failed,
+        assuming that the simulated moves were done."""
         return [check_host_room(self, name, self.servers_by_host.get(name, [])) for name in sorted(names)]

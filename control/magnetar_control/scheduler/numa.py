@@ -22,8 +22,8 @@ LATE = 15.0
 
 
 class _Free:
-    """A set of free NUMA cells, with cached answers of ``lacks``. *why*: what the cells lack for any server; an empty
-    text if nothing."""
+    """A set of free NUMA cells, with cached results of ``lacks``. *why*: the reason why no server at all fits; "" if
+    there is none."""
 
     __slots__ = ("_known", "cells", "why")
 
@@ -32,7 +32,7 @@ class _Free:
         self._known: dict[Needs, str] = {}
 
     def lacks(self, needs: Needs) -> str:
-        """Return what the cells lack for a server with these *needs*; an empty text if it fits."""
+        """Return, as a text, what the cells lack for a server with these *needs*; an empty text if the server fits."""
         if self.why:
             return self.why
         lack = self._known.get(needs)
@@ -50,7 +50,8 @@ class _Free:
         return ""
 
     def beside(self, coming: Sequence[Needs]) -> _Free:
-        """Return the cells without the resources that placed servers need (*coming*)."""
+        """Return the cells without the resources that servers placed on the host will use. *coming*: the needs of these
+        servers."""
         if self.why or not coming:
             return self
         cells = self.cells
@@ -64,14 +65,15 @@ class _Free:
 
 @lru_cache(10_000)
 def _shared_form(form: bytes) -> bytes:
-    """Return the first object that was equal to *form*, the JSON of NUMA cells, so that hosts of one model share one
-    object."""
+    """Return an object equal to *form*, the JSON of NUMA cells, from the cache of this function. Hosts with the same
+    hardware thus share one object, which saves memory."""
     return form
 
 
 class HostNuma:
-    """The NUMA cells of one host. *free*, *whole*: JSON of the free part of the cells, and of the whole cells. After a
-    server has left, its cells may be missing in *free* for ``LATE`` seconds."""
+    """The NUMA cells of one host. *free*: JSON of the free resources of its cells. *whole*: JSON of all resources of
+    its cells. For up to ``LATE`` seconds after a server has left the host, *free* may not yet include the resources
+    that it has released."""
 
     __slots__ = ("_beside", "_coming", "_freed", "_placed", "free", "whole")
 
@@ -83,8 +85,8 @@ class HostNuma:
 
     @property
     def coming(self) -> tuple[Needs, ...]:
-        """The needs of servers that were placed on the host and are not counted in ``free`` yet. Empty ``LATE`` seconds
-        after the last placement: by then the agent has reported the servers, or they have left."""
+        """The needs of servers that were placed on the host, but are not yet subtracted in ``free``. They are dropped
+        ``LATE`` seconds after the last placement: by then the agent has reported the servers, or they are gone."""
         return self._coming if self._coming and monotonic() < self._placed + LATE else ()
 
     def save_report(self, info: Mapping[str, Any]) -> None:
@@ -96,8 +98,8 @@ class HostNuma:
             self.whole, self.free, self._coming, self._beside = _shared_form(whole), _shared_form(free), (), None
 
     def freed(self) -> None:
-        """For ``LATE`` seconds, accept servers that fit the whole cells, even if the free ones lack something, because
-        a server has left the host."""
+        """Note that a server has left the host: for ``LATE`` seconds, accept servers that fit the whole cells, even if
+        they do not fit the free resources."""
         self._coming, self._freed = (), monotonic()
 
     def placed(self, needs: Needs | None) -> None:
@@ -112,13 +114,14 @@ class HostNuma:
             self._coming = self._coming[:at] + self._coming[at + 1:]
 
     def lacks(self, needs: Needs) -> str:
-        """Return what the host's NUMA cells lack for a server with these *needs*; an empty text if it fits."""
+        """Return, as a text, what the host's NUMA cells lack for a server with these *needs*; an empty text if the
+        server fits."""
         why = self._rest().lacks(needs)
         return _free(self.whole).lacks(needs) if why and monotonic() < self._freed + LATE else why
 
     def _rest(self) -> _Free:
-        """Return the free cells without the needs of ``coming``. The result is cached, so only servers placed since are
-        subtracted."""
+        """Return the free cells minus the needs in ``coming``. The result is cached, so that each call subtracts only
+        the servers placed since the last call."""
         coming = self.coming
         had, free = self._beside or ((), _free(self.free))
         if coming[:len(had)] != had:
@@ -128,15 +131,15 @@ class HostNuma:
         return free
 
     def chosen(self, needs: Needs, cell_weights: Mapping[int, int]) -> frozenset[int]:
-        """Return the ids of the cells that the agent would choose for a server with these *needs*; an empty set if it
-        does not fit. *cell_weights*: by cell, how much the agent prefers it."""
+        """Return the ids of the NUMA cells that the agent would choose for a server with these *needs*; an empty set if
+        the server does not fit. *cell_weights*: by id of the cell; the agent prefers cells with a greater weight."""
         try:
             return frozenset(cell["host"] for cell in place_guest(_free(self.free).cells, needs, cell_weights)["cells"])
         except NoFit:
             return frozenset()
 
     def sockets(self) -> dict[int, frozenset[int]]:
-        """Return the ids of the sockets of each cell, by the cell's id."""
+        """Return {id of the cell: ids of its CPU sockets}."""
         return {cell.id: cell.sockets for cell in _free(self.whole).cells}
 
 

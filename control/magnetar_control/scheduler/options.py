@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True)
 class Options:
-    """Settings of filters; ``control/magnetar_control/settings.py`` explains them."""
+    """The settings of filters, collected from ``Settings``. ``control/magnetar_control/settings.py`` describes each."""
 
     max_instances_per_host: int = 50
     max_io_ops_per_host: int = 8

@@ -18,8 +18,8 @@ Function = Callable[[HostState, RequestSpec], Any]
 
 
 def load_own_function(group: str, name: str) -> Function | None:
-    """Return the function of the entry point *name* in *group*; ``None`` if no package has one. Raises ``ValueError``
-    if it cannot be loaded or called."""
+    """Return the custom filter or weigher function *name*, loaded from the entry points of *group* in installed
+    packages; ``None`` if no package has one. Raises ``ValueError`` if it cannot be loaded or is not callable."""
     for entry_point in entry_points(group=group, name=name):
         try:
             function: Any = entry_point.load()
@@ -33,8 +33,8 @@ def load_own_function(group: str, name: str) -> Function | None:
 
 
 def guard_own_function(name: str, function: Function, otherwise: Any) -> Function:
-    """Return a function that calls *function*. If that raises an error for a host, the returned function logs the error
-    with *name*, and returns *otherwise*."""
+    """Return a wrapper of the custom filter or weigher *function*. If *function* raises an error for a host, the
+    wrapper logs the error with *name*, and returns *otherwise*."""
     def call(host: HostState, spec: RequestSpec) -> Any:
         try:
             return function(host, spec)

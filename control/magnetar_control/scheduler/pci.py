@@ -31,11 +31,11 @@ MOST = 100
 
 
 class HostPci:
-    """The devices of one host by alias, and virtual GPUs.
+    """The PCI devices of one host, counted by name (an alias or a physical network), and its virtual GPUs.
 
-    Devices of a placed server count as taken until the agent reports other numbers, at most until ``LATE`` seconds
-    after the last placement: the server may have left before the agent reported it. When a server has left, all devices
-    count as free for ``LATE`` seconds."""
+    The devices of a server that was placed on the host count as in use until the agent reports other numbers, at most
+    until ``LATE`` seconds after the last placement. After a server has left the host, all devices count as free for
+    ``LATE`` seconds, since the agent has not reported yet which are free."""
 
     __slots__ = ("_coming", "_freed", "_placed", "pools", "reported")
 
@@ -57,24 +57,25 @@ class HostPci:
         self._coming, self._freed = Counter(), monotonic()
 
     def refused(self) -> None:
-        """Stop counting all devices as free after ``freed``, because the database refused a claim: the numbers in the
-        agent's last report count again."""
+        """Stop counting all devices as free after ``freed``, because the database has refused a claim. The numbers in
+        the agent's last report apply again."""
         self._freed = -LATE
 
     def placed(self, devices: Mapping[str, int]) -> None:
-        """Count these *devices* (number by name) as taken, because a server was placed on the host."""
+        """Count *devices* (number by name) as in use, because a server was placed on the host."""
         if devices:
             self._coming, self._placed = self.coming + Counter(devices), monotonic()
 
     def has_free(self, name: str) -> bool:
-        """Return whether a device of this name is free, by the agent's last report. Servers placed since then may not
-        be counted."""
+        """Return whether a device called *name* is free according to the agent's last report. Servers placed since then
+        are not subtracted."""
         device = self.reported.get(name, {"free": 0, "total": 0})
         return bool(device["total"] if monotonic() < self._freed + LATE else device["free"])
 
     @property
     def coming(self) -> Counter[str]:
-        """The number of devices of each name that were given to placed servers and are not reported as taken yet."""
+        """The number of devices, by name, of servers that were placed on the host and that the agent has not reported
+        yet."""
         return self._coming if self._coming and monotonic() < self._placed + LATE else Counter()
 
     def unplaced(self, devices: Mapping[str, int]) -> None:
@@ -82,7 +83,7 @@ class HostPci:
         self._coming = +(self._coming - Counter(devices))
 
     def whole(self) -> dict[str, dict[str, Any]]:
-        """Return the host's devices by name, with those in use counted as free."""
+        """Return the host's devices by name as its agent reports them, but with all of them counted as free."""
         return {name: {**device, "free": device["total"]} for name, device in self.reported.items()}
 
     @property
@@ -92,9 +93,10 @@ class HostPci:
 
     def lacks(self, requested: Mapping[str, int], policy: str, numa: HostNuma, needs: Needs | None,
               own_devices: Mapping[str, int] = MappingProxyType({})) -> list[str]:
-        """Return texts about what the host lacks of the *requested* devices of a server; empty if nothing. *needs*: the
-        server's NUMA needs; devices must be near the cells chosen for them, as *policy* (PCI NUMA affinity) demands.
-        *own_devices*: devices on the host that the server has already."""
+        """Return texts that say which *requested* devices (number by name) the host lacks; empty if it lacks none.
+        *needs*: the server's NUMA needs; the devices must then be near the cells in *numa* that the agent would choose,
+        as *policy* (PCI NUMA affinity) requires. *own_devices*: devices on the host that the server already has, by
+        name."""
         late = monotonic() < self._freed + LATE
         coming = self.coming
         available = self.whole() if late else {
@@ -106,9 +108,9 @@ class HostPci:
         return self._lacks_near(requested, policy, numa, needs)
 
     def _lacks_near(self, requested: Mapping[str, int], policy: str, numa: HostNuma, needs: Needs) -> list[str]:
-        """Return a list with a text about the *requested* devices that the host lacks near the NUMA cells (*numa*) that
-        its agent would choose for *needs*; empty if it lacks none, or if the server fits no cells. *policy*: the PCI
-        NUMA affinity. The agent prefers cells with such devices."""
+        """Return a list with one text if the host lacks *requested* devices near the NUMA cells that its agent would
+        choose for *needs*; otherwise an empty list. Also return an empty list if the server fits no cells, since
+        another filter reports that. *policy*: the PCI NUMA affinity."""
         cells = numa.chosen(needs, preferred_cells(((pool.aliases, pool.node, pool.free) for pool in self.pools),
                                                    requested))
         if not cells:

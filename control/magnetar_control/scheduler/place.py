@@ -33,12 +33,13 @@ MANY = 100
 
 def place_server(database: Database, states: HostStates, spec: RequestSpec, *, map_cell: bool = True,
                  random: Random | None = None) -> Candidate:
-    """Choose a host, claim it for the spec's server, and return it; with *map_cell*, also map the server to the host's
-    cell.
+    """Choose a host for the server of *spec*, claim its resources in the database, and return it. With *map_cell*, also
+    map the server to the host's cell.
 
-    A host whose claim is refused is read and weighed again. Raises ``NoValidHost``, with nothing claimed, only after
-    all hosts were read again, because one may have been enabled or put into a zone a moment ago. If an earlier attempt
-    may have claimed a host, call ``allocations.fetch_server_claims`` first. *random*: as in ``best_hosts``.
+    If the claim on a host is refused, read this host again, and choose again. Raises ``NoValidHost``, with nothing
+    claimed, only after all hosts were read again, because a host may just have been enabled or added to a zone. If an
+    earlier attempt may have claimed a host, call ``allocations.fetch_server_claims`` first. *random*: as in
+    ``best_hosts``.
     """
     refused: Counter[str] = Counter()
     looked = False
@@ -66,11 +67,11 @@ def place_server(database: Database, states: HostStates, spec: RequestSpec, *, m
 
 def place_servers(database: Database, states: HostStates, requests: Sequence[RequestSpec], *,
                   random: Random | None = None) -> dict[str, Candidate]:
-    """Choose and claim a host for each server of *requests*, in one transaction. The servers have no claims and no
-    groups. *random*: as in ``best_hosts``.
+    """Choose a host for each server of *requests*, and claim the resources of all in one transaction. The servers must
+    not have claims or server groups. *random*: as in ``best_hosts``.
 
-    Return the claimed hosts by server uuid. Nothing is claimed for servers that are missing in the result, such as
-    those with custom resource classes: call ``place_server`` for these. If this raises, the claims may have been
+    Return the chosen hosts by uuid of the server. Nothing is claimed for a server that is missing in the result, such
+    as one with custom resource classes: call ``place_server`` for it. If this raises an error, the claims may have been
     committed: see ``allocations.fetch_server_claims``.
     """
     placements = []
@@ -105,7 +106,8 @@ def _all_claimed(database: Database, placements: Sequence[tuple[RequestSpec, Can
 
 
 class _Refused(Exception):
-    """The error that rolls the transaction back when a claim is refused, because another conductor was faster."""
+    """The error that rolls a transaction back because a claim in it was refused: another conductor has claimed the
+    resources first."""
 
 
 def _claim(spec: RequestSpec, candidate: Candidate) -> Claim:
@@ -131,9 +133,9 @@ def _claimed(database: Database, spec: RequestSpec, candidate: Candidate, map_ce
 
 def hold_ports(database: Database, server_id: str, host_id: str, made_of: tuple[FlavorOfServer, ImageOfServer],
                nics: Callable[[], Iterable[ServerNic]]) -> bool:
-    """Change a server's claim on its host so that it includes what its NICs request now. *made_of*: the server's flavor
-    and image. *nics*: returns the NICs; it is called in the transaction. Return ``False``, and change nothing, if the
-    host has too little left."""
+    """Change a server's claim on its host to include the resources that its NICs request now. *made_of*: (flavor,
+    image) of the server. *nics*: returns the server's NICs; it is called within the transaction. Return ``False``,
+    without a change, if the host has too few resources left."""
     def wanted() -> WantedResources:
         return wanted_of(*made_of, list(nics()))._replace(isolate=False)  # Nova requests one port alone then
 
@@ -144,14 +146,14 @@ def hold_ports(database: Database, server_id: str, host_id: str, made_of: tuple[
 
 
 def describe_nic_needs(nic: Mapping[str, Any]) -> str:
-    """Return what a NIC requests of its host, as a text for users."""
+    """Return a text for users about the resources that a NIC requests of its host."""
     needs = [bandwidth.describe_bandwidth(nic["resources"])] if nic.get("resources") else []
     return " and ".join([*needs, *(f"a free {pci.describe_devices(name, single=True)}" for name in nic.get("devices")
                                    or ())])
 
 
 def read_host(database: Database, states: HostStates, name: str) -> None:
-    """Read one host again from the database; remove it from *states* if it no longer exists."""
+    """Read the host *name* again from the database into *states*; remove it from *states* if it no longer exists."""
     with database.read() as connection:
         row = hosts.fetch_host_row(connection, name)
     if row is not None:
@@ -161,8 +163,8 @@ def read_host(database: Database, states: HostStates, name: str) -> None:
 
 
 def read_hosts(database: Database, states: HostStates) -> None:
-    """Read all hosts and aggregates again from the database. Of hosts that have not changed, read only the
-    ``HostSummary``."""
+    """Read all hosts and aggregates again from the database into *states*. Hosts whose ``HostSummary`` has not changed
+    are not read completely."""
     with database.read() as connection:
         assumed, summaries = states.take_assumed(), hosts.fetch_host_summaries(connection)
         changed = [row for row in summaries if row.name in assumed or states.summaries.get(row.name) != row]

@@ -53,8 +53,9 @@ _FILTERED = re.compile("(aggregate_instance_extra_specs|capabilities):|[^:]*$")
 
 
 def placed_hardware(flavor: FlavorOfServer, image: Mapping[str, Any] | None = None) -> Mapping[str, Any]:
-    """Return the hardware of a server of *flavor* (``extra_specs``) and *image* (``properties``) if it affects which
-    CPUs and memory of a host the server gets; otherwise an empty mapping."""
+    """Return the hardware request of a server with *flavor* (its ``extra_specs``) and *image* (its ``properties``), if
+    it affects which CPUs and memory of the host the server gets, such as dedicated CPUs or huge pages. Otherwise return
+    an empty mapping."""
     names = (*(flavor.get("extra_specs") or ()), *((image or {}).get("properties") or ()))
     if not any(map(_PLACED.match, names)):
         return {}
@@ -66,8 +67,8 @@ def placed_hardware(flavor: FlavorOfServer, image: Mapping[str, Any] | None = No
 
 
 def numa_of(flavor: FlavorOfServer, image: Mapping[str, Any], nics: Iterable[ServerNic | PortRequest]) -> Needs | None:
-    """Return what a server of *flavor* and *image* with these *nics* needs of a host's NUMA cells; ``None`` if it needs
-    nothing."""
+    """Return the requirements of a server with *flavor*, *image* and *nics* on the NUMA cells of its host; ``None`` if
+    it has none."""
     numa_needs = numa.numa_needs(placed_hardware(flavor, image), int(flavor["vcpus"]), int(flavor["ram"]))
     return numa_needs and numa_needs._replace(networks=tuple(sorted(
         {nic["network_affinity"] for nic in nics if nic.get("network_affinity")})))
@@ -75,9 +76,9 @@ def numa_of(flavor: FlavorOfServer, image: Mapping[str, Any], nics: Iterable[Ser
 
 def claimed_amounts(flavor: FlavorOfServer, volume_backed: bool = False,
                     image: Mapping[str, Any] | None = None) -> Amounts:
-    """Return the amounts that a server of *flavor* and *image* claims on a host. With *volume_backed*, the root disk
-    claims nothing. The extra specs ``resources:VCPU``, ``MEMORY_MB`` and ``DISK_GB`` override an amount, also with 0
-    (as in Nova)."""
+    """Return the amounts (vCPUs, memory, disk, dedicated CPUs) that a server with *flavor* and *image* claims on its
+    host. *volume_backed*: the root disk is a volume, and claims nothing. As in Nova, the extra specs
+    ``resources:VCPU``, ``resources:MEMORY_MB`` and ``resources:DISK_GB`` override an amount, also with 0."""
     amounts, specs = needed_amounts(flavor, volume_backed, image), flavor.get("extra_specs")
     if not specs:
         return amounts
@@ -87,11 +88,11 @@ def claimed_amounts(flavor: FlavorOfServer, volume_backed: bool = False,
 
 
 def resources_of(flavor: FlavorOfServer, image: Mapping[str, Any] | None = None) -> dict[str, int]:
-    """Return the claims of a server of *flavor* and *image* on resource classes outside ``Amounts``.
+    """Return the claims of a server with *flavor* and *image* on further resource classes, as amount by class.
 
-    They are the extra specs ``resources:CUSTOM_…``, also of groups (``resources1:CUSTOM_…``), persistent memory
-    (``hw:pmem``), and the key for encrypted memory. ``resources:MEM_ENCRYPTION_CONTEXT`` claims that key too, without
-    encrypting the memory."""
+    These are the extra specs ``resources:CUSTOM_…``, also with a group number (``resources1:CUSTOM_…``), persistent
+    memory (``hw:pmem``), and MEM_ENCRYPTION_CONTEXT, the key of a server with encrypted memory. The extra spec
+    ``resources:MEM_ENCRYPTION_CONTEXT`` claims such a key without encrypting the memory."""
     specs = flavor.get("extra_specs") or {}
     resources = groups.custom_resources(specs)
     if PMEM in specs:
@@ -103,7 +104,8 @@ def resources_of(flavor: FlavorOfServer, image: Mapping[str, Any] | None = None)
 
 
 def nics_of(row: ServerRow) -> Sequence[ServerNic | PortRequest]:
-    """Return the NICs in a server's *row*; if it has none and was never started, return the requested networks."""
+    """Return the NICs of the server of *row*; for a server that was never started and has no NICs yet, the NICs in its
+    create request."""
     return row.nics if row.nics or row.launched_at else row.request.get("networks") or ()
 
 
@@ -129,8 +131,8 @@ def rescue_gb(row: ServerRow) -> int:
 
 
 def amounts_held_by(row: ServerRow) -> tuple[Amounts, WantedResources]:
-    """Return what the server of this row must claim on its host: the amounts, including its rescue disk, and the other
-    resources (``wanted_of``)."""
+    """Return what the server of *row* must claim on its host, as (amounts including its rescue disk, other resources as
+    in ``wanted_of``)."""
     amounts = claimed_amounts(row.flavor, any(map(is_root_volume, row.request.get("blocks") or ())), row.image)
     amounts = amounts._replace(disk_gb=amounts.disk_gb + rescue_gb(row))
     return amounts, wanted_of(row.flavor, row.image, nics_of(row))
@@ -138,7 +140,7 @@ def amounts_held_by(row: ServerRow) -> tuple[Amounts, WantedResources]:
 
 def wanted_of(flavor: FlavorOfServer, image: Mapping[str, Any],
               nics: Sequence[ServerNic | PortRequest]) -> WantedResources:
-    """Return what a server of *flavor* and *image* with these *nics* claims in addition to ``claimed_amounts``: further
+    """Return the claims of a server with *flavor*, *image* and *nics* in addition to ``claimed_amounts``: further
     resource classes, the bandwidth of its ports, and PCI devices."""
     return WantedResources({**resources_of(flavor, image), **bandwidth_of_nics(nics)}, devices_of(flavor, nics),
                            bandwidth_requests(nics), isolates_nics(flavor))
@@ -146,8 +148,9 @@ def wanted_of(flavor: FlavorOfServer, image: Mapping[str, Any],
 
 def needed_amounts(flavor: FlavorOfServer, volume_backed: bool = False,
                    image: Mapping[str, Any] | None = None) -> Amounts:
-    """Return the shared and dedicated CPUs, MiB and GiB that a server of *flavor* and *image* really uses on its host.
-    With *volume_backed*, the root disk uses none."""
+    """Return the amounts (shared CPUs, MiB of memory, GiB of disk, dedicated CPUs) that a server with *flavor* and
+    *image* really uses on its host. They differ from the claimed amounts if extra specs override those.
+    *volume_backed*: the root disk is a volume, and uses none of the host's disk."""
     hardware, vcpus = placed_hardware(flavor, image), int(flavor["vcpus"])
     shared, pcpus = vcpus - len(numa.pinned_cpus(hardware, vcpus)), numa.dedicated_cpu_count(hardware, vcpus)
     swap, had = -(-int(flavor.get("swap") or 0) // MIB_PER_GIB), flavor_disk_sizes(flavor)
@@ -156,15 +159,16 @@ def needed_amounts(flavor: FlavorOfServer, volume_backed: bool = False,
 
 
 def flavor_disk_sizes(flavor: FlavorOfServer) -> dict[str, int]:
-    """Return {"disk": GiB, "ephemeral": GiB} for a server with *flavor*. Disks never shrink: after a reverted resize
-    they keep their larger sizes, which the server's flavor has under ``grown``."""
+    """Return {"disk": GiB, "ephemeral": GiB} of the local disks of a server with *flavor*. The sizes in the flavor's
+    field ``grown`` have precedence: disks never shrink, so they stay large when a resize is reverted."""
     grown, sizes = flavor.get("grown") or {}, {"disk": flavor.get("disk"), "ephemeral": flavor.get("ephemeral")}
     return {name: max(int(size or 0), int(grown.get(name) or 0)) for name, size in sizes.items()}
 
 
 def devices_of(flavor: FlavorOfServer, nics: Iterable[ServerNic | PortRequest] = ()) -> dict[str, int]:
-    """Return the number of PCI devices that a server requests, by name: for *flavor* by alias, including virtual GPUs;
-    for *nics* by physical network (``pci.network_devices_name``). Only flavors and ports can request devices."""
+    """Return the number of PCI devices that a server with *flavor* and *nics* requests, by name. For the flavor the
+    name is an alias, including virtual GPUs; for NICs it is made from the physical network
+    (``pci.network_devices_name``)."""
     specs = flavor.get("extra_specs")
     devices = Counter(asked_devices(parse_hardware_specs(specs, BY_SPEC)) if specs else {})
     for nic in nics:
@@ -174,7 +178,8 @@ def devices_of(flavor: FlavorOfServer, nics: Iterable[ServerNic | PortRequest] =
 
 @dataclass(frozen=True)
 class RequestSpec:
-    """The request to place one server. Hosts are names; ``None`` or empty means any."""
+    """The request to the scheduler to place one server. Hosts are given by name. ``None`` or an empty value of a field
+    means no restriction."""
 
     server_id: str
     project_id: str
@@ -216,29 +221,31 @@ class RequestSpec:
 
     @property
     def added(self) -> Amounts:
-        """Return the amounts by which the claims of the cloud grow for good."""
+        """Return the amounts by which the server's claims will have grown when the action is complete."""
         return Amounts(*(max(0, new - old) for new, old in zip(self.amounts, self.held, strict=True)))
 
     def may_enter(self, cell_id: str, *, disabled: bool) -> bool:
-        """Return whether the server may be placed in a cell. A disabled cell only accepts a server that is already
-        there, or a forced request."""
+        """Return whether the server may be placed in the cell *cell_id*. A *disabled* cell accepts only servers that
+        are already in it, and forced requests."""
         return not disabled or self.forced or cell_id == self.cell_id
 
     def forced_to(self) -> RequestSpec:
-        """Return a copy of the request for a forced host: the host may be disabled, and in any zone, group and
-        aggregate."""
+        """Return a copy of the request for a host that an administrator has forced. Without most filters, the host may
+        be disabled, and in any zone or aggregate."""
         return replace(self, forced=True, past_filters=True, availability_zone=None, extra_specs={}, image={},
                        machine="", volume_hosts=None, hints={}, different_host=frozenset(), same_host=None, group=None)
 
     def past_all_filters(self) -> RequestSpec:
-        """Return a copy of the request for a host requested with ZONE:HOST. As in Nova, the checks of Placement stay:
-        the zone, disabled hosts, traits, and all claims. The server group's hard policy also stays."""
+        """Return a copy of the request for a server that is created with ZONE:HOST, which bypasses most filters. As in
+        Nova, the checks of Placement remain: zone, disabled hosts, traits and claims. The server group's policies
+        affinity and anti-affinity remain, too."""
         return replace(self, past_filters=True, hints={}, different_host=frozenset(), same_host=None, extra_specs={
             name: value for name, value in self.extra_specs.items() if not _FILTERED.match(name)})
 
     @cached_property
     def hardware(self) -> Mapping[str, Any]:
-        """The hardware that flavor and image request; empty when they conflict, since the build is refused then."""
+        """The hardware that flavor and image request. Empty if they contradict each other, since the build is refused
+        then."""
         try:
             hardware = hardware_of_specs(self.extra_specs, self.image, self.vcpus)
         except InvalidField:
@@ -247,7 +254,8 @@ class RequestSpec:
 
     @cached_property
     def only(self) -> frozenset[str] | None:
-        """The names of the only hosts that can pass all filters that read the host's name; ``None`` for any host."""
+        """The names of the hosts among which the result must be, as far as the request restricts hosts by name;
+        ``None`` for any host."""
         group = self.group.hosts if self.group and self.group.policy == "affinity" else ()
         sets = [names for names in (None if self.host is None else frozenset([self.host]), self.volume_hosts,
                                     self.same_host, frozenset(group) or None, self._offering) if names is not None]
@@ -258,7 +266,7 @@ class RequestSpec:
         return frozenset(filter(self._offered_by, self.offers)) if self.resources else None
 
     def is_offered(self, host: str) -> bool:
-        """Return whether a host has enough left of all requested custom resource classes and bandwidth."""
+        """Return whether *host* has enough of all requested custom resource classes and bandwidth left."""
         return self._offering is None or host in self._offering
 
     def _offered_by(self, host: str) -> bool:
@@ -270,7 +278,7 @@ class RequestSpec:
 
     @cached_property
     def of_no_nic(self) -> dict[str, int]:
-        """The requested amounts of resource classes, without the bandwidth that NICs request."""
+        """The requested amounts by custom resource class, without the bandwidth that NICs request."""
         amounts = Counter(self.resources)
         for nic in self.nics:
             amounts.subtract({f"{kind}:{nic.network}": n for kind, n in nic.amounts.items()})
@@ -278,34 +286,34 @@ class RequestSpec:
 
     @cached_property
     def never(self) -> frozenset[str]:
-        """The names of the hosts that a filter that reads the host's name certainly refuses."""
+        """The names of the hosts that the request excludes by name, such as hosts that were already tried."""
         group = self.group if self.group and self.group.policy == "anti-affinity" else None
         crowded = {host for host, n in group.hosts.items() if n >= group.max_per_host} if group else ()
         return self.ignored.union(self.different_host, crowded)
 
     @cached_property
     def traits(self) -> Asked:
-        """The traits that flavor and image require or forbid."""
+        """The traits that flavor and image require and forbid."""
         return requested_host_traits(self.extra_specs, self.image)
 
     @cached_property
     def mates(self) -> Mapping[str, int]:
-        """The number of other members of the server's group by host, if they affect weights (soft policies); otherwise
+        """The number of other members of the server's group on each host, if the group has a soft policy; otherwise
         empty."""
         return self.group.hosts if self.group and self.group.policy.startswith("soft-") else {}
 
 
 def hint_texts(hints: Mapping[str, Any], name: str) -> list[str]:
-    """Return the values of the hint *name*: a list of one text if the hint is a text, all texts if it is a list; empty
-    without the hint."""
+    """Return the values of the scheduler hint *name* as a list: all values if the hint is a list, its single value if
+    it is a text. Empty if the hint is missing."""
     value = hints.get(name) or []
     return [str(text) for text in value] if isinstance(value, (list, tuple)) else [str(value)]
 
 
 def hinted_host_fields(hints: Mapping[str, Any], where: Mapping[str, list[str]]) -> dict[str, Any]:
-    """Return the fields ``different_host`` and ``same_host`` of a ``RequestSpec`` for the hints. *where*: the result of
-    ``store.hosts.hosts.fetch_hosts_of_servers`` for the servers in these hints. A server without a host excludes no
-    host by different_host, and allows none by same_host."""
+    """Return the fields ``different_host`` and ``same_host`` of a ``RequestSpec`` for scheduler *hints*. *where*: the
+    hosts of each server in these hints, by uuid of the server (``store.hosts.hosts.fetch_hosts_of_servers``). A server
+    without a host excludes no host by different_host, and allows no host by same_host."""
     def of(name: str) -> frozenset[str]:
         return frozenset(host for server in hint_texts(hints, name) for host in where.get(server, ()))
     return {"different_host": of("different_host"), "same_host": of("same_host") if hint_texts(hints, "same_host")
@@ -314,11 +322,11 @@ def hinted_host_fields(hints: Mapping[str, Any], where: Mapping[str, list[str]])
 
 def spec_of_server(api: Database, volumes: Any, context: Any, row: ServerRow,
                    flavor: FlavorOfServer | None = None, **over: Any) -> RequestSpec:
-    """Return the request for the server of a row, which may not exist yet.
+    """Return the scheduler's request for the server of *row*, which need not be in the database yet.
 
-    *api*: the API database, read only if hints need it. *volumes*, *context*: the volume service, and the user whose
-    volumes are read there. *flavor*: the new flavor of a resize. *over*: fields that the caller decides, such as
-    ``host`` and ``ignored`` of a move."""
+    *api*: the API database, read only if scheduler hints need it. *volumes*: the volume service. *context*: the user
+    whose volumes are read there. *flavor*: the new flavor of a resize. *over*: fields of the request that the caller
+    sets, such as ``host`` and ``ignored`` for a move."""
     request, hints = row.request, row.hints
     names = hinted_server_ids(hints)
     group, where = None, {}
@@ -333,14 +341,14 @@ def spec_of_server(api: Database, volumes: Any, context: Any, row: ServerRow,
 
 
 def hinted_server_ids(hints: Mapping[str, Any]) -> list[str]:
-    """Return the uuids of the servers in the hints different_host and same_host."""
+    """Return the uuids of the servers in the scheduler hints different_host and same_host."""
     return hint_texts(hints, "different_host") + hint_texts(hints, "same_host")
 
 
 def spec_of_row(row: ServerRow, flavor: FlavorOfServer | None = None, **over: Any) -> RequestSpec:
-    """Return the request for the server of a row by the row alone, without a database. *flavor*: the new flavor of a
-    resize. *over*: fields that the caller decides; ``group``, ``volume_hosts`` and the hosts of hints are not read
-    here."""
+    """Return the scheduler's request for the server of *row*, without reading a database. *flavor*: the new flavor of a
+    resize. *over*: fields of the request that the caller sets. The caller must also set ``group``, ``volume_hosts`` and
+    the hosts of scheduler hints, because these are not in the row."""
     request, image = row.request, row.image
     root, nics = next(filter(is_root_volume, request.get("blocks") or ()), None), nics_of(row)
     if flavor is None:
@@ -362,7 +370,8 @@ def spec_of_row(row: ServerRow, flavor: FlavorOfServer | None = None, **over: An
 
 
 def with_current_offers(api: Database, spec: RequestSpec) -> RequestSpec:
-    """Return a copy of the request with the current unclaimed amounts of its custom resource classes on each host."""
+    """Return a copy of *spec* with the field ``offers``: for each host, the amounts of the requested custom resource
+    classes that are not claimed now."""
     if not spec.resources:
         return spec
     with api.read() as connection:
@@ -371,8 +380,8 @@ def with_current_offers(api: Database, spec: RequestSpec) -> RequestSpec:
 
 
 def _on_ovn(row: ServerRow) -> bool:
-    """Return whether the server has, or will have, ports of OVN that its host plugs in. A new server has no NICs yet,
-    only the networks of its request."""
+    """Return whether the server has, or will get, OVN ports that its host connects. For a new server without NICs this
+    depends on the networks in its request."""
     if row.nics:
         return any(agent_nic.get("port") and agent_nic.get("vnic_type") != REMOTE for agent_nic in (
             nic.get("on_host") or {} for nic in row.nics))
@@ -380,9 +389,10 @@ def _on_ovn(row: ServerRow) -> bool:
 
 
 def hosts_of_block_devices(volumes: Any, context: Any, block_devices: Sequence[BlockDevice]) -> frozenset[str] | None:
-    """Return the hosts that can use the existing volumes and snapshots in *block_devices*, the request of a new server;
-    ``None`` for any host. A host must reach the root volume, or have the snapshot that the root disk is created from.
-    It must also reach the volumes that a server's host opens directly. Other volumes can be attached from any host."""
+    """Return the names of the hosts that can use the existing volumes and snapshots in a server's create request
+    (*block_devices*); ``None`` for any host. The host must reach the root volume, or have the snapshot from which the
+    root volume is created. It must also reach each volume that the server's host opens directly, without an export by
+    the host that stores the volume. *volumes*: the volume service."""
     hosts = _hosts_of_volumes(volumes, [{"volume_id": device["uuid"], "boot_index": device["boot_index"]}
                                         for device in block_devices if device["source_type"] == "volume"])
     root = next(filter(is_root_volume, block_devices), None)
@@ -396,8 +406,9 @@ def hosts_of_block_devices(volumes: Any, context: Any, block_devices: Sequence[B
 
 
 def _hosts_of_volumes(volumes: Any, attachments: Sequence[Mapping[str, Any]]) -> frozenset[str] | None:
-    """Return the hosts that can use the existing volumes of *attachments* (volume_id, boot_index); ``None`` for any
-    host. If one of the volumes is gone, only the root volume counts: the build will report the missing volume."""
+    """Return the names of the hosts that can use the existing volumes in *attachments* {volume_id, boot_index};
+    ``None`` for any host. If a volume no longer exists, consider only the root volume; the build will report the
+    missing volume. *volumes*: the volume service."""
     roots = [attachment for attachment in attachments if attachment["boot_index"] == 0]
     for counted in (attachments, roots) if attachments else ():
         with suppress(MagnetarError):

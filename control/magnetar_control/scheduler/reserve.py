@@ -27,23 +27,23 @@ UNITS = ("CPUs", "MiB of memory", "GiB of disk", "dedicated CPUs")
 
 
 class ZoneRoom(NamedTuple):
-    """The room of a zone's hosts. *free*: the free amounts of all hosts that take servers. *largest*: for each
-    resource, what must stay free for the worst loss: the claims of a host, and its own free amount, which is lost too.
-    *hosts*: the names of the hosts with the worst loss."""
+    """The free capacity of the hosts in one zone, for the reserve against the failure of one host. *free*: the free
+    amounts of all usable hosts. *largest*: by resource, the amount that must stay free for the worst failure of a host:
+    its claims, and its own free amount, which is lost with it. *hosts*: by resource, the name of this host."""
 
     free: Amounts
     largest: Amounts
     hosts: tuple[str, ...]
 
     def shortage(self, added: Amounts) -> int | None:
-        """Return the index of the first resource that the worst loss lacks if *added* is claimed; ``None`` if it lacks
-        none."""
+        """Return the index of the first resource for which too little would stay free if *added* were claimed; ``None``
+        if there is none."""
         return next((at for at, more in enumerate(added) if more > 0
                      and self.free[at] - more < self.largest[at]), None)
 
 
 def room_by_zone(hosts: Iterable[HostState]) -> dict[tuple[str, str], ZoneRoom]:
-    """Return the room of each (cell, zone)."""
+    """Return the free capacity of each zone in each cell, by (id of the cell, name of the zone)."""
     rooms: dict[tuple[str, str], tuple[list[float], list[float], list[str]]] = {}
     for host in hosts:
         profile = host.profile
@@ -61,13 +61,14 @@ def room_by_zone(hosts: Iterable[HostState]) -> dict[tuple[str, str], ZoneRoom]:
 
 
 def claims_more(spec: RequestSpec) -> bool:
-    """Return whether room is reserved against the request: it claims more for good, and no administrator has named its
-    host."""
+    """Return whether the reserve applies to the request: it increases the claims of the cloud, and no administrator has
+    chosen its host."""
     return spec.keeps_reserve and not spec.forced and not spec.past_filters and any(spec.added)
 
 
 def reserve_filter(hosts: Iterable[HostState]) -> Filter:
-    """Return the filter for the present claims of the *hosts*."""
+    """Return a filter that keeps a reserve: it refuses a host if too little would stay free in its zone to evacuate any
+    one failed host. It is computed from the present claims of *hosts*."""
     rooms = room_by_zone(hosts)
 
     def room_of(host: HostState) -> ZoneRoom:

@@ -19,7 +19,8 @@ def has_resource_classes(host: HostState, spec: RequestSpec) -> bool:
 
 
 def lacking_classes(host: HostState, spec: RequestSpec) -> str:
-    """Return a text about the custom resource classes and bandwidth that the host lacks."""
+    """Return a text about the custom resource classes and bandwidth of which the host has too little left; empty if it
+    has enough."""
     offer = spec.offers.get(host.name, {})
     cards, on_cards = nic_bandwidth.bandwidth_shortage_text(spec.nics,
                                                             offer), nic_bandwidth.requests_on_cards(spec.nics, offer)
@@ -35,8 +36,8 @@ def lacking_classes(host: HostState, spec: RequestSpec) -> str:
 
 
 def lacking_functions(host: HostState, spec: RequestSpec) -> str:
-    """Return a text if the host has no free virtual functions on those cards that have enough bandwidth left for the
-    ports; otherwise an empty text."""
+    """Return a text if the host has no free virtual function on a network card with enough bandwidth left for the
+    requested ports; otherwise an empty text."""
     offer = spec.offers.get(host.name, {})
     mine = nic_bandwidth.requests_on_cards(spec.nics, offer)
     if not mine or host.name in spec.has_devices:

@@ -30,7 +30,8 @@ PAGE = 50
 
 
 class PlacedServer(NamedTuple):
-    """A server on a host, with its request for another host, and its server group."""
+    """A server on a host. ``spec``: the request with which the scheduler looks for another host. ``group``: its server
+    group, if any."""
 
     row: ServerRow
     spec: RequestSpec
@@ -38,9 +39,9 @@ class PlacedServer(NamedTuple):
 
 
 class HostRoom(NamedTuple):
-    """The result for one host: whether its servers would have a place elsewhere if the host failed. *servers*: their
-    number; ``None`` if the host's cell does not answer. *unplaced*: (uuid, name) of the servers without a place,
-    largest first. *reason*: why the first of them has none."""
+    """The result for one host of the check whether its servers would fit on other hosts if it failed. ``servers``: the
+    number of its servers; ``None`` if the database of its cell does not answer. ``unplaced``: (uuid, name) of the
+    servers that would not fit, largest first. ``reason``: why the first of these would not fit."""
 
     host: str
     servers: int | None
@@ -49,15 +50,15 @@ class HostRoom(NamedTuple):
 
     @property
     def holds(self) -> bool:
-        """Return whether all servers of the host have a place elsewhere."""
+        """Return whether all servers of the host would fit on other hosts."""
         return self.servers is not None and not self.unplaced
 
 
 def check_room(store: Store, volumes: Any, states: HostStates, names: Collection[str],
                pause: Callable[[float], object] = lambda _seconds: None) -> list[HostRoom]:
-    """Return for each of the hosts *names* whether all of its servers would have a place elsewhere if it failed.
-    *volumes*: the volume service. *states*: all hosts, not shared with other callers, since claims are tried in them.
-    *pause* is called after each page of hosts with the seconds that it took."""
+    """Return for each of the hosts *names* whether all of its servers would fit on other hosts if it failed. *volumes*:
+    the volume service. *states*: all hosts; the check changes their claims in memory, so no other code may use this
+    object. *pause*: called after each group of hosts with the seconds that it took."""
     trial = Trial(states, read_host_inventories(store.api, states))
     rooms: list[HostRoom] = []
     for database, page in pages_of_hosts(store, states, names):
@@ -77,8 +78,8 @@ def check_room(store: Store, volumes: Any, states: HostStates, names: Collection
 
 def pages_of_hosts(store: Store, states: HostStates,
                     names: Collection[str]) -> Iterator[tuple[Database, list[str]]]:
-    """Yield (database of a cell, names of hosts in this cell) until all hosts *names* are listed, at most ``PAGE``
-    hosts at a time."""
+    """Yield (database of a cell, names of hosts in this cell) for all of the hosts *names*, at most ``PAGE`` hosts at a
+    time."""
     for cell, database in store.databases():
         of_cell = sorted(name for name in names if states.rows[name].cell_id == cell.id)
         for at in range(0, len(of_cell), PAGE):
@@ -86,7 +87,8 @@ def pages_of_hosts(store: Store, states: HostStates,
 
 
 def read_host_inventories(api: Database, states: HostStates) -> Inventories:
-    """Return the inventories of resource classes, from the API database, of those hosts in *states* that have any."""
+    """Return the inventories of custom resource classes of the hosts in *states*, by host, from the API database. Hosts
+    without any are left out."""
     with api.read() as connection:
         by_id: Mapping[str, Mapping[str, InventoryRow]] = inventories.fetch_inventory_rows(connection)
     return {name: by_id[host.id] for name, host in states.hosts.items() if host.id in by_id}
@@ -94,8 +96,9 @@ def read_host_inventories(api: Database, states: HostStates) -> Inventories:
 
 def read_placed_servers(api: Database, database: Database, volumes: Any, states: HostStates,
                         names: Collection[str]) -> dict[str, list[PlacedServer]]:
-    """Return the servers on the hosts *names* of a cell, by host. Each has a request for another host, as for an
-    evacuation: any other host of the cell that reaches its volumes, and its own disks if its host shares them."""
+    """Return the servers on the hosts *names* of one cell, by host. Each has a scheduler request as for an evacuation:
+    for any other host of the cell that reaches the server's volumes, and its own disks if these are in a shared folder.
+    """
     with database.read() as connection:
         rows = room_rows.fetch_servers_of_hosts(connection, names)
     groups = {str(row.hints["group"]) for row in rows if row.hints.get("group")}
@@ -121,8 +124,8 @@ def read_placed_servers(api: Database, database: Database, volumes: Any, states:
 
 
 def _hosts_of_hinted(row: ServerRow, claims: Iterable[ClaimedHost]) -> dict[str, list[str]]:
-    """Return, by uuid, the hosts of the servers that the scheduler hints of *row* name, if they are of the same
-    project. *claims*: the hosts of all servers."""
+    """Return the names of the hosts of the servers that the scheduler hints of *row* name, by uuid of the server.
+    Servers of other projects are left out. *claims*: the hosts of all servers in any hints."""
     ids, where = set(hinted_server_ids(row.hints)), dict[str, list[str]]()
     for claim in claims if ids else ():
         if claim.server_id in ids and claim.project_id == row.project_id:
@@ -131,7 +134,8 @@ def _hosts_of_hinted(row: ServerRow, claims: Iterable[ClaimedHost]) -> dict[str,
 
 
 def check_host_room(trial: Trial, host: str, servers: Sequence[PlacedServer]) -> HostRoom:
-    """Return whether all *servers* of the host would have a place elsewhere: place them within *trial*, then undo that.
+    """Return whether all *servers* of *host* would fit on other hosts. The placements are simulated in *trial*, and
+    then undone.
     """
     unplaced: list[PlacedServer] = []
     reason = ""

@@ -28,7 +28,8 @@ NAMED = 10
 
 
 class Scope(NamedTuple):
-    """A set of hosts with its kind (``CLOUD``, ``ZONE`` or ``AGGREGATE``) and name."""
+    """A set of hosts for which a report is made: the cloud, a zone or an aggregate. ``kind``: ``CLOUD``, ``ZONE`` or
+    ``AGGREGATE``."""
 
     kind: str
     name: str
@@ -36,27 +37,27 @@ class Scope(NamedTuple):
 
 
 class RoomReport(NamedTuple):
-    """The results of ``room.check_room`` for all hosts of a scope."""
+    """The results of ``room.check_room`` for all hosts of a scope: whether the servers of any one failed host would fit
+    on other hosts."""
 
     scope: Scope
     rooms: Sequence[HostRoom]
 
     @property
     def holds(self) -> bool:
-        """Return whether all servers of a failed host would have a place elsewhere, whichever single host of the scope
-        fails."""
+        """Return whether the servers of each host of the scope would fit on other hosts if this host failed."""
         return all(room.holds for room in self.rooms)
 
     @property
     def lacking(self) -> list[HostRoom]:
-        """The results of the hosts whose servers would not all have a place elsewhere; hosts with the most such servers
-        first."""
+        """The results of the hosts whose servers would not all fit on other hosts. The host with the most such servers
+        comes first."""
         rooms = [room for room in self.rooms if not room.holds]
         return sorted(rooms, key=lambda room: (-len(room.unplaced), room.host))
 
     @property
     def reason(self) -> str:
-        """The reason for ``holds``, as a sentence or two."""
+        """A text of one or two sentences that explains the value of ``holds``."""
         if not self.rooms:
             return "It has no hosts."
         if self.holds:
@@ -65,7 +66,7 @@ class RoomReport(NamedTuple):
         return f"{len(self.lacking)} of {len(self.rooms)} hosts may not fail. {describe_lacking_host(worst)}"
 
     def as_document(self) -> Document:
-        """Return the report as a document of the kind ``capacity``."""
+        """Return the report as the JSON document of a resource of the type ``capacity``."""
         kind, name = self.scope.kind, self.scope.name
         return {"name": name, "scope": kind, "zone": name if kind == ZONE else None,
                 "aggregate": name if kind == AGGREGATE else None, "holds": self.holds,
@@ -77,7 +78,7 @@ class RoomReport(NamedTuple):
 
 
 def describe_lacking_host(room: HostRoom) -> str:
-    """Return a text that says how many servers of a host would have no place elsewhere, and why."""
+    """Return a text that says how many servers of a host would not fit on other hosts, and why."""
     if room.servers is None:
         return f"{room.host}: {room.reason}"
     names = abbreviate_names([name for _id, name in room.unplaced], 3)
@@ -88,9 +89,9 @@ def describe_lacking_host(room: HostRoom) -> str:
 def report_room(store: Store, volumes: Any, settings: Settings, zone: str | None = None, aggregate: str | None = None,
                 *, cell_id: str | None = None,
                 pause: Callable[[float], object] = lambda _seconds: None) -> list[RoomReport]:
-    """Return the reports of the cloud, of all zones and of all aggregates; with *zone* or *aggregate* (a name or uuid)
-    only theirs. *volumes*: the volume service. *cell_id*: only the hosts of this cell. *pause*: see ``check_room``.
-    Raises ``InvalidField`` for an unknown zone or aggregate."""
+    """Return reports for the cloud, for each zone and for each aggregate; if *zone* (a name) or *aggregate* (a name or
+    uuid) is given, only for this one. *volumes*: the volume service. *cell_id*: consider only the hosts of this cell.
+    *pause*: see ``check_room``. Raises ``InvalidField`` for an unknown zone or aggregate."""
     states = read_current_hosts(store, settings)
     with store.api.read() as connection:
         groups = aggregates.fetch_aggregate_rows(connection)
@@ -101,8 +102,8 @@ def report_room(store: Store, volumes: Any, settings: Settings, zone: str | None
 
 
 def _scopes(states: HostStates, groups: Sequence[Aggregate], zone: str | None, aggregate: str | None) -> list[Scope]:
-    """Return the scopes to report: the zone *zone* or the aggregate *aggregate*; without both, the cloud, all zones and
-    all aggregates (*groups*). Raises ``InvalidField`` for an unknown zone or aggregate."""
+    """Return the sets of hosts to report on: the zone *zone* or the aggregate *aggregate*; if both are ``None``, the
+    cloud, all zones, and all aggregates (*groups*). Raises ``InvalidField`` for an unknown zone or aggregate."""
     by_zone: dict[str, set[str]] = {group.zone: set() for group in groups if group.zone}
     for name, host in states.hosts.items():
         by_zone.setdefault(host.profile.zone, set()).add(name)

@@ -30,12 +30,12 @@ class Rules:
 
     @property
     def reads_reports(self) -> bool:
-        """Return whether a weigher or filter reads the metrics and images that hosts report."""
+        """Return whether a weigher or filter uses the metrics and images that hosts report."""
         return bool(self.options.metrics or self.own)
 
     @property
     def looks_at_flavors(self) -> bool:
-        """Return whether a filter reads the flavors of the servers on hosts."""
+        """Return whether a filter uses the flavors of the servers on hosts."""
         return any(host_filter.name == "TypeAffinityFilter" for host_filter in self.filters)
 
     def filters_for(self, spec: RequestSpec) -> list[Filter]:
@@ -68,7 +68,7 @@ def scheduler_rules(settings: Settings) -> Rules:
 
 
 def options_of(settings: Settings) -> Options:
-    """Return those *settings* that filters read. Raises ``InvalidSettings``."""
+    """Return those of *settings* that filters use. Raises ``InvalidSettings``."""
     return Options(
         settings.max_instances_per_host, settings.max_io_ops_per_host, frozenset(map(str, settings.isolated_hosts)),
         frozenset(map(str, settings.isolated_images)), settings.restrict_isolated_hosts_to_isolated_images,
@@ -80,8 +80,8 @@ def options_of(settings: Settings) -> Options:
 
 
 def _check(filters: tuple[Filter, ...], options: Options) -> None:
-    """Raise ``InvalidSettings`` if *options* contain settings of a filter that is not in *filters*: they would do
-    nothing."""
+    """Raise ``InvalidSettings`` if *options* contain settings of a filter that is not in *filters*, because they would
+    have no effect."""
     names = {host_filter.name for host_filter in filters}
     if (options.isolated_hosts or options.isolated_images) and "IsolatedHostsFilter" not in names:
         raise InvalidSettings("isolated_hosts and isolated_images do nothing unless enabled_filters names "
@@ -98,8 +98,8 @@ def _numbers(setting: str, numbers_by_name: Mapping[str, object]) -> dict[str, f
 
 
 def _own_weighers(settings: Settings) -> tuple[OwnWeigher, ...]:
-    """Return the weigher for image locality and the custom weighers of installed packages, without weighers whose
-    multiplier is 0. Raises ``InvalidSettings``."""
+    """Return the image locality weigher and the custom weighers of installed packages, except weighers whose multiplier
+    is 0. Raises ``InvalidSettings``."""
     weighers = [OwnWeigher("image_locality", image_locality, settings.image_locality_weight_multiplier)]
     for name, multiplier in _numbers("weighers", settings.weighers).items():
         try:

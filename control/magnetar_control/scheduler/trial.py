@@ -30,8 +30,8 @@ CANDIDATES = 64
 
 
 def shape_of_spec(spec: RequestSpec) -> Hashable:
-    """Return a key of the request *spec*. Requests with equal keys can get the same hosts, apart from the hosts in
-    their ``ignored``, such as the server's own. Only for servers without group, hints and custom resource classes."""
+    """Return a cache key for the request *spec*. Requests with equal keys fit on the same hosts, except for the hosts
+    in their field ``ignored``. Only for requests without server group, hints and custom resource classes."""
     return (spec.project_id, spec.amounts, spec.numa, spec.flavor_name, spec.vcpus, _sorted_items(spec.extra_specs),
             _sorted_items(spec.image), spec.machine, spec.image_id, spec.availability_zone, spec.cell_id,
             spec.volume_hosts, spec.needs_ovn, _sorted_items(spec.devices))
@@ -42,8 +42,8 @@ def _sorted_items(mapping: Mapping[str, Any]) -> Hashable:
 
 
 class Trial:
-    """A trial to place servers on the hosts *states*. Claims are tried in *states*, so only this trial may use it.
-    *inventories*: the inventories of resource classes that have no columns in the rows of hosts."""
+    """A simulation that places servers on the hosts *states* in memory. It changes claims in *states*, so no other code
+    may use this object. *inventories*: the inventories of custom resource classes by host."""
 
     def __init__(self, states: HostStates, inventories: Inventories) -> None:
         self.states, self.inventories = states, inventories
@@ -54,8 +54,8 @@ class Trial:
         self._candidates: dict[Hashable, deque[str]] = {}  # the best hosts of each shape
 
     def place(self, spec: RequestSpec, group: GroupOfHosts | None = None) -> str | None:
-        """Return the host that the scheduler would choose for the server of *spec*, and count its claims there from now
-        on; ``None`` if no host passes. *group*: the server's group."""
+        """Return the name of the host that the scheduler would choose for the server of *spec*, and count the server's
+        claims there from now on; ``None`` if no host passes the filters. *group*: the server's group."""
         spec = self.current_spec(spec, group)
         plain = spec.group is None and not spec.resources and not spec.hints
         shape = shape_of_spec(spec) if plain else None
@@ -71,8 +71,9 @@ class Trial:
         return name
 
     def _known_host(self, shape: Hashable, spec: RequestSpec) -> str | None:
-        """Return one of the hosts that were best for an earlier server of this *shape*, if it still passes all filters.
-        Equal servers get these hosts in turn: checking one host takes a hundredth of the time of a choice."""
+        """Return a host that was among the best for an earlier server with the same *shape* (see ``shape_of_spec``), if
+        it still passes all filters; otherwise ``None``. Equal servers get these hosts in turn. Checking one host is a
+        hundred times faster than a full choice."""
         if shape not in self._candidates:
             unbound = replace(spec, ignored=frozenset())
             self._candidates[shape] = deque(
@@ -86,12 +87,12 @@ class Trial:
         return None
 
     def why_not(self, spec: RequestSpec, group: GroupOfHosts | None = None) -> str:
-        """Return, as a text, which filters refuse a server that has no place, and what the best of the refused hosts
-        lacks. *group*: the server's group."""
+        """Return a text that says which filters refuse the hosts for the server of *spec*, and what the best of the
+        refused hosts lacks. *group*: the server's group."""
         return explain_refusals(self.states, self.current_spec(spec, group)).explanation
 
     def undo(self) -> None:
-        """Take all claims of the trial back."""
+        """Revert all claims of this simulation."""
         for name, kept in self._kept.items():
             self.states.restore_claims(name, kept)
         self._kept.clear()
@@ -100,8 +101,8 @@ class Trial:
         self._refused.clear()
 
     def current_spec(self, spec: RequestSpec, group: GroupOfHosts | None) -> RequestSpec:
-        """Return *spec* with two current values, both after the claims of the trial: the hosts of the other members of
-        *group*, and the unclaimed amounts of the requested resource classes on each host."""
+        """Return *spec* with two fields updated by the simulated claims: the hosts of the other members of *group*, and
+        the unclaimed amounts of the requested resource classes on each host."""
         if group is not None:
             members = Counter(host for server, hosts in group.hosts.items() if server != spec.server_id
                               for host in hosts) + self._joined.get(group.group.id, Counter())
@@ -109,7 +110,8 @@ class Trial:
         return replace(spec, offers=self._offers(spec)) if spec.resources else spec
 
     def _offers(self, spec: RequestSpec) -> dict[str, dict[str, int]]:
-        """Return, by host, the unclaimed amount of each resource class of *spec*, after the claims of the trial."""
+        """Return the unclaimed amounts of the resource classes in *spec* after the simulated claims, as {host:
+        {resource class: amount}}."""
         beginnings = tuple(f"{kind}:{nic.network}/" for nic in spec.nics if nic.devices for kind in nic.amounts)
         offers: dict[str, dict[str, int]] = {}
         for host, rows in self.inventories.items():

@@ -19,9 +19,9 @@ from .request_spec import RequestSpec
 
 @dataclass(frozen=True)
 class Multipliers:
-    """The multipliers of weighers in the settings, with Nova's names (filter_scheduler.*_weight_multiplier) and
-    defaults. A negative one stacks instead of spreads (io_ops: reverse); ``soft_*``, ``pci`` and ``build_failure``
-    should be positive."""
+    """The multipliers of weighers, with the names and defaults of Nova's settings
+    ``filter_scheduler.*_weight_multiplier``. A negative multiplier stacks servers on few hosts instead of spreading
+    them; for ``io_ops`` a positive one does. ``soft_*``, ``pci`` and ``build_failure`` should be positive."""
 
     cpu: float = 1.0
     ram: float = 1.0
@@ -42,8 +42,9 @@ MULTIPLIER = "_weight_multiplier"
 
 
 class Weigher(NamedTuple):
-    """One weigher. *name*: the name of its multiplier. *at*: the index of the number that it weighs, in the hosts'
-    rows. *sign*: 1 if more is better, -1 if less is."""
+    """A weigher that compares one number of the hosts' rows. ``name``: the name of its multiplier. ``at``: the index of
+    the number in the rows. ``sign``: 1 if more is better, -1 if less is better. ``policy``: the server group policy for
+    which it is used; ``None`` for always."""
 
     name: str
     at: int
@@ -58,8 +59,8 @@ WEIGHERS: tuple[Weigher, ...] = (
 
 
 class OwnWeigher(NamedTuple):
-    """A weigher whose number is not in hosts' rows: *worth* computes it for each host that passed, which takes longer.
-    *multiplier*: from the settings."""
+    """A weigher whose number is not in the hosts' rows. ``worth(host, spec)`` computes the number for each host that
+    passed the filters, which takes longer. ``multiplier``: from the settings."""
 
     name: str
     worth: Callable[[HostState, RequestSpec], float]
@@ -72,8 +73,8 @@ def image_locality(host: HostState, spec: RequestSpec) -> float:
 
 
 class Term(NamedTuple):
-    """The contribution of one weigher to the weights of hosts of one profile: *worth* x (number - *low*) / *span*, with
-    the number at index *at* of the host's row."""
+    """The contribution of one weigher to the weight of a host: ``worth`` * (number - ``low``) / ``span``, with the
+    number at index ``at`` of the host's row."""
 
     at: int
     low: float
@@ -82,8 +83,8 @@ class Term(NamedTuple):
 
 
 class Sum(NamedTuple):
-    """The formula for the weights of hosts of one profile: *base*, plus the contributions of the weighers in
-    *terms*."""
+    """The formula for the weights of hosts of one profile: ``base`` plus the contributions of the weighers in
+    ``terms``."""
 
     base: float
     terms: Sequence[Term]
@@ -91,12 +92,12 @@ class Sum(NamedTuple):
 
 def sum_of(profile: Profile, spec: RequestSpec, multipliers: Multipliers, low: Row, high: Row,
            own_weighers: Sequence[OwnWeigher] = ()) -> Sum:
-    """Return the formula for the weights of hosts of *profile*, when the passing hosts' numbers lie between *low* and
-    *high*.
+    """Return the formula for the weights of hosts of *profile*. *low*, *high*: the minimum and maximum of each number
+    among the hosts that passed the filters.
 
-    *own_weighers*: further weighers, whose numbers stand at the end of the rows. The metadata
-    ``<name>_weight_multiplier`` of aggregates overrides the setting (*multipliers*); the lowest value counts, ignoring
-    ``malformed_multipliers``.
+    *own_weighers*: custom weighers; their numbers are at the end of the rows. The metadata ``<name>_weight_multiplier``
+    of a host's aggregates overrides *multipliers*. The lowest value applies, and values that are not numbers are
+    ignored.
     """
     policy = spec.group.policy if spec.group else ""
     terms = []
@@ -120,7 +121,7 @@ def _multiplier(profile: Profile, name: str, multipliers: Multipliers) -> float:
 
 
 def weights_of_rows(rows: Sequence[Row], whole: Sum) -> list[float]:
-    """Return the weight of each row by the formula *whole*."""
+    """Return the weight of each of *rows* by the formula *whole*."""
     totals = [whole.base] * len(rows)
     for at, low, span, worth in whole.terms:
         totals = [total + worth * ((row[at] - low) / span) for total, row in zip(totals, rows, strict=True)]
@@ -128,8 +129,8 @@ def weights_of_rows(rows: Sequence[Row], whole: Sum) -> list[float]:
 
 
 def weight_bound(low: Row, high: Row, whole: Sum) -> float:
-    """Return an upper bound of the weights that the formula *whole* gives to rows between *low* and *high*. The bound
-    also holds after rounding: ``weights_of_rows`` is monotone in each number."""
+    """Return an upper bound of the weights, by the formula *whole*, of all rows whose numbers lie between those of
+    *low* and *high*. The bound also holds after rounding, because ``weights_of_rows`` is monotone in each number."""
     total = whole.base
     for at, least, span, worth in whole.terms:
         total += worth * (((high[at] if worth > 0 else low[at]) - least) / span)
@@ -142,6 +143,6 @@ def _overridden(profile: Profile, name: str, usual: float) -> float:
 
 
 def malformed_multipliers(metadata: Mapping[str, str]) -> list[str]:
-    """Return the multipliers in an aggregate's *metadata* that are not finite numbers. The API refuses them; existing
-    ones are ignored."""
+    """Return the names of those multipliers in an aggregate's *metadata* that are not finite numbers. The API refuses
+    such values; existing ones are ignored."""
     return sorted(name for name, text in metadata.items() if name.endswith(MULTIPLIER) and parse_finite(text) is None)
