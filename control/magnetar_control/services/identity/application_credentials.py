@@ -33,7 +33,8 @@ GIVEN = ("access_rules", "expires_at", "project_id", "user_id", "links", "id", "
 
 
 def list_application_credentials(tokens: Tokens, user_id: str, name: str | None) -> Documents:
-    """Return the application credentials of a user, or only the one called *name*."""
+    """Return the application credentials of a user. *name*: return only the credential with this name; ``None`` for
+    all."""
     with tokens.database.read() as connection:
         USERS.row(connection, user_id)
         credentials = CREDENTIALS.documents(connection, user_id=user_id, **({} if name is None else {"name": name}))
@@ -50,8 +51,8 @@ def show_application_credential(tokens: Tokens, user_id: str, id: str) -> Docume
 
 
 def create_application_credential(tokens: Tokens, token: Token, user_id: str, body: Mapping[str, Any]) -> Document:
-    """Create and return an application credential for the project of the token, with the requested roles or all of the
-    token's. The result includes the ``secret``, which is shown only once."""
+    """Create an application credential for the project of *token*, and return it with its ``secret``, which is never
+    shown again. *body*: the request; without roles in it, the credential gets all roles of the token."""
     if user_id != token.context.user_id:
         raise Forbidden("Application credentials are made by the user whose they are.")
     if token.context.project_id is None:
@@ -92,7 +93,7 @@ def _check_room(connection: Connection, user_id: str) -> None:
 
 
 def delete_application_credential(tokens: Tokens, token: Token, user_id: str, id: str) -> None:
-    """Delete an application credential. Its tokens are no longer valid."""
+    """Delete an application credential. Tokens that were issued to it become invalid."""
     check_unrestricted(token)
     with tokens.change() as connection:
         CREDENTIALS.row(connection, id, user_id=user_id)
@@ -107,15 +108,15 @@ def check_unrestricted(token: Token) -> None:
 
 
 def _with_roles(document: Document, roles: Iterable[dict[str, str]]) -> Document:
-    """Return *document*, an application credential, with the ids in its ``roles`` replaced by the matching *roles* {id,
-    name}. Ids without a match are left out."""
+    """Return *document*, an application credential, with its ``roles`` (ids) replaced by the matching elements {id,
+    name} of *roles*. Ids without a match are left out."""
     roles_by_id = {role["id"]: role for role in roles}
     return {**document, "roles": [roles_by_id[id] for id in document["roles"] if id in roles_by_id]}
 
 
 def _roles(requested: list[dict[str, str]] | None, token_roles: tuple[dict[str, str], ...]) -> list[dict[str, str]]:
-    """Return those of *token_roles* that are *requested* by id or name; all of them if *requested* is ``None``. Raises
-    ``InvalidField`` for a role that the token does not have."""
+    """Return the elements of *token_roles* that match *requested* by id or name; all of them if *requested* is
+    ``None``. Raises ``InvalidField`` for a requested role that the token does not have."""
     granted = []
     for role in requested or ():
         match = [token_role for token_role in token_roles if token_role["id"] == role.get("id")

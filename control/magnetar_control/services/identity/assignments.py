@@ -48,9 +48,9 @@ def _of_user(user_id: str) -> Any:
 
 
 def effective_roles(connection: Connection, user_id: str, target: str, target_id: str) -> list[dict[str, str]]:
-    """Return the roles {id, name} that a user has on a target, sorted by name. *target*: its kind (project, domain or
-    system). *target_id*: its id. Returned are roles assigned to the user or the user's groups, and the roles that these
-    imply."""
+    """Return the roles {id, name} that a user has on a project, a domain or the system, sorted by name. These are roles
+    assigned to the user or the user's groups, and all roles that they imply. *target*: project, domain or system.
+    *target_id*: the id of the project or domain."""
     columns = tables.assignments.c
     direct = connection.execute(select(columns.role_id).filter_by(target=target, target_id=target_id).where(
         _of_user(user_id))).scalars().all()
@@ -62,8 +62,8 @@ def effective_roles(connection: Connection, user_id: str, target: str, target_id
 
 def keeps_role(connection: Connection, user_id: str, project_id: str, role_name: str,
                removed: Callable[[Mapping[Any, Any]], bool]) -> bool:
-    """Return whether a user has the role *role_name* on a project, directly, by a group or by an implied role, without
-    the assignments for which *removed* returns true."""
+    """Return whether a user would still have the role *role_name* on a project, directly, by a group or by an implied
+    role, if some assignments were removed: those for whose row *removed* returns true."""
     rows = connection.execute(select(tables.assignments).filter_by(target="project", target_id=project_id).where(
         _of_user(user_id))).mappings().all()
     remaining = [row["role_id"] for row in rows if not removed(row)]
@@ -80,15 +80,15 @@ def fetch_role_names(connection: Connection, ids: Iterable[str]) -> list[dict[st
 
 
 def role_target_ids(connection: Connection, user_id: str, target: str) -> list[str]:
-    """Return the ids of the targets where a user has any role. *target*: their kind, project or domain."""
+    """Return the ids of the projects or domains (*target*: which of the two) on which a user has any role."""
     columns = tables.assignments.c
     return list(connection.execute(select(columns.target_id).where(
         columns.target == target, _of_user(user_id)).distinct()).scalars())
 
 
 def expand_assignments(connection: Connection, rows: Iterable[Row]) -> Documents:
-    """Return the effective assignments of *rows*: assignments to groups become assignments to their members, and
-    implied roles are added."""
+    """Return the effective role assignments for *rows* of the table of assignments: assignments to groups become
+    assignments to the groups' members, and implied roles are added."""
     of_group = defaultdict(list)
     for group_id, user_id in connection.execute(select(tables.members.c.group_id, tables.members.c.user_id)):
         of_group[group_id].append(user_id)

@@ -31,8 +31,8 @@ INTERFACES = ("public", "internal", "admin")
 
 
 def create_initial_rows(connection: Connection, url: str, password_hash: str) -> bool:
-    """Create the missing initial rows of a cloud. Return whether this created the user admin. *url*: the root of the
-    cloud's services. *password_hash*: the stored password of a new user admin."""
+    """Create the initial rows of the identity tables that are missing. Return whether the user admin was created.
+    *url*: the root URL of the cloud's services. *password_hash*: the hashed password for a new user admin."""
     if fetch_identity_row(connection, tables.keys) is None:
         tokens.insert_signing_key(connection)
     insert_if_absent(connection, tables.domains, **new_row({"name": "Default", "description": "The default domain"},
@@ -57,8 +57,8 @@ def create_initial_rows(connection: Connection, url: str, password_hash: str) ->
 
 
 def _catalogue(connection: Connection, url: str) -> None:
-    """Create or update the endpoints at *url*. Endpoints that an administrator changed (``follows`` is null) stay
-    unchanged."""
+    """Create the catalogue's endpoints below *url*, or update their URLs. Endpoints that an administrator has changed
+    (whose column ``follows`` is null) are left unchanged."""
     insert_if_absent(connection, tables.regions, **new_row({"description": ""}, REGION))
     for name, type_, path in SERVICES:
         service = ensure_named_row(connection, tables.services, name, type=type_, description="")
@@ -76,8 +76,8 @@ def _catalogue(connection: Connection, url: str) -> None:
 
 
 def ensure_named_row(connection: Connection, table: Table, name: str, **values: Any) -> str:
-    """Return the id of the row with this name (in the default domain, if it has a domain); create it when it is
-    missing."""
+    """Return the id of the row of *table* with this name (in the default domain, if the table has domains). If there is
+    no such row, create it with *values*."""
     where = {"domain_id": values["domain_id"]} if "domain_id" in values else {}
     row = fetch_identity_row(connection, table, name=name, **where)
     if row is None:
@@ -87,9 +87,9 @@ def ensure_named_row(connection: Connection, table: Table, name: str, **values: 
 
 
 def clouds_yaml(path: Path, url: str, password: str, ca: Path | None = None, name: str = "magnetar") -> None:
-    """Write the cloud *name* into the ``clouds.yaml`` at *path*, which only its owner may read; keep the other clouds
-    in it. *url*: the root of the cloud's services. *password*: of the user admin. *ca*: the CA certificate of the
-    cloud. Raises ``ValueError`` for a file that is not a clouds.yaml."""
+    """Add or replace the cloud *name* in the ``clouds.yaml`` at *path*, and make the file readable only for its owner.
+    *url*: the root URL of the cloud's services. *password*: of the user admin. *ca*: the file with the cloud's CA
+    certificate. Raises ``ValueError`` if the existing file is not a clouds.yaml."""
     try:
         document = yaml.safe_load(path.read_text(encoding="utf-8")) or {} if path.exists() else {}
     except yaml.YAMLError:

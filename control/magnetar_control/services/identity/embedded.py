@@ -25,10 +25,11 @@ BLANKS = ("%(project_id)s", "$(project_id)s", "%(tenant_id)s", "$(tenant_id)s")
 
 
 class EmbeddedIdentity:
-    """An implementation of ``services.Identity``.
+    """The identity service built into Magnetar, an implementation of ``services.Identity``.
 
-    *life*: lifetime of tokens in seconds. *follow*: use the host of the client's request in the catalogue's URLs.
-    *look_again*: seconds until changes by other processes take effect. *clock*: returns seconds since the epoch.
+    *life*: the lifetime of tokens in seconds. *follow*: whether URLs in the catalogue get the host name of the client's
+    request. *look_again*: seconds until changes by other processes take effect. *clock*: returns seconds since the
+    epoch.
     """
 
     def __init__(self, database: Database, life: float = USUAL, follow: bool = True, look_again: float = LOOK_AGAIN,
@@ -47,8 +48,8 @@ class EmbeddedIdentity:
             return fetch_identity_row(connection, tables.projects, id=project_id) is not None
 
     def projects_named(self, context: Context, name: str) -> Mapping[str, str]:
-        """Return {id: domain id} of the projects called *name*; empty unless the caller is an administrator, as
-        Keystone lists projects."""
+        """Return {id of the project: id of its domain} for the projects called *name*. Empty unless the caller is an
+        administrator, because only administrators may list projects, as in Keystone."""
         projects = tables.projects.c
         if not context.is_admin:
             return {}
@@ -57,9 +58,9 @@ class EmbeddedIdentity:
         return {row.id: row.domain_id for row in rows}
 
     def catalog(self, project_id: str | None, root: str) -> Documents:
-        """Return the catalogue of a token for a project in Keystone's form: enabled services with enabled endpoints,
-        sorted by name. Without *project_id*, endpoints are left out if their URL contains the project. *root*: the host
-        of the client's request."""
+        """Return the service catalogue for a token, in Keystone's format: enabled services with their enabled
+        endpoints, sorted by name. *project_id*: the project of the token; ``None``: leave out endpoints whose URL
+        contains the project. *root*: the root URL of the client's request."""
         service, endpoint = tables.services.c, tables.endpoints.c
         query = select(service.id.label("service"), service.name.label("service_name"), service.type, tables.endpoints)
         query = query.join(tables.services, service.id == endpoint.service_id).where(
@@ -83,12 +84,12 @@ class EmbeddedIdentity:
         return list(services_by_id.values())
 
     def bootstrap(self, url: str, password: str | None = None, keep: Callable[[str], None] | None = None) -> str | None:
-        """Create the missing initial rows of a cloud; return the password of the user admin if this call created the
-        user, otherwise ``None``.
+        """Create the initial rows of a cloud that are missing. Return the password of the user admin if this call
+        created the user, otherwise ``None``.
 
-        *url*: root of the services (``https://cloud:8774``). *password*: of the user admin; random by default. *keep*
-        is called with the password before the commit, so that no crash loses it: use it to write ``clouds_yaml``. Two
-        processes may bootstrap concurrently; one of them keeps the password.
+        *url*: the root URL of the services (``https://cloud:8774``). *password*: of the user admin; random by default.
+        *keep*: called with the password before the commit, for example to write ``clouds_yaml``, so that a crash cannot
+        lose it. If two processes bootstrap at the same time, only one of them creates the user and calls *keep*.
         """
         password = password or passwords.draw_secret()
         password_hash = passwords.hash_password(password)

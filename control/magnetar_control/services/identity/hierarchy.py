@@ -17,7 +17,7 @@ from .tokens import Tokens
 
 
 def projects_below(connection: Connection, project_id: str) -> dict[str, list[str]]:
-    """Return {project: ids of its children} for the project *project_id* and all projects below it."""
+    """Return {id of a project: ids of its children} for the project *project_id* and all projects below it."""
     children = defaultdict(list)
     for id, parent_id in connection.execute(select(projects.c.id, projects.c.parent_id).order_by(projects.c.id)):
         children[parent_id].append(id)
@@ -38,25 +38,25 @@ def project_ids_above(connection: Connection, project_id: str) -> list[str]:
 
 
 class Hierarchy:
-    """The hierarchy of projects, as callers may see it. Each method is one transaction."""
+    """Queries of the project hierarchy. Each method runs in a transaction of its own."""
 
     def __init__(self, tokens: Tokens) -> None:
         self.tokens = tokens
 
     def parents(self, context: Context, id: str) -> Documents:
-        """Return the projects above the project *id* that the caller may see."""
+        """Return the projects above the project *id*, as far as the caller may see them."""
         with self.tokens.database.read() as connection:
             return self._seen(connection, context, project_ids_above(connection, id))
 
     def subtree(self, context: Context, id: str) -> Documents:
-        """Return the projects below the project *id* that the caller may see."""
+        """Return the projects below the project *id*, as far as the caller may see them."""
         with self.tokens.database.read() as connection:
             return self._seen(connection, context, [child_id for child_id in projects_below(connection, id)
                                                     if child_id != id])
 
     def parent_ids(self, id: str) -> Document | None:
-        """Return the nested ids of the projects above the project *id*: {nearest: {next: {domain: null}}}; ``None`` if
-        there are none."""
+        """Return the ids of the projects above the project *id* as nested objects: {parent: {grandparent: {domain:
+        null}}}; ``None`` if there are none."""
         with self.tokens.database.read() as connection:
             nested: Document | None = None
             for parent_id in reversed(project_ids_above(connection, id)):
@@ -64,8 +64,8 @@ class Hierarchy:
             return nested
 
     def subtree_ids(self, id: str) -> Document | None:
-        """Return the nested ids of the projects below the project *id*: {child: {grandchild: null}}; ``None`` if there
-        are none."""
+        """Return the ids of the projects below the project *id* as nested objects: {child: {grandchild: null}};
+        ``None`` if there are none."""
         with self.tokens.database.read() as connection:
             children = projects_below(connection, id)
         nested: dict[str, Document | None] = {}

@@ -32,11 +32,10 @@ EARLY = 60.0
 
 
 class KeystoneUser:
-    """The source of tokens for one user.
+    """A client of Keystone that gets tokens for one user.
 
-    *url*: with /v3 (``https://keystone:5000/v3``). *login*: the request body of the login (Identity API v3). *trust*:
-    the TLS context that decides which servers are trusted. *timeout* in seconds. Raises ``ValueError`` for an invalid
-    URL.
+    *url*: of Keystone, with or without ``/v3``. *login*: the request body for ``POST /v3/auth/tokens``. *trust*: the
+    TLS context. *timeout*: in seconds. Raises ``ValueError`` for an invalid URL.
     """
 
     def __init__(self, url: str, login: dict[str, Any], trust: ssl.SSLContext, timeout: float = 10.0) -> None:
@@ -49,7 +48,7 @@ class KeystoneUser:
         self._own, self._own_ends = "", 0.0
 
     def token(self, fresh: bool = False) -> str:
-        """Return a token of the user; with *fresh*, a new one. Raises ``Unavailable``."""
+        """Return a token of the user, which may be cached; with *fresh*, a new one. Raises ``Unavailable``."""
         with self._lock:
             if fresh or self._own_ends <= time.time():
                 status, headers, body = self._request("POST", "/auth/tokens?nocatalog", {}, self._login)
@@ -76,8 +75,9 @@ class KeystoneUser:
 
 
 class Keystone(KeystoneUser):
-    """The Keystone that validates tokens. *username*, *password*: of a user that may validate tokens (role admin or
-    service) on *project*. *ca*: certificates to trust. *believed*: seconds that an answer is cached."""
+    """A client of an external Keystone that validates tokens, an implementation of ``services.Identity``. *username*,
+    *password*: of a user that may validate tokens (role admin or service) on *project*. *ca*: a file with the CA
+    certificates to trust. *believed*: seconds for which a validated token is cached."""
 
     def __init__(self, url: str, username: str, password: str, project: str = "service", ca: Path | None = None,
                  timeout: float = 10.0, believed: float = BELIEVED) -> None:
@@ -91,8 +91,8 @@ class Keystone(KeystoneUser):
         self._known: dict[str, tuple[float, Context | None]] = {}
 
     def validate(self, token: str) -> Context | None:
-        """Return the context of *token*; ``None`` when Keystone does not accept it. Raises ``Unavailable`` when
-        Keystone does not answer."""
+        """Return the caller whom *token* identifies; ``None`` if Keystone does not accept the token. Raises
+        ``Unavailable`` if Keystone does not answer."""
         moment = time.monotonic()
         until, context = self._known.get(token, (0.0, None))
         if until <= moment:
@@ -107,8 +107,8 @@ class Keystone(KeystoneUser):
         return self._as_ourselves("GET", f"/projects/{urllib.parse.quote(project_id, safe='')}")[0] == 200
 
     def projects_named(self, context: Context, name: str) -> Mapping[str, str]:
-        """Return {id: domain id} of the projects called *name*. The request uses the caller's own token, so that
-        Keystone's policy decides about access."""
+        """Return {id of the project: id of its domain} for the projects called *name*. The request uses the caller's
+        own token, so that Keystone checks the caller's permissions."""
         status, _headers, body = self._request("GET", f"/projects?name={urllib.parse.quote(name, safe='')}",
                                                {"X-Auth-Token": context.token})
         return {project["id"]: project["domain_id"] for project in body["projects"]} if status == 200 else {}
@@ -120,8 +120,8 @@ class Keystone(KeystoneUser):
         return context_of_token(body["token"], token) if status == 200 else None
 
     def _as_ourselves(self, method: str, path: str, headers: dict[str, str] | None = None) -> tuple[int, Any, Any]:
-        """Send a request with the service's own token, renewed if Keystone refuses it. Return (status, headers,
-        body)."""
+        """Send a request to Keystone with this client's own token. If Keystone refuses the token, get a new one and
+        repeat the request. Return (status, headers, decoded body)."""
         for fresh in (False, True):
             answer = self._request(method, path, {**(headers or {}), "X-Auth-Token": self.token(fresh)})
             if answer[0] != 401:
@@ -147,8 +147,8 @@ def keystone_of_settings(settings: Settings) -> Keystone:
 
 
 def context_of_token(token: dict[str, Any], text: str) -> Context:
-    """Return the context that a token document describes (Identity API v3, "Validate and show information for token").
-    *text*: the token itself."""
+    """Return the caller that a validated token describes. *token*: the object ``token`` in Keystone's response to ``GET
+    /v3/auth/tokens``. *text*: the token itself."""
     user, project, roles = token["user"], token.get("project") or {}, token.get("roles", ())
     return Context(
         user_id=user["id"], user_name=user["name"], user_domain_id=user["domain"]["id"],

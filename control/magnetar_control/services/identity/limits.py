@@ -24,31 +24,33 @@ NAMESPACE = uuid.UUID("3d0a4a0f-0b65-5d4e-8f40-0a1f6f1c2b77")
 
 
 def _id(*words: str) -> str:
-    """Return the id of a limit, derived from *words*: service id, name of the resource, and project id."""
+    """Return a limit's id, which is derived from *words*: the id of the service, the name of the resource and, for the
+    limit of a project, the id of the project."""
     return uuid.uuid5(NAMESPACE, "\0".join(words)).hex
 
 
 class UnifiedLimits:
-    """The unified limits. *services*: the quotas of each service, by the type of the service in the catalogue."""
+    """Keystone's unified limits, which are stored as the quotas of the services. *services*: the quotas by type of the
+    service in the catalogue."""
 
     def __init__(self, database: Database, services: Mapping[str, Quotas]) -> None:
         self.database, self.services = database, services
 
     def only_region(self) -> str | None:
-        """Return the id of the catalogue's only region; ``None`` when there are several or none."""
+        """Return the id of the region in the catalogue if there is exactly one; otherwise ``None``."""
         with self.database.read() as connection:
             ids = connection.execute(select(tables.regions.c.id).order_by(tables.regions.c.id).limit(2)).scalars().all()
         return str(ids[0]) if len(ids) == 1 else None
 
     def check_region(self, region: str | None, path: str) -> None:
-        """Raise ``InvalidField`` unless *region* is null or the catalogue's only region: limits apply in all regions.
-        *path*: the field, for the error."""
+        """Raise ``InvalidField`` unless *region* is ``None`` or the only region of the catalogue, because limits apply
+        to all regions. *path*: the name of the field, for the error."""
         if region is not None and region != (only := self.only_region()):
             accepted = f"{only}, the only region, or null" if only else "null"
             raise InvalidField(path, f"must be {accepted}: limits of projects hold in all regions", region)
 
     def registered(self) -> Documents:
-        """Return the registered limits, which apply to projects without limits of their own."""
+        """Return the registered limits: the default limits of projects."""
         with self.database.read() as connection:
             return [{"id": _id(service["id"], name), "service_id": service["id"], "region_id": None,
                      "resource_name": name, "default_limit": limit, "description": None}
@@ -56,12 +58,13 @@ class UnifiedLimits:
                     limit in quota.limits(connection).items()]
 
     def register(self, id: str, limit: int) -> Document:
-        """Set the registered limit *id* to *limit*, and return it."""
+        """Change the default limit of the registered limit *id* to *limit*, and return the registered limit."""
         self._set(quotas.DEFAULT, self.find(self.registered(), "registered limit", id), limit)
         return self.find(self.registered(), "registered limit", id)
 
     def list(self, context: Context) -> Documents:
-        """Return the limits set for projects: of all projects for administrators, otherwise of the caller's project."""
+        """Return the limits that are set for projects. Administrators see those of all projects, others those of their
+        own project."""
         with self.database.read() as connection:
             return [self._limit(service, project, name, limit) for service, quota in self._limited_services(connection)
                     for project, project_limits in quotas.fetch_quota_limits(
@@ -70,8 +73,8 @@ class UnifiedLimits:
                     for name, limit in project_limits.items() if name in quota.defaults]
 
     def create(self, context: Context, *requests: Mapping[str, Any]) -> Documents:
-        """Set limits of projects that have none yet, and return them. Raises ``Forbidden`` when the resource has no
-        registered limit, ``Conflict`` when the project has a limit already."""
+        """Set limits of projects that have none yet for the resource, and return them. Raises ``Forbidden`` if the
+        resource has no registered limit, and ``Conflict`` if the project already has a limit."""
         registered, have = self.registered(), {limit["id"] for limit in self.list(context)}
         new = []
         for request in requests:
@@ -99,19 +102,20 @@ class UnifiedLimits:
         return {**current, "resource_limit": limit}
 
     def delete(self, context: Context, id: str) -> None:
-        """Remove a limit of a project, so that the registered limit applies again."""
+        """Remove a limit of a project. The registered limit then applies to the project."""
         current = self.find(self.list(context), "limit", id)
         self._set(current["project_id"], current, None)
 
     def find(self, limits: Documents, noun: str, id: str) -> Document:
-        """Return the limit *id* from *limits*. Raises ``NotFound``. *noun*: the word for the limit in the error."""
+        """Return the element of *limits* with this *id*. Raises ``NotFound``; *noun* is the resource type in its
+        message."""
         match = next((limit for limit in limits if limit["id"] == id), None)
         if match is None:
             raise NotFound(f"Could not find {noun}: {id}.")
         return match
 
     def _limited_services(self, connection: Connection) -> Iterator[tuple[Document, Quotas]]:
-        """Yield (service, quotas) for each service in the catalogue that has unified limits."""
+        """Yield (service, its quotas) for each service of the catalogue that has unified limits."""
         for type_, quota in self.services.items():
             service = fetch_identity_row(connection, tables.services, type=type_)
             if service is not None:

@@ -34,8 +34,9 @@ Find = Callable[[str], Token | None]
 
 
 class Authentication:
-    """The check of one login request. *find*: returns the ``Token`` of a token's text. *moment*: the present time in
-    seconds since the epoch. *life*: lifetime of a new token, in seconds. *address*: the client's address."""
+    """The check of one login request (``POST /v3/auth/tokens``). *find*: takes the text of a token, and returns its
+    ``Token``. *moment*: the present time in seconds since the epoch. *life*: the lifetime of a new token in seconds.
+    *address*: the client's IP address."""
 
     connection: Connection
 
@@ -53,8 +54,8 @@ class Authentication:
         self.secrets: list[tuple[str, str | None]] = []
 
     def claims(self, body: Any) -> Claims:
-        """Check the login request *body*, and return the claims of the new token. Raises ``InvalidRequest``, 401, or
-        429 after too many failures."""
+        """Check the login request *body*, and return the contents of the new token. Raises ``InvalidRequest``, or an
+        error with status 401, or 429 after too many failed logins."""
         auth = _part(body, "auth", "the body")
         identity = _part(auth, "identity", "auth")
         methods = identity.get("methods")
@@ -73,8 +74,9 @@ class Authentication:
                       self.trustor_epoch)
 
     def _authenticated(self, methods: list[str], identity: Any) -> Row:
-        """Return the user whom all *methods* identify, after checking all passwords and secrets in *identity*. Raises
-        ``Unauthenticated``."""
+        """Return the row of the user whom all authentication methods in the request identify, after checking all
+        passwords and secrets. *methods*: their names, such as password. *identity*: the object ``auth.identity`` of the
+        request. Raises ``Unauthenticated``."""
         with self.database.read() as self.connection:
             users = [self._user(method, identity) for method in methods]
             attempt = Attempt(self.database, self.account, self.address, self.moment)
@@ -149,8 +151,9 @@ class Authentication:
         return find_user(self.connection, row["user_id"])
 
     def _scope(self, auth: Any, user: Row) -> tuple[str, str, int]:
-        """Return (kind, id, epoch) of the target in *auth*, the ``auth`` of the request, that *user*'s new token is
-        for; ("", "", 0) for an unscoped token. Raises ``Unauthenticated``, ``Forbidden``, ``InvalidRequest``."""
+        """Return the scope of the new token as (kind, id, epoch): kind and id of a project or domain, or of the system,
+        and the epoch of its row. ("", "", 0) for an unscoped token. *auth*: the object ``auth`` of the request. Raises
+        ``Unauthenticated``, ``Forbidden``, ``InvalidRequest``."""
         scope = auth.get("scope")
         if self.credential:
             if scope is not None:
@@ -178,9 +181,9 @@ class Authentication:
         return self._open(user, kind, row["id"] if row else "")
 
     def _trusted(self, user: Row, id: str) -> tuple[str, str, int]:
-        """Return the scope of a token for the trust *id*: ("project", id, epoch). Raises ``Unauthenticated`` when the
-        trust has ended or its project is disabled; ``Forbidden`` when *user* is not the trustee, or the trustor is
-        disabled or has lost the roles."""
+        """Return the scope of a token for the trust *id*, as ("project", id, epoch). Raises ``Unauthenticated`` if the
+        trust is deleted, expired or used up, or if its project is disabled. Raises ``Forbidden`` if *user* is not the
+        trustee, or if the trustor is disabled or no longer has the roles."""
         chain = trust_chain(self.connection, id, self.moment)
         if not chain or chain[0]["remaining_uses"] == 0:
             raise Unauthenticated(f"Could not find trust: {id[:80]}. It is gone, over, or used as often as it may be.")
@@ -201,8 +204,8 @@ class Authentication:
         return "project", project["id"], project["epoch"]
 
     def _default(self, user: Row) -> tuple[str, str, int]:
-        """Return the scope (kind, id, epoch) of the user's default project; ("", "", 0) when there is none, or the user
-        has no role on it."""
+        """Return the user's default project as the scope ("project", id, epoch) of the new token; ("", "", 0) if there
+        is none, or if the user has no role on it."""
         if user["default_project_id"] and self.parent is None:
             try:
                 return self._open(user, "project", user["default_project_id"])
@@ -219,8 +222,8 @@ class Authentication:
         return kind, id, target["epoch"]
 
     def _named(self, table: Table, reference: Any, where: str) -> Row | None:
-        """Return the row, with its domain, that *reference* names by id, or by name and domain; ``None`` when there is
-        none. *where*: the path of *reference* in the request, for errors."""
+        """Return the row, with its domain, that *reference* identifies: an object {id}, or {name, domain}. ``None`` if
+        there is no such row. *where*: the path of *reference* in the request, for errors."""
         if "id" in reference:
             id: str | None = TEXT.check(reference["id"], f"{where}.id")
         else:

@@ -33,7 +33,8 @@ REMEMBERED, RENEWED = 30 * 86400.0, 86400.0
 
 
 class Backoff(NamedTuple):
-    """The wait after failed logins. *free*: number of failures without a wait. *longest*: longest wait in seconds."""
+    """A rule for the wait after failed logins. ``free``: the number of failures that cause no wait. ``longest``: the
+    longest wait in seconds."""
 
     free: int
     longest: float
@@ -45,8 +46,8 @@ LIMITS = (Backoff(5, 300), Backoff(50, 20), Backoff(100, 10))
 
 
 def failure_keys(account: str, address: str) -> tuple[str, ...]:
-    """Return the keys for counting failures of *account* from *address*, in the order of ``LIMITS``; and the key of the
-    row that records a successful login of the account from the address."""
+    """Return four keys of rows: three for counting failed logins (of *account* from *address*, of *account*, from
+    *address*; in the order of ``LIMITS``), and one for the last successful login of *account* from *address*."""
     address = counted_address(address)
     texts = f"both {address} {account}", f"account {account}", f"address {address}", f"known {address} {account}"
     return tuple(hashlib.sha256(text.encode()).hexdigest() for text in texts)
@@ -56,7 +57,8 @@ _COUNTED = select(login_failures).where(login_failures.c.key.in_(bindparam("keys
 
 
 class Attempt:
-    """An attempt to log in: a check of a password or secret of *account*, from *address*, at *moment* (seconds)."""
+    """One check of a password or secret of *account*, with the counting of failures. *address*: the client's IP
+    address. *moment*: the present time in seconds since the epoch."""
 
     def __init__(self, database: Database, account: str, address: str, moment: float) -> None:
         self.database, self.account, self.address, self.moment = database, account, address, moment
@@ -65,7 +67,7 @@ class Attempt:
         self._failures, self._new = False, False
 
     def check(self, connection: Connection) -> None:
-        """Raise ``TooManyLogins`` while the account or the address must wait."""
+        """Raise ``TooManyLogins`` if the account or the address must still wait because of earlier failures."""
         rows = {row.key: row for row in connection.execute(_COUNTED, {"keys": [*self._counted, self._known]})}
         login_row = rows.pop(self._known, None)
         age = math.inf if login_row is None else self.moment - login_row.last_at
@@ -74,13 +76,13 @@ class Attempt:
         check_waits(rows, counted, self.moment)
 
     def failed(self, event: str = "login") -> None:
-        """Count a failure: the password or secret was wrong. *event*: the name of the attempt in the log."""
+        """Count a failure, because the password or secret was wrong. *event*: the name of the event for the log."""
         self._log(f"{event} refused")
         with self.database.write() as connection:
             count_login_failure(connection, self._counted, self.moment)
 
     def succeeded(self, event: str = "login") -> None:
-        """Record a success: the password or secret was right. *event*: the name of the attempt in the log."""
+        """Record a success, because the password or secret was right. *event*: the name of the event for the log."""
         if self._failures:
             self._log(f"{event} accepted, after failures")
         if self._failures or self._new:
@@ -92,8 +94,8 @@ class Attempt:
 
 
 def check_waits(rows: Mapping[str, Row[Any]], counted: Sequence[str], moment: float) -> None:
-    """Raise ``TooManyLogins`` if the wait for one of the keys *counted* is not over at *moment* (seconds). *rows*: the
-    rows of failures, by key."""
+    """Raise ``TooManyLogins`` if, at *moment* (seconds since the epoch), the wait after failed logins is not over for
+    one of the keys *counted* (see ``failure_keys``). *rows*: the rows with the numbers of failures, by key."""
     remaining = max((rows[key].last_at + _wait(rows[key].failures, limit) - moment
                      for key, limit in zip(counted, LIMITS, strict=False) if key in rows), default=0)
     if remaining > 0:
@@ -103,14 +105,15 @@ def check_waits(rows: Mapping[str, Row[Any]], counted: Sequence[str], moment: fl
 
 
 def _wait(failures: int, limit: Backoff) -> float:
-    """Return how many seconds after the last of *failures* failed logins the next login may begin, by the rule *limit*;
-    0.0 if the failures are few."""
+    """Return how many seconds must pass after the last of *failures* failed logins before another login may begin,
+    according to *limit*; 0.0 after few failures."""
     over = failures - limit.free
     return 0.0 if over < 0 else min(2.0**min(over, 30), limit.longest)
 
 
 def count_login_failure(connection: Connection, counted: Sequence[str], moment: float) -> None:
-    """Count one more failure, at *moment* (seconds), for each of the keys *counted*; remove old failures."""
+    """Add one failed login at *moment* (seconds since the epoch) to each of the keys *counted* (see ``failure_keys``).
+    Also delete rows of old failures."""
     at, failures = login_failures.c.last_at, login_failures.c.failures
     connection.execute(delete(login_failures).where(
         ((at < moment - FORGOTTEN) & (failures > 0)) | (at < moment - REMEMBERED)))
@@ -121,8 +124,8 @@ def count_login_failure(connection: Connection, counted: Sequence[str], moment: 
 
 
 def remember_login(connection: Connection, failure_key: str, login_key: str, moment: float) -> None:
-    """Store the time of a successful login in the row *login_key*, and delete the row *failure_key* with the failures
-    of the same account from the same address."""
+    """Store the time of a successful login in the row *login_key*. Delete the row *failure_key*, which counts failed
+    logins of this account from this address."""
     connection.execute(delete(login_failures).where(login_failures.c.key == failure_key))
     query = INSERT[connection.dialect.name](login_failures)
     query = query.on_conflict_do_update(index_elements=["key"], set_={"last_at": query.excluded.last_at})

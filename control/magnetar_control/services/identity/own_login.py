@@ -18,8 +18,8 @@ ADMIN = "admin"
 
 
 def check_own_scope(context: Context, noun: str, id: str, verb: str) -> None:
-    """Raise ``OwnLogin`` when the caller's login needs the user, project or domain *id*, which therefore cannot be
-    removed or disabled. *noun*: the kind of the resource; *verb*: the change, for the error."""
+    """Raise ``OwnLogin`` if the caller is logged in with the user, project or domain *id*, which therefore must not be
+    deleted or disabled. *noun*: user, project or domain. *verb*: the refused change, for the error message."""
     own_ids = {"user": (context.user_id,), "project": (context.project_id,),
                "domain": (context.user_domain_id, context.project_domain_id)}
     if id in own_ids.get(noun, ()):
@@ -29,8 +29,8 @@ def check_own_scope(context: Context, noun: str, id: str, verb: str) -> None:
 
 def check_own_admin_role(connection: Connection, context: Context,
                          removed: Callable[[Mapping[Any, Any]], bool]) -> None:
-    """Raise ``OwnLogin`` when the caller loses the role admin of the login together with the role assignments for which
-    *removed* returns true."""
+    """Raise ``OwnLogin`` if the removal of role assignments would take the role admin, with which the caller is logged
+    in, from the caller. *removed*: returns whether the role assignment in a row is removed."""
     def keeps_admin(condition: Callable[[Mapping[Any, Any]], bool]) -> bool:
         return assignments.keeps_role(connection, context.user_id, context.project_id or "", ADMIN, condition)
 

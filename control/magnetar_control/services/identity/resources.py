@@ -32,10 +32,11 @@ FIXED, CHANGING = "create", "create update"
 
 
 class NotBlank(Text):
-    """A value type: text that does not consist of blanks only."""
+    """A field type: text that must contain a character other than a blank."""
 
     def check(self, value: Any, path: str, version: Version | None = None) -> Any:
-        """Return the text *value*. Raises ``InvalidField`` for a text of blanks only. *path*: the field, for the error.
+        """Return the text *value*. Raises ``InvalidField`` for a text that is empty or only blanks. *path*: the name of
+        the field, for the error.
         """
         if not (text := super().check(value, path, version)).strip():
             raise InvalidField(path, "must not be empty")
@@ -43,7 +44,8 @@ class NotBlank(Text):
 
 
 class Secret(Text):
-    """A value type: text, such as a password, that no response repeats, even if a number or an object was sent."""
+    """A field type: text that error responses never repeat, such as a password, even if a client sends a number or an
+    object instead."""
 
     def check(self, value: Any, path: str, version: Version | None = None) -> Any:
         if not isinstance(value, str):
@@ -52,20 +54,22 @@ class Secret(Text):
 
 
 def declare_field(value: Value, default: Any = UNSET, on: str = CHANGING) -> Field:
-    """Return the declaration of a resource's field with the type *value*. Without *default* the field is required in
-    new resources. *on*: the requests that can set the field: ``FIXED`` or ``CHANGING``."""
+    """Return a field of a resource with the type *value*. *default*: its value in new resources whose request lacks it;
+    without a default the field is required. *on*: ``FIXED`` if it can be set only at creation, ``CHANGING`` if it can
+    also be changed."""
     return Field(value, "", on=on, required=default is UNSET, default=default)
 
 
 class ResourceOptions(Value):
-    """A value type: the options of a resource. *options*: the type of each, by name. Null removes an option."""
+    """A field type: the object ``options`` of a resource. *options*: the type of each allowed option. A null in a
+    request removes an option."""
 
     def __init__(self, **options: Value) -> None:
         self.known = options
 
     def check(self, value: Any, path: str, version: Version | None = None) -> Any:
-        """Return the options in *value*. Raises ``InvalidField`` for an option that this service does not support.
-        *path*: the field, for the error."""
+        """Return the object *value* after checking each option in it. Raises ``InvalidField`` for an option that this
+        service does not support. *path*: the name of the field, for the error."""
         if not isinstance(value, dict):
             raise InvalidField(path, "must be an object", value)
         for name in value:
@@ -108,12 +112,12 @@ REGION_ID = Text(1, 64, r"[^/]*", "must have 1 to 64 characters, without slash")
 
 @dataclass(frozen=True, kw_only=True)
 class IdentityResource:
-    """One kind of resource.
+    """The definition of a resource type of the Identity API, such as user or project.
 
-    *filters*: columns that a list can be filtered by. *unasked*: values of filters that a request does not set.
-    *unset*: fields that documents omit when they are null. *constant*: fields with the same value in every document.
-    *aliases*: further names of fields. *references*: tables that fields refer to. *only*: fields that accept only one
-    value or null. A field without a column is stored in ``extra``.
+    ``filters``: columns by which a list can be filtered. ``unasked``: default values of filters. ``unset``: fields that
+    responses omit when they are null. ``constant``: fields with a fixed value in all responses. ``aliases``: other
+    accepted names of fields. ``references``: by field, the table to whose ids it refers. ``only``: fields that accept a
+    single value or null. A field without a column in ``table`` is stored in the column ``extra``.
     """
 
     name: str
@@ -129,8 +133,8 @@ class IdentityResource:
     only: Mapping[str, Lacking] = field(default_factory=dict)
 
     def values(self, body: Mapping[str, Any], making: bool) -> dict[str, Any]:
-        """Check the *body* of a request, and return the columns for it. *making*: add defaults, and demand required
-        fields. Raises ``InvalidField``."""
+        """Check the *body* of a request, and return the values of the columns. *making*: the request creates a
+        resource, so add defaults and demand required fields. Raises ``InvalidField``."""
         columns: dict[str, Any] = {}
         body = {**{self.aliases[name]: value for name, value in body.items() if name in self.aliases}, **body}
         for name, one_value in self.only.items():
@@ -155,7 +159,7 @@ class IdentityResource:
         return {**columns, "extra": extra}
 
     def document(self, row: Mapping[Any, Any]) -> dict[str, Any]:
-        """Return a row of the table as the API shows it."""
+        """Return a row of the table as the object in API responses."""
         # orjson does not accept SQLAlchemy's column names as keys, because they are a subclass of str.
         shown = {str(key): value for key, value in row.items()
                  if key not in HIDDEN and not (value is None and key in self.unset)}
@@ -164,17 +168,19 @@ class IdentityResource:
         return {**without, **row["extra"], **self.constant, **shown}
 
     def rows(self, connection: Connection, *conditions: ColumnElement[bool], **filters: Any) -> list[Row]:
-        """Return the rows that match all *conditions* and *filters* (column to value), sorted by name."""
+        """Return the rows that match all SQL *conditions* and *filters* (value by column), sorted by name."""
         order = [self.table.c.name] if "name" in self.table.c else []
         query = select(self.table).where(*conditions).filter_by(**filters).order_by(*order, self.table.c.id)
         return [dict(row) for row in connection.execute(query).mappings()]
 
     def documents(self, connection: Connection, *conditions: ColumnElement[bool], **filters: Any) -> Documents:
-        """Return the resources that match all *conditions* and *filters* (column to value), sorted by name."""
+        """Return the resources that match all SQL *conditions* and *filters* (value by column) as objects for API
+        responses, sorted by name."""
         return [self.document(row) for row in self.rows(connection, *conditions, **filters)]
 
     def row(self, connection: Connection, id: str, **owner: str) -> Row:
-        """Return the row with this *id*, if its columns also have the values *owner*. Raises ``NotFound``."""
+        """Return the row with this *id*. Raises ``NotFound``, also if one of its columns differs from the value in
+        *owner*."""
         row = fetch_identity_row(connection, self.table, id=id, **owner)
         if row is None:
             raise NotFound(f"Could not find {self.name}: {id}.")
@@ -182,13 +188,13 @@ class IdentityResource:
 
 
 def fetch_identity_row(connection: Connection, table: Table, **equal: Any) -> dict[str, Any] | None:
-    """Return the row of *table* whose columns have the values *equal*; ``None`` if there is none."""
+    """Return the first row of *table* whose columns have the values *equal*; ``None`` if there is none."""
     row = connection.execute(select(table).filter_by(**equal)).mappings().first()
     return dict(row) if row else None
 
 
 def new_row(values: Mapping[str, Any], id: str | None = None) -> dict[str, Any]:
-    """Return the columns *values* with an id and the time of creation."""
+    """Return the columns *values* with an id and the time of creation added. *id*: random by default."""
     return {"id": id or uuid.uuid4().hex, "created_at": utc_now(), **values}
 
 

@@ -27,32 +27,36 @@ Inference = tuple[Row, Documents]
 
 
 class RoleAssignments:
-    """The roles that are assigned to users and groups. An assignment is identified by target, target_id (not for the
-    system), actor, actor_id and role_id. Each method first looks up these ids, and raises ``NotFound`` for an unknown
-    one."""
+    """Role assignments to users and groups on projects, domains and the system. The keyword arguments *named* identify
+    an assignment: target (project, domain or system), target_id (not for the system), actor (user or group), actor_id,
+    role_id. All methods raise ``NotFound`` for an unknown id."""
 
     def __init__(self, tokens: Tokens) -> None:
         self.tokens = tokens
 
     def roles(self, **named: str) -> Documents:
-        """Return the roles directly assigned to the actor (user or group) on the target; *named*: the ids of both."""
+        """Return the roles that are directly assigned to an actor on a target. *named*: target (project, domain or
+        system), target_id, actor (user or group), actor_id."""
         with self.tokens.database.read() as connection:
             ids = select(tables.assignments.c.role_id).filter_by(**_assignment_columns(connection, named))
             return ROLES.documents(connection, tables.roles.c.id.in_(ids))
 
     def check_assigned(self, **named: str) -> None:
-        """Raise ``NotFound`` unless the assignment *named* exists."""
+        """Raise ``NotFound`` unless the assignment exists. *named*: target (project, domain or system), target_id,
+        actor (user or group), actor_id, role_id."""
         with self.tokens.database.read() as connection:
             if fetch_identity_row(connection, tables.assignments, **_assignment_columns(connection, named)) is None:
                 raise _missing(named)
 
     def assign_role(self, **named: str) -> None:
-        """Assign the role to the actor on the target (all in *named*); do nothing when it is assigned already."""
+        """Create a role assignment; do nothing if it exists. *named*: target (project, domain or system), target_id,
+        actor (user or group), actor_id, role_id."""
         with self.tokens.change() as connection:
             insert_if_absent(connection, tables.assignments, **_assignment_columns(connection, named))
 
     def unassign_role(self, **named: str) -> None:
-        """Remove the role assignment *named*. Raises ``NotFound`` when the role is not assigned."""
+        """Delete a role assignment. *named*: target (project, domain or system), target_id, actor (user or group),
+        actor_id, role_id. Raises ``NotFound`` if the assignment does not exist."""
         with self.tokens.change() as connection:
             if not connection.execute(delete(tables.assignments).filter_by(**_assignment_columns(connection,
                                                                                                  named))).rowcount:
@@ -60,10 +64,11 @@ class RoleAssignments:
 
     def list(self, equal: Mapping[str, str], effective: bool, names: bool,
              subtree: bool = False) -> tuple[Documents, Mapping[str, Document]]:
-        """Return the assignments with the column values *equal*, and the objects that they refer to, by id.
+        """Return (role assignments whose columns have the values *equal*, {id: object} of the roles, users and other
+        objects in these assignments).
 
-        *names*: false leaves out the objects. *effective*: assignments to groups become assignments to their members,
-        and implied roles are added. *subtree*: include assignments on projects below the target.
+        *names*: if false, the second mapping is empty. *effective*: replace assignments to groups by assignments to
+        their members, and add implied roles. *subtree*: include assignments on projects below the target project.
         """
         with self.tokens.database.read() as connection:
             where = {name: value for name, value in equal.items() if not effective or name.startswith("target")}
@@ -80,7 +85,7 @@ class RoleAssignments:
             return rows, _names(connection, ids if len(ids) <= FEW else None) if names else {}
 
     def inferences(self) -> Iterable[Inference]:
-        """Return the roles that imply others, each with the roles that it implies directly."""
+        """Return (role, roles that it directly implies) for each role that implies others."""
         with self.tokens.database.read() as connection:
             rows = {row["id"]: row for row in ROLES.documents(connection)}
             pairs = connection.execute(select(tables.implications)).all()
@@ -91,21 +96,22 @@ class RoleAssignments:
                 implied in sorted(implied_by_prior.items())]
 
     def implied(self, prior_id: str) -> Inference:
-        """Return the role *prior_id*, and the roles that it implies directly."""
+        """Return (the role *prior_id*, the roles that it directly implies)."""
         with self.tokens.database.read() as connection:
             prior = ROLES.row(connection, prior_id)
             ids = select(tables.implications.c.implied_id).filter_by(prior_id=prior_id)
             return prior, ROLES.documents(connection, tables.roles.c.id.in_(ids))
 
     def imply(self, prior_id: str, implied_id: str) -> tuple[Row, Row]:
-        """Make the role *prior_id* imply the role *implied_id*; return both roles."""
+        """Make the role *prior_id* imply the role *implied_id*. Return both roles in this order."""
         with self.tokens.change() as connection:
             prior, implied = ROLES.row(connection, prior_id), ROLES.row(connection, implied_id)
             insert_if_absent(connection, tables.implications, prior_id=prior_id, implied_id=implied_id)
         return prior, implied
 
     def remove_implied(self, prior_id: str, implied_id: str) -> None:
-        """Stop the role *prior_id* from implying the role *implied_id*. Raises ``NotFound`` when it does not."""
+        """Remove the rule that the role *prior_id* implies the role *implied_id*. Raises ``NotFound`` if there is no
+        such rule."""
         query = delete(tables.implications).filter_by(prior_id=prior_id, implied_id=implied_id)
         with self.tokens.change() as connection:
             if not connection.execute(query).rowcount:
@@ -113,8 +119,8 @@ class RoleAssignments:
 
 
 def _assignment_columns(connection: Connection, named: Mapping[str, str]) -> dict[str, str]:
-    """Return the columns of the assignment that the ids in *named* identify. Raises ``NotFound`` if an object with one
-    of these ids does not exist."""
+    """Return the columns of the role assignment that *named* identifies: target (project, domain or system), target_id,
+    actor (user or group), actor_id and, optionally, role_id. Raises ``NotFound`` for an unknown id."""
     target, actor = named["target"], named["actor"]
     columns = {"target": target, "actor": actor, "actor_id": ACTORS[actor].row(connection, named["actor_id"])["id"],
                "target_id": TARGETS[target].row(connection, named["target_id"])["id"] if target in TARGETS else
@@ -127,8 +133,8 @@ def _missing(named: Mapping[str, str]) -> NotFound:
 
 
 def _names(connection: Connection, ids: Collection[str] | None) -> dict[str, Document]:
-    """Return {id: {name, domain}} for the objects *ids* (``None``: all) that assignments refer to, and for all domains;
-    roles and domains have no domain."""
+    """Return {id: {name, domain}} for those of the objects *ids* (``None``: all) to which assignments refer, and for
+    all domains. Roles and domains have no domain."""
     def rows(table: Table, *columns: ColumnElement[Any]) -> Any:
         query = select(table.c.id, table.c.name, *columns)
         return connection.execute(query if ids is None or table is tables.domains else query.where(table.c.id.in_(ids)))

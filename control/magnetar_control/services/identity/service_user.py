@@ -33,15 +33,15 @@ VENDORDATA = "vendordata"
 
 
 class ServiceUser:
-    """The source of tokens for the service user *name* with its *role*. A token is used until shortly before its
-    end."""
+    """A source of tokens for the service user *name* with its *role*. A token is reused until shortly before it
+    expires. The user is created when it is first needed."""
 
     def __init__(self, tokens: Tokens, name: str = USER, role: str = ROLE) -> None:
         self.tokens, self.name, self.role = tokens, name, role
         self._token, self._ends = "", 0.0
 
     def token(self, fresh: bool = False) -> str:
-        """Return a token of the user; with *fresh*, a new one."""
+        """Return a token of the user, which may be cached; with *fresh*, a new one."""
         moment = self.tokens.clock()
         if fresh or self._ends - EARLY <= moment:
             with self.tokens.database.read() as connection:
@@ -54,7 +54,8 @@ class ServiceUser:
         return self._token
 
     def _claims(self, connection: Connection, moment: float) -> Claims | None:
-        """Return the claims of a new token, issued at *moment*; ``None`` unless the user exists and has the role."""
+        """Return the contents of a new token, issued at *moment* (seconds since the epoch); ``None`` unless the user
+        exists and has the role."""
         users, projects, roles, assignment = tables.users.c, tables.projects.c, tables.roles.c, tables.assignments.c
         query = select(users.id, users.epoch, projects.id, projects.epoch).where(
             users.name == self.name, users.domain_id == DEFAULT, projects.name == PROJECT,
@@ -65,8 +66,8 @@ class ServiceUser:
         return row and Claims(draw_token_id(), *row[:2], moment, moment + LIFE, ("token",), "project", *row[2:])
 
     def _made(self, connection: Connection, moment: float) -> Claims:
-        """Create user, project and role assignment if they are missing; return the claims of a token issued at
-        *moment*."""
+        """Create the user, its project and its role assignment if they are missing. Return the contents of a token
+        issued at *moment* (seconds since the epoch)."""
         project = ensure_named_row(connection, tables.projects, PROJECT, parent_id=DEFAULT, domain_id=DEFAULT)
         user = ensure_named_row(connection, tables.users, self.name,
                                 description="Parts of the control plane; has no password", domain_id=DEFAULT)
@@ -78,8 +79,9 @@ class ServiceUser:
 
 
 def vendordata_token_source(identity: Identity) -> Callable[[bool], str]:
-    """Return the function that returns tokens for requests to targets of dynamic vendordata. The tokens belong to the
-    user in the settings if *identity* is a Keystone, otherwise to a ``ServiceUser``."""
+    """Return a function that returns tokens for requests to targets of dynamic vendordata; called with ``True``, a new
+    token. With an external Keystone as *identity*, the tokens belong to the user in the settings, otherwise to a
+    ``ServiceUser``."""
     tokens = getattr(identity, "tokens", None)
     token_source: Callable[[bool], str] = getattr(identity, "token", None) or ServiceUser(
         cast("Tokens", tokens), VENDORDATA, SERVICE).token

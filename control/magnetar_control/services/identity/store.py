@@ -43,18 +43,18 @@ NAMED_BY = {
 
 
 class IdentityStore:
-    """The store of the resources of one kind. The API layer checks the operations that only administrators may use."""
+    """Access to the stored resources of one type, such as users. The caller checks permissions, except for ``show``."""
 
     def __init__(self, resource: IdentityResource, tokens: Tokens) -> None:
         self.resource, self.tokens = resource, tokens
 
     def list(self, filters: Mapping[str, Any]) -> Documents:
-        """Return the resources that match *filters* (column to value), sorted by name."""
+        """Return the resources that match *filters* (value by column), sorted by name."""
         with self.tokens.database.read() as connection:
             return self.resource.documents(connection, **{**self.resource.unasked, **filters})
 
     def show(self, context: Context, id: str) -> Document:
-        """Return a resource. Raises ``NotFound``, also when the caller may not see it."""
+        """Return the resource *id*. Raises ``NotFound``, also if the caller may not see it."""
         name = self.resource.name
         with self.tokens.database.read() as connection:
             row = self.resource.row(connection, id)
@@ -66,7 +66,7 @@ class IdentityStore:
         return self.resource.document(row)
 
     def create(self, body: Mapping[str, Any]) -> Document:
-        """Create and return a resource. Raises ``InvalidField``, ``Conflict``."""
+        """Create a resource from the request *body*, and return it. Raises ``InvalidField``, ``Conflict``."""
         row = new_row(self._values(body, making=True), self._id(body))
         with self._change(row) as connection:
             _make_region(connection, self.resource, body)
@@ -75,15 +75,15 @@ class IdentityStore:
             return self.resource.document(self.resource.row(connection, row["id"]))
 
     def update(self, id: str, body: Mapping[str, Any]) -> Document:
-        """Change the fields in *body*, and return the resource; a null removes a key of ``extra``. Raises
-        ``InvalidField``, ``NotFound``, ``Conflict``."""
+        """Change the fields of a resource that are in the request *body*, and return the resource. A null removes a key
+        that is stored in ``extra``. Raises ``InvalidField``, ``NotFound``, ``Conflict``."""
         values = self._values(body, making=False)
         with self._change(values) as connection:
             return self._update(connection, self.resource.row(connection, id), values, body)
 
     def change_tags(self, id: str, change: Callable[[Tags], Tags]) -> Tags:
-        """Set the resource's tags to what *change* returns for the present tags, in one transaction, so that concurrent
-        changes do not undo each other. Return the new tags. Raises the errors of ``update``."""
+        """Set the tags of a resource to the result of *change*, which takes the present tags, and return the new tags.
+        This runs in one transaction, so that concurrent changes are not lost. Raises the errors of ``update``."""
         with self.tokens.change() as connection:
             row = self.resource.row(connection, id)
             body = {"tags": change(self.resource.document(row)["tags"])}
@@ -101,8 +101,8 @@ class IdentityStore:
         return self.resource.document(self.resource.row(connection, row["id"]))
 
     def delete(self, id: str, enabled_domain: bool = False) -> None:
-        """Delete a resource with everything that belongs to it. *enabled_domain*: also delete a domain that is enabled.
-        Raises ``NotFound``, ``Forbidden``, ``Conflict``."""
+        """Delete a resource and its role assignments. *enabled_domain*: also allow the deletion of a domain that is
+        enabled. Raises ``NotFound``, ``Forbidden``, ``Conflict``."""
         name = self.resource.name
         with self.tokens.change() as connection:
             row = self.resource.row(connection, id)
@@ -116,13 +116,13 @@ class IdentityStore:
             connection.execute(delete(self.resource.table).filter_by(id=id))
 
     def check_mutable(self, row: Row) -> None:
-        """Raise ``Forbidden`` when the resource in *row* is immutable, so that it cannot be deleted."""
+        """Raise ``Forbidden`` if the resource in *row* has the option ``immutable``, so that it must not be deleted."""
         if self._is_immutable(row):
             raise Forbidden(f"The {self.resource.name} {row['id']} is immutable. Set its option immutable to false "
                             "first.")
 
     def check_unused(self, connection: Connection, id: str) -> None:
-        """Raise ``Conflict`` or ``Forbidden`` when other resources refer to the resource *id*, so that it cannot be
+        """Raise ``Conflict`` or ``Forbidden`` if other resources refer to the resource *id*, so that it must not be
         deleted."""
         columns, error, why = NAMED_BY.get(self.resource.name, ((), Conflict, ""))
         for column in columns:
@@ -133,8 +133,9 @@ class IdentityStore:
         return bool(self.resource.document(row).get("options", {}).get("immutable"))
 
     def _check_change(self, row: Row, body: Mapping[str, Any]) -> None:
-        """Raise ``Forbidden`` when the resource *row* is immutable and *body* does not unset the option ``immutable``;
-        ``InvalidField`` for a change of fields that never change."""
+        """Check whether the request *body* may change the resource in *row*. Raises ``Forbidden`` if the resource is
+        immutable, unless *body* unsets its option ``immutable``. Raises ``InvalidField`` for a change of a field that
+        cannot be changed."""
         name, options = self.resource.name, body.get("options") or {}
         if self._is_immutable(row) and (set(body) != {"options"} or options.get("immutable", True)):
             raise Forbidden(f"The {name} {row['id']} is immutable. Set its option immutable to false first, and "
@@ -144,8 +145,8 @@ class IdentityStore:
                 raise InvalidField(field, f"of a {name} cannot be changed; it is {row[field]}", body[field])
 
     def _merge_options(self, row: Row, values: Document, body: Mapping[str, Any]) -> None:
-        """Set the options in the columns *values*: the options of *row*, changed by those in *body*. An option that is
-        null in *body* is removed."""
+        """Set the options in *values*, the columns to write, to those in *row* with the changes in *body*. An option
+        that is null in *body* is removed."""
         declared = self.resource.fields.get("options")
         if declared is not None and "options" in body:
             both = {**self.resource.document(row)["options"], **declared.value.check(body["options"], "options")}
@@ -165,16 +166,16 @@ class IdentityStore:
                            f"{values.get('name')} already.") from error
 
     def _values(self, body: Mapping[str, Any], making: bool) -> Document:
-        """Return the columns for the request *body*, with defaults for a new resource (*making*), and with the hash of
-        a user's password. Call this outside any transaction, because hashing takes long."""
+        """Return the columns for the request *body*, with a hash in place of a user's password. *making*: the request
+        creates a resource, so add defaults. Call this outside of transactions, because hashing takes long."""
         values = self.resource.values(body, making)
         if self.resource.name == "user" and body.get("password") is not None:
             values["password"] = passwords.hash_password(PASSWORD.check(body["password"], "password"))
         return values
 
     def _id(self, body: Mapping[str, Any]) -> str | None:
-        """Return the ``id`` in *body*; ``None`` without one. Only a region may have one: others raise ``InvalidField``.
-        Raises ``Conflict`` when the region exists."""
+        """Return the ``id`` in the request *body*; ``None`` without one. Only a region may be created with an id.
+        Raises ``InvalidField`` for other resources, and ``Conflict`` if the region exists."""
         if body.get("id") is None:
             return None
         if self.resource.name != "region":
@@ -187,16 +188,17 @@ class IdentityStore:
 
 
 def _make_region(connection: Connection, resource: IdentityResource, body: Mapping[str, Any]) -> None:
-    """Create the ``region`` that *body*, a request for a new endpoint, names in the form of old clients, if the region
-    does not exist. Keystone does the same. Do nothing for another kind of *resource*."""
+    """If *body*, a request for a new endpoint, has the field ``region`` of old clients instead of ``region_id``, create
+    this region unless it exists, as Keystone does. Do nothing if *resource* is not endpoints."""
     if resource.name == "endpoint" and body.get("region") and body.get("region_id") is None:
         insert_if_absent(connection, tables.regions, **new_row({"description": ""},
                                                                REGION_ID.check(body["region"], "region")))
 
 
 def _place(connection: Connection, values: Document) -> None:
-    """Set the domain of a new project to the domain of its parent. Raises ``InvalidRequest`` for an unknown parent or
-    another domain, ``Forbidden`` when projects would be nested too deep."""
+    """Set the domain of a new project in *values*, its columns, to the domain of its parent. Raises ``InvalidRequest``
+    if the parent is unknown or in another domain than the requested one, and ``Forbidden`` if projects would be nested
+    too deeply."""
     id = values["parent_id"]
     parent = fetch_identity_row(connection, tables.projects, id=id)
     domain_id = parent["domain_id"] if parent else id
@@ -212,8 +214,9 @@ def _place(connection: Connection, values: Document) -> None:
 
 def complete_identity_values(connection: Connection, resource: IdentityResource, values: Document,
                              row: Row | None) -> None:
-    """Check the references in *values*; add defaults, and the new epoch if older tokens must end. *row*: the row that
-    is changed; ``None`` for a new resource. Raises ``InvalidRequest``, ``Forbidden``."""
+    """Complete *values*, the columns to write: check that the objects to which they refer exist, add defaults, and
+    increase the epoch if tokens issued before must become invalid. *row*: the present row; ``None`` for a new resource.
+    Raises ``InvalidRequest``, ``Forbidden``."""
     def check_reference(table: Any, field: str) -> None:
         id = values.get(field)
         if id is not None and fetch_identity_row(connection, table, id=id) is None:

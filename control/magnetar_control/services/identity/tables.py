@@ -14,14 +14,15 @@ ID = String(64)
 
 
 def resource_columns() -> tuple[Column[Any], ...]:
-    """Return the columns of all resources: an id, the keys that are not fields (``extra``), and times."""
+    """Return the columns that the tables of all resource types have: an id, ``extra`` (JSON of keys without a column),
+    and times."""
     return (Column("id", ID, primary_key=True), Column("extra", JsonColumn, nullable=False, default=dict),
             *timestamp_columns())
 
 
 def enabled_columns() -> tuple[Column[Any], ...]:
-    """Return two columns: whether a row is enabled, and its epoch. A token that was issued in an earlier epoch is not
-    valid."""
+    """Return the columns ``enabled`` and ``epoch``. ``epoch`` counts the events that invalidate tokens: a token that
+    was issued with a lower epoch is invalid."""
     return Column("enabled", Boolean, nullable=False, default=True), Column("epoch", Integer, nullable=False, default=0)
 
 

@@ -11,18 +11,18 @@ from magnetar_core.errors import InvalidField
 
 
 def is_past(text: str, moment: float) -> bool:
-    """Return whether the time *text* is before *moment* (seconds since the epoch)."""
+    """Return whether the time *text* (as stored in tables) is before *moment* (seconds since the epoch)."""
     return epoch_seconds(text) <= moment
 
 
 def epoch_seconds(text: str) -> float:
-    """Return the time *text* as seconds since the epoch."""
+    """Return the time *text* (as stored in tables) as seconds since the epoch."""
     return datetime.fromisoformat(text).replace(tzinfo=UTC).timestamp()
 
 
 def parse_expiry(text: Any, purpose: str) -> str | None:
-    """Return the time ``expires_at`` of a request as tables store it; ``None`` for ``None``. *purpose*: why the time
-    must not be past, for the error. Raises ``InvalidField`` for a text that is not a time, or a past time."""
+    """Return *text*, the field ``expires_at`` of a request, in the time format of the tables; ``None`` for ``None``.
+    *purpose*: a phrase for the error about a past time. Raises ``InvalidField`` if *text* is not a time or is past."""
     if text is None:
         return None
     try:

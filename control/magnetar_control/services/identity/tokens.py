@@ -46,8 +46,8 @@ LONGEST = 2048
 
 
 def _target_query(table: Table) -> Select[Any]:
-    """Return the query for a row of *table* (parameter ``target``: its id) with its domain, without JSON columns, which
-    no token needs."""
+    """Return the query for a row of *table* with its domain. The bound parameter ``target`` is the id of the row. JSON
+    columns are left out, because tokens do not need them."""
     domain = tables.domains.c
     columns = (column for column in table.c if not isinstance(column.type, JsonColumn))
     query = select(*columns, domain.name.label("domain_name"), domain.enabled.label("domain_enabled"))
@@ -62,12 +62,13 @@ _TARGETS = {"user": _target_query(tables.users), "project": _target_query(tables
 
 
 class Claims(NamedTuple):
-    """The content of a token.
+    """The contents of a token, which are signed.
 
-    *scope*: project, domain, system or "" (none). Times are seconds since the epoch. The epochs of user and scope are
-    their values when the token was issued: the token ends when one increases. *credential_id*: the application
-    credential. *chain*: ids of the tokens that this token was exchanged from, the first one first. *trust_id*: the
-    trust that is the scope; then *user_id* is the trustee, *trustor_epoch* the trustor's epoch.
+    ``scope``: project, domain, system or "" (unscoped). Times are seconds since the epoch. ``user_epoch``,
+    ``scope_epoch``: the values of the column ``epoch`` of user and scope when the token was issued; the token becomes
+    invalid when one of them increases. ``credential_id``: the application credential of the login. ``chain``: the ids
+    of the tokens from which this token was obtained, separated by blanks, the first one first. ``trust_id``: the trust,
+    if the token is for a trust; then ``user_id`` is the trustee, and ``trustor_epoch`` the epoch of the trustor.
     """
 
     id: str
@@ -86,15 +87,16 @@ class Claims(NamedTuple):
 
     @property
     def ancestors(self) -> list[str]:
-        """Return the ids in ``chain``: this token ends when one of those tokens is revoked."""
+        """Return the ids in ``chain`` as a list. If one of these tokens is revoked, this token becomes invalid, too."""
         return self.chain.split()
 
 
 @dataclass(frozen=True)
 class Token:
-    """A valid token: its claims, with user, target (project or domain, with the domain's name) and roles {id, name}.
+    """A valid token: its claims, and the user, the target (project or domain, with the name of its domain) and the
+    roles {id, name} that they refer to.
 
-    With a trust that has *impersonation*, the user is the trustor.
+    For a trust with *impersonation*, the user is the trustor.
     """
 
     claims: Claims
@@ -109,7 +111,7 @@ class Token:
 
 
 class Tokens:
-    """The cache of tokens, and the transactions that change the validity of tokens. *clock* returns seconds since the
+    """A cache of valid tokens, and the transactions that issue and revoke tokens. *clock*: returns seconds since the
     epoch. *look_again*: seconds between checks for changes by other processes."""
 
     def __init__(self, database: Database, clock: Callable[[], float] = time.time,
@@ -121,7 +123,7 @@ class Tokens:
         self._revision, self._generation, self._look_at = -1, 0, 0.0
 
     def find(self, token: str) -> Token | None:
-        """Return the ``Token`` with the text *token*; ``None`` when it is not valid."""
+        """Return the valid ``Token`` with the text *token*; ``None`` if the token is not valid."""
         if time.monotonic() >= self._look_at:
             self.database.retried(self._look)
         known_token = self._known.get(token)
@@ -132,7 +134,7 @@ class Tokens:
     @contextlib.contextmanager
     def change(self) -> Iterator[Connection]:
         """Yield the connection of a transaction that changes tables of the identity service. Such transactions run one
-        after another: each locks the row of the revision."""
+        after the other, because each locks the row of the tables' revision number."""
         count = update(tables.revision).values(number=tables.revision.c.number + 1)
         with self.database.write() as connection:
             if not connection.execute(count).rowcount:
@@ -147,8 +149,8 @@ class Tokens:
             self._known, self._keys, self._look_at = {}, {}, 0.0
 
     def create(self, claims: Claims) -> tuple[str, Token]:
-        """Return the text and the ``Token`` of a new token with *claims*. Raises ``Unauthenticated`` when user, target
-        or roles have changed meanwhile."""
+        """Return (text, ``Token``) of a new token with *claims*. Raises ``Unauthenticated`` if user, scope or roles
+        have changed meanwhile."""
         with self.database.read() as connection:
             token = self.sign(connection, claims)
             valid_token = token_of(connection, claims, token, self.clock())
@@ -160,7 +162,7 @@ class Tokens:
         return token, valid_token
 
     def revoke(self, token: Token) -> None:
-        """Revoke a token before it expires."""
+        """Revoke *token*, so that it becomes invalid before it expires."""
         revocations, claims = tables.revocations, token.claims
         with self.change() as connection:
             connection.execute(delete(revocations).where(revocations.c.expires < self.clock()))
@@ -175,7 +177,7 @@ class Tokens:
         return sign_claims(claims, key["id"], base64.b64decode(key["secret"]))
 
     def _look(self) -> None:
-        """Empty the cache if another process has changed an identity table."""
+        """Clear the cache if another process has changed an identity table since the last check."""
         with self.database.read() as connection:
             number = connection.execute(select(tables.revision.c.number)).scalar() or 0
         if number != self._revision:
@@ -207,14 +209,14 @@ class Tokens:
 
 
 def insert_signing_key(connection: Connection) -> None:
-    """Insert a new key for signing tokens; older keys stay valid."""
+    """Insert a new key for signing tokens. Tokens signed with older keys stay valid."""
     connection.execute(insert(tables.keys).values(
         id=secrets.token_hex(4), secret=base64.b64encode(secrets.token_bytes(32)).decode(), created_at=utc_now()))
 
 
 def token_of(connection: Connection, claims: Claims, token: str, moment: float) -> Token | None:
-    """Return the ``Token`` with *claims* and the text *token*; ``None`` when user, scope, roles or the token itself are
-    not valid at *moment*."""
+    """Return the ``Token`` with *claims* and the text *token*; ``None`` if its user, scope or roles are not valid at
+    *moment*, or if it was revoked."""
     user = find_user(connection, claims.user_id)
     if user is None or not is_row_enabled(user) or user["epoch"] != claims.user_epoch:
         return None
@@ -246,17 +248,19 @@ def token_of(connection: Connection, claims: Claims, token: str, moment: float) 
 
 
 def is_row_enabled(row: Row) -> bool:
-    """Return whether the user or target in *row*, and its domain, are enabled."""
+    """Return whether the user, project or domain in *row* is enabled, and its domain too."""
     return bool(row["enabled"] and row["domain_enabled"])
 
 
 def find_user(connection: Connection, id: str) -> Row | None:
-    """Return a user with domain_name and domain_enabled; ``None`` when there is none."""
+    """Return the row of a user with the additional columns domain_name and domain_enabled; ``None`` if there is no such
+    user."""
     return find_target(connection, "user", id)
 
 
 def find_target(connection: Connection, scope: str, id: str) -> Row | None:
-    """Return the target of a token's *scope* with domain_name and domain_enabled; ``None`` when there is none."""
+    """Return the row of the user, project or domain *id*, with the additional columns domain_name and domain_enabled;
+    ``None`` if there is none. *scope*: user, project, domain or system."""
     if scope == "system":
         return {"id": id, "enabled": True, "domain_enabled": True, "epoch": 0} if id == assignments.ALL else None
     row = connection.execute(_TARGETS[scope], {"target": id}).mappings().first()
@@ -265,10 +269,11 @@ def find_target(connection: Connection, scope: str, id: str) -> Row | None:
 
 def _limited(connection: Connection, claims: Claims, roles: list[dict[str, str]],
              moment: float) -> tuple[list[dict[str, str]], dict[str, Any] | None]:
-    """Return (roles, credential) for a token with *claims* that was issued to an application credential.
+    """Return (roles, credential) of a token with *claims* that was issued to an application credential. *roles*: the
+    roles of the user.
 
-    The roles are those of *roles*, the user's, that the credential allows. They are empty if the credential is deleted
-    or has expired at *moment*, or if the user has lost a role of the credential. The credential is {id, name,
+    The returned roles are those of *roles* that the credential includes. They are empty if the credential is deleted or
+    has expired at *moment*, or if the user has lost a role of the credential. The returned credential is {id, name,
     restricted}; ``None`` if it is deleted or has expired.
     """
     columns = tables.credentials.c
@@ -285,11 +290,11 @@ def _limited(connection: Connection, claims: Claims, roles: list[dict[str, str]]
 
 def _trusted(connection: Connection, claims: Claims, trustee: Row,
              moment: float) -> tuple[Row, list[dict[str, str]], dict[str, Any] | None]:
-    """Return (user, roles, trust) of a token with *claims* for a trust: the user that the token acts as, the delegated
-    roles, and the trust as Keystone shows it. *trustee*: the user who has the token.
+    """Return (user, roles, trust) of a token with *claims* for a trust: the user as whom the token acts, the delegated
+    roles, and the trust as in Keystone's token. *trustee*: the user who has the token.
 
-    The roles are empty when the trust is deleted or has expired at *moment*, the trustor has lost a role of the trust,
-    or one of the users is disabled.
+    The roles are empty if the trust is deleted or has expired at *moment*, if the trustor has lost a role of the trust,
+    or if one of the users is disabled.
     """
     chain = trust_chain(connection, claims.trust_id, moment)
     if not chain or chain[0]["trustee_user_id"] != trustee["id"] or chain[0]["project_id"] != claims.scope_id:
@@ -312,13 +317,15 @@ def draw_token_id() -> str:
 
 
 def sign_claims(claims: Claims, key_id: str, secret: bytes) -> str:
-    """Return the text of the token with *claims*, signed with *secret*, the key with the id *key_id*."""
+    """Return the text of a token with *claims*, signed with the key *secret*. *key_id*: the id of this key, which the
+    token contains."""
     head = f"{PREFIX}.{key_id}.{_text(orjson.dumps(tuple(claims)))}"
     return f"{head}.{_text(_mac(head, secret))}"
 
 
 def verify_token(token: str, keys: Mapping[str, bytes], now: float) -> Claims | None:
-    """Return the claims of *token*, if one of *keys* signed it and it has not expired *now*; otherwise ``None``."""
+    """Return the claims of *token* if its signature is valid and it has not expired at *now* (seconds since the epoch);
+    otherwise ``None``. *keys*: the signing keys by id."""
     if len(token) > LONGEST or not token.isascii():
         return None
     head, dot, signature = token.rpartition(".")

@@ -13,8 +13,8 @@ from .times import is_past
 
 
 def trust_chain(connection: Connection, trust_id: str, moment: float) -> list[Row]:
-    """Return the trust *trust_id* and the trusts that it was redelegated from, the original trust last. Empty when one
-    of them is deleted, or expired at *moment*."""
+    """Return the row of the trust *trust_id*, followed by the trusts from which it was redelegated, up to the original
+    trust. Empty if one of them is deleted, or has expired at *moment* (seconds since the epoch)."""
     chain: list[Row] = []
     next_id: str | None = trust_id
     while next_id is not None:
@@ -27,9 +27,10 @@ def trust_chain(connection: Connection, trust_id: str, moment: float) -> list[Ro
 
 
 def delegated_roles(connection: Connection, chain: list[Row]) -> list[dict[str, str]]:
-    """Return the roles {id, name} of a trust, including implied ones. *chain*: the result of ``trust_chain``.
+    """Return the roles {id, name} that a trust delegates, including implied roles. *chain*: the result of
+    ``trust_chain``.
 
-    Empty when the original trustor no longer has one of the roles: the trust is then useless.
+    Empty if the original trustor no longer has all of these roles; then the trust cannot be used.
     """
     trust, first = chain[0], chain[-1]
     below = assignments.implied_role_closure(connection)
@@ -40,7 +41,7 @@ def delegated_roles(connection: Connection, chain: list[Row]) -> list[dict[str, 
 
 
 def use_trust(connection: Connection, trust_id: str) -> None:
-    """Take one of the remaining uses of a trust for a new token. Raises ``Unauthenticated`` if none are left."""
+    """Decrement the remaining uses of a trust, for a new token. Raises ``Unauthenticated`` if there are none left."""
     trust = tables.trusts.c
     counted = connection.execute(update(tables.trusts).where(trust.id == trust_id, trust.remaining_uses > 0).values(
         remaining_uses=trust.remaining_uses - 1)).rowcount

@@ -43,7 +43,8 @@ UNKEPT = frozenset({*FIELDS, "expires_at", "id", "links", "roles_links", "delete
 
 
 def create_trust(tokens: Tokens, token: Token, body: Mapping[str, Any]) -> Document:
-    """Create and return a trust of the caller. Raises ``InvalidField``, ``Forbidden``, ``NotFound``, ``Conflict``."""
+    """Create a trust of the caller from the request *body*, and return it. Raises ``InvalidField``, ``Forbidden``,
+    ``NotFound``, ``Conflict``."""
     request = _checked(body)
     if token.claims.scope == "system":
         raise Forbidden("You are not authorized to perform the requested action: it needs a token for a project.")
@@ -69,10 +70,10 @@ def create_trust(tokens: Tokens, token: Token, body: Mapping[str, Any]) -> Docum
 
 
 def list_trusts(tokens: Tokens, token: Token, filters: Mapping[str, str]) -> Documents:
-    """Return the trusts that match *filters* (column to value), without their roles.
+    """Return the trusts that match *filters* (value by column), without their roles.
 
-    Administrators may list all trusts; users must name themselves as trustor or trustee in *filters*. Raises
-    ``Forbidden``.
+    Administrators may list all trusts. Other users must name themselves as trustor or trustee in *filters*; otherwise
+    ``Forbidden`` is raised.
     """
     context = token.context
     if not context.is_admin and context.user_id not in filters.values():
@@ -84,23 +85,24 @@ def list_trusts(tokens: Tokens, token: Token, filters: Mapping[str, str]) -> Doc
 
 
 def show_trust(tokens: Tokens, context: Context, id: str) -> Document:
-    """Return a trust, for trustor, trustee and administrators. Raises ``NotFound``, ``Forbidden``."""
+    """Return a trust to its trustor, its trustee or an administrator. Raises ``NotFound``, ``Forbidden``."""
     with tokens.database.read() as connection:
         return _document(connection, _usable(connection, tokens, context, id, "trustor_user_id", "trustee_user_id"))
 
 
 def delete_trust(tokens: Tokens, context: Context, id: str) -> None:
-    """Delete a trust and the trusts that were redelegated from it; their tokens end. Only for trustor and
-    administrators. An expired trust can be deleted, too, because it counts towards the limit of trusts. Raises
-    ``NotFound``, ``Forbidden``."""
+    """Delete a trust and all trusts redelegated from it; their tokens become invalid. Only the trustor and
+    administrators may do this. An expired trust can be deleted too, because it counts towards the limit of trusts.
+    Raises ``NotFound``, ``Forbidden``."""
     with tokens.change() as connection:
         _check_owner(context, fetch_identity_row(connection, tables.trusts, id=id), id, "trustor_user_id")
         connection.execute(delete(tables.trusts).filter_by(id=id))
 
 
 def _check_owner(context: Context, row: Row | None, id: str, *owners: str) -> Row:
-    """Return *row*, the row of the trust *id*, if the caller is an administrator or the user in one of the columns
-    *owners*. Raises ``NotFound`` if *row* is ``None``, and ``Forbidden``."""
+    """Return *row*, the row of the trust *id*, if the caller may access it: the caller is an administrator, or the user
+    in one of the columns *owners* (such as trustor_user_id). Raises ``Forbidden``, and ``NotFound`` if *row* is
+    ``None``."""
     if row is None:
         raise NotFound(f"Could not find trust: {id}.")
     if not context.is_admin and context.user_id not in [row[owner] for owner in owners]:
@@ -109,8 +111,8 @@ def _check_owner(context: Context, row: Row | None, id: str, *owners: str) -> Ro
 
 
 def _usable(connection: Connection, tokens: Tokens, context: Context, id: str, *owners: str) -> Row:
-    """Return the row of the trust *id* to a caller that ``_check_owner`` allows. Raises ``NotFound``, also for a trust
-    that has expired or is used up, and ``Forbidden``."""
+    """Return the row of the trust *id* if it can still be used and the caller may access it (see ``_check_owner``).
+    Raises ``Forbidden``, and ``NotFound``, also for a trust that has expired or is used up."""
     chain = trust_chain(connection, id, tokens.clock())
     usable = chain[0] if chain and chain[0]["remaining_uses"] != 0 else None
     return _check_owner(context, usable, id, *owners)
@@ -124,8 +126,8 @@ def _checked(body: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _check_room(connection: Connection, trustor_id: str, moment: float) -> None:
-    """Raise ``Forbidden`` if the user *trustor_id* has ``MOST`` trusts and none of them has expired at *moment*. If
-    some have expired, delete these instead."""
+    """Check that the user *trustor_id* may create another trust. If the user has ``MOST`` trusts, delete those that
+    have expired at *moment*; if none has, raise ``Forbidden``."""
     columns = tables.trusts.c
     trusts = connection.execute(select(columns.id, columns.expires_at).where(columns.trustor_user_id
                                                                              == trustor_id)).all()
@@ -137,8 +139,9 @@ def _check_room(connection: Connection, trustor_id: str, moment: float) -> None:
 
 
 def _count(request: Mapping[str, Any]) -> int:
-    """Return how often the trust in the *request* can be redelegated, 0 if never. Raises ``Forbidden`` above the
-    maximum, and ``InvalidField`` when a redelegable trust has ``remaining_uses``."""
+    """Return how often the requested trust may be redelegated; 0 for never. *request*: the fields of the request.
+    Raises ``Forbidden`` above the maximum, and ``InvalidField`` if a trust that may be redelegated has
+    ``remaining_uses``."""
     count: int | None = request["redelegation_count"]
     if not request["allow_redelegation"] or count == 0:
         return 0
@@ -150,7 +153,8 @@ def _count(request: Mapping[str, Any]) -> int:
 
 
 def _roles(connection: Connection, request: Mapping[str, Any], trustor_id: str) -> list[str]:
-    """Return the ids of the roles in the *request*. Raises ``NotFound`` for a role that the trustor does not have."""
+    """Return the ids of the roles in the *request* for a trust. Raises ``NotFound`` for a role that the trustor does
+    not have on the project."""
     if not request["project_id"]:
         return []
     PROJECTS.row(connection, request["project_id"])
@@ -169,9 +173,9 @@ def _roles(connection: Connection, request: Mapping[str, Any], trustor_id: str) 
 
 
 def _redelegated(connection: Connection, tokens: Tokens, token: Token, asked_id: str | None) -> list[Row]:
-    """Return the trust of the token, and the trusts that it was redelegated from; empty for a token without a trust.
-    *asked_id*: the redelegated_trust_id of the request. Raises ``Forbidden`` when that is another trust, and
-    ``NotFound``."""
+    """Return the trust for which *token* was issued, followed by the trusts from which it was redelegated; empty for a
+    token without a trust. *asked_id*: the field redelegated_trust_id of the request. Raises ``Forbidden`` if *asked_id*
+    is another trust, and ``NotFound`` if the trust is deleted or has expired."""
     trust_id = token.claims.trust_id
     if asked_id not in (None, trust_id):
         raise Forbidden("redelegated_trust_id is not the trust of the token: log in with the scope of that trust.")
@@ -182,10 +186,13 @@ def _redelegated(connection: Connection, tokens: Tokens, token: Token, asked_id:
 
 
 def _redelegate(row: dict[str, Any], request: Mapping[str, Any], roles: Iterable[str], chain: list[Row]) -> None:
-    """Set the redelegation and the default end of *row*, a new trust that is redelegated from the trusts *chain* (the
-    nearest first). Raises ``Forbidden`` when a trust in *chain* has no redelegation left, or lacks the end, roles,
-    project or impersonation of *row*; or when *request* sets ``remaining_uses``, or a ``redelegation_count`` other than
-    the next one."""
+    """Complete *row*, the columns of a new trust that is redelegated from the first trust in *chain*: its
+    ``redelegation_count``, its expiry and its parent. *chain*: the result of ``trust_chain``. *request*, *roles*: the
+    requested fields and role ids.
+
+    Raises ``Forbidden`` if a trust in *chain* may not be redelegated, or if the new trust would exceed it: a later
+    expiry, other roles or another project, or impersonation. Also raises ``Forbidden`` if *request* sets
+    ``remaining_uses`` or a wrong ``redelegation_count``."""
     parent = chain[0]
     remaining, requested = parent["redelegation_count"] - 1, request["redelegation_count"]
     if row["redelegation_count"] and requested is not None and requested != remaining:
@@ -213,12 +220,13 @@ def _trust_document(row: Document) -> Document:
 
 
 def _document(connection: Connection, row: Row) -> Document:
-    """Return the trust *row*, with its roles, as the API shows it."""
+    """Return the trust in *row*, with its roles, as the object in API responses."""
     return {**_trust_document(TRUSTS.document(row)),
             "roles": ROLES.documents(connection, tables.roles.c.id.in_(row["roles"]))}
 
 
 def check_not_delegated(token: Token, purpose: str) -> None:
-    """Raise ``Forbidden`` for a token from an application credential. *purpose*: the refused operation."""
+    """Raise ``Forbidden`` if *token* was issued to an application credential. *purpose*: the refused operation, for the
+    error message."""
     if token.claims.credential_id:
         raise Forbidden(f"The token was got with an application credential: such a one does not {purpose}.")

@@ -19,10 +19,10 @@ from .tokens import Tokens
 
 
 def change_user_password(tokens: Tokens, user_id: str, original: str, password: Any, address: str = "") -> None:
-    """Change a user's password after checking the original one. All tokens of the user end.
+    """Change a user's password after checking the present one, *original*. All tokens of the user become invalid.
 
-    A wrong original password counts as a failed login from *address*. Raises ``Unauthenticated``, ``Forbidden``
-    (lock_password), ``InvalidField``, ``TooManyLogins``.
+    A wrong *original* counts as a failed login from *address* (the client's IP address). Raises ``Unauthenticated``,
+    ``InvalidField``, ``TooManyLogins``, and ``Forbidden`` if the user has the option lock_password.
     """
     new, attempt = PASSWORD.check(password, "password"), Attempt(tokens.database, user_id, address, tokens.clock())
     with tokens.database.read() as connection:
@@ -41,7 +41,7 @@ def change_user_password(tokens: Tokens, user_id: str, original: str, password: 
 
 
 def list_user_groups(tokens: Tokens, user_id: str, filters: Mapping[str, Any]) -> Documents:
-    """Return the groups of a user that match *filters* (column to value)."""
+    """Return the groups of a user that match *filters* (value by column)."""
     with tokens.database.read() as connection:
         USERS.row(connection, user_id)
         return GROUPS.documents(connection, tables.groups.c.id.in_(assignments.group_ids_query(user_id)), **filters)
@@ -49,8 +49,8 @@ def list_user_groups(tokens: Tokens, user_id: str, filters: Mapping[str, Any]) -
 
 def list_user_targets(tokens: Tokens, user_id: str, resource: IdentityResource, filters: Mapping[str, Any],
                       check: bool = False) -> Documents:
-    """Return the enabled projects or domains (*resource*: which of these kinds) where a user has a role, if they match
-    *filters* (column to value). *check*: raise ``NotFound`` for an unknown user."""
+    """Return the enabled projects or domains (*resource* decides which) on which a user has a role, if they match
+    *filters* (value by column). *check*: raise ``NotFound`` for an unknown user."""
     table = resource.table.c
     with tokens.database.read() as connection:
         if check:
@@ -66,7 +66,7 @@ def has_system_role(tokens: Tokens, user_id: str) -> bool:
 
 
 def list_members(tokens: Tokens, group_id: str, filters: Mapping[str, Any]) -> Documents:
-    """Return the users in the group *group_id* that match *filters* (column to value)."""
+    """Return the users in the group *group_id* that match *filters* (value by column)."""
     with tokens.database.read() as connection:
         GROUPS.row(connection, group_id)
         ids = select(tables.members.c.user_id).filter_by(group_id=group_id)
@@ -81,7 +81,7 @@ def check_member(tokens: Tokens, group_id: str, user_id: str) -> None:
 
 
 def add_member(tokens: Tokens, group_id: str, user_id: str) -> None:
-    """Add a user to a group; do nothing for a member."""
+    """Add a user to a group. Do nothing if the user is already a member."""
     with tokens.change() as connection:
         insert_if_absent(connection, tables.members, **_member(connection, group_id, user_id))
 
@@ -95,7 +95,7 @@ def remove_member(tokens: Tokens, group_id: str, user_id: str) -> None:
 
 
 def set_members(tokens: Tokens, group_id: str, user_ids: Collection[str]) -> None:
-    """Make the users *user_ids* the only members of a group. Raises ``NotFound`` for an unknown group."""
+    """Replace the members of a group by the users *user_ids*. Raises ``NotFound`` for an unknown group."""
     members = tables.members
     with tokens.change() as connection:
         GROUPS.row(connection, group_id)
