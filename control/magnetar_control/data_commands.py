@@ -19,8 +19,8 @@ DONE, PARTIAL, STUCK, INVALID = 0, 1, 2, 127
 
 
 def add_data_command(command: Any, actions: Any) -> None:
-    """Add ``migrate-data`` to *actions*, those of the group ``db``. *command*: the function of ``cli`` that adds an
-    action."""
+    """Add the command ``migrate-data`` to *actions*, the argparse subparsers of the group ``db``. *command*: the
+    function of ``cli`` that adds a command."""
     migrate = command(actions, "migrate-data", run_db_migrate_data,
                       "Migrate rows that an earlier release wrote in another form. Conductors do it slowly, too. "
                       "Status 0: nothing is left; 1: rows were migrated, and more may be left: run it again; 2: "
@@ -32,7 +32,7 @@ def add_data_command(command: Any, actions: Any) -> None:
 
 
 def run_db_migrate_data(options: argparse.Namespace) -> int:
-    """Run ``magnetar db migrate-data``."""
+    """Run ``magnetar db migrate-data``: migrate old rows in batches, print the totals, and return the exit status."""
     from .data_migrations import BATCH, DataMigrator
 
     most = options.max_count
@@ -58,7 +58,7 @@ def run_db_migrate_data(options: argparse.Namespace) -> int:
 
 
 def _report_batch(results: Sequence[BatchResult], totals: dict[str, list[int]]) -> None:
-    """Print a line for each result, and add its numbers to *totals*: found and migrated rows by migration."""
+    """Print a line for each result, and add its row counts to *totals*: [found, migrated] by name of the migration."""
     for result in results:
         name = result.migration.name
         if result.problem:
@@ -71,7 +71,8 @@ def _report_batch(results: Sequence[BatchResult], totals: dict[str, list[int]]) 
 
 
 def _print_totals(totals: dict[str, list[int]]) -> None:
-    """Print found and migrated rows of each migration of this release."""
+    """Print a table of the rows found and migrated by each migration of this release. *totals*: [found, migrated] by
+    name of the migration."""
     from .data_migrations import DATA_MIGRATIONS
 
     print_table(["Migration", "Total Needed", "Completed"], [

@@ -21,8 +21,8 @@ BATCH = 50
 
 
 class BatchResult(NamedTuple):
-    """The result of one batch in one database. *found*: rows in the old form, at most the batch's. *problem*: why
-    nothing was migrated, or ""."""
+    """The result of one migration in one database. ``found``: number of rows that need the migration, at most the size
+    of the batch. ``problem``: the error if nothing was migrated, otherwise ""."""
 
     migration: DataMigration
     database: str
@@ -32,19 +32,21 @@ class BatchResult(NamedTuple):
 
 
 class DataMigrator:
-    """Runs data migrations in databases: those of a conductor, or all."""
+    """A runner of the data migrations, which convert rows that earlier releases wrote. It works on all databases of the
+    cloud or on given databases."""
 
     def __init__(self, store: Store, known: KnownCapabilities) -> None:
         self._store, self._known = store, known
 
     def databases(self) -> list[tuple[str, str, Database]]:
-        """Return kind, name and database of all databases of the cloud."""
+        """Return (kind, name, database) for each database of the cloud. The kind is ``api`` or ``cell``."""
         return [("api", "api", self._store.api),
                 *(("cell", cell.name, database) for cell, database in self._store.databases())]
 
     def _migrations(self, databases: Sequence[tuple[str, str, Database]] | None = None
                     ) -> Iterator[tuple[DataMigration, str, Database]]:
-        """Yield each migration with the name and the database of each of *databases* (default: all) that it is for."""
+        """Yield (migration, name of the database, database) for each migration and each database that it applies to.
+        *databases*: (kind, name, database) of the databases to consider; by default all."""
         for kind, name, database in self.databases() if databases is None else databases:
             for migration in DATA_MIGRATIONS:
                 if migration.kind == kind:
@@ -52,7 +54,8 @@ class DataMigrator:
 
     def run_batch(self, most: int, databases: Sequence[tuple[str, str, Database]] | None = None
                   ) -> Iterator[BatchResult]:
-        """Migrate at most *most* rows in all, or in *databases*. Yield a result for each database with old rows."""
+        """Migrate at most *most* rows in total. *databases*: (kind, name, database) of the databases to migrate; by
+        default all. Yield a result for each migration and database with rows to migrate, or with an error."""
         for migration, name, database in self._migrations(databases):
             if most > 0:
                 result = self._run(migration, name, database, most)
@@ -72,7 +75,8 @@ class DataMigrator:
         return BatchResult(migration, name, found, migrated)
 
     def remaining(self) -> Iterator[BatchResult]:
-        """Yield for each database and migration how many rows have the old form, if any, or why that is not known."""
+        """Yield for each migration and database the number of rows that still need the migration, if there are any, or
+        the error that prevented counting them."""
         for migration, name, database in self._migrations():
             try:
                 count, problem = count_old_rows(database, migration), ""

@@ -26,7 +26,7 @@ REMEMBERED = 20_000
 
 
 class Delivery:
-    """Delivery of images to hosts. Deliveries are remembered until a build on the host fails."""
+    """The sender of images to hosts. It remembers which images a host already has, until a build on this host fails."""
 
     def __init__(self, images: Images, timeout: float) -> None:
         self.images, self.timeout = images, timeout
@@ -37,17 +37,18 @@ class Delivery:
         self._under_way: WeakValueDictionary[tuple[str, str, str], threading.Lock] = WeakValueDictionary()
 
     def forget(self, host: str) -> None:
-        """Forget the deliveries to a host, so that its images are checked again."""
+        """Forget which images *host* has, so that the next build there checks them again."""
         self.known = {key for key in list(self.known) if key[1] != host}
 
     def image(self, client: Client, host: str, id: str, context: Context = ITSELF, checksum: str | None = None,
               checksum_of: Callable[[str], str | None] = lambda _part: None) -> None:
-        """Deliver an image to the host, with the kernel and ramdisk that it names. Servers that need the same image
-        wait for one transfer.
+        """Send the image *id* to *host*, with the kernel and ramdisk that the image names, unless the host has them.
+        Concurrent calls for the same image send it once.
 
-        *context*: the caller whose access to the image is checked. *checksum*: the checksum of content whose signature
-        was verified; the agent then accepts only this content. *checksum_of*: a function that returns the checksum of a
-        kernel or ramdisk by its uuid. Raises ``InvalidRequest`` for a kernel or ramdisk that ``check_parts`` refuses.
+        *client*: calls the agent of *host*. *context*: the caller whose access to the image is checked. *checksum*: the
+        checksum of the content whose signature was verified; the agent then accepts only this content. *checksum_of*:
+        takes the uuid of a kernel or ramdisk, and returns its verified checksum. Raises ``InvalidRequest`` for a kernel
+        or ramdisk that ``check_parts`` refuses.
         """
         key = ("image", host, id)
         if key in self.known and not checksum:
@@ -70,9 +71,9 @@ class Delivery:
 
     def _bring(self, client: Client, host: str, id: str, image: tuple[Document | None, str],
                checksum: str | None, boot: Mapping[str, str] = MappingProxyType({})) -> None:
-        """Deliver the image *id*, without its kernel and ramdisk, to the host. *image*: its document (``None``:
-        deleted) and the rbd URL of its content, or "". *checksum*: as for ``image``. *boot*: the kernel, ramdisk and
-        cmdline to record."""
+        """Send the image *id*, without its kernel and ramdisk, to *host*. *image*: the image as the image service shows
+        it (``None`` if it was deleted), and the rbd URL of its content, or "". *checksum*: as for ``image``. *boot*:
+        the uuids of kernel and ramdisk, and the kernel command line, to save with the image on the host."""
         key = ("image", host, id)
         with self._lock_of("part", host, id):
             if key in self.known and not checksum:
@@ -91,17 +92,18 @@ class Delivery:
             self.remember(key)
 
     def remember(self, key: tuple[str, str, str]) -> None:
-        """Remember that an image was delivered, so that it is not sent again. *key*: ("image", host, uuid of the
-        image)."""
+        """Remember that a host has an image or network, so that it is not sent again. *key*: (type of the resource,
+        name of the host, uuid), such as ("image", "kvm1", …)."""
         if len(self.known) >= REMEMBERED:
             self.known = set()
         self.known.add(key)
 
 
 def _agent_document(id: str, image: Document, checksum: str | None = None) -> Document:
-    """Return the agent's document for *image*, with the properties that agents act on; without properties if the image
-    was deleted. The property ``instance_uuid`` is kept: it tells the agent that the image is a snapshot of that server,
-    whose injected files the disk already has. *checksum*: of the content; by default the image service's checksum."""
+    """Return the fields of *image* that its host's agent saves, including the image properties that agents use.
+    *image*: as the image service shows it; empty if the image was deleted. *checksum*: of the content; by default the
+    checksum in *image*. The property ``instance_uuid`` is included: it tells the agent that the image is a snapshot of
+    that server, so the disk already contains the server's injected files."""
     properties = {name: value for name, value in IMAGE_PROPERTIES.acted_on(
         image.get("properties") or {}, AGENT).items() if not name.startswith("trait:")}  # traits are for the scheduler
     if CONFIG_DRIVE in properties and any(IMAGE_PROPERTIES.malformed({CONFIG_DRIVE: properties[CONFIG_DRIVE]})):

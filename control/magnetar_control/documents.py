@@ -17,10 +17,11 @@ if TYPE_CHECKING:
 
 
 class FlavorOfServer(TypedDict):
-    """The flavor of a server at its creation or last resize: MiB of ``ram`` and ``swap``, GiB of the disks.
+    """A copy of the flavor that a server got at its creation or last resize. ``ram`` and ``swap`` are in MiB, ``disk``
+    and ``ephemeral`` in GiB.
 
-    ``grown``: disk fields (such as ``ephemeral``) with sizes larger than the flavor's, which a reverted resize has
-    left.
+    ``grown``: GiB by disk field (``disk``, ``ephemeral``) for disks that are larger than the flavor says, because a
+    resize that enlarged them was reverted.
     """
 
     id: ReadOnly[str]
@@ -35,8 +36,8 @@ class FlavorOfServer(TypedDict):
 
 
 class ImageOfServer(TypedDict, total=False):
-    """The fields of an image that are stored with a server made from it, and the server's machine type (``machine``).
-    Empty for a server without an image."""
+    """The fields of a server's image that are stored with the server, and the server's machine type (``machine``).
+    Without an image only ``machine`` may be present."""
 
     properties: ReadOnly[Mapping[str, Any]]
     min_disk: ReadOnly[int | None]
@@ -47,10 +48,11 @@ class ImageOfServer(TypedDict, total=False):
 
 
 class PortRequest(TypedDict):
-    """A requested NIC, in the network service's normal form: a port (``port_id``), or a new port on a network.
+    """A requested NIC of a server, after the network service has checked it: an existing port (``port_id``), or a new
+    port on a network.
 
-    ``make``: a random text from which the new port's uuid is made. ``resources``, ``devices``, ``network_affinity``,
-    ``by_engine``: see ``ServerNic``.
+    ``make``: a random text from which the uuid of the new port is derived. ``by_engine``: whether the network engine
+    (OVN) connects the port. ``resources``, ``devices``, ``network_affinity``: as in ``ServerNic``.
     """
 
     network_id: ReadOnly[str]
@@ -74,11 +76,12 @@ class AddressOfNic(TypedDict):
 
 
 class ServerNic(TypedDict):
-    """A NIC of a server, made from its port. ``created``: the port was created for the server, and is deleted with it.
+    """A NIC of a server, as stored with the server. ``created``: whether the port was created for the server, and is
+    deleted with it.
 
-    ``on_host``: the NIC in the agent's form. ``told``: what the guest's metadata says about the NIC. ``resources``: the
-    claimed bandwidth, by resource class; ``devices``: the number of claimed PCI devices, by name. ``network_affinity``:
-    the physical network whose NUMA cells the guest should be near.
+    ``on_host``: the NIC as the host's agent expects it. ``told``: the data about the NIC in the guest's metadata.
+    ``resources``: the claimed bandwidth by resource class. ``devices``: the number of claimed PCI devices by name.
+    ``network_affinity``: the physical network; the guest should run on NUMA cells near its network cards.
     """
 
     port_id: ReadOnly[str]
@@ -96,7 +99,8 @@ class ServerNic(TypedDict):
 
 
 class PortOfServer(ServerNic):
-    """A NIC, with the state of its port (ACTIVE or DOWN), and the host where the port is bound."""
+    """A NIC of a server with the state of its port. ``port_state``: ACTIVE or DOWN. ``host``: the host to which the
+    port is bound."""
 
     port_state: ReadOnly[str]
     host: ReadOnly[str]
@@ -108,8 +112,8 @@ def nic_of_port(port: PortOfServer) -> ServerNic:
 
 
 class BlockDevice(TypedDict):
-    """A requested block device. ``uuid``: the volume, snapshot or image of ``source_type``. ``volume_size``: in GiB, or
-    in MiB for a swap disk."""
+    """A block device in the request for a server, as in Nova's block_device_mapping_v2. ``uuid``: the id of the volume,
+    snapshot or image, according to ``source_type``. ``volume_size``: in GiB; in MiB for a swap disk."""
 
     source_type: ReadOnly[str]
     destination_type: ReadOnly[str]
@@ -125,15 +129,16 @@ class BlockDevice(TypedDict):
 
 
 class NewVolume(TypedDict):
-    """The volume that is about to replace a server's volume."""
+    """The volume that will replace a volume of a server when a running volume swap completes."""
 
     volume_id: ReadOnly[str]
     attachment_id: ReadOnly[str]
 
 
 class VolumeOfServer(TypedDict):
-    """A volume that is attached to a server, or being attached. ``device``: its path in the guest once it is known.
-    ``swap``: the volume that is about to replace it."""
+    """A volume that is attached to a server or is being attached. ``device``: the device path in the guest, such as
+    /dev/vdb; ``None`` until it is known. ``swap``: the volume that will replace this one when the running swap
+    completes."""
 
     volume_id: ReadOnly[str]
     attachment_id: ReadOnly[str]
@@ -154,7 +159,8 @@ def attachment_ids(attachment: VolumeOfServer) -> list[str]:
 
 
 class ShareOfServer(TypedDict):
-    """A share that is attached to a server, or being attached. ``share``: its name on hosts."""
+    """A share (shared file system) that is attached to a server or is being attached. ``share``: the name of the share
+    on hosts."""
 
     uuid: ReadOnly[str]
     share_id: ReadOnly[str]
@@ -165,7 +171,7 @@ class ShareOfServer(TypedDict):
 
 
 class ServerRequest(TypedDict, total=False):
-    """The request that created a server, as far as later steps need it. ``off``: the server is not started.
+    """The fields of the request that created a server which later actions need. ``off``: create the server powered off.
     ``past_filters``: the request named the host as ZONE:HOST, which bypasses the scheduler's filters. ``roles``: the
     roles of the user. ``tpm_secret_drawn``: the owner of the TPM secret that was created (``user`` or ``deployment``).
     """
@@ -189,7 +195,8 @@ AddressesOfServer = Mapping[str, Sequence[Mapping[str, Any]]]
 
 
 class FaultOfServer(TypedDict):
-    """The last failure of a server. ``code``: an HTTP status. ``details``: for administrators."""
+    """The last failure of a server, as in Nova's field ``fault``. ``code``: an HTTP status. ``details``: shown to
+    administrators."""
 
     code: ReadOnly[int]
     created: ReadOnly[str]

@@ -54,8 +54,8 @@ def _host_fencing(options: argparse.Namespace) -> Iterator[HostFencing]:
 
 
 def _operator() -> str:
-    """Return the system user who runs the command, as USER@MACHINE, to record with the fencing. Under sudo, the user
-    who called sudo."""
+    """Return the system user who runs the command, as USER@MACHINE, to be saved with the fencing. Under sudo this is
+    the user who called sudo."""
     try:
         user = os.environ.get("SUDO_USER") or getpass.getuser()
     except (KeyError, OSError):  # the user has no name here
@@ -64,7 +64,7 @@ def _operator() -> str:
 
 
 def run_fence(options: argparse.Namespace) -> int:
-    """Run ``magnetar host fence``."""
+    """Run ``magnetar host fence``: switch a host off, and print the result. Return the exit status."""
     with _host_fencing(options) as fencing:
         row = fencing.fence_host(options.host, _operator(), confirmed=options.confirmed)
     print(f"{row.host}\t{row.state}\t{row.message}")
@@ -72,7 +72,8 @@ def run_fence(options: argparse.Namespace) -> int:
 
 
 def run_unfence(options: argparse.Namespace) -> int:
-    """Run ``magnetar host unfence``. Warns if the host stays down, because it was forced down before it was fenced."""
+    """Run ``magnetar host unfence``: switch a fenced host on, and print the result. Print a warning if the host stays
+    down because it was forced down before it was fenced. Return the exit status."""
     with _host_fencing(options) as fencing:
         row = fencing.unfence_host(options.host, _operator(), confirmed=options.confirmed)
         forced_down = fencing.is_forced_down(options.host)
@@ -84,7 +85,7 @@ def run_unfence(options: argparse.Namespace) -> int:
 
 
 def run_fence_status(options: argparse.Namespace) -> int:
-    """Run ``magnetar host fence-status``."""
+    """Run ``magnetar host fence-status``: print the last fencing of hosts and their power. Return the exit status."""
     with _host_fencing(options) as fencing:
         statuses = fencing.host_statuses(options.host)
     if options.json:

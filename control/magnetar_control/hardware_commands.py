@@ -72,8 +72,8 @@ def _client_of(parts: Parts) -> ClientOf:
 
 def _command_of(do: Callable[[argparse.Namespace, Parts], int], unknown_status: int, invalid_status: int) -> Callable[
         [argparse.Namespace], int]:
-    """Return a command that calls *do*. *unknown_status*: the exit status for an unknown name; *invalid_status*: the
-    exit status for an invalid request."""
+    """Return a command function that opens the databases, calls *do*, prints errors, and returns the exit status.
+    *unknown_status*: the exit status for an unknown name. *invalid_status*: the exit status for an invalid request."""
     def run(options: argparse.Namespace) -> int:
         from magnetar_control.compute.servers.stored_hardware import NotOff, UnknownName
 

@@ -34,9 +34,9 @@ SILENT = 15.0
 
 @dataclass
 class CellHealth:
-    """The health of one cell. ``queue``: actions by state; ``oldest``: age of the oldest queued action in s; ``hosts``:
-    their number by up, down and disabled; ``claimed`` and ``claimable`` by resource; ``incidents``: open ones by
-    state."""
+    """The health of one cell. ``up``: whether its database answers. ``queue``: number of actions by state. ``oldest``:
+    age of the oldest queued action in seconds. ``hosts``: number of hosts by state (up, down, disabled). ``claimed``,
+    ``claimable``: amounts by resource. ``incidents``: number of open incidents (hosts that died) by state."""
 
     name: str
     up: bool = False
@@ -51,7 +51,8 @@ class CellHealth:
 
 @dataclass
 class CloudHealth:
-    """The health of all cells. ``database``: whether the API database answers."""
+    """The health of the API database and of all cells. ``database``: whether the API database answers. ``claims``:
+    number of rows in ``allocations``."""
 
     database: bool = False
     cells: Sequence[CellHealth] = ()
@@ -64,8 +65,8 @@ CellAnswer = tuple[Sequence[Any], int, set[str], dict[str, int]]
 
 
 class Health:
-    """A cached reader of the health, which queries at most once in ``FRESH`` seconds. *down_after* returns the
-    seconds without a heartbeat after which a host is down."""
+    """A cached reader of the cloud's health. It queries the databases at most once in ``FRESH`` seconds. *down_after*:
+    returns the seconds without a heartbeat after which a host counts as down."""
 
     def __init__(self, store: Store, down_after: Callable[[], float]) -> None:
         self.store, self.down_after = store, down_after
@@ -104,8 +105,8 @@ class Health:
 
 
 def _cell_health(cell: CellMapping, rows: Sequence[HealthHost], answer: CellAnswer | None) -> CellHealth:
-    """Return the health of *cell*. *rows*: the hosts of all cells. *answer*: what the cell's database has answered;
-    ``None`` if it does not answer, which makes the cell down. cell0 has no hosts."""
+    """Return the health of *cell*. *rows*: the hosts of all cells. *answer*: the result of the queries to the cell's
+    database; ``None`` if it does not answer, so that the cell counts as down. cell0 has no hosts."""
     queue, living, hosts_up, incidents_by_state = answer or ((), 0, set(), {})
     health = CellHealth(cell.name, answer is not None, living)
     health.queue.update((state, number) for state, number, _since in queue)
@@ -132,7 +133,7 @@ def _seconds_since(since: str | None) -> float:
 
 
 def health_document(health: CloudHealth) -> dict[str, Any]:
-    """Return the JSON document of ``/healthz``."""
+    """Return the body of a response to ``GET /healthz``, as a document for JSON."""
     real = [cell for cell in health.cells if cell.name != "cell0"]
     return {"status": "ok" if health.database and all(cell.up for cell in health.cells) else
             "degraded" if health.database else "down",

@@ -45,7 +45,7 @@ def add_host_commands(command: Any, actions: Any) -> None:
 
 
 def run_host_drain(options: argparse.Namespace) -> int:
-    """Run ``magnetar host drain``."""
+    """Run ``magnetar host drain``: move all servers off a host, and return the exit status."""
     from magnetar_control.compute.drains import drains
 
     with open_operator(options) as caller:
@@ -62,8 +62,9 @@ def run_host_drain(options: argparse.Namespace) -> int:
 
 
 def _wait_for_drain(caller: Caller, report: DrainReport, timeout: float | None) -> DrainReport:
-    """Wait until the drain is complete, print its progress to stderr meanwhile, and return its last report. *report*:
-    the report at the beginning. *timeout*: seconds; ``None``: no limit. Raises ``TimedOut``, ``Conflict``."""
+    """Wait until a drain of a host is complete, print its progress to stderr meanwhile, and return its last report.
+    *report*: the first report. *timeout*: in seconds; ``None`` for no limit. Raises ``TimedOut``, and ``Conflict`` if
+    the drain was ended meanwhile."""
     from magnetar_control.compute.drains import drains
 
     host, begun = report.host.name, report.drain.round if report.drain else 0
@@ -80,7 +81,7 @@ def _wait_for_drain(caller: Caller, report: DrainReport, timeout: float | None) 
 
 
 def run_host_undrain(options: argparse.Namespace) -> int:
-    """Run ``magnetar host undrain``."""
+    """Run ``magnetar host undrain``: end the drain of a host, and return the exit status."""
     from magnetar_control.compute.drains import drains
 
     with open_operator(options) as caller:
@@ -89,7 +90,7 @@ def run_host_undrain(options: argparse.Namespace) -> int:
 
 
 def run_host_drains(options: argparse.Namespace) -> int:
-    """Run ``magnetar host drains``."""
+    """Run ``magnetar host drains``: print the progress of drains, and return the exit status."""
     from magnetar_control.compute.drains import drains
 
     with open_operator(options) as caller:
@@ -111,7 +112,8 @@ def run_host_drains(options: argparse.Namespace) -> int:
 
 
 def _print_servers(servers: Iterable[ServerOfDrain]) -> None:
-    """Print a line for each server: name, uuid, how it moves and to which host, or why it stays."""
+    """Print a line for each server of a drain: its name, its uuid, and either the type and target host of its move, or
+    the reason why it stays on its host."""
     for server in servers:
         fate = f"stays: {server.reason}" if server.state == "stays" else f"{server.how} to {server.to or 'no host'}"
         print(f"{server.name}\t{server.id}\t{fate}")

@@ -14,15 +14,16 @@ from http.client import HTTPConnection, HTTPSConnection
 
 
 def request_target(url: urllib.parse.SplitResult) -> str:
-    """Return the request target of a URL: path and query."""
+    """Return the request target of *url* for an HTTP request line: path and query."""
     return urllib.parse.urlunsplit(("", "", url.path or "/", url.query, ""))
 
 
 @contextlib.contextmanager
 def timed_connection(url: urllib.parse.SplitResult, trust: ssl.SSLContext, connect: float,
                      read: float) -> Iterator[HTTPConnection]:
-    """Yield a connection to the host of *url*. *trust*: used for https. *connect*, *read*: seconds to connect, and to
-    get the whole answer. After *connect* + *read* the connection is shut down, even if data still arrives."""
+    """Yield an HTTP connection to the host of *url*. *trust*: the TLS context for https. *connect*, *read*: seconds to
+    connect, and to get the whole response. After *connect* + *read* seconds the connection is shut down, even if data
+    still arrives."""
     secure, host = url.scheme == "https", str(url.hostname)
     port = url.port or (443 if secure else 80)
     plain = socket.create_connection((host, port), connect)
@@ -43,6 +44,6 @@ def timed_connection(url: urllib.parse.SplitResult, trust: ssl.SSLContext, conne
 
 
 def shut_down_socket(connection: socket.socket) -> None:
-    """Shut down both directions of *connection*, which may have ended already."""
+    """Shut down both directions of *connection*. Ignore errors, since it may already be closed."""
     with contextlib.suppress(OSError):
         connection.shutdown(socket.SHUT_RDWR)

@@ -16,7 +16,8 @@ if TYPE_CHECKING:
 
 
 def add_incident_commands(command: Any, group: Callable[[str, str], Any]) -> None:
-    """Add ``incidents``. *command*, *group*: the functions of ``cli`` that add an action and a group."""
+    """Add the command group ``incidents`` with its commands. *command*, *group*: the functions of ``cli`` that add a
+    command and a command group."""
     actions = group("incidents", "Show hosts that have died, and the automatic evacuation of their servers.")
     shown = command(actions, "list", run_incidents_list, "List the last incidents, newest first.",
                     "magnetar incidents list\n  magnetar incidents list --open --json")
@@ -34,7 +35,7 @@ def add_incident_commands(command: Any, group: Callable[[str, str], Any]) -> Non
 
 
 def run_incidents_list(options: argparse.Namespace) -> int:
-    """Run ``magnetar incidents list``."""
+    """Run ``magnetar incidents list``: print the last incidents (hosts that died), and return the exit status."""
     from magnetar_control.api.v1.incident import incident_document
     from magnetar_control.compute.availability import incidents
 
@@ -50,7 +51,7 @@ def run_incidents_list(options: argparse.Namespace) -> int:
 
 
 def run_incidents_show(options: argparse.Namespace) -> int:
-    """Run ``magnetar incidents show``."""
+    """Run ``magnetar incidents show``: print one incident with its servers, and return the exit status."""
     from magnetar_control.api.v1.incident import incident_document
     from magnetar_control.compute.availability import incidents
     from magnetar_control.store.hosts.incidents import LOST
@@ -68,7 +69,7 @@ def run_incidents_show(options: argparse.Namespace) -> int:
 
 
 def run_incidents_close(options: argparse.Namespace) -> int:
-    """Run ``magnetar incidents close``."""
+    """Run ``magnetar incidents close``: close an open incident, and return the exit status."""
     from magnetar_control.compute.availability import incidents
 
     with open_operator(options) as caller:

@@ -16,7 +16,7 @@ FREE = 4 << 20
 
 
 class _Statistics(ctypes.Structure):
-    """The ``struct mallinfo2`` of glibc."""
+    """The ``struct mallinfo2`` of glibc, for ctypes."""
 
     _fields_ = tuple((name, ctypes.c_size_t) for name in (
         "arena", "ordblks", "smblks", "hblks", "hblkhd", "usmblks", "fsmblks", "uordblks", "fordblks", "keepcost"))
@@ -24,7 +24,8 @@ class _Statistics(ctypes.Structure):
 
 @functools.cache
 def _glibc() -> Any:
-    """Return glibc, or ``None`` where the process has another C library or an old version."""
+    """Return glibc as a ctypes library; ``None`` if the process uses another C library, or a glibc without
+    ``mallinfo2``."""
     library = ctypes.CDLL(None)
     if not all(hasattr(library, name) for name in ("mallopt", "mallinfo2", "malloc_trim")):
         return None
@@ -33,7 +34,8 @@ def _glibc() -> Any:
 
 
 def limit_malloc_arenas() -> None:
-    """Limit the number of malloc's arenas, which threads then share. Call it before threads start."""
+    """Limit the number of glibc's malloc arenas to ``ARENAS``, to save memory in a process with many threads. Call this
+    before any thread starts."""
     if glibc := _glibc():
         glibc.mallopt(M_ARENA_MAX, ARENAS)
 

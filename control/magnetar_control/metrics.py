@@ -46,7 +46,8 @@ MAIN = "main"
 
 
 class Metrics:
-    """The metrics of one process, and of the processes that share its port."""
+    """The Prometheus metrics of one process. If several processes share its port, ``text`` also includes the others'
+    metrics."""
 
     def __init__(self, health: Health) -> None:
         self.health = health
@@ -69,8 +70,8 @@ class Metrics:
         self.registry.register(self)
 
     def request(self, service: str, method: str, route: str, status: int, seconds: float) -> None:
-        """Count one request and its duration. *route*: the pattern of its path, never the path itself, so that there
-        are few values."""
+        """Count one HTTP request and its duration in *seconds*. *route*: the pattern of the path, such as
+        ``/servers/{id}``, not the path itself, so that the label has few values."""
         key = service, method, route, status
         counted = self._counted.get(key)
         if counted is None:
@@ -80,11 +81,12 @@ class Metrics:
         counted[1].observe(seconds)
 
     def ended(self, action: str, result: str) -> None:
-        """Count one action: *result* is done or failed."""
+        """Count one action of a server that has ended. *result*: done or failed."""
         self.actions.labels(action, result).inc()
 
     def set_room(self, cell: str, reports: Sequence[RoomReport]) -> None:
-        """Save the capacity *reports* of a *cell* (``conductor.periodic.room_check``) for the next scrapes."""
+        """Save the capacity *reports* of a *cell* (from ``conductor.periodic.room_check``), which the next scrapes
+        return."""
         self._room = monotonic(), cell, [report for report in reports if report.rooms]
 
     def _room_gauges(self) -> Iterator[GaugeMetricFamily]:
@@ -98,26 +100,29 @@ class Metrics:
             yield family
 
     def count_consoles(self, count: Callable[[], int]) -> None:
-        """Report the number of consoles that are open through this process, which *count* returns."""
+        """Add a gauge for the open consoles of this process. *count*: returns their number; it is called at each
+        scrape."""
         Gauge("magnetar_consoles", "Consoles that are open through this process.",
               registry=self.own).set_function(count)
 
     def text(self) -> str:
-        """Return all metrics in Prometheus' text format. Metrics of several processes have the label ``worker``."""
+        """Return all metrics in Prometheus' text format. If several processes share the port, the label ``worker``
+        names the process of each value."""
         own = self.own if self.name is None else _Labelled({self.name: self.samples(), **self.others()})
         return (generate_latest(own) + generate_latest(self.registry)).decode()
 
     def samples(self) -> Samples:
-        """Return the metrics of this process."""
+        """Return the metrics of this process alone, in a form that other processes can receive."""
         return [(family.name, family.documentation, family.type, [
             (sample.name, sample.labels, sample.value) for sample in family.samples]) for family in self.own.collect()]
 
     def describe(self) -> list[Any]:
-        """Return an empty list for prometheus_client, which would otherwise call ``collect`` at registration."""
+        """Return an empty list. prometheus_client calls this at registration; without this method it would call
+        ``collect``."""
         return []
 
     def collect(self) -> Iterator[GaugeMetricFamily]:
-        """Yield the current values of the cloud's health, for prometheus_client at each scrape."""
+        """Yield gauges with the current health of the cloud. prometheus_client calls this at each scrape."""
         health = self.health.read()
         yield GaugeMetricFamily("magnetar_database_up", "1 when the API database answers.", int(health.database))
         yield GaugeMetricFamily("magnetar_claims", "Rows of claims: one for each server and host.", health.claims)
@@ -131,19 +136,21 @@ class Metrics:
 
 
 class _Gauges:
-    """A collector of the gauges that a function yields at each scrape."""
+    """A prometheus_client collector that calls the function *gauges* at each scrape."""
 
     def __init__(self, gauges: Callable[[], Iterable[Metric]]) -> None:
         self.collect = gauges
 
     def describe(self) -> list[Metric]:
-        """Return an empty list, for the same reason as ``Metrics.describe``."""
+        """Return an empty list. prometheus_client calls this at registration; without this method it would call
+        ``collect``."""
         return []
 
 
 class _Labelled(CollectorRegistry):
-    """The metrics of several processes, as one registry. The label ``worker`` of a sample names its process. Counters
-    are not summed, because a process that restarts counts from 0 again."""
+    """A prometheus_client registry with the metrics of several processes (*processes*: metrics by name of the process).
+    The label ``worker`` names the process of each value. Counters are not summed, because the counter of a restarted
+    process begins at 0 again."""
 
     def __init__(self, processes: Mapping[str, Samples]) -> None:
         super().__init__()

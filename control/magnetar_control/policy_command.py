@@ -25,7 +25,8 @@ LINE = 110
 
 
 class RuleLine(NamedTuple):
-    """A listed rule: the effective check, the default, a description, and the operations that check it."""
+    """A policy rule as ``magnetar policy list`` shows it. ``check``: the effective check string. ``default``: the
+    default check string. ``what``: a description. ``operations``: the API operations that check the rule."""
 
     name: str
     check: str
@@ -35,8 +36,8 @@ class RuleLine(NamedTuple):
 
 
 def add_policy_commands(command: Any, group: Any) -> None:
-    """Add ``policy`` with its actions. *command* and *group*: the functions of ``cli`` that add an action and a
-    group."""
+    """Add the command group ``policy`` with its commands. *command*, *group*: the functions of ``cli`` that add a
+    command and a command group."""
     every = group("policy", "List the rules that say who may do what, say who passes them, print a file of them.")
     look = command(every, "list", run_policy_list,
                    "List all rules with their checks and the operations that ask for them. "
@@ -95,8 +96,8 @@ def _operation_text(operation: ApiOperation) -> str:
 
 
 def _load_rules(options: argparse.Namespace) -> RuleSet:
-    """Return the rules of the policy file that the command line names; by default, those of the settings' policy files.
-    Raises ``InvalidField``."""
+    """Return the policy rules of the files that the option ``--file`` names, by default of the policy files in the
+    settings. Raises ``InvalidField``."""
     from magnetar_control.compute.access import policy_files
     from magnetar_control.compute.access.policy import build_rule_set
 
@@ -108,7 +109,8 @@ def _load_rules(options: argparse.Namespace) -> RuleSet:
 
 
 def run_policy_list(options: argparse.Namespace) -> int:
-    """Run ``magnetar policy list``. Status 1 when no rule has the name."""
+    """Run ``magnetar policy list``: print the policy rules. Return the exit status, which is 1 if no rule has the given
+    name."""
     rule_lines = [line for line in list_rule_lines(_load_rules(options))
                   if not options.rules or any(part in line.name for part in options.rules)]
     if options.json:
@@ -120,13 +122,13 @@ def run_policy_list(options: argparse.Namespace) -> int:
 
 
 def run_policy_generate(_given: argparse.Namespace) -> int:
-    """Run ``magnetar policy generate``."""
+    """Run ``magnetar policy generate``: print a sample policy file."""
     print("\n".join(sample_policy_lines()))
     return 0
 
 
 def sample_policy_lines() -> Iterator[str]:
-    """Yield the lines of a policy file with all rules commented out."""
+    """Yield the lines of a policy file that contains all rules with their defaults, each commented out."""
     from magnetar_control.compute.access.policies import BASE, FORMER
     from magnetar_control.compute.access.policy import build_rule_set
     from magnetar_control.compute.access.policy_files import Overrides
@@ -144,7 +146,8 @@ def sample_policy_lines() -> Iterator[str]:
 
 
 def run_policy_check(options: argparse.Namespace) -> int:
-    """Run ``magnetar policy check``. Raises ``InvalidField``."""
+    """Run ``magnetar policy check``: print which rules the given credentials pass. Return the exit status. Raises
+    ``InvalidField``."""
     rules, credentials = _load_rules(options), _credentials(options)
     target = {**{name: credentials.get(name) for name in TARGET}, **_target(options.target)}
     names = [line.name for line in list_rule_lines(rules)]
@@ -170,7 +173,8 @@ def _target(pairs: Sequence[str]) -> Mapping[str, str]:
 
 
 def _credentials(options: argparse.Namespace) -> Mapping[str, Any]:
-    """Return the caller's credentials from the options. Raises ``InvalidField``."""
+    """Return the credentials to check (roles, project_id, user_id), from the command line options or the environment.
+    Raises ``InvalidField``."""
     if options.credentials:
         return _credentials_of_file(options.credentials)
     roles = options.roles if options.roles is not None else os.environ.get("OS_ROLES")
@@ -182,7 +186,7 @@ def _credentials(options: argparse.Namespace) -> Mapping[str, Any]:
 
 
 def expand_roles(roles: Sequence[str]) -> list[str]:
-    """Return *roles* with the roles that they imply, as in tokens of the identity service."""
+    """Return *roles* and the roles that they imply (admin implies manager, member and reader, and so on), sorted."""
     order = ("admin", "manager", "member", "reader")
     at = min((order.index(role) for role in roles if role in order), default=len(order))
     return sorted({*roles, *order[at:]})

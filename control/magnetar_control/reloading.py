@@ -38,8 +38,8 @@ def changed_settings(before: Settings, after: Settings) -> list[str]:
 
 
 def check_service_settings(settings: Settings) -> None:
-    """Check what the types of settings do not: rules of the scheduler, devices, policies, receivers, shares, and the
-    level of the log. Raises ``InvalidSettings``."""
+    """Check those settings whose values need more than a check of their types: scheduler rules, fence devices,
+    policies, notification receivers, shares and the log level. Raises ``InvalidSettings``."""
     for check in (scheduler_rules, fence_devices, check_project_policies, receivers_of, offered_shares):
         check(settings)
     if not isinstance(logging.getLevelName(settings.log_level.upper()), int):
@@ -47,8 +47,8 @@ def check_service_settings(settings: Settings) -> None:
 
 
 class SettingsReloader:
-    """The settings of a running service. *read* returns the settings of its file and command line. ``follow`` names the
-    parts that use *settings*, the object that changes."""
+    """The reloader of a running service's settings. *settings*: the object that the service uses, which is changed in
+    place. *read*: returns new settings from file and command line."""
 
     def __init__(self, settings: Settings, read: Callable[[], Settings]) -> None:
         self.settings, self._read = settings, read
@@ -56,15 +56,15 @@ class SettingsReloader:
         self._asked: SimpleQueue[bool] = SimpleQueue()
 
     def follow(self, parts: Parts) -> None:
-        """Tell *parts* of changes from now on."""
+        """From now on, update *parts* of the service when settings change."""
         self._parts = parts
 
     def ask(self) -> None:
-        """Have the thread of ``start`` read the settings again. A signal's handler may call it."""
+        """Make the reloader's thread read the settings again. This may be called in a signal handler."""
         self._asked.put(True)
 
     def start(self) -> None:
-        """Start the thread that reads the settings again when it is asked to."""
+        """Start the thread that reads the settings again after each call of ``ask``."""
         threading.Thread(target=self._run, name="settings", daemon=True).start()
 
     def _run(self) -> None:
@@ -73,7 +73,8 @@ class SettingsReloader:
                 self.apply(settings)
 
     def read(self) -> Settings | None:
-        """Return the settings as the file has them now. Log why, and return ``None``, if they are wrong."""
+        """Return the settings that file and command line have now. If they are invalid, log the reason and return
+        ``None``."""
         try:
             settings = self._read()
             check_service_settings(settings)
@@ -85,8 +86,8 @@ class SettingsReloader:
         return settings
 
     def apply(self, settings: Settings, elsewhere: Collection[str] = ()) -> None:
-        """Let the settings in ``RELOADED`` take effect in this process, and log the names of all that have changed.
-        *elsewhere*: settings that take effect in other processes of the service."""
+        """Apply those changes in *settings* that need no restart (``RELOADED``), and log the names of all changed
+        settings. *elsewhere*: names of settings that other processes of the service apply."""
         changed = changed_settings(self.settings, settings)
         reloaded = [name for name in changed if name in RELOADED]
         self.settings.take_over(settings, reloaded)
@@ -100,7 +101,8 @@ class SettingsReloader:
 
 
 def follow_settings(parts: Parts, changed: Collection[str]) -> None:
-    """Change what *parts* have computed from the settings with the names *changed*."""
+    """Update the objects in *parts* that depend on the *changed* settings (names), such as log level and quota
+    defaults."""
     settings = parts.settings
     if "log_level" in changed:
         logging.getLogger().setLevel(settings.log_level.upper())

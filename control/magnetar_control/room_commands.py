@@ -29,7 +29,8 @@ def add_room_command(command: Any, actions: Any) -> None:
 
 
 def run_host_room(options: argparse.Namespace) -> int:
-    """Run ``magnetar host room``."""
+    """Run ``magnetar host room``: report whether the servers of each host would fit on other hosts if it failed. Return
+    the exit status."""
     from magnetar_control.scheduler.room_report import report_room
 
     with open_parts(options) as parts:
@@ -42,8 +43,8 @@ def run_host_room(options: argparse.Namespace) -> int:
 
 
 def _print_reports(reports: Sequence[RoomReport]) -> None:
-    """Print a line for each report, and on stderr a line for each host whose servers would find no place if the host
-    failed."""
+    """Print a line for each report. For each host whose servers would not all fit on other hosts if it failed, print a
+    line on stderr."""
     from magnetar_control.scheduler.room_report import CLOUD, describe_lacking_host
 
     for report in reports:

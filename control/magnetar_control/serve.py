@@ -87,7 +87,8 @@ NO_DISK = {"disk_gb": 0, "disk_gb_free": 0}
 
 
 class Parts:
-    """All parts that a process of the control plane may need, made from *settings*."""
+    """The objects of which a process of the control plane is built, such as databases, services and the conductor, as
+    *settings* configure them."""
 
     def __init__(self, settings: Settings) -> None:
         memory.limit_malloc_arenas()
@@ -117,8 +118,8 @@ class Parts:
         self.metrics = Metrics(self.health)
 
     def services(self) -> Services:
-        """Return the services: the embedded ones, or Keystone, Barbican and a remote image service if the settings name
-        them."""
+        """Return the services that the process uses: the embedded ones, or clients of Keystone, Barbican and a remote
+        image service if the settings name them."""
         database, settings = self.api_database, self.settings
         self.identity = EmbeddedIdentity(database, settings.token_hours * 3600) if settings.keystone_url is None else \
             keystone.keystone_of_settings(settings)
@@ -146,7 +147,7 @@ class Parts:
         return Services(self.identity, self.image_service, self.networks, self.volumes, keys)
 
     def places(self) -> list[dict[str, Any]]:
-        """Return the hosts that may store volumes, with their endpoints, states and disk sizes."""
+        """Return the hosts that may store volumes, as {name, endpoint, up, disk_gb, disk_gb_free}."""
         with self.api_database.read() as connection:
             rows = hosts.fetch_every_host(connection, DiskHost)
         sizes = {row.name: {"disk_gb": row.disk_gb, "disk_gb_free": row.disk_gb_free or 0} for row in rows}
@@ -155,22 +156,23 @@ class Parts:
                 for host in self.hosts.all().values()]
 
     def deliver_image(self, host: str, id: str) -> None:
-        """Deliver the image *id* to the host *host*."""
+        """Send the image *id* to the host *host*."""
         if place := self.hosts.get(host):
             with self.agents.client(place.endpoint) as client:
                 self.delivery.image(client, host, id)
 
     def has_attachment(self, server: str, attachment: str) -> bool:
-        """Return whether a server has a volume attachment, or is about to get it. *attachment*: the id of the
-        attachment."""
+        """Return whether the server *server* has the volume attachment *attachment* (both uuids), or is about to get
+        it."""
         located_server = servers.find_server_row(self.store, server)
         return located_server is not None and any(
             attachment in attachment_ids(attached_volume) for attached_volume in located_server[1].volumes)
 
     def upgrade(self) -> list[tuple[str, bool]]:
-        """Upgrade all databases that answer; register cell0, and the cell if the settings define it. Return (name,
-        whether anything changed) for each. Cells that do not answer are added to ``late``; their own conductors upgrade
-        them later. May be repeated, by many processes at the same time."""
+        """Upgrade the tables of all databases that answer. Register cell0, and also the cell if the settings define
+        one. Return (name of the database, whether it was changed) for each database. Cells that do not answer are added
+        to ``late``; their own conductors upgrade them later. May be repeated, also by several processes at the same
+        time."""
         changed = [("api", schema.upgrade_schema(self.api_database, API))]
         self.store.add_cell("cell0", self.settings.url("cell0"), CELL0)
         if not self.settings.spread:
@@ -187,7 +189,7 @@ class Parts:
         return changed
 
     def bootstrap(self) -> None:
-        """Create the initial resources of a cloud."""
+        """Create the initial resources of a cloud that do not exist yet, such as the user admin."""
         url = self.settings.public_url or f"http{'s' if self.settings.tls_cert else ''}://{self.settings.listen}"
         path = self.settings.state_dir / "clouds.yaml"
         if isinstance(self.identity, EmbeddedIdentity):
@@ -206,7 +208,8 @@ class Parts:
                          self.settings.schedules, self.announced)
 
     def join_as_conductor(self) -> None:
-        """Announce the conductor of the settings' cell. Raises ``ProcessTooOld``."""
+        """Register this process in the database as a conductor of the settings' cell. Raises ``ProcessTooOld`` if its
+        release is too old for the other processes."""
         cell = self.store.cell(self.store.named(self.settings.cell).id)
         self.announced = Announcement(self.store, "conductor", process_name(self.settings.conductor_name), cell)
         with _unless_full("the announcement of the conductor"):
@@ -214,9 +217,10 @@ class Parts:
         self._ends.callback(self.announced.leave)
 
     def join_as_api(self, *name: str, announced: bool = True) -> None:
-        """Announce this API process, and keep it announced. *name*: what tells it from others on this machine.
-        *announced*: ``False`` for the process that keeps others, which only checks its release. Raises
-        ``ProcessTooOld``."""
+        """Register this API process in the database, and renew the registration until the process ends. *name*:
+        distinguishes the process from others on this machine. *announced*: ``False`` for the parent process of API
+        processes, which only checks its release. Raises ``ProcessTooOld`` if its release is too old for the other
+        processes."""
         announcement = Announcement(self.store, "api", process_name(None, name), self.api_database)
         if not announced:
             announcement.check()
@@ -250,14 +254,14 @@ class Parts:
                 "/metrics": MetricsForAdmins(self.metrics.text, of_operators)}
 
     def compute_hosts(self) -> list[Service]:
-        """Return the compute services of all hosts."""
+        """Return the compute services of all hosts, as in ``os-services``."""
         zone, silence = self.settings.default_availability_zone, self.settings.host_down_after
         services = compute_services.fetch_service_rows(self.store, zone, silence)
         return [service for service in services if service.binary == COMPUTE]
 
     def work(self, services: Services) -> None:
-        """Start the conductor: the runner of actions, the watch over hosts, periodic tasks, notifications and the
-        volume worker."""
+        """Start the conductor's threads: the runner of actions, the host watch, periodic tasks, notification senders
+        and the volume worker."""
         self.working = self.conductor(services)
         self.runner = ActionRunner(self.working, FLOWS)
         self.working.ended, self.working.room_checked = self.metrics.ended, self.metrics.set_room
@@ -269,7 +273,7 @@ class Parts:
         self.volumes.worker.start()
 
     def start_network_worker(self) -> None:
-        """Start the worker that writes networks to the network engine, if there is one."""
+        """Start the worker that configures the network engine (OVN), if there is one."""
         if worker := self.networks.worker:
             self.api_database.listen()
             self._ends.callback(worker.stop)
@@ -281,14 +285,14 @@ class Parts:
             self._ends.callback(HealthServer(self.settings.health_listen, self.metrics, self.runner).close)
 
     def transfers(self) -> Transfers:
-        """Return the limits of uploads and downloads."""
+        """Return the limits for concurrent uploads and downloads, and for their rates."""
         uploads, downloads, share = (
             self.settings.image_uploads, self.settings.image_downloads, self.settings.of_project)
         return Transfers(Places("uploads", uploads, share(uploads)), Places("downloads", downloads, share(downloads)),
                          Pace(self.settings.image_min_rate, self.settings.image_rate_window))
 
     def server(self, services: Services, peers: Peers | None = None) -> AsgiServer:
-        """Return the API's server. *peers*: the processes that share its port."""
+        """Return the API's ASGI server. *peers*: the other API processes that share its port, if any."""
         applications = self.applications(services)
         if peers is not None:
             applications[PREFIX] = WorkerPages(peers, self.metrics)
@@ -300,21 +304,21 @@ class Parts:
                                                       raise_file_limit() // SHARE)))
 
     def keep_workers(self, peers: Peers) -> None:
-        """Serve the metrics of this process to its API processes *peers*, and collect the metrics of these processes.
-        """
+        """Serve the metrics of this parent process to its API processes *peers*, and collect theirs."""
         self.metrics.name, self.metrics.others = peers.name, peers.samples
         self._ends.callback(MainPages(peers, self.metrics).close)
 
     def follow_cells(self) -> None:
-        """Listen to the databases of the cells in the settings, to learn of changes immediately, as conductors do."""
+        """Listen for change signals in the databases of cell0 and of the settings' cell, so that this process sees
+        their changes immediately."""
         for name in ("cell0", *(() if self.settings.spread else (self.settings.cell,))):
             self.store.cell(self.store.named(name).id).listen()
 
 
 @contextlib.contextmanager
 def _unless_full(subject: str) -> Iterator[None]:
-    """Log and ignore errors in the body of the context that are due to a full disk, so that the process starts and
-    existing data can be read. *subject*: what the body changes, for the log."""
+    """Log and ignore errors of the ``with`` block that a full disk causes, so that the process starts and can serve
+    existing data. *subject*: what the block changes, for the log."""
     try:
         yield
     except (DBAPIError, OSError) as error:
@@ -327,8 +331,9 @@ def _unless_full(subject: str) -> Iterator[None]:
 def running_server(settings: Settings, with_api: bool, with_conductor: bool,
                    workers: Peers | None = None,
                    follow: Callable[[Parts], None] = lambda _parts: None) -> Iterator[AsgiServer | None]:
-    """Run ``magnetar serve``, ``api`` or ``conductor``, and yield the API's server, if it has one. *workers*: the other
-    processes that serve the API instead. *follow* is called with the parts when all of them run."""
+    """Run the process of ``magnetar serve``, ``api`` or ``conductor`` while the ``with`` block runs. Yield the API's
+    server; ``None`` if this process serves no API. *workers*: the child processes that serve the API, if any. *follow*:
+    called with all parts after they were started."""
     with contextlib.closing(Parts(settings)) as parts:
         if with_api:
             parts.upgrade()
@@ -358,8 +363,8 @@ def running_server(settings: Settings, with_api: bool, with_conductor: bool,
 
 @contextlib.contextmanager
 def running_worker(settings: Settings, peers: Peers) -> Iterator[AsgiServer]:
-    """Yield the server of one API process of several (*peers*: the others). Its parent process has upgraded the
-    databases."""
+    """Run one of several API processes while the ``with`` block runs, and yield its server. *peers*: the other
+    processes. The parent process has already upgraded the databases."""
     with contextlib.closing(Parts(settings)) as parts:
         parts.join_as_api(peers.name)
         services = parts.services()
@@ -376,7 +381,8 @@ def _tune_process() -> None:
 
 
 class ApiServer(uvicorn.Server):
-    """A uvicorn server that wakes up once a second, and when it must end. *ready* is called when it serves."""
+    """A uvicorn server that runs its periodic tasks only once a second, to save CPU time, and still stops immediately
+    at a signal. *ready*: called when it accepts requests."""
 
     def __init__(self, config: uvicorn.Config, ready: Callable[[], None]) -> None:
         super().__init__(config)
@@ -399,7 +405,8 @@ class ApiServer(uvicorn.Server):
 
 
 def api_tls_context(settings: Settings) -> ssl.SSLContext | None:
-    """Return the TLS context of the API, if the settings have a certificate. Raises ``OSError``."""
+    """Return the TLS context of the API; ``None`` if the settings have no certificate. Raises ``OSError`` if its files
+    cannot be read."""
     if not settings.tls_cert:
         return None
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
@@ -409,8 +416,8 @@ def api_tls_context(settings: Settings) -> ssl.SSLContext | None:
 
 def serve_requests(settings: Settings, server: AsgiServer, sockets: Sequence[socket.socket] | None = None,
                    ready: Callable[[], None] = lambda: None) -> None:
-    """Serve until SIGTERM; requests in progress are answered. *sockets*: where to listen, instead of the settings'
-    address. *ready* is called when the server listens."""
+    """Serve the API until SIGTERM, and complete the requests in progress. *sockets*: the sockets to listen on; by
+    default the address in the settings. *ready*: called when the server listens."""
     host, _colon, port = settings.listen.rpartition(":")
     # A proxy holds all of its clients' connections: their requests are counted instead, by the address that it reports.
     places = Connections(0) if settings.trust_proxy else server.connections

@@ -35,7 +35,8 @@ ENVIRONMENT = {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "LC_ALL": "C.UTF-8"}
 
 
 class FenceAnswer(NamedTuple):
-    """Exit status and output of a fence agent. *text*: without secrets, in one line."""
+    """The result of one run of a fence agent (such as fence_ipmilan). ``status``: the exit status. ``text``: the end of
+    its output in one line, without secrets."""
 
     status: int
     text: str
@@ -47,8 +48,8 @@ def longest_fencing(device: FenceDevice) -> float:
 
 
 def switch_host(device: FenceDevice, power: str) -> None:
-    """Switch a host on or off, and return when its fence agent has confirmed the new power with the action ``status``.
-    *power*: on or off. Make at most ``device.tries`` attempts. Raises ``FencingFailed``, ``InvalidSettings``."""
+    """Switch the power of a host, and wait until its fence agent reports the new power state. *power*: on or off. Make
+    at most ``device.tries`` attempts. Raises ``FencingFailed``, ``InvalidSettings``."""
     secrets = read_device_secrets(device)
     failure = None
     for number in range(device.tries):
@@ -100,8 +101,9 @@ def _failed(device: FenceDevice, action: str, answer: FenceAnswer) -> FencingFai
 
 
 def _run_agent(device: FenceDevice, action: str, secrets: dict[str, str]) -> FenceAnswer:
-    """Run the fence agent once, with *action*, such as off or status. Raises ``FencingFailed`` if it cannot be run, or
-    does not end in time; then the agent is killed, with all processes that it has started."""
+    """Run the fence agent once. *action*: the action of the fence agent, such as off or status. *secrets*: further
+    parameters by name, such as a password. Raises ``FencingFailed`` if the agent cannot be run, or does not end in
+    time; then the agent is killed with all its child processes."""
     lines = {**device.parameters, **secrets, "action": action}
     request = "".join(f"{name}={value}\n" for name, value in lines.items()).encode()
     with _started(device) as process:
@@ -124,8 +126,8 @@ def _run_agent(device: FenceDevice, action: str, secrets: dict[str, str]) -> Fen
 
 @contextlib.contextmanager
 def _started(device: FenceDevice) -> Iterator[subprocess.Popen[bytes]]:
-    """Start the fence agent in its own process group, and yield its process. The whole group is killed when the context
-    ends."""
+    """Start the fence agent in a new process group, and yield its process. At the end of the context, kill the whole
+    group."""
     try:
         process = subprocess.Popen(  # noqa: S603 - a program that the operator's settings name
             [str(device.program)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
@@ -163,8 +165,8 @@ def _end_group(process: subprocess.Popen[bytes]) -> int:
 
 
 def _read_more(process: subprocess.Popen[bytes], output: bytes, seconds: float) -> bytes:
-    """Wait at most *seconds* for new output of the fence agent, and return it appended to *output*. Only the last bytes
-    are kept, because an agent may print endlessly."""
+    """Wait at most *seconds* for new output of the fence agent. Return *output* with the new output appended, shortened
+    to the last bytes, because an agent may print endlessly."""
     assert process.stdout is not None
     poll = select.poll()  # also for descriptors above those of select.select
     poll.register(process.stdout, select.POLLIN)

@@ -25,8 +25,9 @@ KEYS = ("agent", "parameters", "secrets_file")
 
 
 class FenceDevice(NamedTuple):
-    """The power device of a host. *program*: its fence agent. *timeout*: seconds for one run of the agent. *tries*: the
-    largest number of attempts to switch the host and confirm its power."""
+    """The settings for switching the power of one host. ``program``: the fence agent (such as fence_ipmilan).
+    ``parameters``, ``secrets_file``: its parameters, and the file with secret parameters. ``timeout``: seconds for one
+    run of the agent. ``tries``: the greatest number of attempts to switch the host."""
 
     host: str
     program: Path
@@ -42,7 +43,7 @@ class FenceDevice(NamedTuple):
 
 
 def fence_devices(settings: Settings) -> dict[str, FenceDevice]:
-    """Return the power devices of the setting ``fencing``, by host, without reading their secrets. Raises
+    """Return the fence devices in the setting ``fencing``, by name of the host. Files with secrets are not read. Raises
     ``InvalidSettings``."""
     devices = {str(host): _device(str(host), entry, settings) for host, entry in settings.fencing.items()}
     hosts_by_device: dict[Any, str] = {}
@@ -73,7 +74,8 @@ def _device(host: str, entry: Any, settings: Settings) -> FenceDevice:
 
 
 def _parameter_text(host: str, name: str, value: Any) -> str:
-    """Return the value of a parameter as fence agents read it. Raises ``InvalidSettings``."""
+    """Return *value*, the value of the parameter *name*, as text for the fence agent of *host*. Raises
+    ``InvalidSettings`` for a secret, which must not be in the settings, and for an invalid value."""
     _check_parameter_name(f"fencing: parameter {name!r} of {host}", name)
     if SECRET.search(name.lower()) and not NO_SECRET.search(name.lower()):
         raise InvalidSettings(f"fencing: parameter {name} of {host} is a secret: write it as {name}=VALUE into a file "
@@ -122,7 +124,8 @@ def read_device_secrets(device: FenceDevice) -> dict[str, str]:
 
 
 def _parse_secrets(text: str, place: str) -> dict[str, str]:
-    """Return the lines NAME=VALUE of *text*; empty lines and lines with # are ignored."""
+    """Return {NAME: VALUE} from the lines NAME=VALUE of *text*. Empty lines and lines that begin with # are ignored.
+    *place*: the name of the file, for errors. Raises ``InvalidSettings``."""
     secrets = {}
     for number, line in enumerate(text.splitlines(), 1):
         if not line.strip() or line.lstrip().startswith("#"):

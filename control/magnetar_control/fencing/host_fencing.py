@@ -34,7 +34,8 @@ CONFIRMED, WITHOUT_AGENT = 30.0, 10.0
 
 
 class HostStatus(NamedTuple):
-    """The last fencing of a host, and its power: ``on``, ``off``, or ``None`` if unknown; *problem* is then the reason.
+    """The last fencing of a host, and its power state. ``agent``: the name of its fence agent, if any. ``power``:
+    ``on``, ``off``, or ``None`` if unknown; then ``problem`` is the reason.
     """
 
     host: str
@@ -50,7 +51,8 @@ class HostStatus(NamedTuple):
 
 
 class HostFencing:
-    """The fencing of a cloud's hosts with the power devices of *settings*."""
+    """Fencing of hosts: it switches them off and on with the power devices in *settings*, and records this in the
+    database."""
 
     def __init__(self, store: Store, settings: Settings) -> None:
         self.store, self.devices = store, fence_devices(settings)
@@ -91,12 +93,12 @@ class HostFencing:
         return self._fetch(host)
 
     def confirm_fenced(self, host: str, by: str, since: str, *, answers: bool) -> bool:
-        """Return ``True`` when an evacuation from the host may begin: the host has no power device, or is certainly
-        off. Fence a host that is not known to be off. Return ``False`` while another attempt to switch the host is in
-        progress.
+        """Return ``True`` if servers may be evacuated from *host*: it has no power device, or is certainly off. A host
+        with a power device that is not known to be off is fenced first. Return ``False`` while another process switches
+        the host.
 
-        *by*: who fences. *since*: if an attempt has failed after this time, do not try again. *answers*: whether the
-        host's agent answers. Raises ``FencingFailed``.
+        *by*: the requester, to be saved with the fencing. *since*: if an attempt has failed after this time, raise its
+        error again instead of a new attempt. *answers*: whether the host's agent answers. Raises ``FencingFailed``.
         """
         fencing, device = self._find_fencing(host), self.devices.get(host)
         if fencing is not None and fencing.busy:
@@ -118,11 +120,13 @@ class HostFencing:
 
     def check_known_off(self, host: str, volumes: Sequence[str], *, disks: bool = False,
                         fences_itself: bool = False) -> None:
-        """Raise ``Conflict`` unless the host is known to be off: a fencing has succeeded, or an administrator has
-        confirmed it (``host fence --confirmed``), forced the host down, or removed it. *volumes*: the uuids of volumes
-        that a guest on the host can write to; *disks*: whether it can write to the server's own disks, too, in a folder
-        that hosts share. Without any, do nothing. *fences_itself*: also accept a host with a power
-        device, which the evacuation fences first."""
+        """Raise ``Conflict`` unless the host is known to be off: it was fenced, an administrator has confirmed that it
+        is off (``host fence --confirmed``), or it was forced down or removed.
+
+        Do nothing if a guest on the host can write to no shared storage: *volumes* (uuids of volumes that it can write
+        to) is empty, and *disks* (whether it can write to the server's own disks in a shared folder) is false.
+        *fences_itself*: also do nothing if the host has a power device, because the evacuation then fences the host
+        first."""
         if not (volumes or disks) or (fences_itself and host in self.devices):
             return
         fencing = self._find_fencing(host)
@@ -138,12 +142,12 @@ class HostFencing:
                        "by hand, and add --confirmed.")
 
     def is_forced_down(self, host: str) -> bool:
-        """Return whether a host counts as down regardless of its agent. Raises ``NotFound``."""
+        """Return whether an administrator has forced the host down. Raises ``NotFound``."""
         return self._find_host(host).forced_down
 
     def host_statuses(self, host: str | None = None) -> list[HostStatus]:
-        """Return the status of *host*, or of all hosts with a power device or a fencing. Asks the fence agents for the
-        power of hosts. Raises ``NotFound``."""
+        """Return the status of *host*; by default of all hosts that have a power device or were fenced. Runs the fence
+        agents to get the power states. Raises ``NotFound``."""
         if host is not None:
             self._find_host(host)
         with self.store.api.read() as connection:
@@ -162,9 +166,10 @@ class HostFencing:
 
     @contextmanager
     def _attempt(self, host: str, device: FenceDevice | None, by: str, *, to_fence: bool) -> Iterator[str]:
-        """Record that an attempt to switch the host begins, and yield the id of the attempt. If the body of the context
-        fails, record the reason; with *to_fence*, the fencing is then failed. After an interruption its state stays,
-        and another attempt may begin. *by*: who requests it. Raises ``Conflict`` while another attempt is in progress.
+        """Record the begin of an attempt to switch the host, and yield the id of the attempt. If the ``with`` block
+        raises an error, save its message; with *to_fence*, also set the fencing's state to failed. If this process
+        crashes, another attempt may begin after a time limit. *device*: ``None`` if the host is switched by hand. *by*:
+        the requester. Raises ``Conflict`` while another process switches the host.
         """
         attempt = str(uuid.uuid4())
         with self.store.api.write() as connection:

@@ -59,12 +59,13 @@ _NAMESPACE = uuid.UUID("8f0c2b3e-6a0f-4a53-9d5c-6d61676e6574")
 
 
 class ServerEvent(NamedTuple):
-    """An event of a server.
+    """An event of a server, from which a notification is made.
 
-    *name*: the part of the event type after the object, which is ``instance`` by default; other values of *object* are
-    the keys of ``BINARIES``. *phase*: start, end, error, or "" for none. *args*: the arguments of the action. *host*:
-    the host that acts; *conductor*: the conductor that acts when no host does. With neither, the API acts. *key*: the
-    action's key (``action_key``). Two events with the same name, phase, key and host are one event that was repeated.
+    *name*: the middle part of the event type, such as create. *object*: its first part, ``instance`` by default; other
+    values are the keys of ``BINARIES``. *phase*: its last part: start, end, error, or "" for none. *args*: the
+    arguments of the action. *host*: the host that acts; *conductor*: the conductor, if no host acts. If both are
+    ``None``, the API acts. *key*: the result of ``action_key``. Events with the same name, phase, key and host are
+    repetitions of one event.
     """
 
     name: str
@@ -84,27 +85,27 @@ class ServerEvent(NamedTuple):
 
 
 def action_key(action: Any) -> str:
-    """Return the text that identifies an action in its events (``ServerEvent.key``)."""
+    """Return a text that identifies *action*, a row of ``actions``, for ``ServerEvent.key``."""
     return f"{action.request_id}.{action.id}"
 
 
 def selection_events(who: Initiator, args: Mapping[str, Any], conductor: str, key: str, *, host_found: bool = True,
                      ) -> list[ServerEvent]:
-    """Return the events of one run of the scheduler, for notifications: its start, and its end if it found a host
-    (*host_found*). *args*: the arguments of the action; *conductor*: the name of the conductor; *key*: the action's
-    key."""
+    """Return the events of one scheduler run: its start and, with *host_found*, its end. *who*: the user and request
+    that caused it. *args*: the arguments of the action. *conductor*: the name of the conductor. *key*: the result of
+    ``action_key``."""
     event = ServerEvent("select_destinations", START, who, args, conductor=conductor, key=key, object=SCHEDULER)
     return [event, event._replace(phase=END)] if host_found else [event]
 
 
 def failure_events(event: ServerEvent) -> list[ServerEvent]:
-    """Return the events of a failed action, for notifications: *event*, which has the fault, in the phase error; for
-    the rollback of a live migration, in the phases start and end instead."""
+    """Return *event*, which contains the fault of a failed action, as an event with the phase error. For the rollback
+    of a live migration return two events instead, with the phases start and end."""
     return [event._replace(phase=phase) for phase in ((START, END) if event.name == ROLLBACK else (ERROR,))]
 
 
 class Notifications:
-    """The notifications that *settings* configure. Raises ``InvalidSettings``."""
+    """The writer of Nova's versioned notifications for the receivers in *settings*. Raises ``InvalidSettings``."""
 
     def __init__(self, settings: Settings) -> None:
         self.receivers = receivers_of(settings)
@@ -116,15 +117,15 @@ class Notifications:
         return bool(self.receivers)
 
     def add_server(self, connection: Connection, row: ServerRow, *events: ServerEvent) -> None:
-        """Write notifications of *events* of a server, in the transaction of *connection* to its cell's database.
-        *row*: the server's row at the time of the events."""
+        """Write notifications of *events* of a server in the transaction of *connection* to its cell's database. *row*:
+        the server's row at the time of the events."""
         if self.receivers and events:
             outbox.insert_notification_rows(connection, outbox.CELL, self.receivers, [
                 made for event in events if (made := _made(event.event_type, partial(self._of_server, row, event)))])
 
     def add(self, connection: Connection, payload: Callable[[], Mapping[str, Any]], *event_types: str) -> None:
-        """Write notifications of a change in the API database, in the transaction of *connection*. *payload* is called
-        only when there is a receiver."""
+        """Write one notification for each of *event_types* about a change in the API database, in the transaction of
+        *connection*. *payload*: returns the payload; it is called only if there is a receiver."""
         if self.receivers:
             outbox.insert_notification_rows(connection, outbox.API, self.receivers, [
                 made for event_type in event_types if (made := _made(event_type,
@@ -132,8 +133,9 @@ class Notifications:
 
     def add_incident(self, connection: Connection, incident: IncidentRow, event_type: str, conductor: str,
                      cell: str) -> None:
-        """Write the notification *event_type* of an incident, in the transaction of *connection* to its cell's
-        database. *conductor*, *cell*: the names of the conductor that works on it, and of its cell."""
+        """Write the notification *event_type* about an incident (a host that died) in the transaction of *connection*
+        to its cell's database. *conductor*: the name of the conductor that handles the incident. *cell*: the name of
+        its cell."""
         if self.receivers:
             made = _made(event_type, lambda: notification_message(
                 event_type, f"nova-conductor:{conductor}", payloads.incident_payload(incident, cell)))
@@ -162,8 +164,9 @@ class Notifications:
 
 
 def _made(event_type: str, make: Callable[[], outbox.Message]) -> outbox.Message | None:
-    """Return the result of *make*, a notification of the type *event_type*. If it cannot be made, log the error and
-    return ``None``, so that the notified change does not fail."""
+    """Return the result of *make*, which makes a notification of the type *event_type*. If it raises an error other
+    than a database error, log the error and return ``None``, so that the change that is being notified does not fail.
+    """
     try:
         return make()
     except DBAPIError:
@@ -175,8 +178,9 @@ def _made(event_type: str, make: Callable[[], outbox.Message]) -> outbox.Message
 
 def notification_message(event_type: str, publisher_id: str, payload: Mapping[str, Any],
                          same: str | None = None) -> outbox.Message:
-    """Return a notification in the envelope of oslo.messaging. *same*: a text that is the same for each repetition of
-    the event; the notification's id is made from it, and is random by default."""
+    """Return a notification with oslo.messaging's envelope (message_id, publisher_id, priority, timestamp …). *same*: a
+    text that identifies the event; repetitions of the event then get the same message_id. By default the message_id is
+    random."""
     id = str(uuid.uuid5(_NAMESPACE, same) if same else uuid.uuid4())
     return outbox.Message(id, event_type, orjson.dumps({
         "message_id": id, "publisher_id": publisher_id, "event_type": event_type,

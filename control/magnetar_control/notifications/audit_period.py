@@ -8,8 +8,7 @@ from datetime import datetime, timedelta
 
 
 def last_period(unit: str, moment: datetime) -> tuple[datetime, datetime]:
-    """Return begin and end of the last audit period that had ended before *moment*. *unit*: hour, day, month or year.
-    """
+    """Return (begin, end) of the last audit period that ended before *moment*. *unit*: hour, day, month or year."""
     end = _beginning(unit, moment)
     if end == moment:
         end = _earlier(unit, end)
@@ -17,8 +16,7 @@ def last_period(unit: str, moment: datetime) -> tuple[datetime, datetime]:
 
 
 def current_period(unit: str, moment: datetime) -> tuple[datetime, datetime]:
-    """Return the beginning of the audit period that contains *moment*, and *moment*. *unit*: hour, day, month or year.
-    """
+    """Return (begin of the audit period that contains *moment*, *moment*). *unit*: hour, day, month or year."""
     return _beginning(unit, moment), moment
 
 

@@ -22,7 +22,8 @@ POWER_STATES = {0: "pending", 1: "running", 3: "paused", 4: "shutdown", 6: "cras
 
 
 class Initiator(NamedTuple):
-    """The request and user that caused an event; all fields are ``None`` if a guest or the cloud caused it."""
+    """The request and the user that caused an event. All fields are ``None`` if no user caused it, for example if a
+    guest has shut itself down."""
 
     request_id: str | None = None
     user_id: str | None = None
@@ -30,12 +31,13 @@ class Initiator(NamedTuple):
 
     @classmethod
     def of(cls, action: Any) -> Initiator:
-        """Return the initiator of an action."""
+        """Return the initiator of *action*, a row of ``actions``."""
         return cls(action.request_id, action.user_id, action.project_id)
 
 
 class ActionFault(NamedTuple):
-    """The reason of a failure: class of the error, its module, its message, and the step of the action."""
+    """The failure of an action: the class of the error, its module, its message, and the step of the action that
+    failed."""
 
     exception: str
     module: str
@@ -49,7 +51,8 @@ class ActionFault(NamedTuple):
 
 
 def versioned_object(object_name: str, object_version: str, /, **data: Any) -> Document:
-    """Return an object in the form of oslo.versionedobjects."""
+    """Return *data* as a serialized oslo.versionedobjects object, with the keys ``nova_object.name``,
+    ``nova_object.data`` and so on."""
     return {"nova_object.name": object_name, "nova_object.namespace": "nova", "nova_object.version": object_version,
             "nova_object.data": data}
 
@@ -101,8 +104,8 @@ def incident_payload(row: IncidentRow, cell: str) -> Document:
 
 
 def server_payload(row: ServerRow, who: Initiator, *, volumes: bool) -> Document:
-    """Return the common part of a server's notifications: the data of ``InstancePayload``. *volumes*: include its
-    volumes."""
+    """Return the fields that all notifications of a server contain: the data of Nova's ``InstancePayload``. *who*: the
+    user and request that caused the event. *volumes*: whether to include the server's volumes."""
     image = row.image.get("properties") or {}
     return {
         "uuid": row.id, "tenant_id": row.project_id, "user_id": row.user_id,
@@ -160,8 +163,8 @@ def _share_of(row: ServerRow, args: Row) -> Document:
 
 
 def _update(row: ServerRow, args: Row) -> Document:
-    """Return the fields of ``instance.update``: the previous states (``old_state``, ``old_task_state`` of *args*, when
-    they changed) and the previous name."""
+    """Return the additional fields of the notification ``instance.update``. *args* may have ``old_state``,
+    ``old_task_state`` and ``old_display_name``, if these have changed, and ``audit_period``."""
     return {
         "state_update": versioned_object(
             "InstanceStateUpdatePayload", "1.0", old_state=args.get("old_state", row.vm_state),
@@ -177,8 +180,8 @@ def _audit_period(_row: ServerRow, args: Row) -> Document:
 
 
 class PayloadKind(NamedTuple):
-    """A kind of payload: its name and version, and its additional fields, from the server's row and the action's
-    arguments."""
+    """A type of Nova's notification payloads for servers. ``name``, ``version``: of the versioned object. ``more``:
+    takes the server's row and the action's arguments, and returns the additional fields."""
 
     name: str
     version: str
@@ -208,8 +211,9 @@ KINDS: Mapping[str, PayloadKind] = {
 
 def action_payload(notification: str, row: ServerRow, who: Initiator, args: Row, fault: ActionFault | None = None, *,
                    volumes: bool = False) -> Document:
-    """Return the payload of a server's notification, from its row and the arguments of the action. *args* may have the
-    ``audit_period``: its begin and end."""
+    """Return the payload of a server's notification. *notification*: the event without phase, such as create. *who*:
+    the user and request that caused the event. *args*: the arguments of the action; ``audit_period`` in it is (begin,
+    end). *fault*: the failure, if the action failed. *volumes*: whether to include the server's volumes."""
     kind = KINDS.get(notification, ACTION)
     of_actions = {} if notification in ("update", "exists") else {"fault": fault.payload() if fault else None}
     return versioned_object(kind.name, kind.version, **server_payload(row, who, volumes=volumes),

@@ -32,27 +32,28 @@ AGENT = "magnetar-notifications"
 
 
 class NotSent(Exception):
-    """An error: the receiver has not accepted the notification, but may later. The text says why, without secrets."""
+    """The error that a receiver has not accepted a notification, but may accept it later. The text is the reason,
+    without secrets."""
 
 
 class Refused(Exception):
-    """An error: the receiver will never accept the notification. The text says why."""
+    """The error that a receiver will never accept a notification. The text is the reason."""
 
 
 class Receiver(Protocol):
-    """The interface of receivers of notifications."""
+    """The interface of the receivers to which notifications are sent."""
 
     @property
     def name(self) -> str:
-        """Return the receiver's name, under which the database has its waiting notifications."""
+        """Return the receiver's name. Waiting notifications are stored in the database under this name."""
 
     def send(self, message: str) -> None:
         """Send one notification (JSON text). Raises ``NotSent``, ``Refused``."""
 
 
 class UrlReceiver(NamedTuple):
-    """A receiver that gets each notification as a POST of JSON. *token*: the file with the bearer token for the
-    receiver."""
+    """A receiver that gets each notification as JSON in a POST request to a URL. ``token``: the file with the bearer
+    token for these requests."""
 
     name: str
     url: urllib.parse.SplitResult
@@ -61,8 +62,8 @@ class UrlReceiver(NamedTuple):
     token: Path | None = None
 
     def send(self, message: str) -> None:
-        """Post a notification. Any status from 200 to 299 means that it was accepted; the content is ignored, and no
-        redirect is followed."""
+        """Post a notification. A status from 200 to 299 means that it was accepted. The response body is ignored, and
+        redirects are not followed. Raises ``NotSent``, ``Refused``."""
         headers = {"Content-Type": "application/json", "User-Agent": AGENT}
         try:
             if self.token:
@@ -85,13 +86,14 @@ class UrlReceiver(NamedTuple):
 
 
 class LogReceiver(NamedTuple):
-    """A receiver that appends to a file of JSON lines; without *path*, to the service's own log."""
+    """A receiver that appends each notification as a JSON line to the file *path*; if *path* is ``None``, to the
+    service's own log."""
 
     path: Path | None
     name: str = LOG
 
     def send(self, message: str) -> None:
-        """Append a notification to the log. With *path*, it is on the disk when this returns."""
+        """Append a notification to the log. A file is synced to disk before this returns. Raises ``NotSent``."""
         if self.path is None:
             notification = orjson.loads(message)
             log.info("%s", notification["event_type"], extra={"notification": notification})
@@ -138,8 +140,8 @@ def _urls(settings: Settings) -> Iterator[UrlReceiver]:
 
 
 def _url(name: str, text: str, token: bool, *, http: bool) -> urllib.parse.SplitResult:
-    """Return the parsed URL *text* of the receiver *name*. *token*: whether requests to it contain a token. *http*:
-    whether http to other machines is allowed. Raises ``InvalidSettings``."""
+    """Return the parsed URL *text* of the receiver *name*. *token*: whether requests to it contain a bearer token.
+    *http*: whether http is allowed to other machines. Raises ``InvalidSettings``."""
     if not name or len(name) > 64 or name == LOG:
         raise InvalidSettings(f"notification_urls: {name!r} is no name of a receiver: it has up to 64 characters, and "
                               f"is not {LOG!r}.")
@@ -173,8 +175,8 @@ def _is_loopback(host: str) -> bool:
 
 
 def _token(name: str, text: str | None) -> Path | None:
-    """Return the path of the file with the token of the receiver *name*; ``None`` without *text*. Raises
-    ``InvalidSettings``."""
+    """Return *text*, the path of the file with the bearer token for the receiver *name*, as a ``Path``; ``None`` if
+    *text* is ``None``. Raises ``InvalidSettings``."""
     if text is None:
         return None
     path = Path(str(text))

@@ -17,8 +17,9 @@ from .payloads import ActionFault, Row, flavor_payload, versioned_object
 
 
 def request_spec_payload(row: ServerRow, args: Row) -> Document:
-    """Return the payload of a request to the scheduler. *args*: the arguments of the action: ``flavor`` of a resize,
-    the requested ``host``, ``forced`` (use this host without the scheduler), and the hosts that were ``tried``."""
+    """Return the payload of a scheduler request for the server of *row*: Nova's ``RequestSpecPayload``. *args*: the
+    arguments of the action: the new ``flavor`` of a resize, the requested ``host``, ``forced`` (skip the scheduler for
+    this host), and ``tried`` (hosts that have refused)."""
     request, hints = row.request, row.hints
     host = args.get("host") or request.get("host") or request.get("hypervisor_hostname")
     forced, tried = bool(args.get("forced")) and host, list(args.get("tried") or ())
@@ -38,7 +39,7 @@ def request_spec_payload(row: ServerRow, args: Row) -> Document:
 
 
 def _image(row: ServerRow) -> Document | None:
-    """Return the payload of the image that a server's row stores."""
+    """Return the payload of the image in the server's row; ``None`` if the server has no image."""
     image: Mapping[str, Any] = row.image
     if not row.image_id and not image:
         return None
@@ -52,6 +53,7 @@ def _image(row: ServerRow) -> Document | None:
 
 
 def compute_task_payload(row: ServerRow, args: Row, fault: ActionFault) -> Document:
-    """Return the payload of a task that could not begin because no host was found."""
+    """Return the payload of a task that could not begin because no host was found: Nova's ``ComputeTaskPayload``.
+    *args*: the arguments of the action."""
     return versioned_object("ComputeTaskPayload", "1.0", instance_uuid=row.id,
                             request_spec=request_spec_payload(row, args), state=row.vm_state, reason=fault.payload())

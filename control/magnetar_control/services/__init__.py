@@ -22,9 +22,9 @@ READERS = frozenset({"admin", "manager", "member", "reader"})
 
 @dataclass(frozen=True)
 class Context:
-    """The caller of a request, as its token says. ``project_id`` is ``None`` unless the token is for a project.
-    ``roles``: the roles on the project or on the system. Roles on a domain are left out: they give no rights in this
-    service, not even to the domain's admin."""
+    """The caller of a request, as identified by the token. ``project_id``: ``None`` unless the token's scope is a
+    project. ``roles``: the roles on the project or the system. Roles on a domain are left out, because they give no
+    permissions in this service, not even the role admin."""
 
     user_id: str
     project_id: str | None
@@ -48,13 +48,13 @@ class Context:
 
     @property
     def is_service(self) -> bool:
-        """Return whether the caller is a service: it has the role service, or sent its own token in addition to a
-        user's."""
+        """Return whether the caller is another service: it has the role service, or has sent its own token in addition
+        to the user's token."""
         return self.for_user or "service" in self.roles
 
     @property
     def knows_hosts(self) -> bool:
-        """Return whether the caller may see the names of hosts: administrators and services, as in Cinder."""
+        """Return whether the caller may see host names. As in Cinder, these are administrators and services."""
         return self.is_admin or self.is_service
 
     @property
@@ -70,8 +70,8 @@ class Context:
 
 @dataclass(frozen=True, kw_only=True)
 class Page:
-    """The filters, order and limits of a list. *filters*: accepted values by field. *sort*: (field, whether
-    descending). *limit*: the maximum number of resources (0: all). *marker*: the id of the last resource of the
+    """The filters, order and limits of a list request. *filters*: accepted values by field. *sort*: (field, whether
+    descending). *limit*: the maximum number of resources; 0 for all. *marker*: the id of the last resource of the
     previous page."""
 
     filters: Mapping[str, Sequence[Any]] = field(default_factory=dict)
@@ -81,7 +81,7 @@ class Page:
 
 
 class Identity(Protocol):
-    """The identity service: Keystone, as Nova uses it."""
+    """The interface of the identity service: the functions of Keystone that Nova uses."""
 
     def validate(self, token: str) -> Context | None:
         """Return the caller whom *token* identifies; ``None`` if it is unknown, expired or revoked, or if its user or
@@ -91,57 +91,60 @@ class Identity(Protocol):
         """Return whether the project exists. Used for access to flavors, and for quotas."""
 
     def projects_named(self, context: Context, name: str) -> Mapping[str, str]:
-        """Return the projects of this name that *context* may see, as {id: id of its domain}."""
+        """Return the projects called *name* that *context* may see, as {id of the project: id of its domain}."""
 
 
 class Images(Protocol):
-    """The image service: Glance, as Nova uses it. An image is {id, name, status (queued, saving, active, deactivated,
-    killed, deleted), visibility, owner, size, virtual_size, disk_format, container_format, min_disk, min_ram, checksum
-    (md5), os_hash_algo, os_hash_value (sha512), protected, tags, properties {name: text}, created_at, updated_at}."""
+    """The interface of the image service: the functions of Glance that Nova uses. An image is {id, name, status
+    (queued, saving, active, deactivated, killed, deleted), visibility, owner, size, virtual_size, disk_format,
+    container_format, min_disk, min_ram, checksum (md5), os_hash_algo, os_hash_value (sha512), protected, tags,
+    properties {name: text}, created_at, updated_at}."""
 
     def show(self, context: Context, id: str) -> Document | None:
-        """Return the image; ``None`` if there is none that *context* may see."""
+        """Return the image; ``None`` if it does not exist or *context* may not see it."""
 
     def list(self, context: Context, name: str | None = None,
              properties: Mapping[str, str] | None = None) -> Documents:
         """Return all images that *context* may list, filtered by *name* and *properties*."""
 
     def update(self, context: Context, id: str, change: Callable[[Document], Document]) -> Document:
-        """Change an image, and return it. *change* gets the image, and returns the new values of its fields and
-        properties; ``None`` removes a property."""
+        """Change an image, and return it. *change*: takes the image, and returns new values for fields and properties;
+        ``None`` removes a property."""
 
     def content(self, id: str) -> tuple[Iterator[bytes], int]:
         """Return the content of an image as (iterator of pieces, size in bytes)."""
 
     def show_with_location(self, context: Context, id: str) -> tuple[Document | None, str]:
-        """Return the image as ``show`` does, and the URL of scheme rbd from which hosts can read its content; "" when
-        there is none or it is unknown. Only hosts may learn this URL: API users never see it."""
+        """Return (image as from ``show``, rbd URL from which hosts can read its content directly). The URL is "" if
+        there is none or it is unknown. It may be sent only to hosts; API users must never see it."""
 
     def create(self, context: Context, name: str | None, *, share_with: str | None = None, **fields: Any) -> Document:
-        """Create a queued image, and return it. *fields*: disk_format, container_format, min_disk, min_ram, visibility,
-        properties, id. *share_with*: a project that becomes a member of the image; the visibility is then shared."""
+        """Create an image without content (status queued), and return it. *fields*: disk_format, container_format,
+        min_disk, min_ram, visibility, properties, id. *share_with*: the id of a project that becomes a member of the
+        image; the visibility is then shared."""
 
     def check_room(self, context: Context, more: int, size: int, image: str = "") -> None:
-        """Raise the service's quota error unless the project of *context* may have *more* additional images and *size*
-        additional bytes of content. The claim of a running upload to *image* is left out of the usage. Disk space, and
-        quotas of a remote service, cannot be checked in advance."""
+        """Raise the service's quota error if the project of *context* may not have *more* additional images and *size*
+        additional bytes of content. *image*: the id of an image whose running upload is not counted. Free disk space,
+        and the quotas of a remote service, cannot be checked in advance."""
 
     def upload(self, id: str, chunks: Iterable[bytes], *, size: int | None = None) -> Document:
-        """Store *chunks* as the content of an image, and return the image, which is then active. *size*: in bytes, if
-        known. After an error the image stays queued. Only an image with the property block_device_mapping may be empty:
-        it refers to snapshots of volumes."""
+        """Store *chunks* as the content of the image *id*, and return the image, whose status is then active. *size*:
+        in bytes, if known. After an error the image stays queued. The content may be empty only if the image has the
+        property block_device_mapping, which refers to volume snapshots."""
 
     def fail(self, id: str, why: str) -> None:
-        """Mark the image *id* as failed, because its content will not arrive: set its status to killed, or delete it.
-        *why*: the reason, for users. Does nothing when the image has its content."""
+        """Mark the image *id* as failed, because its content will not be uploaded: set its status to killed, or delete
+        it. *why*: the reason, for users. Do nothing if the image already has its content."""
 
     def delete(self, context: Context, id: str) -> None:
-        """Remove an image and its content; do nothing when there is no such image."""
+        """Delete an image and its content. Do nothing if the image does not exist."""
 
 
 class NetworkResources(Protocol):
-    """The store of the network resources of one kind, limited to those that the caller may see. ``create`` creates all
-    *requests* or none. *dry*: return the answer without changing anything."""
+    """The interface for the network resources of one type, such as subnets. Each method accesses only resources that
+    the caller may see. ``create`` creates either all *requests* or none. *dry*: return the result without changing
+    anything."""
 
     def list(self, context: Context, page: Page = Page()) -> Documents: ...
     def show(self, context: Context, id: str) -> Document: ...
@@ -151,140 +154,147 @@ class NetworkResources(Protocol):
 
 
 class Networks(Protocol):
-    """The network service: Neutron, as Nova uses it. *confirm*: a function that is called before each change. It raises
-    an error if the caller is no longer allowed to make the change.
+    """The interface of the network service: the functions of Neutron that Nova uses. *confirm*: a function that is
+    called before each change; it raises an error if the caller may no longer make the change.
 
-    A NIC has the keys port_id, network_id, network (name), mac, fixed_ips ([{ip_address, subnet_id}]), tag, and created
-    (whether the port is deleted with the server). on_host: the NIC in the form of the agent's server, with the key
-    network, bridge or port. told: the data that the guest gets, such as gateway and name servers; missing if there are
-    none.
+    A NIC is {port_id, network_id, network (name), mac, fixed_ips [{ip_address, subnet_id}], tag, created (whether the
+    port is deleted with the server), on_host, told}. on_host: the NIC as the host's agent expects it, with the key
+    network, bridge or port. told: the data for the guest, such as gateway and name servers; missing if there are none.
+    The *engine* is OVN, if the settings use it.
     """
 
     @property
     def resources(self) -> Mapping[str, NetworkResources]:
-        """Return the stores of the users' resources: networks, subnets, ports, security_groups, security_group_rules
-        and others; with an engine also routers and floatingips."""
+        """Return, by type, the interfaces of the resources that users can manage: networks, subnets, ports,
+        security_groups, security_group_rules and others. With a network engine (OVN) also routers and floatingips."""
 
     def check_requested(self, context: Context, requested: Any, external: bool = False) -> list[PortRequest]:
-        """Check the networks that a server requests, and return one request for each NIC, in normal form.
+        """Check the networks in a request for a server, and return one request for each NIC, in a uniform format.
 
-        *requested*: "auto", "none", or Nova's list; an empty list is the default network. *external*: allow external
-        networks that are not shared with the caller. Keys of a returned request are, if they apply: ``dns_name``: the
-        name of the port. ``resources``: the bandwidth that the port needs from its host, by
+        *requested*: "auto", "none", or Nova's list; an empty list requests the default network. *external*: allow
+        external networks that are not shared with the caller. Optional keys of a returned request: ``dns_name``: the
+        DNS name of the port. ``resources``: the bandwidth that the port needs on its host, by
         ``bandwidth.bandwidth_resource``. ``devices``: the number of host devices that it needs, by
-        ``pci.network_devices_name``. Raises ``InvalidRequest`` that names a missing resource, 409 for a port in use,
-        ``Forbidden`` (``ExternalNetworkAttachForbidden``).
+        ``pci.network_devices_name``. Raises ``InvalidRequest`` with the name of a missing resource, an error with
+        status 409 for a port in use, and ``Forbidden`` (``ExternalNetworkAttachForbidden``).
         """
 
     def check_range(self, context: Context, cidr: str) -> None:
-        """Raise ``InvalidField`` when *context* may not create a subnet *cidr* on a network that agents create on
-        hosts."""
+        """Raise ``InvalidField`` if *context* may not create a subnet with the range *cidr* on a network that agents
+        create on hosts."""
 
     def allocate(self, context: Context, server_id: str, requested: Sequence[PortRequest],
                  groups: Sequence[str] = (), confirm: Confirm = always_allowed, hostname: str = "",
                  host: str = "") -> list[ServerNic]:
-        """Create the missing ports of a server, and return its NICs. *requested*: the result of ``check_requested``.
-        Repeated calls return the same NICs.
+        """Create the ports that the server *server_id* still lacks, and return its NICs. *requested*: the result of
+        ``check_requested``. Repeated calls return the same NICs.
 
-        *groups*: the security groups of new ports. *confirm*: raises if the change is no longer allowed. *hostname*: of
-        the server, for the DNS names of its ports. *host*: the host that the server will be on, if known, so that
-        ``prepare`` only waits. Raises ``Conflict`` when a port now needs other resources than ``check_requested``
-        returned, ``Forbidden`` when the project's quota of ports is used up, ``NotFound`` when a network or port was
-        removed meanwhile.
+        *groups*: the security groups of new ports. *hostname*: of the server, for the DNS names of its ports. *host*:
+        the server's future host, if known; the ports are prepared for it, so that ``prepare`` only has to wait.
+        *confirm*: raises an error if the change is no longer allowed. Raises ``Conflict`` if a port now needs other
+        resources than ``check_requested`` returned, ``Forbidden`` if the project's port quota is used up, and
+        ``NotFound`` if a network or port was deleted meanwhile.
         """
 
     def room(self, context: Context, name: str,
              set_limits: Mapping[str, Mapping[str, int]] | None = None) -> int | None:
-        """Return how many more of a resource, such as ``port``, the caller's project may have; negative when the quota
-        is exceeded already, ``None`` without a limit. *set_limits*: the limits that are set, by holder and resource, if
-        the caller has them already (``store.accounts.quotas.fetch_quota_limits``)."""
+        """Return how many more resources of the type *name*, such as ``port``, the caller's project may have: negative
+        if the quota is already exceeded, ``None`` without a limit. *set_limits*: the result of
+        ``store.accounts.quotas.fetch_quota_limits``, if the caller already has it."""
 
     def reserve(self, server_id: str, port_ids: Sequence[str]) -> None:
-        """Reserve existing ports for a server that will be built: ``allocate`` uses them, ``release`` frees them. All
-        or none are reserved; repeated calls change nothing. Raises ``NotFound``, and ``Conflict`` for a port in use."""
+        """Reserve existing ports for a server that will be built. Later, ``allocate`` uses these ports, or ``release``
+        frees them. Either all are reserved or none; repeated calls change nothing. Raises ``NotFound``, and
+        ``Conflict`` for a port in use."""
 
     def prepare(self, server_id: str, host: str, confirm: Confirm = always_allowed, *, running: bool = False) -> None:
-        """Prepare the ports of a server to start on *host* or to move to it; *running*: its guest runs during the move.
-        ``bind`` completes the move; ``stay`` cancels it. Waits until the engine has the ports, then a few seconds until
-        hosts have applied them. *confirm*: raises if the change is no longer allowed. Raises ``Unavailable`` when the
-        engine takes too long, ``Conflict`` for a SmartNIC without a chassis."""
+        """Prepare the ports of a server for its start on *host* or its move to *host*. *running*: whether its guest
+        runs during the move. Wait until the network engine has configured the ports, and then a few seconds until the
+        hosts have applied this. Later call ``bind`` to complete the move, or ``stay`` to cancel it. *confirm*: raises
+        an error if the change is no longer allowed. Raises ``Unavailable`` if the engine takes too long, and
+        ``Conflict`` for a SmartNIC without an OVN chassis."""
 
     def stay(self, server_id: str, confirm: Confirm = always_allowed) -> None:
-        """Undo ``prepare`` for a server that will not move to the prepared host: its ports stay bound to their present
-        host. Does not wait for the engine. *confirm*: raises if the change is no longer allowed."""
+        """Undo ``prepare`` because the server will not move: its ports stay bound to their present host. Do not wait
+        for the network engine. *confirm*: raises an error if the change is no longer allowed."""
 
     def bind(self, server_id: str, host: str, confirm: Confirm = always_allowed,
              devices: Mapping[str, Mapping[str, Any]] = MappingProxyType({})) -> None:
-        """Record that the server's ports are on *host* now. *devices*: for the ports that are devices of the host, by
-        MAC: {pci_slot, pci_vendor_info, physical_network, …} (``nic_devices`` of the agent's server). *confirm*: raises
-        if the change is no longer allowed."""
+        """Record that the server's ports are on *host* now. *devices*: for ports that are PCI devices of the host:
+        {MAC: {pci_slot, pci_vendor_info, physical_network, …}} (``nic_devices`` in the agent's report on the server).
+        *confirm*: raises an error if the change is no longer allowed."""
 
     def bind_prepared(self, server_id: str, host: str, confirm: Confirm = always_allowed,
                       devices: Mapping[str, Mapping[str, Any]] = MappingProxyType({})) -> None:
-        """Call ``bind`` with these arguments, then wait for engine and hosts as ``prepare`` does, for a server that
-        starts on its first host. This takes a single SQL statement if *host* was known to ``allocate``."""
+        """Bind the ports as ``bind`` does, and then wait until the network engine and the hosts have configured them,
+        as ``prepare`` does. For a server that starts on its first host. If ``allocate`` knew *host*, this needs only a
+        single SQL statement."""
 
     def unbind(self, server_id: str, confirm: Confirm = always_allowed) -> None:
-        """Record that the server is on no host. The server keeps its ports. *confirm*: raises if the change is no
-        longer allowed."""
+        """Record that the server is on no host. Its ports still belong to it. *confirm*: raises an error if the change
+        is no longer allowed."""
 
     def release(self, server_id: str, port_id: str | None = None, confirm: Confirm = always_allowed, *,
                 delete: bool = False) -> None:
-        """Release all ports of the server, or only *port_id*: delete the ports that were created with the server, and
-        free the others. *delete*: delete the others too. *confirm*: raises if the change is no longer allowed."""
+        """Release all ports of the server, or only *port_id*. Delete the ports that were created for the server, and
+        free the others; with *delete*, delete all. *confirm*: raises an error if the change is no longer allowed."""
 
     def change_address(self, server_id: str, *, network_id: str = "", address: str = "") -> None:
-        """Add an address of the network *network_id* to a port of the server; or, if *address* is set, remove *address*
-        from the server's port. Raises ``NotFound``, ``InvalidRequest``, and ``Conflict`` when the network has no free
-        address."""
+        """If *address* is set, remove this address from the server's port. Otherwise add an address of the network
+        *network_id* to a port of the server. Raises ``NotFound``, ``InvalidRequest``, and ``Conflict`` if the network
+        has no free address."""
 
     def on_host(self, network_id: str) -> Document | None:
-        """Return the ``network`` resource {name, …} that a host's agent must have for the network; ``None`` if agents
-        do not create the network (a bridge of the hosts, or a network of an engine)."""
+        """Return the ``network`` resource {name, …} that the agent of a host must create for the network. Return
+        ``None`` if agents do not create it, because it is an existing bridge of the hosts or belongs to the network
+        engine."""
 
     def ports(self, server_id: str) -> list[PortOfServer]:
         """Return the NICs of a server, each with the state of its port (``port_state``)."""
 
     def floating(self, server_ids: Sequence[str]) -> Mapping[str, Mapping[tuple[str, str], str]]:
-        """Return the floating IPs of each server, as {(MAC, fixed address): floating address}. Servers without any are
-        left out."""
+        """Return the floating IPs of servers, as {id of the server: {(MAC, fixed address): floating address}}. Servers
+        without floating IPs are left out."""
 
     def users(self, servers: Collection[str] | None = None) -> dict[str, str]:
         """Return {id of the port: id of the server} for all servers, or for *servers*. A server in the result may no
         longer exist."""
 
     def user_ids(self, after: str, limit: int) -> list[str]:
-        """Return ids of servers with ports: the first *limit* after the id *after*, in the service's order."""
+        """Return the ids of servers that have ports, in the service's order: the first *limit* ids after *after*."""
 
     def differences(self) -> Sequence[tuple[str, str]]:
-        """Return the differences between the engine's content and the service's rows: (subject, description)."""
+        """Return the differences between the configuration in the network engine and the service's database, as
+        (object, description)."""
 
     def names(self) -> set[str]:
-        """Return the names that networks have on hosts (see ``on_host``). Any other network on a host that is called
-        ``mag-`` and eight hex digits is left over from a deleted network."""
+        """Return the names that the networks have on hosts (see ``on_host``). A network on a host that is not among
+        them, and is called ``mag-`` and eight hex digits, is a leftover of a deleted network."""
 
     def groups(self, context: Context, names: Sequence[str]) -> Documents:
-        """Return the security groups with these names or uuids, each once, as {name, id}. The group ``default`` may
-        have no id yet. Raises ``InvalidRequest``."""
+        """Return the security groups with these *names* (names or uuids), each once, as {name, id}. The group
+        ``default`` may have no id yet. Raises ``InvalidRequest`` for an unknown group."""
 
     def groups_of(self, server_id: str) -> Documents:
-        """Return the security groups of a server's ports, each once, as ``resources`` shows them: with ``rules``."""
+        """Return the security groups of a server's ports, each once, with their ``rules``, in the same format as from
+        ``resources``."""
 
     #: Security groups that hosts filter with when no engine does:
     #: ``services.network.security.host_groups.HostSecurityGroups``.
     host_groups: Any
 
     def change_groups(self, project_id: str, server_id: str, name: str, *, add: bool) -> None:
-        """Add the security group *name* (or uuid) of a project to all ports of a server or, without *add*, remove the
-        group. Raises ``InvalidRequest`` if the group does not exist or a port cannot have groups, 409 if several groups
-        have the name, ``NotFound`` if the server has no port, or no port has the group to remove."""
+        """Add the security group *name* (a name or uuid) of a project to all ports of a server; without *add*, remove
+        it from all ports. Raises ``InvalidRequest`` if the group does not exist or a port cannot have groups, an error
+        with status 409 if several groups have this name, and ``NotFound`` if the server has no port, or no port has the
+        group to remove."""
 
 
 class Volumes(Protocol):
-    """The volume service: Cinder, as Nova uses it. *confirm*: a function that is called before each change. It raises
-    an error if the caller is no longer allowed to make the change. A volume is {id, name, status, size (GiB),
-    multiattach, bootable, host, attachments: [{id, server_id, device, attached_at}], volume_type, availability_zone,
-    metadata, volume_image_metadata, project_id, …}."""
+    """The interface of the volume service: the functions of Cinder that Nova uses. *confirm*: a function that is called
+    before each change; it raises an error if the caller may no longer make the change. A volume is {id, name, status,
+    size (GiB), multiattach, bootable, host, attachments: [{id, server_id, device, attached_at}], volume_type,
+    availability_zone, metadata, volume_image_metadata, project_id, …}."""
 
     #: The availability zone of all volumes.
     zone: str
@@ -299,41 +309,43 @@ class Volumes(Protocol):
     transfers: Any
 
     def host_pools(self) -> Sequence[Any]:
-        """Return all pools of all hosts (``services.volume.pools.PoolOnHost``), sorted by host and name."""
+        """Return all storage pools of all hosts (``services.volume.pools.PoolOnHost``), sorted by host and name."""
 
     def pool_usage(self) -> Mapping[str, tuple[int, int]]:
-        """Return the number and the total GiB of the volumes of each pool, by the pool's uuid. Empty pools are
-        absent."""
+        """Return (number of volumes, their total size in GiB) for each storage pool, by uuid of the pool. Pools without
+        volumes are left out."""
 
     def act(self, context: Context, id: str, action: Callable[..., Document | None],
             **arguments: Any) -> Document | None:
-        """Run *action*, a function of ``services.volume.actions``, on a volume, after checking the caller's rights.
-        Return the result of the action."""
+        """Run a volume action after checking the permissions of *context*, and return its result. *action*: a function
+        of ``services.volume.actions``. *arguments*: its keyword arguments."""
 
     def quotas(self, project_id: str) -> tuple[dict[str, int], dict[str, int]]:
-        """Return the limits (-1: none) and the usage of a project: volumes, gigabytes, snapshots."""
+        """Return (limits, usage) of a project, each by name: volumes, gigabytes, snapshots. The limit -1 means
+        unlimited."""
 
     def messages(self, context: Context) -> list[tuple[str, Document]]:
-        """Return (kind, row) for each volume and snapshot of the caller's project with a ``fault``: the reason why its
-        last task failed."""
+        """Return (resource type, database row) for each volume and snapshot of the caller's project whose last task
+        failed; the reason is in the column ``fault``."""
 
     def show(self, context: Context, id: str) -> Document | None:
-        """Return the volume; ``None`` if there is none that *context* may see."""
+        """Return the volume; ``None`` if it does not exist or *context* may not see it."""
 
     def snapshot(self, context: Context, id: str) -> Document | None:
-        """Return the volume snapshot {id, volume_id, size, status}; ``None`` if *context* sees none."""
+        """Return the volume snapshot {id, volume_id, size, status}; ``None`` if it does not exist or *context* may not
+        see it."""
 
     def create_snapshot(self, context: Context, volume_id: str, **fields: Any) -> Document:
-        """Create and return a snapshot, also of a volume in use. A worker copies the content later. *fields*: id, name,
-        description, metadata. Repeated calls return the same snapshot."""
+        """Create and return a snapshot; the volume may be in use. A worker copies the content later. *fields*: id,
+        name, description, metadata. Repeated calls with the same id return the same snapshot."""
 
     def delete_snapshot(self, context: Context, id: str) -> None:
-        """Remove a snapshot, even an unfinished one; do nothing when there is no such snapshot."""
+        """Delete a snapshot, even if its creation is not complete. Do nothing if the snapshot does not exist."""
 
     def create(self, context: Context, size: int, **fields: Any) -> Document:
-        """Create and return a volume of *size* GiB. A worker creates its content later, see ``wait``. *fields*: name,
-        image_id, snapshot_id, source_volume_id, volume_type, id, host, image_names_type (false: ignore the type that an
-        image names)."""
+        """Create and return a volume of *size* GiB. A worker creates its content later; call ``wait`` to wait for this.
+        *fields*: name, image_id, snapshot_id, source_volume_id, volume_type, id, host, image_names_type (false: ignore
+        the volume type that the image names)."""
 
     def upload_image(self, context: Context, id: str, name: str, **fields: Any) -> Document:
         """Create an image called *name* from the volume *id*, for the caller; return {volume, image}. *fields*:
@@ -347,85 +359,87 @@ class Volumes(Protocol):
         failed or took longer than *limit* seconds."""
 
     def reimage(self, context: Context, id: str, image_id: str, request: str) -> None:
-        """Queue the replacement of the content of a reserved or available volume with the content of the image
-        *image_id*. The work is done when ``wait`` returns. Repeated calls with the same *request* replace the content
-        once. Raises ``InvalidRequest`` when the image does not fit."""
+        """Queue the replacement of a volume's content with the content of the image *image_id*. The volume must be
+        reserved or available. Call ``wait`` to wait for the end. *request*: an idempotency key; repeated calls with the
+        same key replace the content once. Raises ``InvalidRequest`` if the image does not fit."""
 
     def reimaged(self, id: str, request: str) -> bool:
-        """Return whether the ``reimage`` of this *request* is done."""
+        """Return whether the ``reimage`` with the idempotency key *request* is complete."""
 
     def reserve(self, context: Context, id: str, server_id: str, confirm: Confirm = always_allowed,
                 **fields: Any) -> Document:
-        """Reserve a volume for a server, and return {id (of the attachment), volume}. *fields*: attachment_id. A
-        repeated call returns the same attachment. *confirm*: raises if the change is no longer allowed. Raises
-        ``InvalidRequest`` or 409 when the volume is in use."""
+        """Reserve a volume for a server, and return {id (of the attachment), volume}. *fields*: attachment_id, the id
+        of the new attachment. A repeated call returns the same attachment. *confirm*: raises an error if the change is
+        no longer allowed. Raises ``InvalidRequest``, or an error with status 409, if the volume is in use."""
 
     def attached(self, attachment_id: str, host: str, device: str | None, confirm: Confirm = always_allowed) -> None:
-        """Record that the volume of the attachment is attached to its server on *host*, as *device*. *host* is "" for a
-        server without a host. *confirm*: raises if the change is no longer allowed."""
+        """Record that the volume of the attachment is attached to its server on *host* as *device* (such as /dev/vdb).
+        *host* is "" for a server without a host. *confirm*: raises an error if the change is no longer allowed."""
 
     def begin_detaching(self, attachment_id: str, confirm: Confirm = always_allowed) -> None:
-        """Show the attachment as detaching: the server will release the volume. Do nothing when there is no such
-        attachment. *confirm*: raises if the change is no longer allowed."""
+        """Set the status of the attachment to detaching, because the server is about to release the volume. Do nothing
+        if the attachment does not exist. *confirm*: raises an error if the change is no longer allowed."""
 
     def roll_detaching(self, attachment_id: str, confirm: Confirm = always_allowed) -> None:
-        """Show the attachment as it was before ``begin_detaching``: the server keeps the volume. Do nothing when the
-        attachment is not detaching. *confirm*: raises if the change is no longer allowed."""
+        """Undo ``begin_detaching``, because the volume stays attached. Do nothing if the attachment is not detaching.
+        *confirm*: raises an error if the change is no longer allowed."""
 
     def disconnected(self, attachment_id: str, confirm: Confirm = always_allowed) -> None:
-        """Record that the server keeps the volume, but is on no host: the attachment is reserved again. Do nothing when
-        there is no such attachment. *confirm*: raises if the change is no longer allowed."""
+        """Record that the server is on no host, so that its volume is reserved instead of attached. Do nothing if the
+        attachment does not exist. *confirm*: raises an error if the change is no longer allowed."""
 
     def detached(self, attachment_id: str, confirm: Confirm = always_allowed) -> None:
-        """Remove the attachment; do nothing when there is no such attachment. *confirm*: raises if the change is no
-        longer allowed."""
+        """Remove the attachment. Do nothing if the attachment does not exist. *confirm*: raises an error if the change
+        is no longer allowed."""
 
     def users(self, servers: Collection[str] | None = None) -> dict[str, str]:
         """Return {id of the attachment: id of the server} for all servers, or for *servers*. A server in the result may
         no longer exist."""
 
     def user_ids(self, after: str, limit: int) -> list[str]:
-        """Return ids of servers with attachments: the first *limit* after the id *after*, in the service's order."""
+        """Return the ids of servers that have volume attachments, in the service's order: the first *limit* ids after
+        *after*."""
 
     def has_type(self, context: Context, name: str) -> bool:
         """Return whether a volume type of that name or uuid exists."""
 
     def where(self, id: str) -> str:
-        """Return the name of the compute host that stores the volume."""
+        """Return the name of the compute host that stores the volume *id*."""
 
     def stored_on(self, host: str) -> frozenset[str]:
-        """Return the uuids of the volumes that other hosts can use only through this compute host: all volumes that it
-        has, except volumes that other hosts open directly (unencrypted volumes in shared pools)."""
+        """Return the uuids of the volumes that are stored on *host* and that other hosts can use only through it.
+        Volumes that other hosts can open directly (unencrypted, in a shared pool) are left out."""
 
     def serving_hosts(self, ids: Collection[str]) -> Mapping[str, str]:
-        """Return {uuid of the volume: name of its host} for volumes that other hosts can use only through the volume's
-        host. Absent are volumes that other hosts open directly (unencrypted, in shared pools), volumes without a host,
-        and unknown ones."""
+        """Return {uuid of the volume: name of the host that stores it} for those of the volumes *ids* that other hosts
+        can use only through this host. Left out are volumes that other hosts can open directly (unencrypted, in a
+        shared pool), volumes without a host, and unknown volumes."""
 
     def delete(self, context: Context, id: str) -> None:
-        """Remove a volume without attachments; do nothing when there is no such volume."""
+        """Delete a volume without attachments. Do nothing if the volume does not exist."""
 
 
 class KeyManager(Protocol):
-    """The key manager: Barbican, as Nova and Cinder use it. It holds the certificates of signed images, the keys of
-    encrypted volumes and disks, and the secrets of TPMs."""
+    """The interface of the key manager: the functions of Barbican that Nova and Cinder use. The key manager stores
+    certificates of signed images, keys of encrypted volumes and disks, and secrets of TPMs."""
 
     def certificate(self, context: Context, id: str) -> bytes:
         """Return the X.509 certificate with this uuid, PEM or DER. Raises ``NotFound``."""
 
     def create_key(self, id: str, like: str | None = None, owner: str | None = None,
                    asks: Context | None = None) -> str:
-        """Return the key with this uuid, as 64 hexadecimal digits. If there is none, create it: random, or equal to the
-        key *like*. *owner*: the user who owns a new key. *asks*: the caller; ``None``: the control plane. Raises
-        ``NotFound`` when there is no key *like*, and ``Forbidden`` when the key belongs to another user than the
-        caller."""
+        """Return the key with this uuid, as 64 hexadecimal digits. If it does not exist, create it: a random key, or a
+        copy of the key *like* (a uuid). *owner*: the id of the user who will own a new key. *asks*: the caller;
+        ``None`` for the control plane itself. Raises ``NotFound`` if the key *like* does not exist, and ``Forbidden``
+        if the key belongs to another user than the caller."""
 
     def key(self, context: Context, id: str) -> str:
-        """Return the key with this uuid, for the caller. Raises ``NotFound``, and ``Forbidden`` when it is another
-        user's."""
+        """Return the key with this uuid, as 64 hexadecimal digits. Raises ``NotFound``, and ``Forbidden`` if the key
+        belongs to another user than the caller."""
 
     def delete_key(self, id: str) -> None:
-        """Delete a key, if there is one. Data that it encrypts can then be read only with a copy of the key."""
+        """Delete a key; do nothing if it does not exist. Data that is encrypted with the key is then lost, unless
+        somebody has a copy of the key."""
 
 
 @dataclass(frozen=True)

@@ -26,19 +26,21 @@ CERTIFICATE = "certificate"
 
 
 class BarbicanKeys(KeyStore):
-    """Certificates and keys in Barbican. Calls raise ``Unavailable`` while Barbican does not answer.
+    """The key manager service with Barbican as its store. All methods raise ``Unavailable`` while Barbican does not
+    answer.
 
     *url*: of Barbican, without ``/v1``. *token*: returns a token of a service user who may create, read and delete
-    secrets of its project; called with true, a new one. *ca*: certificates to trust. Raises ``InvalidSettings``.
+    secrets of its project; called with ``True``, a new token. *ca*: a file with the CA certificates to trust. Raises
+    ``InvalidSettings``.
     """
 
     def __init__(self, url: str, token: Callable[[bool], str], ca: Path | None = None, timeout: float = 60.0) -> None:
         self._client = ServiceClient("key manager", url, "/v1/secrets", token, ca, timeout)
 
     def certificate(self, context: Context, id: str) -> bytes:
-        """Return the X.509 certificate with this uuid, PEM or DER. The request uses the user's token; without one the
-        service user's, and then Barbican must allow the service user to read the certificate. Raises ``Forbidden``, and
-        ``Conflict`` for a secret of another type."""
+        """Return the X.509 certificate with this uuid, PEM or DER. The request to Barbican uses the token of *context*;
+        if there is none, a token of the service user, who then needs permission to read the certificate. Raises
+        ``Forbidden``, and ``Conflict`` for a secret that is not a certificate."""
         try:
             path = f"/{uuid.UUID(id)}"  # an id is never a path
         except ValueError:
@@ -59,7 +61,7 @@ class BarbicanKeys(KeyStore):
                             f"Magnetar: whose the secret {id} is adds it to the secret's ACL.") from None
 
     def delete_key(self, id: str) -> None:
-        """Delete a key, if there is one (``services.KeyManager``)."""
+        """Delete a key; do nothing if it does not exist. See ``services.KeyManager``."""
         for path in self._named(id):
             self._client.json("DELETE", path, accept=(404,))
 
@@ -72,7 +74,7 @@ class BarbicanKeys(KeyStore):
                                        "payload": text})
 
     def _named(self, id: str) -> list[str]:
-        """Return the paths of all secrets that hold the key *id*, the oldest first."""
+        """Return the URL paths of all Barbican secrets that contain the key *id*, the oldest first."""
         name = NAME + str(uuid.UUID(id))
         secrets = self._client.json("GET", f"?name={name}&limit={PAGE}")["secrets"]
         named_secrets = sorted((secret["created"], secret["secret_ref"]) for secret in secrets

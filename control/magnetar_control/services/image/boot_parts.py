@@ -17,8 +17,8 @@ CONSOLES = "console=tty0 console=ttyS0"
 
 
 def named_parts(image: Mapping[str, Any]) -> dict[str, str]:
-    """Return {field of the agent's server: uuid} for the kernel and ramdisk that an image names. As in Nova, a ramdisk
-    without a kernel is ignored."""
+    """Return {"kernel": uuid, "ramdisk": uuid} for the kernel and ramdisk images that an image's properties name. As in
+    Nova, a ramdisk without a kernel is ignored."""
     properties = image.get("properties") or {}
     named = {field: str(properties[name]) for field, (name, _format) in PARTS.items()
              if properties.get(name) not in (None, "", "None")}
@@ -26,9 +26,9 @@ def named_parts(image: Mapping[str, Any]) -> dict[str, str]:
 
 
 def check_parts(image: Mapping[str, Any], show: Callable[[str], Document | None]) -> dict[str, str]:
-    """Return ``named_parts`` of an image, after a check. Each part must be an active image of the right format. A part
-    of another project must be public, because the guest can read its content. *show* returns any image by its uuid.
-    Raises ``InvalidRequest``."""
+    """Check the kernel and ramdisk that an image names, and return the result of ``named_parts``. Each must be an
+    active image of the right format. If it belongs to another project than the image, it must be public, because the
+    guest can read its content. *show*: returns any image by uuid. Raises ``InvalidRequest``."""
     named = named_parts(image)
     for field, id in named.items():
         name, disk_format = PARTS[field]
@@ -43,7 +43,7 @@ def check_parts(image: Mapping[str, Any], show: Callable[[str], Document | None]
 
 
 def image_command_line(image: Mapping[str, Any]) -> str:
-    """Return the kernel command line of an image: its ``os_command_line``, or Nova's default."""
+    """Return the kernel command line for an image: its property ``os_command_line``, or Nova's default."""
     properties = image.get("properties") or {}
     if own_command_line := str(properties.get("os_command_line") or ""):
         return own_command_line

@@ -22,7 +22,8 @@ HASHES: Mapping[str, hashes.HashAlgorithm] = {
 
 
 def load_certificate(data: bytes, id: str) -> x509.Certificate:
-    """Return the certificate in *data* (PEM or DER). Raises ``ImageRefused``, with *id*."""
+    """Return the X.509 certificate in *data* (PEM or DER). Raises ``ImageRefused``; *id* is the certificate's id, for
+    the error."""
     try:
         return x509.load_pem_x509_certificate(data) if b"-----BEGIN" in data else x509.load_der_x509_certificate(data)
     except (ValueError, UnsupportedAlgorithm):
@@ -31,9 +32,9 @@ def load_certificate(data: bytes, id: str) -> x509.Certificate:
 
 def check_chain(certificate: x509.Certificate, id: str, trusted: Mapping[str, x509.Certificate],
                 moment: datetime) -> None:
-    """Raise ``ImageRefused`` unless one of the *trusted* certificates (by id) has signed *certificate*, and both are
-    valid at *moment*. Follow the chain from signer to signer while trusted certificates have signed it, and check the
-    path length that each allows. *id*: the id of *certificate*, for the error."""
+    """Check that *certificate* was signed, directly or through other trusted certificates, by one of the *trusted*
+    certificates (by id). All certificates used must be valid at *moment*, and their path length constraints must hold.
+    *id*: the id of *certificate*, for the error. Raises ``ImageRefused``."""
     failed = f"Image signature certificate validation failed for certificate: {id}."
     why = validity_problem(certificate, moment) or _no_signer(certificate)
     if why:
@@ -58,7 +59,7 @@ def check_chain(certificate: x509.Certificate, id: str, trusted: Mapping[str, x5
 
 
 def validity_problem(certificate: x509.Certificate, moment: datetime) -> str:
-    """Return why the certificate is not valid at *moment*; empty when it is."""
+    """Return the reason why the certificate is not valid at *moment*; an empty text if it is valid."""
     if moment < certificate.not_valid_before_utc:
         return f"is not valid before {certificate.not_valid_before_utc:%Y-%m-%d %H:%M} UTC"
     if moment > certificate.not_valid_after_utc:
@@ -67,8 +68,8 @@ def validity_problem(certificate: x509.Certificate, moment: datetime) -> str:
 
 
 def _no_signer(certificate: x509.Certificate) -> str:
-    """Return why the certificate may not sign images: its key usage is restricted to something else. Empty when it
-    may."""
+    """Return the reason why the certificate may not sign images, such as a keyUsage without digitalSignature; an empty
+    text if it may."""
     try:
         usage = certificate.extensions.get_extension_for_class(x509.KeyUsage).value
     except x509.ExtensionNotFound:
@@ -79,7 +80,7 @@ def _no_signer(certificate: x509.Certificate) -> str:
 
 
 def _no_ca(certificate: x509.Certificate) -> str:
-    """Return why the certificate may not sign certificates; empty when it may."""
+    """Return the reason why the certificate may not sign other certificates; an empty text if it may."""
     try:
         constraints = certificate.extensions.get_extension_for_class(x509.BasicConstraints).value
         usage = certificate.extensions.get_extension_for_class(x509.KeyUsage).value
@@ -103,8 +104,9 @@ def _signed(certificate: x509.Certificate, signer: x509.Certificate) -> bool:
 
 def signature_problem(certificate: x509.Certificate, id: str, key_type: str, method: str, value: bytes,
                       digest: bytes) -> str | None:
-    """Return why the signature *value* was not made of *digest* with the key of *certificate*, whose id is *id*;
-    ``None`` if it was. *key_type*, *method*: as in the image's properties."""
+    """Return the reason why *value* is not a valid signature of *digest* by the key of *certificate*; ``None`` if it is
+    valid. *id*: the id of the certificate, for the text. *key_type*, *method*: the image's properties
+    ``img_signature_key_type`` and ``img_signature_hash_method``."""
     hash_method = HASHES[method]
     hashed = Prehashed(hash_method)
     try:
