@@ -69,7 +69,7 @@ class PortRequest(TypedDict):
 
 
 class AddressOfNic(TypedDict):
-    """A fixed IP address of a port, with its subnet."""
+    """A fixed IP address of a port, and the id of its subnet."""
 
     subnet_id: ReadOnly[str]
     ip_address: ReadOnly[str]
@@ -107,7 +107,7 @@ class PortOfServer(ServerNic):
 
 
 def nic_of_port(port: PortOfServer) -> ServerNic:
-    """Return the NIC as servers store it, without the state of its port."""
+    """Return *port* as a NIC in the form that is stored with a server, without the state of the port."""
     return cast("ServerNic", {name: value for name, value in port.items() if name not in ("port_state", "host")})
 
 
@@ -171,7 +171,7 @@ class ShareOfServer(TypedDict):
 
 
 class ServerRequest(TypedDict, total=False):
-    """The fields of the request that created a server which later actions need. ``off``: create the server powered off.
+    """Those fields of a server's create request that later actions need. ``off``: create the server powered off.
     ``past_filters``: the request named the host as ZONE:HOST, which bypasses the scheduler's filters. ``roles``: the
     roles of the user. ``tpm_secret_drawn``: the owner of the TPM secret that was created (``user`` or ``deployment``).
     """

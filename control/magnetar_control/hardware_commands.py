@@ -23,8 +23,8 @@ _STATUS = "Status {}. On a host its agent is asked, as by a conductor, with whos
 
 
 def add_hardware_commands(command: Any, group: Any) -> None:
-    """Add ``magnetar machine-type`` and ``magnetar image-property`` with their actions. *command* and *group*: the
-    functions of ``cli`` that add an action and a group."""
+    """Add the command groups ``machine-type`` and ``image-property`` with their commands. *command*, *group*: the
+    functions of ``cli`` that add a command and a command group."""
     every = group("machine-type", "Show and change the machine types of servers (nova-manage libvirt).")
     show = command(every, "show", show_machine, "Print the recorded machine type of a server. Status 2 for an "
                    "unknown server, 3 if none is recorded.",

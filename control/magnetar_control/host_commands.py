@@ -45,7 +45,7 @@ def add_host_commands(command: Any, actions: Any) -> None:
 
 
 def run_host_drain(options: argparse.Namespace) -> int:
-    """Run ``magnetar host drain``: move all servers off a host, and return the exit status."""
+    """Run ``magnetar host drain``: move all servers of a host to other hosts, and return the exit status."""
     from magnetar_control.compute.drains import drains
 
     with open_operator(options) as caller:

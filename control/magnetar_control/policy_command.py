@@ -70,7 +70,7 @@ def add_policy_commands(command: Any, group: Any) -> None:
 
 
 def list_rule_lines(rules: RuleSet) -> list[RuleLine]:
-    """Return a line for each rule that an operation or a route of ``/v1`` checks, sorted by name."""
+    """Return a ``RuleLine`` for each policy rule that any API operation checks, sorted by name."""
     from magnetar_control.api.nova.operations import OPERATIONS
     from magnetar_control.compute.access.policies import CHECKS, FURTHER, OF_V1, POLICIES
 

@@ -96,8 +96,8 @@ def _check_parameter_name(place: str, name: str) -> None:
 
 
 def read_device_secrets(device: FenceDevice) -> dict[str, str]:
-    """Return the parameters in the device's file of secrets. Raises ``InvalidSettings`` that names the file, but none
-    of its content."""
+    """Return the secret parameters of a fence device, by name, from its file ``secrets_file``. Raises
+    ``InvalidSettings`` with the name of the file, but without its content."""
     path = device.secrets_file
     if path is None:
         return {}

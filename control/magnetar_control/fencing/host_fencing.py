@@ -46,7 +46,7 @@ class HostStatus(NamedTuple):
 
     @property
     def contradicts(self) -> bool:
-        """Whether the host is on although it is fenced."""
+        """Whether the host is on although its last fencing has switched it off."""
         return self.power == ON and self.fencing is not None and self.fencing.state == fencings.FENCED
 
 
@@ -58,9 +58,9 @@ class HostFencing:
         self.store, self.devices = store, fence_devices(settings)
 
     def fence_host(self, host: str, by: str, *, confirmed: bool = False) -> FencingRow:
-        """Switch a host off, and keep it disabled and down. *by*: who requests it, as a text. *confirmed*: the host was
-        switched off by hand, so no fence agent is run. Raises ``FencingFailed``, ``Conflict``, ``InvalidRequest``,
-        ``NotFound``."""
+        """Switch a host off, and make sure that it counts as disabled and down until it is unfenced. *by*: the
+        requester, as a text. *confirmed*: the host was switched off by hand, so no fence agent is run. Raises
+        ``FencingFailed``, ``Conflict``, ``InvalidRequest``, ``NotFound``."""
         self._find_host(host)
         device = None if confirmed else self.devices.get(host)
         if device is None and not confirmed:
@@ -75,7 +75,7 @@ class HostFencing:
         return self._fetch(host)
 
     def unfence_host(self, host: str, by: str, *, confirmed: bool = False) -> FencingRow:
-        """Switch a fenced host on, and restore the status that it had before. *by*: who requests it, as a text.
+        """Switch a fenced host on, and restore the status that it had before. *by*: the requester, as a text.
         *confirmed*: an administrator switches the host on by hand, so no fence agent is run. Raises ``FencingFailed``,
         ``Conflict``, ``InvalidRequest``, ``NotFound``."""
         row = self._find_host(host)
@@ -166,7 +166,7 @@ class HostFencing:
 
     @contextmanager
     def _attempt(self, host: str, device: FenceDevice | None, by: str, *, to_fence: bool) -> Iterator[str]:
-        """Record the begin of an attempt to switch the host, and yield the id of the attempt. If the ``with`` block
+        """Record the beginning of an attempt to switch the host, and yield the id of the attempt. If the ``with`` block
         raises an error, save its message; with *to_fence*, also set the fencing's state to failed. If this process
         crashes, another attempt may begin after a time limit. *device*: ``None`` if the host is switched by hand. *by*:
         the requester. Raises ``Conflict`` while another process switches the host.

@@ -82,26 +82,27 @@ def lacking_specs(host: HostState, spec: RequestSpec) -> str:
 
 
 def aggregates_allow_project(host: HostState, spec: RequestSpec) -> bool:
-    """The host is in no aggregate that metadata filter_tenant_id reserves for other projects."""
+    """No aggregate of the host is reserved for other projects by the metadata filter_tenant_id."""
     allowed = [project for metadata in host.profile.aggregates for project in projects_of(metadata)]
     return not allowed or spec.project_id in allowed
 
 
 def own_aggregate(host: HostState, spec: RequestSpec) -> bool:
-    """With the setting limit_tenants_to_placement_aggregate: the host is in an aggregate for the project (metadata
-    filter_tenant_id), if there is one."""
+    """If the setting limit_tenants_to_placement_aggregate is true and an aggregate is reserved for the project
+    (metadata filter_tenant_id), the host is in such an aggregate."""
     return any(spec.project_id in projects_of(metadata) for metadata in host.profile.aggregates)
 
 
 def aggregates_allow_flavor(host: HostState, spec: RequestSpec) -> bool:
-    """Each aggregate of the host has no metadata instance_type, or names the server's flavor there."""
+    """Each aggregate of the host that has the metadata instance_type lists the server's flavor there."""
     return all(spec.flavor_name in [flavor.strip() for flavor in metadata["instance_type"].split(",")]
                for metadata in host.profile.aggregates if "instance_type" in metadata)
 
 
 def image_properties(host: HostState, spec: RequestSpec, *, options: Options) -> bool:
-    """Each image property that is a metadata key of the host's aggregates has one of the values there (separated by
-    commas). The setting aggregate_image_properties_isolation_namespace selects keys by their beginning."""
+    """For each metadata key of the host's aggregates that is also an image property, the image has one of the values of
+    the key (separated by commas). The setting aggregate_image_properties_isolation_namespace restricts this to keys
+    with a prefix."""
     begins = options.image_namespace and options.image_namespace + options.image_separator
     for metadata in host.profile.aggregates:
         for name in metadata:
@@ -114,8 +115,8 @@ def image_properties(host: HostState, spec: RequestSpec, *, options: Options) ->
 
 
 def isolated_traits(host: HostState, spec: RequestSpec) -> bool:
-    """With the setting enable_isolated_aggregate_filtering: flavor and image require all traits that the metadata of
-    the host's aggregates require, such as trait:CUSTOM_LICENSED=required."""
+    """If the setting enable_isolated_aggregate_filtering is true, flavor and image require all traits in the metadata
+    of the host's aggregates, such as trait:CUSTOM_LICENSED=required."""
     return all(trait in spec.traits.required for metadata in host.profile.aggregates
                for trait in traits_required_by(metadata))
 

@@ -52,7 +52,7 @@ _Weighed = tuple[float, Block | HostState]
 
 
 class NoValidHost(Conflict):
-    """The error that no host passes all filters for a server ("No valid host was found")."""
+    """No valid host was found. There are not enough hosts available."""
 
     code = "no-valid-host"
     status = 500

@@ -93,20 +93,20 @@ def _named(passes: Callable[..., bool], options: Options) -> Callable[..., bool]
 
 
 def is_available(host: HostState, spec: RequestSpec) -> bool:
-    """The host's agent answers, and the host and its cell are enabled; not required of a forced host. A server in a
-    disabled cell may move within the cell."""
+    """The host's agent answers, and the host and its cell are enabled. A forced host and its cell may be disabled, and
+    a server in a disabled cell may move within this cell."""
     return takes_servers(host, spec) and host.profile.up
 
 
 def takes_servers(host: HostState, spec: RequestSpec) -> bool:
-    """Return whether the host and its cell are enabled for the server, even if the host's agent is down. For a forced
-    host the host may be disabled; for a move within a cell the cell may be disabled."""
+    """Return whether the host and its cell are enabled for the server, even if the host's agent is down. A forced host
+    and its cell may be disabled, and a server in a disabled cell may move within this cell."""
     profile = host.profile
     return (profile.enabled or spec.forced) and spec.may_enter(profile.cell_id, disabled=not profile.cell_enabled)
 
 
 def in_requested_cell(host: HostState, spec: RequestSpec) -> bool:
-    """The host is in the cell that the spec names."""
+    """The host is in the requested cell."""
     return host.profile.cell_id == spec.cell_id
 
 
@@ -116,7 +116,7 @@ def in_requested_zone(host: HostState, spec: RequestSpec) -> bool:
 
 
 def fits_numa_cells(host: HostState, spec: RequestSpec) -> bool:
-    """The host has NUMA cells with the dedicated CPUs, memory and pages that the server needs of each."""
+    """The host has NUMA cells with enough dedicated CPUs, memory and huge pages for each NUMA cell of the server."""
     return spec.numa is None or not host.numa.lacks(spec.numa)
 
 
@@ -159,7 +159,7 @@ def few_servers_of_aggregate(host: HostState, spec: RequestSpec, *, options: Opt
 
 def few_io_ops_of_aggregate(host: HostState, spec: RequestSpec, *, options: Options) -> bool:
     """Fewer servers are being built, resized, migrated, rescued, unshelved or saved on the host than the lowest
-    max_io_ops_per_host in its aggregates' metadata, or the setting."""
+    max_io_ops_per_host in the metadata of its aggregates; without such metadata, fewer than the setting."""
     return host.io_ops <= _io_ops(host.profile, spec, options=options).most
 
 
@@ -175,7 +175,7 @@ def _io_ops(profile: Profile, _spec: RequestSpec, *, options: Options) -> Bound:
 
 
 def all_hosts(_host: HostState, _spec: RequestSpec) -> bool:
-    """Always: this filter refuses no host."""
+    """Every host passes this filter."""
     return True
 
 
@@ -199,53 +199,53 @@ def lacking_traits(host: HostState, spec: RequestSpec) -> str:
 
 
 def tells_all_metrics(host: HostState, _spec: RequestSpec, *, options: Options) -> bool:
-    """The host reports all metrics of the setting metrics_weight_setting."""
+    """The host reports all metrics that the setting metrics_weight_setting names."""
     return options.metrics.keys() <= host.metrics.keys()
 
 
 def other_flavor(host: HostState, spec: RequestSpec) -> bool:
-    """The host has no server of this flavor (Liberty's TypeAffinityFilter)."""
+    """The host has no server of the requested flavor (Liberty's TypeAffinityFilter)."""
     return spec.flavor_name not in host.flavors
 
 
 def is_requested_host(host: HostState, spec: RequestSpec) -> bool:
-    """The host is the requested one."""
+    """The host is the host that the request names."""
     return host.name == spec.host
 
 
 def not_ignored(host: HostState, spec: RequestSpec) -> bool:
-    """The host is not one of the ignored hosts (tried before)."""
+    """The request does not exclude the host, for example because it was tried before."""
     return host.name not in spec.ignored
 
 
 def reaches_volumes(host: HostState, spec: RequestSpec) -> bool:
-    """The host stores the server's volumes, or reaches their shared pools; volumes that every host can attach do not
-    matter. It reaches an evacuated server's shared disks."""
+    """The host stores the server's volumes or can reach their shared pools, except volumes that any host can attach.
+    For an evacuation, it also reaches the server's disks in a shared folder."""
     return host.name in (spec.volume_hosts or ())
 
 
 def with_ovn(host: HostState, _spec: RequestSpec) -> bool:
-    """The host can plug in ports of OVN, such as the server has or requests."""
+    """The host can connect OVN ports, if the server has or requests any."""
     return host.profile.capabilities.get("ovn") is True
 
 
 def meets_different_host(host: HostState, spec: RequestSpec) -> bool:
-    """The host has none of the servers of the hint different_host."""
+    """The host has none of the servers in the scheduler hint different_host."""
     return host.name not in spec.different_host
 
 
 def meets_same_host(host: HostState, spec: RequestSpec) -> bool:
-    """The host has one of the servers of the hint same_host."""
+    """The host has one of the servers in the scheduler hint same_host."""
     return host.name in (spec.same_host or ())
 
 
 def meets_anti_affinity(host: HostState, spec: RequestSpec) -> bool:
-    """The host has fewer other members of the group than the policy anti-affinity allows."""
+    """The host has fewer other members of the server group than its policy anti-affinity allows."""
     return spec.group is None or spec.group.hosts.get(host.name, 0) < spec.group.max_per_host
 
 
 def meets_affinity(host: HostState, spec: RequestSpec) -> bool:
-    """The host has the group's other members (policy affinity), if any has a host."""
+    """The host has the other members of the server group, if its policy is affinity and any of them has a host."""
     return spec.group is None or not spec.group.hosts or host.name in spec.group.hosts
 
 
@@ -261,8 +261,8 @@ def wanted_capabilities(spec: RequestSpec) -> Iterable[tuple[list[str], str]]:
 
 
 def has_wanted_capabilities(host: HostState, spec: RequestSpec) -> bool:
-    """The host has the capabilities in the flavor's extra specs. An unknown name refuses the host, unless it has no
-    scope: then it belongs to another filter."""
+    """The host has the capabilities that the flavor's extra specs require. A host that does not report a required
+    capability is refused, unless the extra spec has no scope: then another filter may read it."""
     for path, text in wanted_capabilities(spec):
         if path[0] in FIGURES:
             continue
@@ -299,8 +299,8 @@ def lacking_hardware(host: HostState, spec: RequestSpec) -> str:
 
 
 def has_free_devices(host: HostState, spec: RequestSpec) -> bool:
-    """The host has enough free PCI devices of the aliases and physical networks that the server's flavor and ports
-    request, near its NUMA cells."""
+    """The host has enough free PCI devices, near the server's NUMA cells, of the aliases and physical networks that the
+    server's flavor and ports request."""
     return not lacking_pci_devices(host, spec)
 
 
@@ -320,7 +320,7 @@ def lacking_pci_devices(host: HostState, spec: RequestSpec) -> str:
 
 
 def in_hinted_network(host: HostState, spec: RequestSpec) -> bool:
-    """The host has an address in the network of the hints build_near_host_ip and cidr."""
+    """The host's IP address is in the network of the scheduler hints build_near_host_ip and cidr."""
     try:
         network = ipaddress.ip_network(
             hint_texts(spec.hints, "build_near_host_ip")[0] + (hint_texts(spec.hints, "cidr") or ["/24"])[0],
@@ -331,7 +331,7 @@ def in_hinted_network(host: HostState, spec: RequestSpec) -> bool:
 
 
 def matches_query_hint(host: HostState, spec: RequestSpec) -> bool:
-    """The host matches the hint query, a JSON expression over properties of hosts."""
+    """The host matches the scheduler hint query, a JSON expression over properties of hosts."""
     return query_holds(hint_texts(spec.hints, "query"),
                        lambda name: FIGURES[name](host) if name in FIGURES else host.profile.capabilities.get(name))
 

@@ -76,9 +76,9 @@ def numa_of(flavor: FlavorOfServer, image: Mapping[str, Any], nics: Iterable[Ser
 
 def claimed_amounts(flavor: FlavorOfServer, volume_backed: bool = False,
                     image: Mapping[str, Any] | None = None) -> Amounts:
-    """Return the amounts (vCPUs, memory, disk, dedicated CPUs) that a server with *flavor* and *image* claims on its
-    host. *volume_backed*: the root disk is a volume, and claims nothing. As in Nova, the extra specs
-    ``resources:VCPU``, ``resources:MEMORY_MB`` and ``resources:DISK_GB`` override an amount, also with 0."""
+    """Return the amounts (shared CPUs, MiB of memory, GiB of disk, dedicated CPUs) that a server with *flavor* and
+    *image* claims on its host. *volume_backed*: the root disk is a volume, and claims nothing. As in Nova, the extra
+    specs ``resources:VCPU``, ``resources:MEMORY_MB`` and ``resources:DISK_GB`` override an amount, also with 0."""
     amounts, specs = needed_amounts(flavor, volume_backed, image), flavor.get("extra_specs")
     if not specs:
         return amounts
@@ -230,8 +230,8 @@ class RequestSpec:
         return not disabled or self.forced or cell_id == self.cell_id
 
     def forced_to(self) -> RequestSpec:
-        """Return a copy of the request for a host that an administrator has forced. Without most filters, the host may
-        be disabled, and in any zone or aggregate."""
+        """Return a copy of the request for a host that an administrator has forced. It bypasses most filters: the host
+        may be disabled, or in another zone or aggregate."""
         return replace(self, forced=True, past_filters=True, availability_zone=None, extra_specs={}, image={},
                        machine="", volume_hosts=None, hints={}, different_host=frozenset(), same_host=None, group=None)
 
@@ -254,8 +254,8 @@ class RequestSpec:
 
     @cached_property
     def only(self) -> frozenset[str] | None:
-        """The names of the hosts among which the result must be, as far as the request restricts hosts by name;
-        ``None`` for any host."""
+        """The names of the only hosts that the request allows by name, such as the requested host or hosts that store
+        its volumes; ``None`` for any host."""
         group = self.group.hosts if self.group and self.group.policy == "affinity" else ()
         sets = [names for names in (None if self.host is None else frozenset([self.host]), self.volume_hosts,
                                     self.same_host, frozenset(group) or None, self._offering) if names is not None]

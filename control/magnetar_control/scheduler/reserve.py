@@ -75,7 +75,8 @@ def reserve_filter(hosts: Iterable[HostState]) -> Filter:
         return rooms[host.profile.cell_id, host.profile.zone]
 
     def passes(host: HostState, spec: RequestSpec) -> bool:
-        """The loss of any one host of the zone can be absorbed by the others afterwards."""
+        """If any one host of the zone fails after the request is placed, its servers still fit on the other hosts of
+        the zone."""
         return room_of(host).shortage(spec.added) is None
 
     def lacks(host: HostState, spec: RequestSpec) -> str:

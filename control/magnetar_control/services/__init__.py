@@ -257,8 +257,8 @@ class Networks(Protocol):
         without floating IPs are left out."""
 
     def users(self, servers: Collection[str] | None = None) -> dict[str, str]:
-        """Return {id of the port: id of the server} for all servers, or for *servers*. A server in the result may no
-        longer exist."""
+        """Return {id of the port: id of the server} for the ports of all servers, or only of *servers* (uuids). A
+        server in the result may no longer exist."""
 
     def user_ids(self, after: str, limit: int) -> list[str]:
         """Return the ids of servers that have ports, in the service's order: the first *limit* ids after *after*."""
@@ -348,15 +348,15 @@ class Volumes(Protocol):
         the volume type that the image names)."""
 
     def upload_image(self, context: Context, id: str, name: str, **fields: Any) -> Document:
-        """Create an image called *name* from the volume *id*, for the caller; return {volume, image}. *fields*:
-        disk_format, container_format, visibility, protected."""
+        """Create an image called *name* from the content of the volume *id*, owned by the caller. Return {volume,
+        image}. *fields*: disk_format, container_format, visibility, protected."""
 
     def is_uploading(self, image_id: str) -> bool:
         """Return whether a queued or running task will upload the content of the image *image_id* from a volume."""
 
     def wait(self, id: str, limit: float) -> Document:
-        """Wait until the volume is created or reimaged, and return the volume. Raises ``InvalidRequest`` when that
-        failed or took longer than *limit* seconds."""
+        """Wait until the volume is created or reimaged, and return the volume. Raises ``InvalidRequest`` if the
+        operation failed or took longer than *limit* seconds."""
 
     def reimage(self, context: Context, id: str, image_id: str, request: str) -> None:
         """Queue the replacement of a volume's content with the content of the image *image_id*. The volume must be
@@ -393,8 +393,8 @@ class Volumes(Protocol):
         is no longer allowed."""
 
     def users(self, servers: Collection[str] | None = None) -> dict[str, str]:
-        """Return {id of the attachment: id of the server} for all servers, or for *servers*. A server in the result may
-        no longer exist."""
+        """Return {id of the attachment: id of the server} for the volume attachments of all servers, or only of
+        *servers* (uuids). A server in the result may no longer exist."""
 
     def user_ids(self, after: str, limit: int) -> list[str]:
         """Return the ids of servers that have volume attachments, in the service's order: the first *limit* ids after

@@ -152,8 +152,8 @@ def _free_unused(watch: HostWatch, state: AuditState, finding: Finding) -> None:
 
 
 def _guests_elsewhere(watch: HostWatch, state: AuditState, id: str) -> Iterator[Document]:
-    """Yield the server *id* as each agent reports it that the audit did not ask. These are the agents of hosts of this
-    cell that are up and not in ``state.guests``. Hosts without the server are skipped."""
+    """Ask the hosts of this cell that are up and that the audit did not ask for the server *id*. Yield the server as
+    each of their agents reports it; skip hosts that do not have it or do not answer."""
     conductor = watch.conductor
     for name, host in list(conductor.states.hosts.items()):
         if name not in state.guests and host.profile.up and host.profile.cell_id == conductor.cell.id:

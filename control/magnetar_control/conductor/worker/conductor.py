@@ -134,7 +134,7 @@ class Conductor:
         return host.profile.zone if host else self.settings.default_availability_zone
 
     def endpoint(self, host: str | None) -> str:
-        """Return the endpoint of a host's agent. Raises ``NotFound``."""
+        """Return the endpoint (URL or socket) of the agent of *host*. Raises ``NotFound``, also for ``None``."""
         return self.host(host).endpoint
 
     def client(self, host: str | None, patience: float | None = None) -> AbstractContextManager[AgentClient]:
@@ -169,7 +169,7 @@ class Conductor:
         return bool(host and host.profile.up)
 
     def choosing(self, database: Database) -> AbstractContextManager[bool]:
-        """Return a context manager that locks the choice of the actions in *database* that may begin. It yields
+        """Return a context manager that holds the lock under which actions of *database* are chosen to begin. It yields
         ``False`` if no action may begin now: another thread has the lock, or *database* is not that of this conductor's
         cell."""
         return self.leased_actions.choosing(BRIEFLY) if database is self.database else nullcontext(False)

@@ -30,8 +30,7 @@ AGENT = "magnetar-vendordata"
 
 
 class VendordataFailed(Conflict):
-    """The error that a target of dynamic vendordata failed, and that the settings do not allow building the server
-    without its data."""
+    """A dynamic vendordata target failed, and the settings say that the server is not built then."""
 
 
 class _Failed(Exception):
@@ -97,7 +96,8 @@ class Vendordata:
         return answers
 
     def _answer(self, target: VendordataTarget, body: bytes) -> Any:
-        """Return the answer of one target to the request *body*. Raises ``_Failed``."""
+        """Send the request *body* (JSON) to one target, and return the decoded JSON of its response. Raises ``_Failed``
+        if there is no usable response."""
         try:
             return self._asked(target, body, fresh=False)
         except _TokenRefused:
@@ -120,7 +120,7 @@ class Vendordata:
 
 
 def _content(answer: HTTPResponse) -> Any:
-    """Return the decoded JSON of a target's answer. Raises ``_Failed``."""
+    """Return the decoded JSON of a target's response. Raises ``_Failed`` if the response is not usable."""
     if 300 <= answer.status < 400:
         raise _Failed(f"it redirects (status {answer.status}), which is not followed")
     if answer.status == 401:
@@ -149,7 +149,7 @@ def _shallow(value: Any, depth: int) -> bool:
 
 
 def vendordata_targets(settings: Settings) -> Iterator[VendordataTarget]:
-    """Yield the targets of the settings, each NAME@URL. Raises ``InvalidSettings``."""
+    """Yield the vendordata targets in the settings, where each is written NAME@URL. Raises ``InvalidSettings``."""
     sends = settings.vendordata_dynamic_service_token or settings.vendordata_dynamic_auth.get("auth_type")
     names = set()
     for text in settings.vendordata_dynamic_targets:

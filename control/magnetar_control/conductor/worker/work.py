@@ -51,18 +51,18 @@ ROLES = frozenset(("admin", "member", "reader"))
 
 
 class WrongHost(Conflict):
-    """The error that a server cannot be on this host, although another host may be suitable."""
+    """This host cannot have the server; another host may."""
 
 
 class HostDown(MagnetarError):
-    """The error that the host's agent does not answer, or that libvirt does not answer on the host."""
+    """The host's agent does not answer, or libvirt there does not."""
 
     code = "unreachable"
     status = 503
 
 
 class HostFull(HostDown):
-    """The error that the host's disk has too little space for the request now."""
+    """The host answers, but its disk is too full for the request now."""
 
     code = NoSpace.code
     status = NoSpace.status

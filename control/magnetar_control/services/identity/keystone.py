@@ -121,7 +121,8 @@ class Keystone(KeystoneUser):
 
     def _as_ourselves(self, method: str, path: str, headers: dict[str, str] | None = None) -> tuple[int, Any, Any]:
         """Send a request to Keystone with this client's own token. If Keystone refuses the token, get a new one and
-        repeat the request. Return (status, headers, decoded body)."""
+        repeat the request. Return (status, headers, decoded body) for the statuses 200 and 404. Raises ``Unavailable``
+        for any other status."""
         for fresh in (False, True):
             answer = self._request(method, path, {**(headers or {}), "X-Auth-Token": self.token(fresh)})
             if answer[0] != 401:
@@ -133,7 +134,7 @@ class Keystone(KeystoneUser):
 
 
 def keystone_of_settings(settings: Settings) -> Keystone:
-    """Return the client of the Keystone in the *settings*. Raises ``InvalidSettings``, which says what is missing."""
+    """Return a client of the Keystone that *settings* name. Raises ``InvalidSettings`` with the reason."""
     path = settings.keystone_password_file
     if path is None:
         raise InvalidSettings("keystone_url is set, and keystone_password_file is not. Tokens are validated by a user "

@@ -93,8 +93,8 @@ class Claims(NamedTuple):
 
 @dataclass(frozen=True)
 class Token:
-    """A valid token: its claims, and the user, the target (project or domain, with the name of its domain) and the
-    roles {id, name} that they refer to.
+    """A valid token: its claims, with the present user, target (project or domain, with the name of its domain) and
+    roles {id, name}.
 
     For a trust with *impersonation*, the user is the trustor.
     """
