@@ -363,7 +363,7 @@ def running_server(settings: Settings, with_api: bool, with_conductor: bool,
 
 @contextlib.contextmanager
 def running_worker(settings: Settings, peers: Peers) -> Iterator[AsgiServer]:
-    """Run one of several API processes while the ``with`` block runs, and yield its server. *peers*: the other
+    """Run one of several API processes while the ``with`` block runs, and yield its server. *peers*: the other API
     processes. The parent process has already upgraded the databases."""
     with contextlib.closing(Parts(settings)) as parts:
         parts.join_as_api(peers.name)

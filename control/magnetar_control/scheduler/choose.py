@@ -95,8 +95,8 @@ def best_hosts(states: HostStates, spec: RequestSpec, count: int = 1, *,
 
 
 def explain_refusals(states: HostStates, spec: RequestSpec) -> NoValidHost:
-    """Return the ``NoValidHost`` error for *spec*. Its explanation says how many hosts each filter refused, and what
-    the best of the refused hosts lacks."""
+    """Return the ``NoValidHost`` error for *spec*. Its explanation says how many hosts each filter refused, and which
+    requirements the best of the refused hosts does not meet."""
     with states.lock:
         filters = states.filters_for(spec)
         cached_answers: dict[tuple[Profile, Filter], bool] = {}
@@ -141,10 +141,10 @@ def why_not_image(states: HostStates, name: str, spec: RequestSpec) -> str:
 
 
 def _lack_text(host_filter: Filter, hosts: list[HostState], spec: RequestSpec) -> str:
-    """Return a text that says what *host_filter*, which refused all *hosts*, found lacking on the best of them; empty
-    if the filter has no ``lacks``. For a filter of one resource, the best host has the most of this resource; for the
-    filter of NUMA cells, the most free dedicated CPUs. For other filters, it is the host that lacks the fewest things,
-    and among equals the first by name."""
+    """Return a text about the requirement that *host_filter* found unmet on the best of *hosts*, all of which it
+    refused; empty if the filter has no ``lacks``. For a filter of one resource, the best host has the most of this
+    resource; for the filter of NUMA cells, the most free dedicated CPUs. For other filters, it is the host with the
+    fewest unmet requirements, and among equals the first by name."""
     if host_filter.lacks is None:
         return ""
     if host_filter.sight == CELLS or (host_filter.sight == ROOM and host_filter.bound is not None):

@@ -181,7 +181,7 @@ class HostStates:
                     self._profiled(host)
 
     def set_refused(self, name: str, *, refused: bool) -> None:
-        """Set whether reports of the host's agent are refused, for example because another host has the same name. A
+        """Set whether the reports of the host's agent are refused, for example because the agent names another host. A
         refused host counts as down."""
         with self.lock:
             if refused:

@@ -87,8 +87,8 @@ class Trial:
         return None
 
     def why_not(self, spec: RequestSpec, group: GroupOfHosts | None = None) -> str:
-        """Return a text that says which filters refuse the hosts for the server of *spec*, and what the best of the
-        refused hosts lacks. *group*: the server's group."""
+        """Return a text that says which filters refuse the hosts for the server of *spec*, and which requirements the
+        best of the refused hosts does not meet. *group*: the server's group."""
         return explain_refusals(self.states, self.current_spec(spec, group)).explanation
 
     def undo(self) -> None:

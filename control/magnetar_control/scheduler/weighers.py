@@ -60,7 +60,7 @@ WEIGHERS: tuple[Weigher, ...] = (
 
 class OwnWeigher(NamedTuple):
     """A weigher whose number is not in the hosts' rows. ``worth(host, spec)`` computes the number for each host that
-    passed the filters, which takes longer. ``multiplier``: from the settings."""
+    passed the filters, which is slower. ``multiplier``: from the settings."""
 
     name: str
     worth: Callable[[HostState, RequestSpec], float]

@@ -42,8 +42,8 @@ def move_volume(work: Work, id: str, host: str) -> None:
 
 
 def leave_dead_hosts(work: Work, host: str, ids: Collection[str]) -> None:
-    """Move those of the server's volumes *ids* that are stored on hosts that are down to *host*, which has the server.
-    Volumes that *host* cannot access directly stay."""
+    """For each of the server's volumes *ids* that is stored on a host that is down, make *host*, which has the server,
+    the storing host. Skip volumes that *host* cannot access directly."""
     access: Mapping[str, VolumeAccess] = work.conductor.services.volume.homes.access(ids) if ids else {}
     for id, volume in access.items():
         if volume.host == host or work.conductor.is_up(volume.host) or not (volume.direct and host in volume.hosts):
@@ -64,8 +64,8 @@ def hosts_for_volumes(work: Work, source: str | None = None) -> frozenset[str] |
 
 
 def volumes_behind_fence(work: Work, source: str) -> list[str]:
-    """Return the uuids of the server's volumes that a guest on its old host *source* could still write to until that
-    host is fenced."""
+    """Return the uuids of the server's volumes to which a guest on the old host *source* can still write unless
+    *source* is fenced (switched off)."""
     access: Mapping[str, VolumeAccess] = work.conductor.services.volume.homes.access(
         [attachment["volume_id"] for attachment in work.volumes])
     return sorted(id for id, volume in access.items() if volume.needs_fence(source))

@@ -77,7 +77,7 @@ class ActionRunner:
         thread.start()
 
     def works(self) -> bool:
-        """Return whether all threads that ``start`` has started are alive."""
+        """Return whether the conductor is not stopping and all threads that ``start`` has started are alive."""
         return not self.conductor.over.is_set() and all(thread.is_alive() for thread in self._threads)
 
     def stop(self, grace: float = GRACE) -> None:
@@ -169,8 +169,8 @@ class ActionRunner:
 
     def _begun(self, database: Database, taken: Sequence[Any]) -> list[Continuation | None]:
         """Run the joint first step of the leased actions *taken*. Return, for each action, the ``Continuation`` that a
-        worker thread must run next; ``None`` if nothing is left to do now. An action that could not join the others is
-        returned as its own continuation."""
+        worker thread must run next; ``None`` if there is nothing more to do now. For an action that was left out of the
+        joint step, return a ``Continuation`` that runs it alone."""
         works: dict[int, Work] = {}
         try:
             with database.read() as connection:

@@ -46,7 +46,8 @@ def ask_for_expired(conductor: Conductor, seconds: float, late: Late, key: str,
 
 
 def waiting_since(vm_state: str, column: str, connection: Connection, moment: str) -> Sequence[Any]:
-    """Return the servers with the given *vm_state*, without a task_state, whose time in *column* is before *moment*."""
+    """Return the servers with this *vm_state* and without a task_state whose time in the column *column* is before
+    *moment*."""
     return connection.execute(select(table).where(
         table.c[column] < moment, table.c.vm_state == vm_state, table.c.task_state.is_(None),
         table.c.deleted_at.is_(None))).all()
