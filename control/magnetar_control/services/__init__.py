@@ -246,8 +246,8 @@ class Networks(Protocol):
 
     def on_host(self, network_id: str) -> Document | None:
         """Return the ``network`` resource {name, …} that the agent of a host must create for the network. Return
-        ``None`` if agents do not create it, because it is an existing bridge of the hosts or belongs to the network
-        engine."""
+        ``None`` if agents do not create it: it does not exist, has no subnet, is an existing bridge of the hosts, or
+        belongs to the network engine."""
 
     def ports(self, server_id: str) -> list[PortOfServer]:
         """Return the NICs of a server, each with the state of its port (``port_state``)."""
@@ -264,8 +264,8 @@ class Networks(Protocol):
         """Return the ids of servers that have ports, in the service's order: the first *limit* ids after *after*."""
 
     def differences(self) -> Sequence[tuple[str, str]]:
-        """Return the differences between the configuration in the network engine and the service's database, as
-        (object, description)."""
+        """Return (object, description) for each difference between the configuration in the network engine and the
+        service's database, and ("", description) for each fault of the engine. Empty without an engine."""
 
     def names(self) -> set[str]:
         """Return the names that the networks have on hosts (see ``on_host``). A network on a host that is not among
@@ -325,8 +325,8 @@ class Volumes(Protocol):
         unlimited."""
 
     def messages(self, context: Context) -> list[tuple[str, Document]]:
-        """Return (resource type, database row) for each volume and snapshot of the caller's project whose last task
-        failed; the reason is in the column ``fault``."""
+        """Return (resource type, database row) for each volume, snapshot and backup of the caller's project whose last
+        task failed. The reason is in the column ``fault``."""
 
     def show(self, context: Context, id: str) -> Document | None:
         """Return the volume; ``None`` if it does not exist or *context* may not see it."""

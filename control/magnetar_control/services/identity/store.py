@@ -101,8 +101,8 @@ class IdentityStore:
         return self.resource.document(self.resource.row(connection, row["id"]))
 
     def delete(self, id: str, enabled_domain: bool = False) -> None:
-        """Delete a resource and its role assignments. *enabled_domain*: also allow the deletion of a domain that is
-        enabled. Raises ``NotFound``, ``Forbidden``, ``Conflict``."""
+        """Delete a resource with everything that belongs to it, such as its role assignments. *enabled_domain*: also
+        allow the deletion of a domain that is enabled. Raises ``NotFound``, ``Forbidden``, ``Conflict``."""
         name = self.resource.name
         with self.tokens.change() as connection:
             row = self.resource.row(connection, id)
