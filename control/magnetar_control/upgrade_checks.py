@@ -47,7 +47,8 @@ BACKUP_HOURS = 24.0
 
 
 class UpgradeFinding(NamedTuple):
-    """A problem that a check has found: its level, what is wrong, and what to do."""
+    """A problem that an upgrade check has found: its level (``WARNING`` or ``FAILURE``), and a text with the problem
+    and its solution."""
 
     level: str
     text: str
@@ -55,7 +56,8 @@ class UpgradeFinding(NamedTuple):
 
 @dataclass
 class CheckedCloud:
-    """The settings, databases and files that the checks read. *backup*: a file of the newest backup, if given."""
+    """The settings, databases and files that the upgrade checks read. *backup*: a file of the newest backup, if given.
+    """
 
     settings: Settings
     store: Store
@@ -63,7 +65,7 @@ class CheckedCloud:
 
     @cached_property
     def cells(self) -> Sequence[tuple[CellMapping, Database]]:
-        """All cells with their databases; none while the API database has no table of cells."""
+        """All cells with their databases; empty while the API database has no table of cells, or does not answer."""
         try:
             return self.store.databases()
         except DBAPIError:
@@ -71,7 +73,8 @@ class CheckedCloud:
 
     @cached_property
     def hosts(self) -> Sequence[SizedHost]:
-        """All hosts with the reports of their agents; none while the API database has no table of hosts."""
+        """All hosts with the reports of their agents; empty while the API database has no table of hosts, or does not
+        answer."""
         try:
             with self.store.api.read() as connection:
                 return hosts.fetch_every_host(connection, SizedHost)
@@ -83,7 +86,8 @@ UpgradeCheckFunction = Callable[[CheckedCloud], Iterator[UpgradeFinding]]
 
 
 def check_policy_files(cloud: CheckedCloud) -> Iterator[UpgradeFinding]:
-    """Yield findings about policy files that cannot be used, and about rules that no operation checks."""
+    """Yield findings about policy files that cannot be used, and about rules in them that apply to no operation of the
+    API."""
     settings = cloud.settings
     try:
         overrides = policy_files.read_policy_files(settings.policy_file, [Path(one) for one in settings.policy_dirs])
@@ -109,8 +113,8 @@ def check_schemas(cloud: CheckedCloud) -> Iterator[UpgradeFinding]:
 
 
 def read_schema_states(cloud: CheckedCloud) -> Iterator[tuple[str, SchemaState | None, str]]:
-    """Yield for each database its name, the state of its tables (``None`` if it does not answer), and why this release
-    cannot use it, or ""."""
+    """Yield (name, state of its tables, reason) for each database. The state is ``None`` if the database does not
+    answer. The reason says why this release cannot use the database; empty if it can."""
     schema.add_services()
     for name, database, metadata in (("api", cloud.store.api, API),
                                      *((cell.name, database, CELL) for cell, database in cloud.cells)):
@@ -125,8 +129,8 @@ def read_schema_states(cloud: CheckedCloud) -> Iterator[tuple[str, SchemaState |
 
 
 def check_data_migrations(cloud: CheckedCloud) -> Iterator[UpgradeFinding]:
-    """Rows that an earlier release wrote in another form, and that are not migrated yet. Databases whose tables are
-    still to be upgraded are left out: they tell afterwards."""
+    """Yield findings about data migrations that are not complete: rows are still in the form of an earlier release.
+    Databases with tables that must first be upgraded are skipped."""
     current = {name for name, state, reason in read_schema_states(cloud)
                if not reason and state is not None and not state.is_empty and not state.is_older}
     if "api" not in current:
@@ -181,7 +185,7 @@ def check_host_programs(cloud: CheckedCloud) -> Iterator[UpgradeFinding]:
 
 
 def check_running_actions(cloud: CheckedCloud) -> Iterator[UpgradeFinding]:
-    """Yield findings about actions that are queued or running, which conductors of the new release would continue."""
+    """Yield findings about queued or running actions, because conductors of the new release would continue them."""
     for cell, database in cloud.cells:
         try:
             with database.read() as connection:
@@ -232,7 +236,7 @@ def check_certificates(cloud: CheckedCloud) -> Iterator[UpgradeFinding]:
 
 
 def check_backup(cloud: CheckedCloud) -> Iterator[UpgradeFinding]:
-    """Yield a finding if the backup is missing, empty or old: an upgrade of the tables cannot be undone."""
+    """Yield a finding if the backup is missing, empty or old, because an upgrade of the tables cannot be undone."""
     if cloud.backup is None:
         yield UpgradeFinding(WARNING, "No backup was named, and tables are not downgraded. Make one "
                                       "(docs/howto/back-up-and-restore-a-cloud.md), and name it with --backup FILE.")
@@ -266,8 +270,8 @@ CHECKS: dict[str, UpgradeCheckFunction] = {
 
 
 def run_upgrade_checks(cloud: CheckedCloud) -> dict[str, list[UpgradeFinding]]:
-    """Run all checks, and return the findings by the name of the check. A check that raises an error gets a finding
-    that says so."""
+    """Run all upgrade checks; return the findings by name of the check. A check that raises an error has a finding with
+    this error."""
     found: dict[str, list[UpgradeFinding]] = {}
     for name, check in CHECKS.items():
         try:

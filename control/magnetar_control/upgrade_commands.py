@@ -27,8 +27,9 @@ CURRENT, REFUSED, UPGRADE_NEEDED = 0, 1, 2
 
 
 def add_upgrade_commands(command: Any, group: Any, database_actions: Any) -> None:
-    """Add the group ``upgrade``, and ``version`` to *database_actions*, the subparsers of the group ``db``. *command*
-    and *group*: the functions of ``cli`` that add an action and a group."""
+    """Add the commands ``magnetar upgrade …`` and ``magnetar db version`` to the command line. *command*: the function
+    of ``cli`` that adds a command. *group*: the function of ``cli`` that adds a group of commands. *database_actions*:
+    the subparsers of the group ``db``."""
     command(database_actions, "version", run_db_version,
             "Print the version of the tables of each database, and the one that this release needs.",
             "magnetar db version")
@@ -50,7 +51,8 @@ def add_upgrade_commands(command: Any, group: Any, database_actions: Any) -> Non
 
 
 def run_db_version(options: argparse.Namespace) -> int:
-    """Run ``magnetar db version``. Fails for a database that does not answer, or cannot be used."""
+    """Run ``magnetar db version``. Return an exit status other than 0 if a database does not answer, or cannot be used.
+    """
     with open_parts(options) as parts:
         states = list(_database_states(parts))
     for name, state, reason in states:
@@ -60,8 +62,8 @@ def run_db_version(options: argparse.Namespace) -> int:
 
 
 def check_db_upgrade(parts: Parts) -> int:
-    """Print what ``magnetar db upgrade`` would do. Return its exit status: ``CURRENT``, ``REFUSED`` or
-    ``UPGRADE_NEEDED``."""
+    """Print what ``magnetar db upgrade`` would do. Return the exit status: ``CURRENT``, ``UPGRADE_NEEDED``, or
+    ``REFUSED`` if a database does not answer or cannot be upgraded."""
     status = CURRENT
     for name, state, reason in _database_states(parts):
         print(f"{name}: {_describe_state(state, '')}" if not reason else f"{name}: {reason}",
@@ -74,15 +76,16 @@ def check_db_upgrade(parts: Parts) -> int:
 
 
 def _database_states(parts: Parts) -> Iterator[tuple[str, SchemaState | None, str]]:
-    """Yield for each database its name, the state of its tables (``None`` if it does not answer), and why this release
-    cannot use it, or ""."""
+    """Yield (name, state of its tables, reason) for each database. The state is ``None`` if the database does not
+    answer. The reason says why this release cannot use the database; empty if it can."""
     from .upgrade_checks import CheckedCloud, read_schema_states
 
     return read_schema_states(CheckedCloud(parts.settings, parts.store))
 
 
 def require_current_tables(parts: Parts) -> None:
-    """Raise ``SchemaMismatch`` if a database answers whose tables this release has yet to create or upgrade."""
+    """Raise ``SchemaMismatch`` if the tables of a database must be created or upgraded first, or cannot be used.
+    Databases that do not answer are ignored."""
     from .store.engine.schema_check import SchemaMismatch, schema_details
 
     for name, state, reason in _database_states(parts):
@@ -92,8 +95,8 @@ def require_current_tables(parts: Parts) -> None:
 
 
 def _describe_state(state: SchemaState | None, reason: str) -> str:
-    """Return a short description of the state of a database's tables. *reason*: why the database cannot be used, or "";
-    it is returned unchanged if it is not empty."""
+    """Return a short text about the state of a database's tables. *reason*: why the database cannot be used; if not
+    empty, it is returned unchanged."""
     if state is None or reason:
         return reason
     if state.is_empty:
@@ -129,14 +132,14 @@ def run_upgrade_check(options: argparse.Namespace) -> int:
 
 
 def _worst_level(findings: Sequence[UpgradeFinding]) -> str:
-    """Return the level of the worst of a check's findings; Success without any."""
+    """Return the worst level of a check's findings; ``Success`` if there are none."""
     from .upgrade_checks import STATUSES
 
     return max((finding.level for finding in findings), key=STATUSES.__getitem__, default="Success")
 
 
 def _print_findings(found: Mapping[str, Sequence[UpgradeFinding]]) -> None:
-    """Print a line for each check, followed by its findings."""
+    """Print the result of each check, followed by its findings. *found*: the findings by name of the check."""
     width = max(map(len, found))
     for name, findings in found.items():
         print(f"{name:<{width}}  {_worst_level(findings)}")
@@ -159,7 +162,7 @@ def run_upgrade_status(options: argparse.Namespace) -> int:
 
 
 def _print_status(status: UpgradeStatus) -> None:
-    """Print the processes as a table, followed by what waits for which of them."""
+    """Print all processes as a table, and then which capabilities wait for which processes."""
     print_table(["process", "name", "cell", "release", "seen", "state", "lacks"], [
         [process.kind, process.name, process.cell or "-", process.release, (process.seen_at or "-")[:19],
          "up" if process.up else "down", ", ".join(one.lacks) or "-"]

@@ -24,13 +24,13 @@ from .data_migrations import BatchResult, DataMigrator
 
 @dataclass(frozen=True)
 class ProcessStatus:
-    """A process, and the capabilities of the newest processes of its kind that it lacks."""
+    """A process and the capabilities that it lacks, compared with the newest processes of the same kind."""
 
     process: ProcessRow
     lacks: Sequence[str]
 
     def as_document(self) -> dict[str, Any]:
-        """Return the process as a JSON object."""
+        """Return the process as a dict for JSON output."""
         process = self.process
         return {"kind": process.kind, "name": process.name, "cell": process.cell or None, "release": process.release,
                 "announced": process.version is not None, "last_seen": process.seen_at,
@@ -39,7 +39,8 @@ class ProcessStatus:
 
 @dataclass(frozen=True)
 class CapabilityStatus:
-    """A capability: since when the cloud uses it ("": not yet), and the processes that it waits for."""
+    """A capability (an ability that the cloud uses only when all processes have it). *used_since*: empty if it is not
+    used yet. *waits_for*: the processes that lack it."""
 
     name: str
     meaning: str
@@ -47,14 +48,15 @@ class CapabilityStatus:
     waits_for: Sequence[ProcessRow]
 
     def as_document(self) -> dict[str, Any]:
-        """Return the capability as a JSON object."""
+        """Return the capability as a dict for JSON output."""
         return {"name": self.name, "meaning": self.meaning, "used_since": self.used_since or None,
                 "waits_for": [{"kind": process.kind, "name": process.name} for process in self.waits_for]}
 
 
 @dataclass(frozen=True)
 class UpgradeStatus:
-    """The state of an upgrade. *newest*: the newest release of all processes and of this command."""
+    """The progress of an upgrade of the cloud's processes and data. *newest*: the newest release among all processes
+    and this command."""
 
     newest: str
     processes: Sequence[ProcessStatus]
@@ -64,11 +66,11 @@ class UpgradeStatus:
 
     @property
     def complete(self) -> bool:
-        """Whether all processes know all capabilities, and no data waits to be migrated."""
+        """Whether all processes have all capabilities, all data is migrated, and all cells answer."""
         return not (self.silent_cells or self.data or any(one.waits_for for one in self.capabilities))
 
     def as_document(self) -> dict[str, Any]:
-        """Return the status as a JSON object."""
+        """Return the status as a dict for JSON output."""
         return {"complete": self.complete, "newest": self.newest,
                 "processes": [process.as_document() for process in self.processes],
                 "capabilities": [capability.as_document() for capability in self.capabilities],

@@ -13,10 +13,13 @@ from .engine.database import Database
 
 
 class DataMigration(NamedTuple):
-    """A migration of data. *kind*: of the databases, ``api`` or ``cell``. *needs*: the capability that all processes
-    must know before rows may have the new form; "" for none. *count* returns how many rows have the old form. *migrate*
-    changes at most so many rows, and returns how many it found and how many it changed; it may be repeated, and run in
-    several processes at the same time."""
+    """A change of existing rows to a new form, made in batches while the cloud runs.
+
+    *kind*: the databases to change, ``api`` or ``cell``. *needs*: the capability that all processes must have before
+    rows may have the new form; empty for none. *count* returns the number of rows in the old form. *migrate* changes at
+    most the given number of rows, and returns (rows found, rows changed); it may be repeated, and several processes may
+    run it at the same time.
+    """
 
     name: str
     meaning: str
@@ -27,12 +30,12 @@ class DataMigration(NamedTuple):
 
 
 def migrate_batch(database: Database, migration: DataMigration, most: int) -> tuple[int, int]:
-    """Change at most *most* rows in one transaction. Return how many were found, and how many changed."""
+    """Change at most *most* rows to the migration's new form, in one transaction. Return (rows found, rows changed)."""
     with database.write() as connection:
         return migration.migrate(connection, most)
 
 
 def count_old_rows(database: Database, migration: DataMigration) -> int:
-    """Return how many rows of *database* have the old form."""
+    """Return how many rows of *database* the migration must still change."""
     with database.read() as connection:
         return migration.count(connection)

@@ -39,11 +39,10 @@ Sent = Generator[None, None, list[Any]]
 
 def scatter_gather(store: Store, question: Callable[[Database], T], timeout: float | None = None, *,
                    cell0: bool = False) -> dict[str, T | None]:
-    """Call *question* in parallel with the databases of all cells, including disabled ones; with cell0 only if *cell0*
-    is true.
+    """Call *question* with the database of each cell, including disabled cells, in parallel.
 
-    Return the answers by cell id: ``None`` for a cell that fails or takes longer than *timeout* seconds (default: the
-    limit of ``statement_timeout``).
+    Return the results by cell id: ``None`` for a cell that fails or takes longer than *timeout* seconds (default: the
+    limit of the caller's ``statement_timeout`` block). *cell0*: whether to include cell0.
     """
     cells = [(cell, database) for cell, database in store.databases() if cell0 or cell.id != CELL0]
     return scatter_gather_cells(cells, question, timeout)
@@ -51,9 +50,9 @@ def scatter_gather(store: Store, question: Callable[[Database], T], timeout: flo
 
 def scatter_gather_cells(cells: Sequence[tuple[CellMapping, Database]], question: Callable[[Database], T],
                          timeout: float | None = None) -> dict[str, T | None]:
-    """Call *question* with the databases of these cells in parallel; SQLite cells one after the other, in this thread.
-    Return the answers by cell id: ``None`` for a cell that fails or takes longer than *timeout* seconds (default: the
-    limit of ``statement_timeout``)."""
+    """Call *question* with the database of each of these cells, in parallel; if all use SQLite, one after the other.
+    Return the results by cell id: ``None`` for a cell that fails or takes longer than *timeout* seconds (default: the
+    limit of the caller's ``statement_timeout`` block)."""
     if all(database.kind == "sqlite" for _cell, database in cells):
         return {cell.id: _answer(cell, lambda database=database: question(database))  # type: ignore[misc]
                 for cell, database in cells}
@@ -69,8 +68,8 @@ def _seconds(timeout: float | None) -> float:
 
 def scatter_query(cells: Sequence[tuple[CellMapping, Database]], prepare: Callable[[str], PreparedQuery],
                   parameters: Mapping[str, Any], timeout: float | None = None) -> dict[str, list[Any] | None]:
-    """Return the rows of one query in each of these cells, by cell id; ``None`` for a cell that fails or takes longer
-    than *timeout* seconds. *prepare*: returns the query for a kind of database (``sqlite``, ``postgresql``)."""
+    """Execute a query in each of these cells in parallel; return the rows by cell id, or ``None`` for a cell that fails
+    or takes longer than *timeout* seconds. *prepare*: returns the query for ``sqlite`` or ``postgresql``."""
     def rows(database: Database) -> list[Any]:
         with database.read() as connection:
             return prepare(database.kind).all(connection, parameters)
@@ -98,9 +97,9 @@ def scatter_query(cells: Sequence[tuple[CellMapping, Database]], prepare: Callab
 
 
 def _send(database: Database, query: PreparedQuery, parameters: Mapping[str, Any]) -> tuple[int, Sent | None]:
-    """Send the query over a connection that is open already. Return the connection's socket (a file descriptor), and a
-    generator that receives the answer. Return ``(-1, None)`` if the query must be sent by a thread instead: on SQLite,
-    or because no connection is open or the database hangs."""
+    """Send the query over an idle connection that is already open. Return (file descriptor of the connection's socket,
+    generator that waits for the answer and returns the rows). Return ``(-1, None)`` if a thread must send the query
+    instead: on SQLite, if no connection is open, or if the database hangs."""
     hangs = database.kind == "sqlite" or database.breaker.hangs
     connection = None if hangs else database.take_open_connection()
     if connection is not None:
@@ -115,9 +114,9 @@ def _send(database: Database, query: PreparedQuery, parameters: Mapping[str, Any
 
 def _sent_query(database: Database, connection: Connection, query: PreparedQuery,
                 parameters: Mapping[str, Any]) -> Sent:
-    """Send the query, yield once so that the caller can wait for the answer, and then return its rows. Return without
-    a yield if the query cannot be sent. If the caller drops the generator before the answer, the connection is closed.
-    """
+    """Send the query, yield once while the caller waits for the answer, and then return the rows. Return without a
+    yield if the query cannot be sent. If the caller closes the generator before the answer has arrived, the connection
+    is closed."""
     rows: list[Any] = []
     with database.breaker:
         try:
@@ -134,8 +133,9 @@ def _sent_query(database: Database, connection: Connection, query: PreparedQuery
 
 
 def _receive(sent: dict[int, tuple[CellMapping, Database, Sent]], deadline: float) -> dict[str, list[Any] | None]:
-    """Wait for the answers to the queries *sent*, by socket, and return the rows by cell id; ``None`` for a cell that
-    fails, or has not answered at *deadline*. Empties *sent*."""
+    """Wait for the answers to queries, and return the rows by cell id; ``None`` for a cell that fails or does not
+    answer before *deadline*. *sent*: by file descriptor of the socket, cell, database and generator that returns the
+    rows; it is empty afterwards."""
     answers: dict[str, list[Any] | None] = {}
     poll = select.poll()
     for socket in sent:
@@ -155,7 +155,8 @@ def _receive(sent: dict[int, tuple[CellMapping, Database, Sent]], deadline: floa
 
 
 def _rows_of(answer: Sent, seconds: float) -> list[Any]:
-    """Return the rows of an answer that has begun to arrive; wait at most *seconds* for the rest."""
+    """Return the rows of a query whose answer has begun to arrive. *answer*: the generator of ``_sent_query``. Waits at
+    most *seconds* for the remaining rows."""
     rows: list[Any] = []
     with statement_timeout(seconds, refused=False):
         try:
@@ -166,15 +167,16 @@ def _rows_of(answer: Sent, seconds: float) -> list[Any]:
 
 
 def _give_up(answer: Sent, database: Database) -> list[Any]:
-    """Close the connection of a database that did not answer in time, and raise ``OperationalError``."""
+    """Close the connection of a database that did not answer in time, and raise ``OperationalError``. *answer*: the
+    generator of ``_sent_query``."""
     database.breaker.late()
     answer.throw(hanging_database_error(database.name))
     return []
 
 
 def rows_of_cells(store: Store, question: Select[Any], *, cell0: bool = False) -> list[Sequence[Row[Any]] | None]:
-    """Return the rows of the query *question* in each cell; ``None`` for a cell that does not answer. *cell0*: also in
-    cell0."""
+    """Execute the query *question* in each cell, and return a list with the rows of each cell; ``None`` for a cell that
+    does not answer. *cell0*: whether to include cell0."""
     def rows(database: Database) -> Sequence[Row[Any]]:
         with database.read() as connection:
             return connection.execute(question).all()
@@ -183,8 +185,9 @@ def rows_of_cells(store: Store, question: Select[Any], *, cell0: bool = False) -
 
 
 def _ask(database: Database, question: Callable[[Database], T], seconds: float) -> Callable[[float], T]:
-    """Start *question* in a thread of *database*; its statements are limited to *seconds*. Return a function that
-    waits for the answer until a deadline (its argument), and raises an error if there is none by then."""
+    """Start *question* in a thread of *database*; its statements are limited to *seconds*. Return a function that waits
+    for the result until a deadline (its argument, in ``time.monotonic()`` seconds) and raises an error if there is no
+    result by then."""
     in_vain = database.breaker.hangs
     refused = database.breaker.refuses()
     future: Future[T] | None = None

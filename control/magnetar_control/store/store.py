@@ -31,7 +31,7 @@ RESTART = "restart every API process, the conductors of the cell and those that 
 
 @dataclass(frozen=True)
 class CellMapping:
-    """The entry of a cell in the API database: id, name, the URL of its database, and whether it is disabled."""
+    """The row of a cell in the API database."""
 
     id: str
     name: str
@@ -40,7 +40,8 @@ class CellMapping:
 
 
 class Store:
-    """All databases of the cloud: the API database, cell0 and those of the cells, which are opened at first use."""
+    """All databases of the cloud: the API database, cell0, and the databases of the cells, which are opened at first
+    use."""
 
     def __init__(self, api: Database, pool: int = 16) -> None:
         self.api, self.pool = api, pool
@@ -56,19 +57,20 @@ class Store:
         self._where: dict[str, Database] = {}
 
     def where(self, server_id: str) -> Database | None:
-        """Return the cell database that had the server at its last lookup; ``None`` if not known. The server may have
-        changed its cell since: the caller then needs one more query."""
+        """Return the cell database in which the server was last found; ``None`` if unknown. The server may have moved
+        since then, so the caller may need another query."""
         return self._where.get(server_id)
 
     def found(self, server_id: str, database: Database) -> None:
-        """Remember, for ``where``, that *database* has the server. Do nothing for cell0, which servers leave soon."""
+        """Store that the server is in *database*, for ``where``. Does nothing for cell0, because servers leave it soon.
+        """
         if database is not self.cell0:
             if len(self._where) >= REMEMBERED:
                 self._where.clear()
             self._where[server_id] = database
 
     def cells(self, fresh: bool = False) -> Sequence[CellMapping]:
-        """Return all cells, including cell0; with *fresh*, not from the cache."""
+        """Return all cells, including cell0, from a short-lived cache. *fresh*: read them from the database."""
         if fresh or time.monotonic() - self._read_at > FRESH:
             with self.api.read() as connection:
                 rows = connection.execute(select(cells).order_by(cells.c.created_at, cells.c.id)).all()
@@ -89,7 +91,7 @@ class Store:
         self._moved = set(moved)
 
     def cell(self, id: str) -> Database:
-        """Return the database of a cell. Raises ``NotFound``."""
+        """Return the database of the cell with this id. Raises ``NotFound``."""
         opened = self._open.get(id)
         if opened is not None:
             return opened
@@ -109,7 +111,7 @@ class Store:
 
     @property
     def cell0(self) -> Database:
-        """The database cell0, which has the servers without a host."""
+        """The database of cell0, which has the servers without a host."""
         return self.cell(CELL0)
 
     def databases(self) -> Sequence[tuple[CellMapping, Database]]:
@@ -164,7 +166,7 @@ class Store:
         self.cells(fresh=True)
 
     def close(self) -> None:
-        """Close all connections."""
+        """Close all connections to all databases."""
         with self._lock:
             opened, self._open = list(self._open.values()), {}
         for database in (*opened, self.api):

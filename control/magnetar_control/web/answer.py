@@ -16,9 +16,9 @@ JSON = "application/json"
 
 
 class Answer:
-    """The status, headers and content of an HTTP answer. *content*: ``None`` for none, bytes, a document that is sent
-    as JSON, or an iterable of bytes that is sent piece by piece. Pieces of JSON must come from an iterator: any other
-    object is a document. A document may contain ``orjson.Fragment``, JSON text from the store."""
+    """An HTTP response. *content*: ``None`` (empty), bytes, a document to be sent as JSON, or an iterable of bytes that
+    is streamed. Streamed JSON must be an iterator; any other object with the media type JSON is a document. A document
+    may contain ``orjson.Fragment``, which is JSON text."""
 
     __slots__ = ("content", "headers", "media_type", "status")
 
@@ -28,7 +28,7 @@ class Answer:
         self.headers = dict(headers or {})
 
     def body(self) -> bytes | Iterable[bytes]:
-        """Return the content as bytes, or as an iterable of bytes that is sent piece by piece."""
+        """Return the content as bytes, or as an iterable of bytes that is streamed."""
         if self.content is None:
             return b""
         if isinstance(self.content, bytes):
@@ -39,7 +39,8 @@ class Answer:
 
 
 class Fault(Exception):
-    """A request that is refused or fails: HTTP *status* and a message that says what to do."""
+    """The error for a request that is rejected or fails, with the HTTP *status* and a *message* for the client.
+    *details*: further fields of the error response."""
 
     def __init__(self, status: int, message: str, headers: Mapping[str, str] | None = None, **details: Any) -> None:
         super().__init__(message)
@@ -47,7 +48,7 @@ class Fault(Exception):
 
 
 def fault_of(error: MagnetarError) -> Fault | None:
-    """Return the HTTP fault for *error*; ``None`` for a failure whose message is not for users."""
+    """Return the HTTP fault for *error*; ``None`` for a server error whose message must not be shown to clients."""
     if error.status >= 500 and not isinstance(error, TOLD):
         return None
     return Fault(error.status, error.message, **error.details)

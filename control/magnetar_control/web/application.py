@@ -25,11 +25,11 @@ ROLES: Mapping[str, frozenset[str]] = {"admin": frozenset(), "service": frozense
 
 @dataclass(frozen=True, kw_only=True)
 class Guarded(Route):
-    """A route with a guard.
+    """A route that only some callers may use.
 
-    *who*: the callers that may use it: ``anyone``, ``token`` (any valid token), ``service`` (the role ``service`` or
-    ``admin``) or ``admin``. *status*: of the answer, if the handler returns a document or nothing. *way*: where the
-    handler runs: in which threads, or in the event loop.
+    *who*: these callers: ``anyone``, ``token`` (any valid token), ``service`` (the role ``service`` or ``admin``) or
+    ``admin``. *status*: the HTTP status if the handler returns a document or ``None`` instead of an ``Answer``. *way*:
+    whether the handler runs in a thread (and in which pool) or in the event loop.
     """
 
     who: str = "token"
@@ -39,45 +39,47 @@ class Guarded(Route):
 
 def guarded_route(where: str, handler: Callable[[Request], Any], status: int = 200, who: str = "token",
                   stream: bool = False, way: Way = Way.THREAD) -> Guarded:
-    """Return a route for ``Routed``. *where*: method and path, such as ``GET /images/{id}``; *handler*, *stream*: see
-    ``Route``; the others: see ``Guarded``."""
+    """Return a route for the application class ``Routed``. *where*: method and path, such as ``GET /images/{id}``.
+    *stream*: whether the handler reads the request body itself, in chunks. *status*, *who*, *way*: see ``Guarded``."""
     method, _space, path = where.partition(" ")
     return Guarded(method=method, path=path, handler=handler, status=status, who=who, stream=stream, way=way)
 
 
 class Application:
-    """The base of applications that are mounted below a prefix."""
+    """The base class of web applications; each is mounted at a path prefix of the server."""
 
     def handle(self, request: Request) -> Answer:
-        """Return the answer to *request*; never raises."""
+        """Return the response to *request*; never raises."""
         raise NotImplementedError
 
     def admit(self, request: Request) -> Answer | None:
-        """Return an answer that refuses the request before its body is read; ``None`` when the body may be read. Never
-        raises."""
+        """Check the request before its body is read. Return the error response if it is rejected, or ``None`` to read
+        the body. Never raises."""
         return None
 
     def streams(self, method: str, path: str) -> bool:
-        """Return whether the handler of this method and path reads the content itself, piece by piece."""
+        """Return whether the handler of this method and path reads the request body itself, in chunks."""
         return False
 
     def way(self, request: Request) -> Way:
-        """Return where the request is answered: in which threads, or in the event loop."""
+        """Return where the request is handled: in a thread (and in which pool), or in the event loop."""
         return Way.THREAD
 
     async def websocket(self, socket: WebSocket) -> None:
-        """Serve a WebSocket until it is closed. The base class refuses it with 404."""
+        """Serve a WebSocket until it is closed. The base class rejects it with 404."""
         message = f"There is no WebSocket at {socket.path[:200]}."
         await socket.refuse(Answer({"error": {"code": 404, "message": message}}, 404))
 
     def refused(self, request: Request, fault: Fault) -> Answer:
-        """Return the answer for *fault*, in the application's form. Also called for a fault before ``handle``."""
+        """Return the response for *fault*, in the error format of this application. The server also calls this for
+        faults before ``handle``."""
         return Answer({"error": {"code": fault.status, "message": fault.message}}, fault.status, fault.headers)
 
 
 class Routed(Application):
-    """An application with a router. *authenticate* sets ``request.context`` or raises ``Fault`` 401; *render* returns a
-    fault in the service's form. *slash*: a path of at most this number of segments may end with a slash."""
+    """An application that finds a route for each request, and checks the caller's token. *authenticate* sets
+    ``request.context`` or raises ``Fault`` 401. *render* returns the response for a fault. *slash*: paths with at most
+    this number of segments may end with a slash."""
 
     def __init__(self, routes: Iterable[Guarded], authenticate: Callable[[Request], None],
                  render: Callable[[Fault], Answer], slash: int = 1) -> None:
@@ -109,7 +111,7 @@ class Routed(Application):
                                                     "why."))
 
     def fault(self, error: Exception, request: Request) -> Fault | None:
-        """Return the HTTP fault for *error*; ``None`` for an unexpected error."""
+        """Return the HTTP fault for an error that a handler raised; ``None`` for an unexpected error."""
         return fault_of(error) if isinstance(error, MagnetarError) else None
 
     def way(self, request: Request) -> Way:
@@ -125,8 +127,8 @@ class Routed(Application):
         return answer if isinstance(answer, Answer) else Answer(answer, route.status)
 
     def _admitted(self, request: Request) -> Guarded:
-        """Authenticate the sender of a request, and return the request's route. Raises ``Fault``: 400, 401, 403, 404,
-        405."""
+        """Find the route of a request, and authenticate and authorize the caller. Return the route. Raises ``Fault``:
+        400, 401, 403, 404, 405."""
         if "%00" in request.path or "%00" in request.query_string:
             raise Fault(400, "The URL holds a NUL byte; no name or id has one.")
         methods = self.router.find(request.path)
@@ -152,17 +154,20 @@ class Routed(Application):
 
 
 def unauthenticated_fault(where: str) -> Fault:
-    """Return the fault for a client without a valid token; *where* is the URL that issues tokens."""
+    """Return the fault 401 for a client without a valid token. *where*: the URL at which clients get tokens."""
     return Fault(401, "The request you have made requires authentication: X-Auth-Token is missing, expired or not good "
                       "any more.", {"WWW-Authenticate": f'Keystone uri="{where}"'})
 
 
 def by_token(validate: Callable[[str], Any], catalogue: str = "/identity",
              scopes: Collection[str] = ("project", "")) -> Callable[[Request], None]:
-    """Return a function ``authenticate`` for ``Routed``. It validates X-Auth-Token with *validate* (of
-    ``services.Identity``), and sets ``for_user`` in the context when X-Service-Token is the token of a service.
-    *catalogue*: the path on this server, or the URL, at which clients get tokens; the error 401 names it. *scopes*: the
-    accepted scopes of tokens, as in ``Context.scope``; other tokens get 403."""
+    """Return a function *authenticate* for ``Routed``, which checks X-Auth-Token and sets ``request.context``.
+    *validate*: returns the context of a token, or ``None``. If X-Service-Token belongs to a service, the context says
+    that the service acts for the user (``for_user``).
+
+    *catalogue*: path on this server, or URL, at which clients get tokens; named in the error 401. *scopes*: accepted
+    values of ``Context.scope``; other tokens get 403.
+    """
 
     def authenticate(request: Request) -> None:
         token, beside = request.headers.get("x-auth-token"), request.headers.get("x-service-token")

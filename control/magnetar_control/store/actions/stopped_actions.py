@@ -37,11 +37,12 @@ _RESET, _NAMED = actions.c.action.not_in(GOING), actions.c.action.in_(bindparam(
 
 
 def cancel_server_actions(connection: Connection, server_id: str, *, stays: bool = False) -> list[StoppedAction]:
-    """Cancel the running actions of a server that is being deleted, and drop the queued ones, except those that create
-    images (``OWING``).
+    """Cancel the running actions of a server that is being deleted, and remove the queued ones from the queue. Queued
+    actions that create images (``OWING``) are not removed.
 
-    *stays*: the server is only soft-deleted; then the actions ``LEFT_BEHIND`` also stay in the queue, because they
-    release reserved resources. Return the dropped actions that had started: no conductor will report their end.
+    *stays*: whether the server is only soft-deleted; then the queued actions in ``LEFT_BEHIND`` are not removed either,
+    because they release reserved resources. Return those of the removed actions that had started: no conductor will
+    report that they ended.
     """
     return _stop(connection, true(), LEFT_BEHIND if stays else OWING, DELETED, server=server_id)
 
@@ -60,15 +61,16 @@ def deletion_is_pending(connection: Connection, server_id: str) -> bool:
 
 
 def overtake_server_actions(connection: Connection, server_id: str, keys: Collection[str]) -> list[StoppedAction]:
-    """Cancel the running actions of a server with these *keys*, and drop the queued ones without exception, because
-    another action overtakes them. Return the dropped actions that had started."""
+    """Cancel the running actions of a server whose names are in *keys* (such as ``resize``), and remove the queued ones
+    from the queue, because a later action replaces them. Return those of the removed actions that had started."""
     return _stop(connection, _NAMED, (), OVERTAKEN, server=server_id, keys=list(keys)) if keys else []
 
 
 @cache
 def _stops(which: ColumnElement[bool], taken: tuple[str, ...]) -> tuple[Update, ReturningUpdate[Any]]:
-    """Return the two statements of ``_stop``: one cancels running actions, the other drops queued ones. They are built
-    once for each *which* and *taken*, because building takes longer than executing."""
+    """Return two UPDATE statements for the actions of one server: the first cancels running actions, the second drops
+    queued ones. *which*: the condition for actions to stop. *taken*: names of actions that are not dropped while they
+    are queued, but also marked as cancelled. Cached, because building a statement takes longer than executing it."""
     mine = update(actions).where(actions.c.server_id == bindparam("server"), which)
     queued, is_taken = actions.c.state == "queued", actions.c.action.in_(taken)
     cancelling = mine.where(or_(actions.c.state == "running", and_(queued, is_taken))).values(cancel=True,
@@ -81,10 +83,10 @@ def _stop(connection: Connection, which: ColumnElement[bool], taken: tuple[str, 
           **parameters: Any) -> list[StoppedAction]:
     """Cancel the server's running actions that satisfy *which* (an SQL condition), and drop the queued ones with the
     message *why*. *taken*: names of actions that are only marked as cancelled if they are queued, and stay in the
-    queue. *parameters*: of the statements; ``server`` is the server's uuid.
+    queue. *parameters*: parameters of the SQL statements; ``server`` is the server's uuid.
 
-    If a rebuild is dropped that has not started, restore the server's earlier image columns. Return the dropped
-    actions that had started.
+    If a rebuild is dropped that has not started, restore the server's earlier image columns. Return the dropped actions
+    that had started.
     """
     cancelling, dropping = _stops(which, taken)
     connection.execute(cancelling, parameters)

@@ -56,7 +56,8 @@ from .nic_bandwidth import BandwidthRequest, GrantedResources, WantedResources
 
 
 class Amounts(NamedTuple):
-    """An amount of each resource: shared CPUs, MiB of memory, GiB of disk, dedicated CPUs (Nova's class PCPU)."""
+    """The amounts that a consumer claims: shared CPUs, MiB of memory, GiB of disk, dedicated CPUs (Nova's resource
+    class PCPU)."""
 
     vcpus: int = 0
     memory_mb: int = 0
@@ -65,7 +66,7 @@ class Amounts(NamedTuple):
 
 
 class Ratios(NamedTuple):
-    """Allocation ratios. The defaults are Nova's initial_*_allocation_ratio."""
+    """Allocation ratios of CPUs, memory and disk. The defaults are Nova's initial_*_allocation_ratio."""
 
     vcpus: float = 16.0
     memory_mb: float = 1.5
@@ -74,8 +75,8 @@ class Ratios(NamedTuple):
 
 @dataclass(frozen=True)
 class Group:
-    """A server group, as claims and the scheduler use it. ``hosts``: by host name, the number of members there, not
-    counting the server that is being placed."""
+    """A server group and the number of its members on each host: ``hosts`` maps host names to numbers, and does not
+    count the server that is being placed."""
 
     id: str
     policy: str
@@ -103,7 +104,7 @@ class ClaimRow(StoredRow):
 
 
 class ServerClaim(ClaimRow):
-    """A claim of a server or of one of its migrations, with the name and cell of the host."""
+    """A row of ``allocations`` for a server or one of its migrations, with the name and cell of the host."""
 
     host: str
     cell_id: str
@@ -144,7 +145,7 @@ _RAISED = RAISE.returning(hosts.c.id).cte("raised")
 
 def claimable_amounts(row: Mapping[Any, Any], ratios: Ratios = USUAL) -> Amounts:
     """Return the claimable amounts of a host: (total - reserved) x ratio, rounded down. *row*: columns of ``hosts``.
-    *ratios*: for resources without a ratio in *row*."""
+    *ratios*: used for resources without a ratio in *row*."""
     def limit(name: str) -> int:
         usual, host_ratio = getattr(ratios, name, 1.0), row[f"{name}_ratio"] if name in SHARED else None
         return max(0, int((row[name] - row[f"{name}_reserved"]) * (usual if host_ratio is None else host_ratio)))
@@ -156,13 +157,13 @@ def claim_host_resources(connection: Connection, consumer_id: str, server_id: st
                          cell_id: str | None = None, group: Group | None = None, ignore_disabled: bool = True,
                          owner: Mapping[str, str] | None = None, nics: Sequence[BandwidthRequest] | None = None,
                          isolate: bool = False) -> bool:
-    """Set the resources that a consumer holds on a host: *amounts*, PCI *devices* by alias, and *resources* by class
-    of ``inventories``. Return ``False``, with nothing changed, when the host lacks room or is gone, when the group's
-    policy does not allow it, or (with *ignore_disabled* false) when the host is disabled or forced down.
+    """Set the resources that a consumer claims on a host: *amounts*, numbers of PCI *devices* by alias, and *resources*
+    by resource class. Return ``False``, with nothing changed, when the host is deleted or has too few resources, the
+    *group*'s policy forbids it, or (*ignore_disabled* false) it is disabled or forced down.
 
-    *cell_id*: also map the server to this cell. *owner*: type, project and user of a consumer that is no server, and
-    does not count as one. *nics*, *isolate*: see ``nic_bandwidth.WantedResources``; with *nics* ``None``, NICs keep
-    the cards that provide their bandwidth."""
+    *cell_id*: also map the server to this cell. *owner*: type, project and user of a consumer that is not a server.
+    *nics*: NICs with bandwidth requests; ``None``: stored places do not change. *isolate*: Nova's ``group_policy``.
+    """
     if group and not _allowed(connection, group, server_id, host_id):
         return False
     kind, me = connection.dialect.name, {"consumer": consumer_id, "host": host_id}
@@ -195,11 +196,12 @@ def claim_host_resources(connection: Connection, consumer_id: str, server_id: st
 
 def set_claimed_resources(connection: Connection, consumer_id: str, host_id: str,
                           desired_resources: Callable[[], WantedResources]) -> bool:
-    """Change a server's claim on the host: its amounts of classes in ``inventories``, and its PCI devices.
+    """Change the resource classes and PCI devices that a server claims on the host; its CPUs, memory and disk do not
+    change. *desired_resources* returns the new claim. It is called after the claim's row is locked, so that the last of
+    several concurrent calls uses the newest data.
 
-    *desired_resources* is called after the claim's row is locked, so that the last of several concurrent calls uses the
-    newest data. Return ``False``, with nothing changed, when the host has too little left or the server has no claim on
-    it.
+    Return ``False``, with nothing changed, when the host has too few resources left, or the server has no claim on the
+    host.
     """
     me = {"consumer": consumer_id, "host": host_id}
     claim_row = connection.execute(_HELD, me).one_or_none()
@@ -217,8 +219,8 @@ def set_claimed_resources(connection: Connection, consumer_id: str, host_id: str
 
 
 def _texts(granted: GrantedResources, placed: bool = True) -> dict[str, str]:
-    """Return the columns of ``allocations`` for *granted*, as JSON text by column name. *placed*: whether to include
-    the column ``places``."""
+    """Return the columns ``resources``, ``devices`` and ``places`` of ``allocations`` as JSON text by column name.
+    *granted*: their values. *placed*: whether to include ``places``."""
     texts = {name: inventories.canonical_json(document) for name, document in granted._asdict().items()}
     return texts if placed else {name: text for name, text in texts.items() if name != "places"}
 
@@ -270,13 +272,14 @@ def fetch_server_claims(connection: Connection, server_id: str) -> list[ServerCl
 
 
 def fetch_host_claims(connection: Connection, host_id: str) -> list[ClaimRow]:
-    """Return the allocations on a host, by consumer."""
+    """Return the allocations on a host, ordered by consumer."""
     return ClaimRow.several(connection.execute(select(allocations).where(
         allocations.c.host_id == host_id).order_by(allocations.c.consumer_id)))
 
 
 def fetch_device_claims(connection: Connection, host_ids: Collection[str] | None = None) -> dict[str, list[ClaimRow]]:
-    """Return the allocations with PCI devices, by host. *host_ids*: only of these hosts; all by default."""
+    """Return the allocations that include PCI devices, as a list for each host id. *host_ids*: read only these hosts;
+    all by default."""
     query = select(allocations).where(literal_column(HAS_DEVICES)).order_by(allocations.c.consumer_id)
     if host_ids is not None:
         query = query.where(allocations.c.host_id.in_(list(host_ids)))
@@ -287,7 +290,7 @@ def fetch_device_claims(connection: Connection, host_ids: Collection[str] | None
 
 
 def fetch_consumer_claims(connection: Connection, consumer_id: str, *, lock: bool = False) -> list[ClaimRow]:
-    """Return the allocations of a consumer, by host. *lock*: lock their rows until the transaction ends."""
+    """Return the allocations of a consumer, ordered by host. *lock*: lock their rows until the transaction ends."""
     query = select(allocations).where(allocations.c.consumer_id == consumer_id).order_by(allocations.c.host_id)
     return ClaimRow.several(connection.execute(query.with_for_update() if lock else query))
 
@@ -304,7 +307,8 @@ def fetch_project_claims(connection: Connection, project_id: str) -> list[ClaimR
 
 def update_consumer_rows(connection: Connection, consumer_id: str, generation: int,
                          owner: Mapping[str, str] | None = None) -> None:
-    """Set the generation of a consumer on all its rows, and the *owner* of a consumer that is no server."""
+    """Set the generation of a consumer in all its allocations. *owner*: for a consumer that is not a server, the new
+    type, project and user; unchanged by default."""
     values = {"generation": generation} | ({} if owner is None else {"owner": inventories.canonical_json(owner)})
     connection.execute(update(allocations).where(allocations.c.consumer_id == consumer_id).values(values))
 
@@ -330,11 +334,11 @@ def release_consumer_claims(connection: Connection, consumer_id: str, host_id: s
 
 
 def move_claims_to_migration(connection: Connection, server_id: str, migration_id: str, host_id: str) -> bool:
-    """Make the migration the consumer of the server's claims on the source *host_id*; return whether the migration has
-    them now.
+    """Assign the server's claims on the source *host_id* to the migration; return whether the migration has these
+    claims now.
 
-    Call this before claiming the target for the server. A repeated call does nothing, which also makes a resize on the
-    same host safe.
+    Call this before claiming resources on the target for the server. A repeated call does nothing, which also makes a
+    resize on the same host safe.
     """
     theirs = select(allocations.c.host_id).where(allocations.c.consumer_id == migration_id)
     if connection.execute(theirs).first():
@@ -344,7 +348,7 @@ def move_claims_to_migration(connection: Connection, server_id: str, migration_i
 
 
 def revert_claims_to_server(connection: Connection, server_id: str, migration_id: str) -> bool:
-    """Undo ``move_claims_to_migration``: delete the server's claims and make it the consumer of the migration's claims.
+    """Undo ``move_claims_to_migration``: delete the server's claims, and assign the migration's claims to the server.
 
     Return ``False``, with nothing changed, when the migration has no claims. After a successful move, call
     ``release_consumer_claims(connection, migration_id)`` instead.
@@ -359,8 +363,9 @@ def revert_claims_to_server(connection: Connection, server_id: str, migration_id
 
 
 def _differing(resources: Mapping[str, int], current_resources: Mapping[str, int]) -> dict[str, tuple[int, int]]:
-    """Return the resource classes whose amounts in *resources* (new) and *current_resources* (old) differ: by name, the
-    new amount and the increase, which may be negative."""
+    """Return how claimed resources change: a mapping of each resource class whose amount differs to (new amount,
+    increase). The increase may be negative. *resources*: new amounts by resource class. *current_resources*: old
+    amounts."""
     return {name: (resources.get(name, 0), n) for name in sorted(resources.keys() | current_resources.keys())
             if (n := resources.get(name, 0) - current_resources.get(name, 0))}
 
@@ -370,8 +375,9 @@ def _take(connection: Connection, host_id: str, more: Amounts, servers: int, oth
     """Raise the counters of a host for a claim. Return ``False``, with nothing changed, when too little is left.
 
     *more*: increases of the claimed amounts (may be negative). *servers*: increase of the number of servers. *other*:
-    by resource class, the consumer's new amount and the increase. *ignore_disabled*: raise them even if the host is
-    disabled or forced down."""
+    maps each other resource class to the consumer's (new amount, increase). *ignore_disabled*: raise the counters even
+    if the host is disabled or forced down.
+    """
     if (servers or any(more)) and not _raise(connection, host_id, more, servers, ignore_disabled):
         return False
     done: list[tuple[str, int]] = []
@@ -391,15 +397,16 @@ def _raise(connection: Connection, host_id: str, more: Amounts, servers: int, ig
 
 
 def raise_parameters(host_id: str, more: Amounts, servers: int, ignore_disabled: bool) -> dict[str, Any]:
-    """Return the parameters of the statement ``RAISE``, which raises the counters of a host by the amounts *more* and
-    the number *servers*. *ignore_disabled*: also when the host is disabled or forced down."""
+    """Return the parameters of the SQL statement ``RAISE``, which raises the claim counters of a host. *more*:
+    increases of the claimed amounts. *servers*: increase of the number of servers. *ignore_disabled*: raise them even
+    if the host is disabled or forced down."""
     return {**{f"more_{name}": n for name, n in zip(RESOURCES, more, strict=True)},
             "host": host_id, "more_servers": servers, "ignore_disabled": ignore_disabled}
 
 
 def _allowed(connection: Connection, group: Group, server_id: str, host_id: str) -> bool:
-    """Return whether the group's policy allows the server on the host now. Transactions that claim for the same group
-    wait for each other."""
+    """Return whether the group's policy allows the server on the host now. Locks the group's row, so that concurrent
+    transactions that place members of the same group wait for each other."""
     if group.policy not in ("affinity", "anti-affinity"):
         return True
     connection.execute(select(server_groups.c.id).where(server_groups.c.id == group.id).with_for_update())
@@ -413,10 +420,10 @@ def _allowed(connection: Connection, group: Group, server_id: str, host_id: str)
 
 
 def join_migration_claims(connection: Connection, server_id: str, migration_id: str, host_id: str) -> None:
-    """Add the migration's claims on the host to the server's claims there.
+    """Merge the migration's claims on the host into the server's claims there.
 
-    The sum does not change, so this succeeds even if the host's limits were lowered meanwhile; so does a smaller claim
-    afterwards. PCI devices that both claims contain count once.
+    The sum does not change, so this succeeds even if the host's limits were lowered meanwhile. Lowering the merged
+    claim afterwards succeeds too. PCI devices that both claims contain count once.
     """
     query = select(allocations).where(allocations.c.host_id == host_id, allocations.c.consumer_id.in_(
         (server_id, migration_id))).order_by(allocations.c.consumer_id).with_for_update()
@@ -440,11 +447,11 @@ def join_migration_claims(connection: Connection, server_id: str, migration_id: 
 
 
 def set_claimed_disk(connection: Connection, server_id: str, host: str, disk_gb: int) -> bool:
-    """Set the GiB of disk that a server holds on the host with this name; its other claims stay.
+    """Set the GiB of disk that a server claims on the host with this name; its other claims do not change.
 
-    Return ``False``, with nothing changed, when the host has too little disk left. Return ``True``, and do nothing, for
-    a server without a claim (for example, an operator has just imported it): the audit creates its claim. For a
-    ``write`` transaction of the API database.
+    Return ``False``, with nothing changed, when the host has too little disk left. Do nothing and return ``True`` for a
+    server without a claim (for example, an operator has just imported it): a periodic audit creates its claim.
+    *connection*: a ``write`` transaction of the API database.
     """
     mine = select(allocations.c.host_id, allocations.c.disk_gb).join_from(
         allocations, hosts, hosts.c.id == allocations.c.host_id).where(
@@ -462,9 +469,9 @@ def set_claimed_disk(connection: Connection, server_id: str, host: str, disk_gb:
 
 
 def _insert_values(table: Table, *names: str) -> dict[str, BindParameter[Any]]:
-    """Return the values for an INSERT into *table*: parameters for the columns *names*, and the defaults of other
-    columns, which SQLAlchemy does not fill in here. Parameters have a prefix because SQLAlchemy would also set columns
-    of ``hosts`` with the same name."""
+    """Return the values of an INSERT statement for *table*: bind parameters ``own_NAME`` for the columns *names*, and
+    constants for other columns with a default, because SQLAlchemy does not add defaults to this statement. The prefix
+    avoids conflicts with columns of ``hosts``."""
     defaults = {column.name: column.default.arg for column in table.c
                 if isinstance(column.default, ScalarElementColumnDefault) and column.name not in names}
     return {**{name: bindparam(f"own_{name}", type_=table.c[name].type) for name in names},
@@ -494,12 +501,12 @@ _HELD_ANYWHERE = select(allocations.c.host_id).where(
 
 
 def claim_by_single_statement(connection: Connection, claim: Claim, *, ignore_disabled: bool = False) -> bool | None:
-    """Make the *claim*, and map its server to its cell, by one statement on a connection of PostgreSQL's
-    ``Database.single``: one message instead of five, and the host's row is locked only while the statement commits.
+    """Insert the *claim*, and map its server to its cell, by one SQL statement instead of five. The host's row is
+    locked only while this statement commits. *connection*: from ``Database.single``, on PostgreSQL.
 
-    The server must be in no group, and need no devices and no further resource classes. Return whether the claim
-    succeeded; ``None``, with nothing changed, when the server already holds resources of the host:
-    ``claim_host_resources`` must decide then.
+    The server must not be in a group, and must not need PCI devices or custom resource classes. Return whether the
+    claim succeeded; ``None``, with nothing changed, when the server already has a claim on the host: then the caller
+    must use ``claim_host_resources``.
     """
     columns = {"server_id": claim.server_id, "cell_id": claim.cell_id, "project_id": claim.project_id,
                "created_at": utc_now(), **claim.amounts._asdict()}

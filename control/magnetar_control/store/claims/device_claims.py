@@ -18,16 +18,16 @@ Counts = Mapping[str, Mapping[str, int]]
 
 
 class DeviceRoom(NamedTuple):
-    """The PCI devices of a host. *pools*: its pools of devices. *held*: the devices that servers hold on it, by server
-    and alias."""
+    """The PCI devices of a host, free and claimed. *pools*: groups of equal devices with their total number. *held*:
+    the number of devices that servers claim on the host, by server uuid, then by PCI alias."""
 
     pools: Sequence[pci.DevicePool]
     held: Counts
 
 
 def lock_device_room(connection: Connection, host_id: str, excluded_servers: Sequence[str] = ()) -> DeviceRoom | None:
-    """Lock the host's row and return its devices; ``None`` when the host is gone. *excluded_servers*: servers whose
-    devices count as free."""
+    """Lock the host's row and return its PCI devices and the claims on them; ``None`` when the host does not exist.
+    *excluded_servers*: uuids of servers whose devices count as free."""
     info = connection.execute(select(hosts.c.info).where(hosts.c.id == host_id).with_for_update()).scalar_one_or_none()
     if info is None:
         return None
@@ -41,8 +41,9 @@ def lock_device_room(connection: Connection, host_id: str, excluded_servers: Seq
 
 
 def devices_suffice(room: DeviceRoom, requested: Counts) -> bool:
-    """Return whether the host has enough devices for the servers in *requested* (devices by server and alias). A
-    server keeps the devices that it already holds on the host, so only further ones must be free."""
+    """Return whether the host has enough PCI devices for *requested*: numbers of devices by server uuid, then by PCI
+    alias. A server keeps the devices that it already claims on the host, so only additional ones must be free. *room*:
+    from ``lock_device_room``."""
     more = [{alias: count - room.held.get(server, {}).get(alias, 0) for alias, count in devices.items()}
             for server, devices in requested.items()]
     if not any(count > 0 for counts in more for count in counts.values()):
@@ -51,7 +52,7 @@ def devices_suffice(room: DeviceRoom, requested: Counts) -> bool:
 
 
 def claimed_devices_suffice(connection: Connection, host_id: str, claimed: Counts) -> bool:
-    """Return whether the host has enough devices for the claims *claimed* (devices by server and alias), which are
-    already in the database. Locks the host's row until the transaction ends."""
+    """Return whether the host has enough PCI devices for claims that are already in the database. *claimed*: numbers of
+    devices by server uuid, then by PCI alias. Locks the host's row until the transaction ends."""
     room = lock_device_room(connection, host_id, tuple(claimed))
     return room is not None and devices_suffice(room, claimed)

@@ -16,8 +16,9 @@ from .allocations import RESOURCES
 
 
 class Difference(NamedTuple):
-    """A host whose counters differ from its allocations. ``counted``, ``held``: ``(vcpus, memory_mb, disk_gb, pcpus,
-    servers)``, or the amount of a ``resource_class``."""
+    """A host whose counters of claimed resources differ from the sum of its allocations. ``counted`` has the counters,
+    ``held`` the sums, both in the order ``(vcpus, memory_mb, disk_gb, pcpus, servers)``; with a ``resource_class``,
+    each has only the amount of that class."""
 
     host: str
     counted: tuple[int, ...]
@@ -33,11 +34,11 @@ class Difference(NamedTuple):
 
 def audit_host_counters(connection: Connection, repair: bool = False, host_ids: Collection[str] | None = None,
                         lock: bool = True) -> list[Difference]:
-    """Return the hosts whose counters differ from the sum of their allocations; *repair*: set the counters to that sum.
+    """Return the hosts whose counters differ from the sum of their allocations. *repair*: set the counters to that sum.
 
-    * *host_ids*: only of these hosts; all by default.
-    * *lock*: for a ``write`` transaction; PostgreSQL locks the hosts' rows while it counts. Without it, differences may
-      be claims that are being made.
+    * *host_ids*: check only these hosts; all by default.
+    * *lock*: lock the hosts' rows while counting (PostgreSQL, in a ``write`` transaction). Without the lock, a
+      difference may only be a claim that is being made.
     """
     counters = [hosts.c[f"{name}_used"] for name in RESOURCES] + [hosts.c.servers]
     some_hosts = [] if host_ids is None else [hosts.c.id.in_(list(host_ids))]
@@ -66,8 +67,9 @@ def _locked(query: Select[Any], lock: bool) -> Select[Any]:
 
 def _audit_classes(connection: Connection, names: Mapping[str, str], repair: bool, host_ids: Collection[str] | None,
                    lock: bool) -> list[Difference]:
-    """Return the differences of ``audit_host_counters`` for the classes in ``inventories``; with *repair*, correct
-    them. *names*: names of the hosts, by id. *host_ids*, *lock*: as for ``audit_host_counters``."""
+    """Return the ``audit_host_counters`` differences in the table ``inventories`` (resource classes without a column in
+    ``hosts``). *names*: names of the hosts by id. *repair*: set the counters to the sum of the allocations. *host_ids*:
+    check only these hosts; ``None`` for all. *lock*: lock the rows while counting."""
     table = inventory_table.c
     some_hosts = [] if host_ids is None else [table.host_id.in_(list(host_ids))]
     some_claims = [] if host_ids is None else [allocations.c.host_id.in_(list(host_ids))]

@@ -25,8 +25,7 @@ MOST = 2**31 - 1
 
 
 class Inventory(NamedTuple):
-    """An inventory with Placement's fields: amount, reserved amount, least and greatest amount for one consumer, step
-    size, and allocation ratio."""
+    """The amounts of one resource class on a host, with the fields of Placement's inventories."""
 
     total: int
     reserved: int = 0
@@ -74,13 +73,14 @@ _TAKE = update(inventories).where(_MINE, or_(_MORE <= 0, and_(
 
 
 def operator_inventory(row: InventoryRow) -> Document:
-    """Return the inventory fields that an operator has set, as a new dict."""
+    """Return the fields of ``Inventory`` that an operator has set for this row, as a new dict."""
     return {**(row.own or {})}
 
 
 def effective_inventory(row: InventoryRow) -> Inventory:
-    """Return the inventory of a row: the agent's fields, with the operator's values where an operator has set them; if
-    no agent reports it, the operator's fields alone; an inventory of 0 without either."""
+    """Return the inventory that applies for a row: the fields that the agent reports, replaced by the operator's where
+    an operator has set them. If no agent reports the class, the operator's fields alone apply; without any fields the
+    total is 0."""
     own = row.own or {}
     if row.told is None:
         return Inventory(**own) if own else NOTHING
@@ -88,17 +88,17 @@ def effective_inventory(row: InventoryRow) -> Inventory:
 
 
 def claim_inventory(connection: Connection, host_id: str, name: str, whole: int, more: int) -> bool:
-    """Raise the claimed amount of the class *name* by *more*, which may be negative. *whole*: the consumer's amount
-    after the claim. Return ``False``, with nothing changed, when too little is left, or when a single consumer may not
-    have *whole*."""
+    """Raise the claimed amount of the resource class *name* on a host by *more*, which may be negative. *whole*: the
+    consumer's amount after the claim. Return ``False``, with nothing changed, when the host has too little left, or
+    when *whole* violates the inventory's limits for a single consumer."""
     values = {"host": host_id, "name": name, "whole": whole, "more": more}
     return connection.execute(_TAKE, values).rowcount == 1 or more <= 0
 
 
 def fetch_inventory_rows(connection: Connection,
                          host_ids: Collection[str] | None = None) -> dict[str, dict[str, InventoryRow]]:
-    """Return the inventories of *host_ids* (default: all hosts), by host and class. A class that neither agent nor
-    operator provides any more is included as long as servers hold some of it."""
+    """Return the inventories of *host_ids* (default: all hosts), by host id, then by resource class. A class that
+    neither agent nor operator provides any more is included as long as servers claim some of it."""
     query = _ROWS.where(_THERE).order_by(inventories.c.host_id, inventories.c.resource_class)
     if host_ids is not None:
         query = query.where(inventories.c.host_id.in_(list(host_ids)))
@@ -110,11 +110,11 @@ def fetch_inventory_rows(connection: Connection,
 
 def fetch_available_amounts(connection: Connection, amounts: Mapping[str, int],
                             beginnings: Collection[str] = ()) -> dict[str, dict[str, int]]:
-    """Return the unclaimed amounts of resource classes, by host name and class. An amount is 0 where the inventory
-    does not allow a single consumer the requested amount.
+    """Return the unclaimed amounts of resource classes, by host name and class. An amount is 0 where the inventory does
+    not allow a single consumer the requested amount.
 
     *amounts*: the requested amounts by class. *beginnings*: also include all classes whose names begin with one of
-    these (the names of network cards' inventories). Hosts with none of the classes are absent.
+    these prefixes (used for the bandwidth of network cards). Hosts with none of the classes are absent.
     """
     query = select(hosts.c.name, inventories).join_from(inventories, hosts, hosts.c.id == inventories.c.host_id).where(
         or_(inventories.c.resource_class.in_(list(amounts)), *(
@@ -127,22 +127,23 @@ def fetch_available_amounts(connection: Connection, amounts: Mapping[str, int],
 
 
 def available_amount(row: Any, requested: int) -> int:
-    """Return the unclaimed amount of an inventory, the *row*; 0 if it does not allow a single consumer the amount
-    *requested*."""
+    """Return the unclaimed amount in *row*, a row of the table ``inventories``. Return 0 if the inventory does not
+    allow a single consumer the amount *requested*."""
     suits = row.min_unit <= requested <= row.max_unit and requested % row.step_size == 0
     return max(0, row.limit - row.used) if suits else 0
 
 
 def fetch_provided_classes(connection: Connection, names: Iterable[str]) -> set[str]:
-    """Return the classes among *names* that the agent or an operator provides on at least one host."""
+    """Return the resource classes among *names* that the agent or an operator provides on at least one host."""
     return set(connection.execute(select(inventories.c.resource_class).distinct().where(
         inventories.c.resource_class.in_(list(names)), _GIVEN)).scalars())
 
 
 def save_agent_inventories(connection: Connection, host_id: str,
                            agent_inventories: Mapping[str, Mapping[str, Any]]) -> bool:
-    """Save the inventories that an agent reports ({class: fields of ``Inventory``}); return whether the agent's fields
-    changed. The operator's fields stay. Call this with the host's row locked."""
+    """Save the inventories that an agent reports, and return whether they differ from its last report.
+    *agent_inventories*: by resource class, the fields of ``Inventory``. Fields that an operator has set do not change.
+    Call this with the host's row locked."""
     rows = {row.resource_class: row for row in InventoryRow.several(connection.execute(
         _ROWS.where(inventories.c.host_id == host_id)))}
     changed = False
@@ -157,21 +158,22 @@ def save_agent_inventories(connection: Connection, host_id: str,
 
 def save_operator_inventory(connection: Connection, host_id: str, name: str,
                             operator_fields: Mapping[str, Any] | None) -> None:
-    """Set the operator's fields of a class, or remove them (``None``). Call this with the host's row locked."""
+    """Set the fields of ``Inventory`` that an operator has chosen for the resource class *name* on a host, or remove
+    them (``None``). Call this with the host's row locked."""
     row = InventoryRow.optional(connection.execute(_ROWS.where(
         inventories.c.host_id == host_id, inventories.c.resource_class == name)).one_or_none())
     _write(connection, host_id, name, row, own=canonical_json(operator_fields) if operator_fields else None)
 
 
 def canonical_json(document: Mapping[str, Any]) -> str:
-    """Return the JSON text of a document with sorted keys: equal documents have equal texts."""
+    """Return the JSON text of a document with sorted keys, so that equal documents have equal texts."""
     return orjson.dumps({**document}, option=orjson.OPT_SORT_KEYS).decode()
 
 
 def _write(connection: Connection, host_id: str, name: str, row: InventoryRow | None, **source: str | None) -> None:
-    """Set one column of a host's inventory row to a JSON text, and update the resulting limits. *source*: the column
-    and its text: ``told`` has the agent's fields, ``own`` the operator's. *row*: the present row. Delete the row when
-    both columns are null and nothing is claimed."""
+    """Set one column of a host's inventory row, and update the columns with the resulting limits. *source*: column name
+    and JSON text; column ``told`` has the agent's fields, ``own`` the operator's. *row*: the present row, if any.
+    Delete the row when both columns are null and nothing is claimed."""
     changed = (row or InventoryRow.of_values({})).changed_columns(**source)
     inventory = effective_inventory(changed)
     values = {"told": changed.stored.told, "own": changed.stored.own, "limit": inventory.limit,
@@ -187,19 +189,19 @@ def _write(connection: Connection, host_id: str, name: str, row: InventoryRow | 
 
 
 def fetch_resource_classes(connection: Connection) -> list[str]:
-    """Return the resource classes without a column in ``hosts``, sorted by name."""
+    """Return the names of the resource classes that have inventories instead of a column in ``hosts``, sorted."""
     return list(connection.execute(select(resource_classes.c.name).order_by(resource_classes.c.name)).scalars())
 
 
 def insert_resource_class(connection: Connection, name: str) -> bool:
-    """Insert a class; return ``False`` when it exists."""
+    """Insert a resource class; return ``False`` when it exists."""
     return connection.execute(INSERT[connection.dialect.name](resource_classes).values(
         name=name, created_at=utc_now()).on_conflict_do_nothing().execution_options(
             preserve_rowcount=True)).rowcount == 1
 
 
 def remove_resource_class(connection: Connection, name: str) -> bool:
-    """Delete a class that no host has; return ``False`` when a host has it, when something is claimed, or when it does
-    not exist."""
+    """Delete a resource class. Return ``False``, with nothing deleted, when it does not exist, a host provides it, or
+    some of it is claimed."""
     used = select(inventories.c.host_id).where(inventories.c.resource_class == name, _THERE).exists()
     return connection.execute(delete(resource_classes).where(resource_classes.c.name == name, ~used)).rowcount == 1

@@ -27,12 +27,12 @@ STEPS = 300
 
 
 class BandwidthRequest(NamedTuple):
-    """A request of one NIC for bandwidth.
+    """A port's request for guaranteed bandwidth.
 
-    *id*: uuid of its port. *network*: the physical network (or ``bandwidth.TUNNELS``). *amounts*: the amounts by
-    resource class. *devices*: the name of the kind of virtual functions that fit it (``pci.network_devices_name``),
-    empty for other NICs. *place*: the network or network card that must provide the bandwidth, empty while it is
-    undecided.
+    *id*: uuid of the port. *network*: the physical network, or ``bandwidth.TUNNELS``. *amounts*: kbit/s by resource
+    class. *devices*: for an SR-IOV NIC, the inventory name of suitable virtual functions
+    (``pci.network_devices_name``); empty for other NICs. *place*: the physical network or network card that must
+    provide the bandwidth; empty if the claim chooses it.
     """
 
     id: str
@@ -43,10 +43,10 @@ class BandwidthRequest(NamedTuple):
 
 
 class WantedResources(NamedTuple):
-    """The resources that a server requests on a host. Bandwidth is requested of physical networks, not of their cards.
+    """The resources that a server requests on a host, before network cards are chosen for its bandwidth.
 
-    *resources*: amounts of classes in ``inventories``. *devices*: PCI devices. Both include the requests of NICs.
-    *nics*: the NICs that request bandwidth. *isolate*: whether each NIC must have a different provider (Nova's
+    *resources*: amounts by resource class. *devices*: numbers of PCI devices by alias. Both include the requests of
+    *nics*, the NICs with guaranteed bandwidth. *isolate*: whether each NIC must have a different provider (Nova's
     ``group_policy``).
     """
 
@@ -57,9 +57,9 @@ class WantedResources(NamedTuple):
 
 
 class GrantedResources(NamedTuple):
-    """The resources that a server will hold on a certain host, after the network cards for its NICs were chosen.
-    *resources*, *devices*: amounts by class, and PCI devices, of these cards instead of their networks. *places*: by
-    port, the place (``core.bandwidth``) of its bandwidth."""
+    """The resources that a server claims on a host, after network cards were chosen for its bandwidth. *resources*:
+    amounts by resource class. *devices*: numbers of PCI devices by alias. Both name the chosen cards instead of their
+    physical networks. *places*: by port uuid, the physical network or card that provides its bandwidth."""
 
     resources: Mapping[str, int]
     devices: Mapping[str, int]
@@ -67,7 +67,7 @@ class GrantedResources(NamedTuple):
 
 
 def bandwidth_requests(nics: Iterable[ServerNic | PortRequest]) -> tuple[BandwidthRequest, ...]:
-    """Return the bandwidth requests of NICs (mappings with ``port_id``, ``resources`` and ``devices``)."""
+    """Return the bandwidth requests of *nics*; NICs without ``resources`` are skipped."""
     requests = []
     for at, nic in enumerate(nics):
         if nic.get("resources"):
@@ -81,11 +81,12 @@ def bandwidth_requests(nics: Iterable[ServerNic | PortRequest]) -> tuple[Bandwid
 def bandwidth_placements(nics: Sequence[BandwidthRequest], free_amounts: Mapping[str, int], isolate: bool = False,
                          current_places: Mapping[str, str] | None = None,
                          devices_fit: Callable[[Mapping[str, str]], bool] | None = None) -> Iterator[dict[str, str]]:
-    """Yield possible placements of the NICs' bandwidth as ``{port: place}``, cards with most free bandwidth first.
+    """Yield possible placements of the NICs' bandwidth as ``{port: place}``; places with most free bandwidth come
+    first. A place is a physical network, or ``NETWORK/CARD`` for a virtual function of a card.
 
-    *free_amounts*: the unclaimed amount of each inventory of a host. *isolate*: give each NIC a different place.
-    *current_places*: by port, the place that its NIC keeps. *devices_fit*: returns whether the host has the devices for
-    a placement, possibly of only some NICs. The search ends after ``STEPS`` steps.
+    *free_amounts*: unclaimed amounts on the host, as ``{"CLASS:PLACE": kbit/s}``. *isolate*: give each NIC another
+    place. *current_places*: by port, the place that a NIC must keep. *devices_fit*: whether the host has the PCI
+    devices for a (maybe partial) placement. The search ends after ``STEPS`` steps.
     """
     order = sorted(nics, key=lambda nic: (-sum(nic.amounts.values()), nic.id))
     cards = _cards(free_amounts)
@@ -121,14 +122,15 @@ def bandwidth_placements(nics: Sequence[BandwidthRequest], free_amounts: Mapping
 
 
 def requests_on_cards(nics: Iterable[BandwidthRequest], names: Iterable[str]) -> list[BandwidthRequest]:
-    """Return the bandwidth requests in *nics* that a network card must fulfil, on a host with inventories of these
-    *names*."""
+    """Return those bandwidth requests that a network card must provide: virtual functions on a physical network that
+    has cards on this host. *names*: the names of the host's inventories (``CLASS:PLACE``)."""
     cards = _cards(names)
     return [nic for nic in nics if nic.devices and nic.network in cards]
 
 
 def _cards(names: Iterable[str]) -> dict[str, list[str]]:
-    """Return the places (``NETWORK/CARD``) of each physical network that has cards, from the names of inventories."""
+    """Return, for each physical network with network cards, the cards' places (``NETWORK/CARD``). *names*: the names of
+    a host's inventories (``CLASS:PLACE``)."""
     places_by_network: dict[str, list[str]] = {}
     for place in sorted({place for _kind, place in map(split_resource, names) if card_of_place(place)}):
         places_by_network.setdefault(network_of_place(place), []).append(place)
@@ -137,9 +139,9 @@ def _cards(names: Iterable[str]) -> dict[str, list[str]]:
 
 def apply_bandwidth_places(desired: WantedResources, places: Mapping[str, str]) -> tuple[dict[str, int],
                                                                                          dict[str, int]]:
-    """Return the resources and devices of *desired*, with the choice of network cards applied: if the place of a NIC
-    is a card, its bandwidth and virtual function are those of the card instead of the network. *places*: by port, the
-    place of its bandwidth."""
+    """Return (resources, devices) of *desired* after network cards were chosen: amounts by resource class, and numbers
+    of PCI devices by alias. Each NIC on a card takes its bandwidth and virtual function from that card instead of the
+    physical network. *places*: by port uuid, the place of its bandwidth (``NETWORK`` or ``NETWORK/CARD``)."""
     resources, devices = dict(desired.resources), dict(desired.devices)
     for nic in desired.nics:
         place = places.get(nic.id, nic.network)
@@ -159,9 +161,9 @@ def _shift(amounts: dict[str, int], old: str, new: str, n: int) -> None:
 
 def resolve_claim_resources(connection: Connection, consumer_id: str, server_id: str, host_id: str,
                             desired: WantedResources) -> GrantedResources | None:
-    """Return the resources that a consumer will hold on a host for *desired*; ``None`` when the host has too few
-    devices, or no card with enough bandwidth. NICs of the server keep the places that they have on the host. Locks the
-    host's row when devices are requested."""
+    """Choose network cards for the bandwidth in *desired*, and return the resources to claim on the host. Return
+    ``None`` when the host has too few PCI devices, or no card with enough bandwidth. NICs keep the cards that they
+    already use on this host. Locks the host's row when devices are requested."""
     whole = GrantedResources(desired.resources, desired.devices, {nic.id: nic.network for nic in desired.nics})
     if not desired.devices:
         return whole
@@ -193,8 +195,8 @@ def resolve_claim_resources(connection: Connection, consumer_id: str, server_id:
 
 
 def fetch_card_places(connection: Connection, server_ids: Iterable[str]) -> dict[tuple[str, str], str]:
-    """Return the places (``NETWORK/CARD``) of the bandwidth of NICs of these servers, by (port, name of the host). NICs
-    whose bandwidth comes from no card are absent."""
+    """Return which network card provides the bandwidth of each NIC of these servers: ``{(port uuid, host name):
+    "NETWORK/CARD"}``. NICs whose bandwidth no card provides are absent."""
     query = select(allocations.c.places, hosts.c.name).join(hosts, hosts.c.id == allocations.c.host_id).where(
         allocations.c.server_id.in_(list(server_ids)), allocations.c.places != "{}")
     return {(port, row.name): place for row in connection.execute(query)
@@ -202,14 +204,15 @@ def fetch_card_places(connection: Connection, server_ids: Iterable[str]) -> dict
 
 
 def _free_on_card(free_amounts: Mapping[str, int], kind: str, place: str) -> str:
-    """Return a text for users with the free bandwidth (kbit/s) of the card in *place*, and the card's name. *kind*:
-    the resource class of the direction."""
+    """Return the free bandwidth of a network card and its name, for an error message, such as ``5000 (eth1)``. *place*:
+    the card, as ``NETWORK/CARD``. *kind*: the resource class of the direction (ingress or egress)."""
     return f"{max(0, free_amounts.get(f'{kind}:{place}', 0))} ({card_of_place(place)})"
 
 
 def bandwidth_shortage_text(nics: Sequence[BandwidthRequest], free_amounts: Mapping[str, int]) -> str:
-    """Return a text about the bandwidth that a host's cards lack for NICs that are virtual functions; empty when
-    nothing is missing, or when the host has no such cards. *free_amounts*: the unclaimed amounts of the host."""
+    """Return a text for users that says how much bandwidth a host's network cards lack for the virtual functions in
+    *nics*; empty when the cards have enough, or the host has no such cards. *free_amounts*: unclaimed amounts on the
+    host, as ``{"CLASS:PLACE": kbit/s}``."""
     mine, cards = requests_on_cards(nics, free_amounts), _cards(free_amounts)
     if not mine or next(bandwidth_placements(mine, free_amounts), None) is not None:
         return ""

@@ -13,8 +13,9 @@ from sqlalchemy import Connection, Select
 
 
 def append_rows(connection: Connection, ids: Sequence[str], queries: Mapping[str, Select[Any]], folder: Path) -> None:
-    """Append the rows of *queries*, by the name of the file, to the files of the archive *folder*, which only their
-    owner may read. *ids*: the value of the queries' parameter ``ids``."""
+    """Append the results of *queries*, as one JSON object per line, to files in *folder*. *queries*: by name of the
+    file without ``.jsonl``. *ids*: the value of the queries' parameter ``ids``. New files are readable only by their
+    owner."""
     for name, query in queries.items():
         file = os.open(folder / f"{name}.jsonl", os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
         with os.fdopen(file, "w", encoding="utf-8") as lines:

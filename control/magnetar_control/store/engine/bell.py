@@ -29,8 +29,8 @@ ALL = ("actions", "servers", "network_changes", "network_written")
 
 
 class Bell:
-    """A doorbell for the threads of this process. Each thread waits for one name, until ``ring`` is called with that
-    name. *look_again*: the longest ``wait`` in seconds."""
+    """Condition variables by name, for the threads of this process: ``ring`` wakes all threads that wait for the same
+    name. *look_again*: the longest time in seconds that ``wait`` takes."""
 
     def __init__(self, look_again: float) -> None:
         self.look_again = look_again
@@ -40,8 +40,8 @@ class Bell:
         self._rung: dict[str, int] = {}
 
     def count(self, name: str) -> int:
-        """Return how often ``ring`` was called with *name*. Call this before reading the table, and pass the number to
-        ``wait``."""
+        """Return how often ``ring`` was called with *name*. Call this before reading the database, and pass the number
+        to ``wait``, so that no ``ring`` in between is missed."""
         with self._lock:
             return self._rung.get(name, 0)
 
@@ -53,24 +53,25 @@ class Bell:
                 self._conditions[name].notify_all()
 
     def wait(self, name: str, known_count: int, limit: float | None = None) -> None:
-        """Wait until ``ring`` was called with *name* more often than *known_count*, for at most ``look_again``
-        seconds, or *limit* seconds if that is less."""
+        """Wait until ``ring`` is called with *name*, or return immediately if ``count`` has already changed from
+        *known_count*. Waits for at most ``look_again`` seconds, or *limit* seconds if that is less."""
         self.wait_for_ring(name, known_count, self.look_again if limit is None else min(limit, self.look_again))
 
     def wait_for_ring(self, name: str, known_count: int, limit: float) -> None:
-        """Wait until ``ring`` was called with *name* more often than *known_count*, for at most *limit* seconds, even
-        if ``look_again`` is less. Use it only for names that no other process signals."""
+        """Wait until ``ring`` is called with *name*, or return immediately if ``count`` has already changed from
+        *known_count*. Waits for at most *limit* seconds, even if ``look_again`` is less. Use it only for names that
+        other processes never signal."""
         with self._lock:
             condition = self._conditions.setdefault(name, threading.Condition(self._lock))
             condition.wait_for(lambda: self._rung.get(name, 0) != known_count, limit)
 
 
 class Notifier:
-    """The thread that sends the bell's signals to other processes by PostgreSQL's NOTIFY.
+    """The thread that sends the signals of a ``Bell`` to other processes by PostgreSQL's NOTIFY.
 
-    It uses a connection of its own, because PostgreSQL commits transactions with NOTIFY one after the other, across
-    all databases. A signal that cannot be sent is lost. *origin*: a text that marks the signals of this process, so
-    that it ignores them.
+    It uses a separate connection, because PostgreSQL commits transactions with NOTIFY one after the other, across all
+    databases. A signal that cannot be sent is lost. *name*: of the database, for logs. *reading*: an engine in
+    autocommit mode. *origin*: identifies this process in its signals, so that it can ignore them.
     """
 
     def __init__(self, name: str, reading: Engine, origin: str) -> None:

@@ -23,12 +23,12 @@ Order = Sequence[tuple[Any, bool]]
 
 
 def has_word(column: ColumnElement[Any], text: str) -> ColumnElement[bool]:
-    """Return the condition that the JSON list of texts in *column* contains *text*."""
+    """Return the SQL condition that the JSON list of strings in *column* contains *text*."""
     return _has(column, "[", orjson.dumps(text).decode())
 
 
 def has_pair(column: ColumnElement[Any], name: str, value: str) -> ColumnElement[bool]:
-    """Return the condition that the JSON object of texts in *column* contains *name* with this *value*."""
+    """Return the SQL condition that the JSON object in *column* maps the key *name* to the string *value*."""
     return _has(column, "{", orjson.dumps({name: value}).decode()[1:-1])
 
 
@@ -39,8 +39,9 @@ def _has(column: ColumnElement[Any], opening: str, item: str) -> ColumnElement[b
 
 
 def match_pattern(kind: str, column: ColumnElement[Any], pattern: str) -> ColumnElement[bool]:
-    """Return the condition that the regular expression *pattern* matches somewhere in *column*. *kind*: the engine. The
-    condition tests a wildcard pattern instead, or first, where possible: this takes a fraction of the time."""
+    """Return the SQL condition that the regular expression *pattern* matches somewhere in *column*. *kind*: ``sqlite``
+    or ``postgresql``. Where possible the condition tests a faster LIKE or GLOB pattern, instead of the expression or
+    before it."""
     parts = regex.parse_wildcards(pattern)
     if parts is not None:
         return match_wildcards(kind, column, parts)
@@ -49,16 +50,17 @@ def match_pattern(kind: str, column: ColumnElement[Any], pattern: str) -> Column
 
 
 def match_wildcards(kind: str, column: ColumnElement[Any], parts: Sequence[str]) -> ColumnElement[bool]:
-    """Return the condition that the whole text in *column* matches the wildcard pattern *parts* (see
-    ``regex.parse_wildcards``)."""
+    """Return the SQL condition (LIKE or GLOB) that the whole text in *column* matches a wildcard pattern. *kind*:
+    ``sqlite`` or ``postgresql``. *parts*: the pattern, as ``regex.parse_wildcards`` returns it."""
     if kind == "sqlite":
         return column.op("GLOB", is_comparison=True)("".join(GLOB.get(part, part) for part in parts))
     return column.like("".join(LIKE.get(part, part) for part in parts), escape="\\")
 
 
 def order_column(column: Any, descending: bool, *, nullable: bool) -> Any:
-    """Return *column* for ORDER BY, with nulls first in ascending order. A column that is never null gets no NULLS
-    clause: with one, PostgreSQL would not use its index."""
+    """Return the ORDER BY expression for *column*, with nulls first in ascending order and last in descending order. A
+    column that is not *nullable* gets no NULLS clause: with such a clause, PostgreSQL would not use the column's index.
+    """
     ordered = column.desc() if descending else column.asc()
     if not nullable:
         return ordered
@@ -66,11 +68,13 @@ def order_column(column: Any, descending: bool, *, nullable: bool) -> Any:
 
 
 def keyset_condition(order: Order, values: Sequence[Any], *, nulls: bool = False) -> ColumnElement[bool]:
-    """Return the condition for rows after the row with *values* (or parameters for them) in *order*, whose last column
-    must be unique. *nulls*: columns may be null, which sorts first.
+    """Return the SQL condition for rows after a given row, for keyset pagination. *order*: columns and whether each is
+    descending; the last column must be unique. *values*: the given row's values of these columns, or bind parameters
+    for them. *nulls*: whether columns may be null; nulls sort first.
 
-    If all columns are never null and have one direction, the condition compares whole rows, so engines find the first
-    row in an index. Otherwise they use an index of the first column, if its value is not null."""
+    If no column is nullable and all have the same direction, the condition compares row values, so engines find the
+    first row in an index. Otherwise they can use an index of the first column, if its value is not null.
+    """
     known = not nulls and all(value is not None for value in values)
     if known and len({down for _column, down in order}) == 1:
         place = tuple_(*(value if isinstance(value, BindParameter) else literal(value, column.type)

@@ -93,23 +93,23 @@ def parse_moment(text: str) -> str:
 
 
 def postgresql_now(plus: float = 0.0) -> Any:
-    """Return PostgreSQL's own time, *plus* seconds from now, in the form of ``utc_now``."""
+    """Return the SQL expression for PostgreSQL's own time, *plus* seconds from now, in the form of ``utc_now``."""
     server_time = func.timezone("utc", func.clock_timestamp()) + timedelta(seconds=plus)
     return func.to_char(server_time, 'YYYY-MM-DD"T"HH24:MI:SS.US')
 
 
 def advisory_lock(connection: Connection, *words: str) -> None:
-    """Wait for the lock that *words* name, and hold it until the transaction ends. Callers that count and change the
-    same rows take the same lock, so that counts stay right. Does nothing on SQLite, where only one transaction writes
-    at a time."""
+    """Wait for the PostgreSQL advisory lock that *words* name, and hold it until the transaction ends. Callers that
+    count and change the same rows use the same lock, so that their counts are correct. Does nothing on SQLite, where
+    only one transaction writes at a time."""
     if connection.dialect.name == "postgresql":
         number = int.from_bytes(hashlib.sha256("\0".join(words).encode()).digest()[:8], "big", signed=True)
         connection.execute(_LOCK, {"number": number})
 
 
 class _Turn:
-    """A limit on how many threads are in a ``with`` block at the same time. *places*: a queue with one item for each
-    thread that may enter. *patience*: the seconds after which a waiting thread enters anyway."""
+    """A semaphore that limits how many threads are in a ``with`` block at the same time. *places*: a queue with one
+    item for each thread that may enter. *patience*: the seconds after which a waiting thread enters anyway."""
 
     __slots__ = ("mine", "patience", "places")
 
@@ -135,8 +135,9 @@ def _turns(count: int, patience: float) -> Callable[[], _Turn]:
 
 
 class Database:
-    """The database at the SQLAlchemy *url*: ``sqlite:////path`` or ``postgresql+psycopg://user@host/name``. *limit*:
-    seconds that a statement may take on PostgreSQL; 0 for no limit. *pool*: the size of each pool of connections."""
+    """A database with its connection pools, reached at the SQLAlchemy *url*: ``sqlite:////path`` or
+    ``postgresql+psycopg://user@host/name``. *name*: for logs. *limit*: seconds that a statement may take on PostgreSQL;
+    0 for no limit. *pool*: the size of each connection pool."""
 
     def __init__(self, url: str, name: str = "api", pool: int = 16, limit: float = LIMIT) -> None:
         self.name, self.url, self.limit = name, make_url(url), limit
@@ -165,7 +166,7 @@ class Database:
 
     @contextlib.contextmanager
     def read(self) -> Iterator[Connection]:
-        """Yield a connection for reading; each statement is its own transaction."""
+        """Yield a connection in autocommit mode, for reading; each statement is a separate transaction."""
         self._refuse()
         with self.breaker, self._to_read():
             connection = self.take_open_connection() or self.reading.connect()
@@ -177,8 +178,8 @@ class Database:
             self.leave_open(connection)
 
     def take_open_connection(self) -> Connection | None:
-        """Take and return a connection for reading that ``leave_open`` has kept and that still works; ``None`` if
-        there is none. Never waits."""
+        """Return a working connection for reading that ``leave_open`` has stored; ``None`` if there is none. The caller
+        is then its only user. Never waits."""
         while self._open:
             try:
                 connection = self._open.pop()
@@ -192,8 +193,8 @@ class Database:
         return None
 
     def leave_open(self, connection: Connection) -> None:
-        """Keep a connection open for the next reader (``take_open_connection``); close it if ``OPEN`` connections are
-        kept already. Its last statement must be complete, and must not have failed."""
+        """Store an idle connection for the next ``take_open_connection``; close it if ``OPEN`` connections are already
+        stored. Its last statement must be complete, and must not have failed."""
         if len(self._open) < OPEN:
             self._open.append(connection)
         else:
@@ -223,28 +224,28 @@ class Database:
         self._rung(rung)
 
     def _rung(self, rung: Mapping[str, bool]) -> None:
-        """Wake the threads of this process that wait for the names in *rung* on the bell. In other processes, do so
-        only for the names that map to true."""
+        """Wake the threads that wait on the bell for one of the names in *rung*. A name that maps to true also wakes
+        the threads of other processes."""
         for name in rung:
             self.bell.ring(name)
         if self._notifier and (remote_names := [name for name, remote in rung.items() if remote]):
             self._notifier.ring(remote_names)
 
     def _refuse(self) -> None:
-        """Raise ``OperationalError`` if this database hangs and the caller wants to fail immediately in that case
-        (``statement_timeout`` with *refused*)."""
+        """Raise ``OperationalError`` if this database hangs, and the caller's ``statement_timeout`` block says that
+        statements fail immediately in that case."""
         if fails_fast() and self.kind == "postgresql" and self.breaker.refuses():
             raise hanging_database_error(self.name)
 
     @cached_property
     def threads(self) -> ThreadPoolExecutor:
-        """The threads for queries of several cells at once. Each database has its own threads, so one that hangs blocks
-        no others."""
+        """The thread pool for queries that a caller sends to several cells' databases at the same time. Each database
+        has a separate pool, so a database that hangs does not block the others."""
         return ThreadPoolExecutor(self._pool, thread_name_prefix=f"ask {self.name}")
 
     def clock(self, plus: float = 0.0) -> Any:
-        """Return the time *plus* seconds from now by the database's clock, for leases: the clocks of machines may
-        differ."""
+        """Return the time *plus* seconds from now by the database's clock, for use in statements. Leases use it,
+        because the clocks of the machines may differ."""
         return utc_now(plus) if self.kind == "sqlite" else postgresql_now(plus)
 
     def ring(self, connection: Connection, name: str, *, remote: bool = True) -> None:
@@ -254,9 +255,9 @@ class Database:
         rung[name] = remote or rung.get(name, False)
 
     def retried(self, function: Callable[[], T], when: Callable[[DBAPIError], bool] | None = None) -> T:
-        """Call *function* (idempotent) until it succeeds, and return its result. Call it again for at most
-        ``RETRY_FOR`` seconds, after errors for which *when* returns true: by default, transient ones
-        (``is_transient_error``)."""
+        """Call *function* again and again until it succeeds, for at most ``RETRY_FOR`` seconds, and return its result.
+        The function must be idempotent. *when*: returns whether to retry after an error; by default, after transient
+        errors (``is_transient_error``)."""
         again = when or is_transient_error
         deadline, pause = time.monotonic() + RETRY_FOR, 0.02
         while True:
@@ -304,8 +305,8 @@ class Database:
 
 class ChangeCheck:
     """A cheap check whether a database may have changed since the last check, to avoid needless queries. On SQLite it
-    compares the times of the files, and also assumes a change every *most* seconds. On PostgreSQL it always assumes a
-    change."""
+    compares the files' modification times, and also reports a change every *most* seconds. On PostgreSQL it always
+    reports a change."""
 
     def __init__(self, database: Database, most: float) -> None:
         self.database, self._most = database, most
@@ -336,15 +337,17 @@ def insert_if_absent_returning(connection: Connection, table: Table, **row: Any)
 
 def drop_null_columns(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """Return *rows*, for an insert, without the columns that are ``None`` in all of them. This keeps most inserts below
-    50 parameters: psycopg does not cache longer statements, and parsing one takes longer than sending it."""
+    50 parameters. psycopg does not cache statements with more parameters, and parsing them takes longer than sending
+    them."""
     names = {name for row in rows for name, value in row.items() if value is not None}
     return [{name: value for name, value in row.items() if name in names} for row in rows]
 
 
 def insert_returning_rows(connection: Connection, statement: Insert, key: Column[Any],
                           rows: Sequence[Mapping[str, Any]]) -> Sequence[Row[Any]]:
-    """Insert *rows* by *statement*, and return all rows of the table that have the same values in the column *key*. For
-    several rows SQLAlchemy would compile a RETURNING clause each time, which takes longer than a query."""
+    """Insert *rows* by *statement*, and return all rows of the table whose *key* column has one of the inserted values.
+    Several rows are read by a second query instead of a RETURNING clause, because SQLAlchemy would compile that clause
+    each time."""
     if len(rows) == 1:
         return connection.execute(returning_rows(statement), rows[0]).all()
     connection.execute(statement, rows)
@@ -353,7 +356,7 @@ def insert_returning_rows(connection: Connection, statement: Insert, key: Column
 
 @cache
 def returning_rows(statement: Insert | Update) -> Any:
-    """Return *statement*, built once, with a RETURNING clause for all columns."""
+    """Return *statement* with a RETURNING clause for all columns of its table. The result is cached."""
     return statement.returning(statement.table)
 
 
@@ -364,27 +367,28 @@ def _select_by_keys(key: Column[Any]) -> Any:
 
 @cache
 def _insert_statement(kind: str, table: Table) -> Any:
-    """Return the statement of ``insert_if_absent``, built once. Without the option ``preserve_rowcount``, SQLAlchemy
-    returns -1 as psycopg's row count of an INSERT."""
+    """Return an INSERT for *table* that does nothing on a conflict, for ``insert_if_absent``. *kind*: ``sqlite`` or
+    ``postgresql``. The result is cached. The option ``preserve_rowcount`` is needed because SQLAlchemy would otherwise
+    return -1 as the row count."""
     return INSERT[kind](table).on_conflict_do_nothing().execution_options(preserve_rowcount=True)
 
 
 def is_transient_error(error: DBAPIError) -> bool:
-    """Return whether the same transaction may succeed if it is repeated soon, after a lost connection, a deadlock or a
-    busy file."""
+    """Return whether the same transaction may succeed if it is repeated soon: the error is a lost connection, a
+    deadlock or a busy SQLite file."""
     state = getattr(error.orig, "sqlstate", None) or ""
     return error.connection_invalidated or isinstance(error, OperationalError) or state[:2] in ("08", "40", "57")
 
 
 def is_transaction_conflict(error: DBAPIError) -> bool:
-    """Return whether PostgreSQL rolled the transaction back because of another one: a deadlock or serialization
-    failure, a referenced row that was removed meanwhile, or a row that the other one has inserted."""
+    """Return whether PostgreSQL rolled the transaction back because of a concurrent transaction: by a deadlock or
+    serialization failure, because that transaction removed a referenced row, or because it inserted the same row."""
     state = getattr(error.orig, "sqlstate", None) or ""
     return state[:2] == "40" or state in (REFERRED, TWICE)
 
 
 def is_disk_full(error: BaseException) -> bool:
-    """Return whether *error* says that a disk is full, the database's or another one."""
+    """Return whether *error* says that a disk is full: the database's disk, or the disk of a local file."""
     if isinstance(error, DBAPIError):
         cause = error.orig
         return getattr(cause, "sqlstate", None) == FULL or getattr(cause, "sqlite_errorcode", 0) in (
@@ -393,8 +397,8 @@ def is_disk_full(error: BaseException) -> bool:
 
 
 def is_database_unreachable(error: BaseException) -> bool:
-    """Return whether *error* says that the database does not answer: it is gone, or so slow that no connection became
-    free. This is false for a statement that the database refuses."""
+    """Return whether *error* says that the database does not answer: it is down, or so slow that no connection became
+    free. Return false for a statement that the database rejects."""
     if getattr(getattr(error, "orig", None), "sqlite_errorcode", None) == sqlite3.SQLITE_ERROR:
         return False  # SQLite understood the statement, and cannot execute it
     return isinstance(error, PoolTimeout) or (isinstance(error, DBAPIError) and is_transient_error(error))

@@ -25,8 +25,8 @@ LATER, NOTICED = (0.05, 0.2, 1.0), (0.5,)
 
 
 class FileWatch(threading.Thread):
-    """A thread that wakes all waiting threads of *bell* after each commit to the SQLite file at *path*, by any
-    process. Raises ``OSError`` when the kernel's limit of watches is reached."""
+    """A thread that wakes all threads that wait on *bell* when any process has committed to the SQLite file at *path*.
+    It uses inotify. Raises ``OSError`` when the kernel's limit of watches is reached."""
 
     def __init__(self, name: str, path: str, bell: Bell) -> None:
         super().__init__(name=f"watch {name}", daemon=True)
@@ -71,7 +71,7 @@ class FileWatch(threading.Thread):
                     return
 
     def _read_version(self) -> int:
-        """Return a number that changes with each commit of another connection."""
+        """Return SQLite's ``data_version``, a number that changes with each commit of another connection."""
         return int(self._connection.execute("PRAGMA data_version").fetchone()[0])
 
     def stop(self) -> None:

@@ -10,11 +10,11 @@ from sqlalchemy import Dialect, Text, TypeDecorator
 
 
 class JsonColumn(TypeDecorator[Any]):
-    """A column with JSON text, decoded in each row and encoded in each statement; ``None`` is null.
+    """A column type for JSON text, decoded in each row and encoded in each statement; ``None`` is null.
 
-    For tables that few requests read. Rows of servers and hosts decode their documents at the first use instead
-    (``engine.rows``), and lists of servers pass the text through. Comparisons with another SQL expression need the
-    text: ``type_coerce`` to ``Text``.
+    For tables that few requests read; rows of servers and hosts decode their documents only at the first use
+    (``engine.rows``). In a comparison with another SQL expression, ``type_coerce`` the column to ``Text``, because the
+    comparison needs the text.
     """
 
     impl = Text

@@ -52,9 +52,8 @@ class LimitedConnection(psycopg.Connection[Any]):
         return poll
 
     def is_closing(self) -> bool:
-        """Return whether the server has closed the idle connection. A server that stops or restarts sends the reason,
-        or just closes its connections. This polls the socket, which takes a few microseconds; a query takes a
-        hundred."""
+        """Return whether the server has closed this idle connection, or has sent that it will. Only polls the socket,
+        which takes a few microseconds; a query would take a hundred."""
         return bool(self._poll.poll(0))
 
     def is_stale(self) -> bool:
@@ -62,7 +61,8 @@ class LimitedConnection(psycopg.Connection[Any]):
         return time.monotonic() - self.opened > OLD or self.is_closing()
 
     def wait(self, gen: Generator[Any, Any, T], *how: Any, **more: Any) -> T:
-        """Override psycopg's ``wait``: wait for at most the limit of the connection or of ``statement_timeout``."""
+        """Override psycopg's ``wait``, and limit it to the seconds of the connection or of the caller's
+        ``statement_timeout`` block."""
         if self._sends:
             self._rest = _resume(gen, next(gen))
             return cast("T", None)
@@ -85,8 +85,9 @@ class LimitedConnection(psycopg.Connection[Any]):
             self.wait(rest)
 
     def _until(self, gen: Generator[Any, Any, T], seconds: float, refused: bool) -> Generator[Any, Any, T]:
-        """Run psycopg's generator *gen*, which resumes at least every 0.1 s, and return its result. Raise ``Hangs``
-        after *seconds*; with *refused*, also when the database hangs."""
+        """Run psycopg's generator *gen* and return its result. Raise ``Hangs`` and close the connection if there is no
+        answer after *seconds*; with *refused*, already when the circuit breaker says that the database hangs. psycopg
+        must resume the generator at least every 0.1 s."""
         began = time.monotonic()
         try:
             awaited = next(gen)
@@ -104,7 +105,7 @@ class LimitedConnection(psycopg.Connection[Any]):
 
 
 def _resume(gen: Generator[Any, Any, T], awaited: Any) -> Generator[Any, Any, T]:
-    """Continue the generator *gen*, which has already yielded *awaited*."""
+    """Continue psycopg's generator *gen* and return its result. *awaited*: the value that it yielded last."""
     try:
         while True:
             awaited = gen.send((yield awaited))
@@ -113,7 +114,7 @@ def _resume(gen: Generator[Any, Any, T], awaited: Any) -> Generator[Any, Any, T]
 
 
 class _Columns(Sequence[Any]):
-    """The description of a cursor, built only when it is read."""
+    """The description of a cursor (PEP 249), built only when it is read."""
 
     def __init__(self, cursor: psycopg.Cursor[Any]) -> None:
         self._cursor = cursor
@@ -130,8 +131,8 @@ class _Columns(Sequence[Any]):
 
 
 class _Cursor(psycopg.Cursor[Any]):
-    """A cursor whose description is built on demand. SQLAlchemy asks every result for its description, and uses only
-    the one of a statement's first result. Building it takes a third of the time of reading a server."""
+    """A cursor whose description is built only when it is read. SQLAlchemy asks for the description of every result,
+    but uses only that of a statement's first result. Building it takes a third of the time of reading a server."""
 
     @property
     def description(self) -> Any:
@@ -140,9 +141,9 @@ class _Cursor(psycopg.Cursor[Any]):
 
 
 def create_postgresql_engine(url: URL, pool: int, limit: float, breaker: CircuitBreaker, **how: Any) -> Engine:
-    """Create SQLAlchemy's engine for the database at *url*. *limit*: seconds for a statement. *breaker*: the record of
-    whether the database hangs. The *pool* is LIFO, because the connection that was used last has most statements
-    prepared."""
+    """Create SQLAlchemy's engine for the database at *url*. *pool*: the number of pooled connections. *limit*: seconds
+    for a statement. *breaker*: is informed of timeouts. *how*: further arguments of ``create_engine``. The pool is
+    LIFO, because the connection that was used last has most statements prepared."""
     made = create_engine(url, pool_size=pool, max_overflow=pool, pool_recycle=OLD, pool_use_lifo=True,
                          hide_parameters=True,  # passwords and keys are among them, and errors are logged
                          connect_args={"prepare_threshold": 1, "cursor_factory": _Cursor}, **how)
@@ -166,14 +167,15 @@ def create_postgresql_engine(url: URL, pool: int, limit: float, breaker: Circuit
 
 
 def _still_there(raw: Any, _record: Any, _proxy: Any) -> None:
-    """Raise ``InvalidatePoolError`` if the server has closed the connection: SQLAlchemy then drops all pooled ones."""
+    """Raise ``InvalidatePoolError`` if the server has closed the pooled connection *raw*: SQLAlchemy then replaces all
+    connections of the pool."""
     if raw.is_closing():
         raise InvalidatePoolError("the database has closed the connection")
 
 
 class Listener(threading.Thread):
-    """A thread that rings *bell* for notifications from PostgreSQL, except those that this process has sent (marked
-    with *origin*). After a lost connection it connects again, and wakes all waiting threads once."""
+    """A thread that calls ``ring`` of *bell* for notifications from PostgreSQL, except those that this process has sent
+    (they contain *origin*). After a lost connection it connects again, and wakes all waiting threads once."""
 
     def __init__(self, name: str, url: URL, bell: Bell, origin: str) -> None:
         super().__init__(name=f"listen {name}", daemon=True)

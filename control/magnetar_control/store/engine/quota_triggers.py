@@ -23,31 +23,36 @@ _COLUMNS = "quota_usage (project_id, user_id, slot, instances, cores, ram)"
 
 
 def counted_condition(row: str) -> str:
-    """Return the SQL condition that the server *row* (a table's name, ``OLD`` or ``NEW``) uses quota."""
+    """Return the SQL condition that a server uses quota. *row*: the name of the server's row in SQL: a table, ``OLD``
+    or ``NEW``."""
     return (f"({row}.deleted_at IS NULL AND ({row}.vm_state <> '{SOFT_DELETED}' "
             f"OR coalesce({row}.task_state, '') = '{RESTORING}'))")
 
 
 def staying_condition(row: str) -> str:
-    """Return the SQL condition that the server *row* is counted in ``quota_usage``: it uses quota, and is not moving to
-    another cell. Moving servers are counted one by one, because the target cell may have them already."""
+    """Return the SQL condition that a server is counted in ``quota_usage``: it uses quota, and is not moving to another
+    cell. Servers that are moving are counted separately, because both cells may have a row. *row*: the name of the
+    server's row in SQL: a table, ``OLD`` or ``NEW``."""
     return f"({counted_condition(row)} AND {row}.leaving IS NULL)"
 
 
 def flavor_amount(kind: str, row: str, name: str) -> str:
-    """Return the SQL expression of the amount *name* (``vcpus``, ``ram``) in the flavor of the server *row*."""
+    """Return the SQL expression for the amount *name* (``vcpus`` or ``ram``) in the flavor of a server. *kind*:
+    ``sqlite`` or ``postgresql``. *row*: the name of the server's row in SQL: a table, ``OLD`` or ``NEW``."""
     amount = (f"CAST(CAST({row}.flavor AS jsonb) ->> '{name}' AS bigint)" if kind == "postgresql"
               else f"json_extract({row}.flavor, '$.{name}')")
     return f"coalesce({amount}, 0)"
 
 
 def usage_triggers(kind: str) -> list[str]:
-    """Return the statements that create the triggers on an engine. Repeating them replaces the existing triggers."""
+    """Return the SQL statements that create the triggers that update ``quota_usage``. *kind*: ``sqlite`` or
+    ``postgresql``. Executing them again replaces the triggers."""
     return _sqlite_triggers() if kind == "sqlite" else _postgresql_triggers()
 
 
 def _changed_condition() -> str:
-    """Return the SQL condition that an update changes how the server is counted."""
+    """Return the SQL condition that an UPDATE of a server's row changes ``quota_usage``: the server's project, user or
+    flavor changes, or whether it is counted."""
     old, new = staying_condition("OLD"), staying_condition("NEW")
     unequal = " OR ".join(f"OLD.{name} <> NEW.{name}" for name in ("project_id", "user_id", "flavor"))
     return f"({old} <> {new} OR ({new} AND ({unequal})))"

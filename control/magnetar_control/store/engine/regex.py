@@ -29,14 +29,14 @@ CLASSES: dict[str, Fits] = {"d": str.isdecimal, "s": str.isspace, "w": lambda ch
 
 
 class PatternRefused(ValueError):
-    """An expression that is invalid, too large, or not understood in the same way by both engines; the message says
-    why."""
+    """The error for a regular expression that is invalid, too large, or has a different meaning for SQLite and
+    PostgreSQL; the message says why."""
 
 
 class _Parser:
-    """A parser that turns an expression into a tree. Nodes: ``all`` or ``any`` of several trees, ``repeat`` of one
-    tree, ``start``, ``end``, and ``char`` (a function that tests a character, and the character if it is the only
-    one)."""
+    """A parser that turns a regular expression into a syntax tree. Its nodes are tuples: ``all`` (concatenation) or
+    ``any`` (alternatives) of several trees, ``repeat`` of one tree, ``start``, ``end``, and ``char`` with a function
+    that tests a character, and the character itself if only one matches."""
 
     def __init__(self, text: str) -> None:
         self.text, self.at, self.depth = text, 0, 0
@@ -177,7 +177,7 @@ State = frozenset[int]
 
 
 class Pattern:
-    """A compiled regular expression. Raises ``PatternRefused``."""
+    """A regular expression *text*, compiled to an automaton. Raises ``PatternRefused``."""
 
     def __init__(self, text: str) -> None:
         if len(text) > LONGEST:
@@ -209,8 +209,9 @@ class Pattern:
         return next_state
 
     def _reached(self, numbers: Iterable[int], start: bool = False, end: bool = False) -> State:
-        """Return all states that can be reached from the states *numbers* without consuming a character. *start*,
-        *end*: whether the position is the start or end of the text, where ``^`` or ``$`` matches."""
+        """Return the states of the automaton that can be reached from the states *numbers* without consuming a
+        character. *start*, *end*: whether the position is the start or the end of the text, where ``^`` or ``$``
+        matches."""
         pending, reached = list(numbers), set()
         while pending:
             number = pending.pop()
@@ -227,8 +228,8 @@ class Pattern:
         return len(self._parts) - 1
 
     def _built(self, tree: Tree, then: int) -> int:
-        """Add states for the syntax tree *tree* to the automaton; after them, matching continues with the state
-        *then*. Return the number of the first added state."""
+        """Add states for the syntax tree *tree* to the automaton; after a match of the tree, the automaton is in the
+        state *then*. Return the number of the first added state."""
         self._size += 1
         if self._size > PARTS:
             raise PatternRefused(f"it has more than {PARTS} parts when its repeats are written out")
@@ -260,9 +261,9 @@ class Pattern:
 
 
 def parse_wildcards(text: str) -> list[str] | None:
-    """Return the expression *text* as a wildcard pattern for whole texts: a list of ``ANY_TEXT``, ``ANY_CHAR`` and
-    characters. Return ``None`` for an expression that has other parts than characters, dots, ^ at its start and $ at
-    its end."""
+    """Return the regular expression *text* as a wildcard pattern that must match a whole string: a list of
+    ``ANY_TEXT``, ``ANY_CHAR`` and literal characters. Return ``None`` for an expression with other operators than dots,
+    ^ at its start and $ at its end."""
     anchored, inner = text.startswith("^"), text.removeprefix("^")
     parts, at, ended = [] if anchored else [ANY_TEXT], 0, False
     while at < len(inner):
@@ -282,10 +283,11 @@ def parse_wildcards(text: str) -> list[str] | None:
 
 @lru_cache(maxsize=100)
 def outline_wildcards(text: str) -> tuple[str, ...] | None:
-    """Return a wildcard pattern (see ``parse_wildcards``) that accepts all texts that the expression *text* matches,
-    and perhaps others; ``None`` if it would accept nearly every text. Raises ``PatternRefused``.
+    """Return a wildcard pattern (see ``parse_wildcards``) that accepts all strings that the regular expression *text*
+    matches, and perhaps others. Return ``None`` if it would accept nearly every string. Raises ``PatternRefused``.
 
-    Databases test the pattern much faster than the expression, or find it in an index."""
+    A database tests this pattern first, because that is much faster than the expression, or uses an index.
+    """
     tree = _Parser(text).parsed()
     trees = tree[1] if tree[0] == "all" else [tree]
     begins, ends = trees[0] == ("start",) if trees else False, trees[-1] == ("end",) if trees else False
@@ -299,7 +301,7 @@ def outline_wildcards(text: str) -> tuple[str, ...] | None:
 
 
 def _outline(tree: Tree) -> list[str]:
-    """Return the wildcard pattern for *tree*, with ``ANY_TEXT`` for parts that differ between matching texts."""
+    """Return the wildcard pattern for a syntax tree, with ``ANY_TEXT`` for parts that wildcards cannot express."""
     kind = tree[0]
     if kind == "char":
         return [tree[2] or ANY_CHAR]
@@ -314,7 +316,7 @@ def _outline(tree: Tree) -> list[str]:
 
 @lru_cache(maxsize=100)
 def compile_search(text: str) -> Callable[[str], bool]:
-    """Return a function that returns whether the expression *text* matches somewhere in its argument. Raises
+    """Return a function that tests whether the regular expression *text* matches somewhere in a string. Raises
     ``PatternRefused``."""
     if SPECIAL.isdisjoint(text) and len(text) <= LONGEST:
         return lambda where: text in where
@@ -322,5 +324,5 @@ def compile_search(text: str) -> Callable[[str], bool]:
 
 
 def sqlite_regexp(pattern: str, value: Any) -> bool | None:
-    """Implement SQLite's operator REGEXP; the result for null is null."""
+    """Implement SQLite's operator REGEXP: return whether *pattern* matches somewhere in *value*; ``None`` for null."""
     return None if value is None else compile_search(pattern)(str(value))

@@ -18,9 +18,9 @@ T = TypeVar("T")
 
 
 class DocumentColumn(Generic[T]):
-    """An attribute of a row that decodes a column with JSON text at its first use; null is ``None``. *column*: the name
-    of the column, if the attribute has another one. *kept*: whether to keep the decoded document; false for large
-    documents of rows that stay in memory."""
+    """A descriptor for a column with JSON text. Reading the attribute decodes the text; null is ``None``. *column*: the
+    name of the column, if it differs from the attribute's name. *kept*: whether the row caches the decoded document;
+    false for large documents of rows that stay in memory."""
 
     def __init__(self, column: str = "", *, kept: bool = True) -> None:
         self.column, self.kept = column, kept
@@ -35,7 +35,8 @@ class DocumentColumn(Generic[T]):
     def __get__(self, row: StoredRow, owner: type) -> T: ...
 
     def __get__(self, row: StoredRow | None, owner: type) -> Any:
-        """Return the document, and keep it in the row's ``__dict__``, where Python finds it next time."""
+        """Return the decoded document. If it is cached, it is stored in the row's ``__dict__``, where Python finds it
+        next time without calling this method."""
         if row is None:
             return self
         text = getattr(row.stored, self.column)
@@ -46,16 +47,16 @@ class DocumentColumn(Generic[T]):
 
 
 def annotated_columns(row_class: type) -> list[str]:
-    """Return the columns that a class of rows annotates itself, without the columns of its base classes."""
+    """Return the names of the columns that *row_class* itself annotates, without those of its base classes."""
     return [name for name, kind in get_annotations(row_class).items() if not kind.startswith("ClassVar")]
 
 
 class StoredRow:
-    """A row of a table, read-only. It may have only some of the table's columns; reading another one raises
+    """A read-only row of a table. It may have only some of the table's columns; reading a missing one raises
     ``AttributeError``.
 
-    A subclass annotates the columns that are not decoded, and has a ``DocumentColumn`` for each JSON column.
-    ``stored``: the row from the database, whose documents are still text, for code that passes the text through.
+    A subclass annotates the plain columns, and has a ``DocumentColumn`` for each JSON column. ``stored``: the row as
+    the database returned it, with JSON text in place of documents.
     """
 
     __slots__ = ("__dict__", "stored")
@@ -64,45 +65,45 @@ class StoredRow:
         self.stored = stored
 
     def __init_subclass__(cls) -> None:
-        """Make a property of each annotated column, by ``attrgetter``: reading it runs no Python code."""
+        """Add a property for each annotated column. It uses ``attrgetter``, which runs no Python code."""
         for name in annotated_columns(cls):
             setattr(cls, name, property(attrgetter(f"stored.{name}")))
 
     @classmethod
     def optional(cls, stored: Row[Any] | None) -> Self | None:
-        """Return the typed row of *stored*; ``None`` for ``None``."""
+        """Return *stored* as a row of this class; ``None`` for ``None``."""
         return None if stored is None else cls(stored)
 
     @classmethod
     def several(cls, rows: Iterable[Row[Any]]) -> list[Self]:
-        """Return the typed rows of a result."""
+        """Return the *rows* of a query's result as rows of this class."""
         return list(map(cls, rows))
 
     @classmethod
     def of_values(cls, values: Mapping[Any, Any]) -> Self:
-        """Return a row of column values that are not in a table, because they are not written yet or were removed."""
+        """Return a row of these column values (by column name) that was not read from the database, for example before
+        it is inserted."""
         return cls(SimpleNamespace(**values))
 
     def undecoded(self) -> Self:
-        """Return a copy without the decoded documents, which a row keeps in memory as long as it exists. For loops over
-        all servers of a cloud."""
+        """Return a copy of the row without its cached documents. Loops over all servers of a cloud use this to save
+        memory."""
         return type(self)(self.stored)
 
     def column_values(self) -> dict[str, Any]:
-        """Return all columns by name; documents as JSON text."""
+        """Return all columns by name; JSON columns as text."""
         return {**self.stored._mapping}  # noqa: SLF001 - SQLAlchemy's name
 
     def changed_columns(self, **values: Any) -> Self:
-        """Return a copy with *values* in place of the old values of these columns; documents are passed as JSON
-        text."""
+        """Return a copy of the row with other *values* of some columns; values of JSON columns must be JSON text."""
         return self.of_values({**self.column_values(), **values})
 
 
 class SelectedRow(StoredRow):
-    """A row with all columns of its class. ``selection`` builds the query of the class, so no column is ever missing. A
-    query of fewer columns needs a class of its own, and a query of more columns a subclass.
+    """A row that has all columns of its class, because ``selection`` builds the query. A query with fewer columns needs
+    a separate class, and a query with more columns a subclass.
 
-    ``stored`` is a named tuple, whose attributes take a fifth of the time of SQLAlchemy's.
+    ``stored`` is a named tuple: reading its attributes takes a fifth of the time that SQLAlchemy's rows take.
     """
 
     __slots__ = ()
@@ -116,7 +117,7 @@ class SelectedRow(StoredRow):
         self.stored = self._tuple._make(stored)
 
     def __init_subclass__(cls) -> None:
-        """Make a property of each column, and the named tuple of all columns."""
+        """Add a property for each annotated column, and create the named tuple class with all columns."""
         super().__init_subclass__()
         documents = (value.column for value in vars(cls).values() if isinstance(value, DocumentColumn))
         cls.columns = (*cls.columns, *annotated_columns(cls), *documents)
@@ -124,21 +125,21 @@ class SelectedRow(StoredRow):
 
     @classmethod
     def selection(cls, table: Table, **others: ColumnElement[Any]) -> Select[Any]:
-        """Return the query of all rows of *table*. *others*: the expressions of columns that are not in *table*."""
+        """Return the query for all rows of *table* with the columns of this class. *others*: SQL expressions for
+        columns that are not in *table*."""
         return select(*(others[name].label(name) if name in others else table.c[name] for name in cls.columns))
 
     @classmethod
     def of_values(cls, values: Mapping[Any, Any]) -> Self:
-        """Return a row of column values that are not in a table. Columns without a value have their default, or
-        ``None``."""
+        """Return a row of these column values (by column name) that was not read from the database. Missing columns
+        have their default, or ``None``."""
         return cls(values.get(name, cls.defaults.get(name)) for name in cls.columns)
 
     def changed_columns(self, **values: Any) -> Self:
-        """Return a copy with *values* in place of the old values of these columns; documents are passed as JSON
-        text."""
+        """Return a copy of the row with other *values* of some columns; values of JSON columns must be JSON text."""
         return type(self)(self.stored._replace(**values))
 
     def column_values(self) -> dict[str, Any]:
-        """Return all columns by name; documents as JSON text."""
+        """Return all columns by name; JSON columns as text."""
         values: dict[str, Any] = self.stored._asdict()
         return values

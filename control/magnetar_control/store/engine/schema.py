@@ -75,7 +75,8 @@ def upgrade_schema(database: Database, metadata: MetaData) -> bool:
 
 
 def read_schema_state(connection: Connection, name: str, metadata: MetaData) -> SchemaState:
-    """Return which tables of *metadata* the database *name* has, and their version. Two queries."""
+    """Return which tables of *metadata* a database has, and their schema version. *name*: the database's name, for
+    messages. Executes two queries."""
     kind = database_kind(metadata)
     version, known = fetch_schema_version(connection, kind), schema_versions(kind)
     present, lacking = missing_names(connection, metadata)
@@ -91,20 +92,21 @@ def create_tables(connection: Connection, metadata: MetaData) -> None:
 
 
 def add_services() -> None:
-    """Import the tables of the embedded services, which adds them to ``API``."""
+    """Import the tables of the embedded services (identity, image, network, volume), which adds them to the
+    ``MetaData`` object ``API``."""
     for service in ("identity", "image", "network", "volume"):
         import_module(f"magnetar_control.services.{service}.tables")
 
 
 def is_compared(_object: Any, name: str | None, kind: str, _reflected: bool, _other: Any) -> bool:
-    """Return whether Alembic compares this object of the schema with the database: everything except indexes that only
-    some databases have."""
+    """Return whether Alembic must compare this schema object with the database: true for everything except optional
+    indexes, which only some databases have. Alembic calls this as ``include_object``."""
     return not (kind == "index" and name in OPTIONAL_INDEXES)
 
 
 def create_schema(connection: Connection, metadata: MetaData) -> None:
-    """Create the tables and record their version, as the migrations would. This avoids importing Alembic, which takes
-    half a second, and 4 MiB for as long as the process lives."""
+    """Create the tables and record their schema version, as running the migrations would. This avoids importing
+    Alembic, which takes half a second, and 4 MiB for as long as the process lives."""
     kind = database_kind(metadata)
     name = version_table(kind)
     create_tables(connection, metadata)
@@ -115,7 +117,7 @@ def create_schema(connection: Connection, metadata: MetaData) -> None:
 
 
 def run_schema_migrations(connection: Connection, metadata: MetaData) -> None:
-    """Run the migrations that a database is missing."""
+    """Run the schema migrations that the database does not have yet."""
     from alembic import command
 
     command.upgrade(alembic_config(connection, metadata), "head")
@@ -130,27 +132,29 @@ def create_triggers(connection: Connection, metadata: MetaData) -> None:
 
 
 def database_kind(metadata: MetaData) -> str:
-    """Return the kind of database that has the tables of *metadata*: ``api`` or ``cell``."""
+    """Return which kind of database has the tables of *metadata*: ``api`` or ``cell``."""
     return "api" if metadata is API else "cell"
 
 
 def schema_versions(kind: str) -> set[str]:
-    """Return the versions of a database of this *kind* that this release knows: those of its migrations."""
+    """Return the schema versions that this release knows for a database of this *kind* (``api`` or ``cell``): one for
+    each migration."""
     return {path.name.partition("_")[0] for path in (FOLDER / kind / "versions").glob("[0-9]*.py")}
 
 
 def latest_schema_version(kind: str) -> str:
-    """Return the schema version that this release needs in a database of this *kind*."""
+    """Return the schema version that this release needs in a database of this *kind* (``api`` or ``cell``)."""
     return max(schema_versions(kind))
 
 
 def version_table(kind: str) -> str:
-    """Return the name of the table with a database's version. One database may contain the tables of both kinds."""
+    """Return the name of the table that stores the schema version, by *kind* of database (``api`` or ``cell``). The
+    names differ because one database may contain the tables of both kinds."""
     return f"alembic_version_{kind}"
 
 
 def fetch_schema_version(connection: Connection, kind: str) -> str | None:
-    """Return the schema version of a database; ``None`` for a database without tables."""
+    """Return the schema version of a database; ``None`` if it has none. *kind*: ``api`` or ``cell``."""
     name = version_table(kind)
     if not inspect(connection).has_table(name):
         return None
@@ -159,7 +163,8 @@ def fetch_schema_version(connection: Connection, kind: str) -> str | None:
 
 
 def alembic_config(connection: Connection | None, metadata: MetaData) -> Config:
-    """Return the configuration of Alembic's commands."""
+    """Return the configuration for Alembic's commands on the tables of *metadata*. *connection*: the database; ``None``
+    for commands that need none."""
     from alembic.config import Config
 
     kind = database_kind(metadata)

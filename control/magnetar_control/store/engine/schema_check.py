@@ -24,7 +24,7 @@ RESTORE = ("Restore a backup of the release that made it, or use an empty databa
 
 
 class SchemaMismatch(MagnetarError):
-    """A database has not the tables that this release uses."""
+    """The error for a database that does not have the tables that this release uses."""
 
     code = "schema-mismatch"
     status = 500
@@ -32,10 +32,10 @@ class SchemaMismatch(MagnetarError):
 
 @dataclasses.dataclass(frozen=True)
 class SchemaState:
-    """The tables of a database. *kind*: ``api`` or ``cell``. *version*: as stored, or ``None``. *newest*: the version
-    of this release. *known*: whether this release has a migration of that version. *present*: how many of the tables
-    exist. *lacking*: tables, and columns as ``table.column``, that do not exist.
-    """
+    """The tables of a database, compared with this release. *kind*: ``api`` or ``cell``. *version*: the schema version
+    in the database, or ``None``. *newest*: the version that this release needs. *known*: whether this release has a
+    migration with the database's version. *present*: how many of the tables exist. *lacking*: missing tables, and
+    missing columns as ``table.column``."""
 
     database: str
     kind: str
@@ -47,21 +47,22 @@ class SchemaState:
 
     @property
     def is_empty(self) -> bool:
-        """Whether the tables can be created: there are neither tables nor a version."""
+        """Whether the database is new: it has neither tables nor a schema version."""
         return self.version is None and not self.present
 
     @property
     def is_older(self) -> bool:
-        """Whether migrations of this release can upgrade the tables."""
+        """Whether the tables have an older version that migrations of this release can upgrade."""
         return self.known and self.version != self.newest
 
     @property
     def is_newer(self) -> bool:
-        """Whether a later release has upgraded the tables. It may only have added to them."""
+        """Whether a later release has upgraded the tables. This release can still use them if nothing is missing."""
         return self.version is not None and self.version.isdecimal() and self.version > self.newest
 
     def mismatch(self) -> str:
-        """Return why this release cannot use the database, and what to do; "" when it can, or can upgrade it."""
+        """Return a message for operators: why this release cannot use the database, and what to do. Empty when this
+        release can use or upgrade it."""
         if self.is_empty or self.is_older:
             return ""
         name = f"The database {self.database}"
@@ -82,7 +83,8 @@ class SchemaState:
 
 
 def missing_names(connection: Connection, metadata: MetaData) -> tuple[int, tuple[str, ...]]:
-    """Return how many tables of *metadata* a database has, and the names of missing tables and columns. One query."""
+    """Return how many tables of *metadata* a database has, and the names of missing tables and columns
+    (``table.column``). Executes one query."""
     columns: dict[str, set[str]] = {}
     for table, column in connection.execute(text(COLUMNS[connection.dialect.name])):
         columns.setdefault(table, set()).add(column)
@@ -97,12 +99,12 @@ def missing_names(connection: Connection, metadata: MetaData) -> tuple[int, tupl
 
 
 def refuse_mismatch(state: SchemaState) -> None:
-    """Raise ``SchemaMismatch`` if this release cannot use the database."""
+    """Raise ``SchemaMismatch`` if this release can neither use nor upgrade the database."""
     if message := state.mismatch():
         raise SchemaMismatch(message, **schema_details(state))
 
 
 def schema_details(state: SchemaState) -> dict[str, Any]:
-    """Return the details of an error about the tables."""
+    """Return the fields of the error response for a ``SchemaMismatch``."""
     return {"database": state.database, "version": state.version, "needed": state.newest,
             "lacking": list(state.lacking)}

@@ -50,8 +50,8 @@ def create_sqlite_engine(url: URL, pool: int, **how: Any) -> Engine:
 
 
 def commit_mark(path: str) -> tuple[float, ...] | None:
-    """Return a value that changes with every later commit to the file at *path*. Return ``None`` shortly after a write,
-    because its commit may not be readable yet."""
+    """Return a tuple (modification times, sizes and inodes) that changes with every commit to the SQLite file at
+    *path*. Return ``None`` shortly after a write, because its commit may not be readable yet."""
     marks: list[float] = []
     for name in (path, f"{path}-wal"):
         try:
@@ -76,14 +76,15 @@ def empty_log(connection: Connection) -> bool:
 
 
 def _begin(dbapi_connection: PoolProxiedConnection) -> None:
-    """Begin a transaction that may write. SQLAlchemy calls this, and converts the errors."""
+    """Begin a transaction that may write (``BEGIN IMMEDIATE``). Registered with SQLAlchemy, which calls this and
+    converts the errors."""
     raw: Any = dbapi_connection.dbapi_connection
     raw.execute("BEGIN IMMEDIATE")
 
 
 def _with_log(raw: Any) -> None:
-    """Switch the file of the connection *raw* to WAL. The first switch locks the whole file; SQLite does not wait for
-    that lock, so this function retries for ``WAL_WITHIN`` seconds."""
+    """Switch the SQLite file of the connection *raw* to a write-ahead log (WAL). The first switch locks the whole file,
+    and SQLite does not wait for that lock, so this function retries for ``WAL_WITHIN`` seconds."""
     deadline = time.monotonic() + WAL_WITHIN
     while True:
         try:

@@ -42,13 +42,14 @@ SERIAL = BigInteger().with_variant(Integer, "sqlite")
 
 
 def timestamp_columns() -> tuple[Column[Any], ...]:
-    """Return the columns with the times of a row's creation and last change."""
+    """Return two new columns for a table: the times of a row's creation and of its last change."""
     return Column("created_at", TIME, nullable=False), Column("updated_at", TIME)
 
 
 def create_trigrams(ddl: Any, target: Any, bind: Any, tables: Any = None, state: Any = None, **_how: Any) -> bool:  # noqa: ARG001 - SQLAlchemy's names
-    """Create PostgreSQL's extension pg_trgm if it is installed; return whether the database has it, so that trigram
-    indexes can be created. Without them, searches for a part of a name or address are slow."""
+    """Create PostgreSQL's extension pg_trgm if it is installed. Return whether the database has the extension, which
+    trigram indexes need. Without them, searches for a part of a name or address are slow. An ``execute_if`` callable of
+    SQLAlchemy."""
     if bind is None or bind.dialect.name != "postgresql":
         return False
     try:
@@ -61,25 +62,27 @@ def create_trigrams(ddl: Any, target: Any, bind: Any, tables: Any = None, state:
 
 
 def creation_time(context: Any) -> Any:
-    """Return ``created_at`` of the row that is being inserted, as the default of its ``updated_at``."""
+    """Return ``created_at`` of the row that is being inserted. Used as the default of its ``updated_at``."""
     return context.get_current_parameters()["created_at"]
 
 
 def define_partial_index(name: str, *columns: str, where: str, **options: Any) -> Index:
-    """Return an index of only the rows that fulfil the condition *where*. Engines use it for queries with that
-    condition."""
+    """Return an index that contains only the rows that fulfil the SQL condition *where*. Engines use it for queries
+    with that condition."""
     return Index(name, *columns, sqlite_where=text(where), postgresql_where=text(where), **options)
 
 
 def column_defaults(table: Table) -> dict[str, Any]:
-    """Return the default value of each column of *table*, by name; ``None`` if there is none or a function."""
+    """Return the default value of each column of *table*, by name; ``None`` if a column has no default, or its default
+    is a function."""
     return {column.name: None if callable(value := getattr(column.default, "arg", None)) else value
             for column in table.c}
 
 
 def define_outbox_tables(metadata: MetaData, prefix: str = "") -> tuple[Table, Table]:
-    """Define and return the two tables of an outbox. The notifications: one row for each receiver, sent in the order of
-    their ids. The receivers: the lease of the conductor that sends, and the failures since the last success."""
+    """Define and return two tables for notifications that are sent to HTTP receivers: the notifications, one row for
+    each receiver, sent in the order of their ids; and the receivers, with the lease of the conductor that sends, and
+    the failures since the last success. *prefix*: of the tables' names."""
     waiting = Table(
         f"{prefix}notifications", metadata,
         Column("id", SERIAL, primary_key=True, autoincrement=True), Column("receiver", NAME, nullable=False),

@@ -43,27 +43,28 @@ def statement_timeout(seconds: float, *, refused: bool = True) -> _Timeout:
 
 
 def timeout_around(usual: float) -> tuple[float, bool]:
-    """Return (seconds, fails fast) of the ``statement_timeout`` block in which the caller runs. Without such a block,
-    the seconds are *usual*."""
+    """Return (seconds, whether statements fail immediately while the database hangs) of the ``statement_timeout`` block
+    that the caller is in. Outside of such a block, return *usual* and false."""
     return _TIMEOUT.get() or (usual, False)
 
 
 def current_timeout(usual: float) -> float:
-    """Return the seconds of the ``statement_timeout`` block in which the caller runs, or *usual* outside of such a
-    block."""
+    """Return the seconds of the ``statement_timeout`` block that the caller is in, or *usual* outside of such a block.
+    """
     return timeout_around(usual)[0]
 
 
 def fails_fast() -> bool:
-    """Return whether the caller fails immediately when the database hangs."""
+    """Return whether the caller is in a ``statement_timeout`` block that makes statements fail immediately while the
+    database hangs."""
     return timeout_around(0.0)[1]
 
 
 class CircuitBreaker:
-    """A record of whether a database hangs. Its ``with`` block surrounds each query.
+    """A circuit breaker for one database. Each query runs in its ``with`` block.
 
-    A database hangs when a caller has timed out and no caller was answered since, or when many callers wait and none
-    was answered recently. Then one statement is let through from time to time; its answer closes the circuit.
+    The database counts as hanging when a query has timed out and none was answered since, or when many queries wait and
+    none was answered recently. While it hangs, one query is allowed from time to time; an answer closes the circuit.
     """
 
     def __init__(self) -> None:
@@ -73,16 +74,16 @@ class CircuitBreaker:
 
     @property
     def hangs(self) -> bool:
-        """Whether the database hangs."""
+        """Whether the database counts as hanging."""
         return self._late or (self._waiting >= MANY and time.monotonic() - self._answered > SILENT)
 
     def late(self) -> None:
-        """Record that a caller has timed out."""
+        """Record that a query has timed out."""
         self._late, self._tried = True, time.monotonic()
 
     def refuses(self) -> bool:
-        """Return whether callers must not try a statement now, because the database hangs. From time to time return
-        false for one caller, as a trial."""
+        """Return whether the caller must not send a query now, because the database hangs. From time to time, return
+        false for one caller, whose query tests the database."""
         with self._lock:
             if not self.hangs:
                 return False
@@ -105,5 +106,5 @@ class CircuitBreaker:
 
 
 def hanging_database_error(name: str) -> OperationalError:
-    """Return the error that is raised instead of a query to the database *name*, because it hangs."""
+    """Return the error to raise in place of a query while the database *name* hangs."""
     return OperationalError("", {}, TimeoutError(f"database {name} does not answer, and is asked again in a moment"))

@@ -20,7 +20,7 @@ ZONE = "availability_zone"
 
 @dataclass(frozen=True)
 class Aggregate:
-    """A row of an aggregate with the names of its hosts."""
+    """A host aggregate with the names of its hosts."""
 
     id: int
     uuid: str
@@ -75,7 +75,7 @@ def insert_aggregate_row(connection: Connection, name: str, metadata: Mapping[st
 
 
 def update_aggregate_row(connection: Connection, id: int, **values: Any) -> None:
-    """Set the name or the metadata of an aggregate."""
+    """Set columns of an aggregate. *values*: ``name`` or ``metadata``."""
     if "metadata" in values:
         values["metadata"] = json_text(values["metadata"])
     connection.execute(update(aggregates).where(aggregates.c.id == id).values(updated_at=utc_now(), **values))
@@ -102,7 +102,7 @@ def remove_aggregate_host_row(connection: Connection, id: int | None, host: str)
 
 
 def _risen(connection: Connection, host: str) -> None:
-    """Raise the generation of the host's resource provider, because its aggregates changed."""
+    """Raise the generation of the host's resource provider by 1, because its aggregates changed."""
     connection.execute(update(hosts).where(hosts.c.name == host).values(generation=hosts.c.generation + 1))
 
 

@@ -28,8 +28,9 @@ FRESH = 10.0
 
 
 class CapabilityMark(NamedTuple):
-    """A mark. *kinds*: the kinds of processes that need the capability. *version*: the release that wrote the mark, at
-    *marked_at*. *used_since* is "" while it is not sure that no process lacks the capability."""
+    """A database row that says that the cloud uses a capability (an ability that all processes must have first), or is
+    about to use it. *kinds*: the kinds of processes that need it. *version*: the release that inserted the row, at
+    *marked_at*. *used_since*: empty until it is certain that no process lacks the capability."""
 
     name: str
     kinds: Sequence[str]
@@ -39,14 +40,14 @@ class CapabilityMark(NamedTuple):
 
 
 def fetch_capability_marks(connection: Connection) -> list[CapabilityMark]:
-    """Return all marks, ordered by name."""
+    """Return the rows of the table ``capability_marks``, ordered by name."""
     rows = connection.execute(select(capability_marks).order_by(capability_marks.c.name))
     return [CapabilityMark(row.name, row.kinds.split(","), row.version or "", row.marked_at,
                            row.used_since or "") for row in rows]
 
 
 class KnownCapabilities:
-    """The capabilities that all processes of the cloud know, as one process sees them. *silence* returns the seconds
+    """The capabilities that all processes of the cloud have, cached for one process. *silence* returns the seconds
     without a heartbeat after which a host is down."""
 
     def __init__(self, store: Store, silence: Callable[[], float]) -> None:
@@ -57,9 +58,11 @@ class KnownCapabilities:
         self._again: dict[str, float] = {}
 
     def all_processes_know(self, name: str) -> bool:
-        """Return whether all processes that need the capability *name* have it, so that this one may use it. Once true,
-        the answer stays: processes without it do not start any more. It is cached; false for ``FRESH`` seconds. Raises
-        ``LookupError`` for a name that is not in ``CAPABILITIES``, and the database's error when it does not answer."""
+        """Return whether all processes that need the capability *name* have it, so that this process may use it.
+
+        True is permanent, because a process without the capability then refuses to start. False is cached for ``FRESH``
+        seconds. Raises ``LookupError`` for a name that is not in ``CAPABILITIES``, and the database's errors.
+        """
         if name in self._used:
             return True
         capability = capability_named(name)
@@ -71,7 +74,8 @@ class KnownCapabilities:
             return name in self._used
 
     def _begin_use(self, capability: Capability) -> bool:
-        """Return whether the cloud uses *capability*, or begins to: see the module."""
+        """Return whether the cloud may use *capability*. If all processes have it, record that it is used from now on.
+        If a process lacks it, remove the mark (the row that announces its use)."""
         api = self._store.api
         mark = _find_mark(api, capability)
         if mark is not None and mark.used_since:
@@ -99,7 +103,8 @@ def capability_named(name: str) -> Capability:
 
 
 def processes_without(capability: Capability, processes: Sequence[ProcessRow]) -> list[ProcessRow]:
-    """Return the processes that need *capability*, lack it, and count."""
+    """Return those of *processes* that need *capability* and lack it. Processes that do not count (``counts``), such as
+    stopped ones, are skipped."""
     return [process for process in processes if process.kind in capability.kinds and process.counts
             and capability.name not in process.capabilities]
 
@@ -110,7 +115,8 @@ def _find_mark(database: Database, capability: Capability) -> CapabilityMark | N
 
 
 def _write_mark(database: Database, capability: Capability) -> CapabilityMark | None:
-    """Write a mark of *capability* unless another process has, and return it. ``None`` if it was withdrawn again."""
+    """Insert the row that announces the use of *capability*, unless it exists, and return it. Return ``None`` if
+    another process has deleted it again."""
     with database.write() as connection:
         connection.execute(INSERT[database.kind](capability_marks).values(
             name=capability.name, kinds=",".join(capability.kinds), version=installed_version(),
@@ -119,21 +125,22 @@ def _write_mark(database: Database, capability: Capability) -> CapabilityMark | 
 
 
 def _withdraw_mark(database: Database, mark: CapabilityMark | None) -> None:
-    """Remove a mark whose capability is not used yet."""
+    """Delete the row *mark* unless its capability is already used. Does nothing for ``None``."""
     if mark is not None:
         with database.write() as connection:
             connection.execute(delete(capability_marks).where(*_is_unused(mark)))
 
 
 def _declare_used(database: Database, mark: CapabilityMark) -> bool:
-    """Declare that the cloud uses the capability of *mark*. Return ``False`` if another process has withdrawn it, or
-    was faster: then the next look tells."""
+    """Record that the cloud uses the capability of *mark*. Return ``False``, with nothing changed, if another process
+    has deleted the row or recorded the use already: the next check then finds out."""
     with database.write() as connection:
         return connection.execute(update(capability_marks).where(*_is_unused(mark)).values(
             used_since=database.clock())).rowcount == 1
 
 
 def _is_unused(mark: CapabilityMark) -> tuple[ColumnElement[bool], ...]:
-    """Return the condition that a mark is as it was read, and not withdrawn and written again meanwhile."""
+    """Return the SQL conditions that the row of *mark* has not changed since it was read, and that its capability is
+    not used yet."""
     table = capability_marks.c
     return table.name == mark.name, table.marked_at == mark.marked_at, table.used_since.is_(None)

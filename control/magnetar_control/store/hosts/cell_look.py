@@ -19,10 +19,10 @@ from .host_leases import NOT_REFUSED
 
 
 class CellLook(NamedTuple):
-    """The state of a cell's hosts, by host name. *up*: the last heartbeat (``metrics``, ``images``) of each host that
-    sent one recently. *io_ops*: the number of servers whose task_state keeps the disks busy. *flavors*: the names of
-    its servers' flavors; ``None`` if the caller did not request them. *refused*: the hosts whose agents' reports are
-    refused."""
+    """The state of a cell's hosts, for the scheduler; all mappings are by host name. *up*: data of the last heartbeat
+    (``metrics``, ``images``) of each host that is up. *io_ops*: the number of servers whose task_state keeps the disks
+    busy. *flavors*: the names of the servers' flavors; ``None`` if they were not requested. *refused*: hosts whose
+    reports the conductor rejects."""
 
     up: Mapping[str, Mapping[str, Any]]
     io_ops: Mapping[str, int]
@@ -44,7 +44,7 @@ _FLAVORS = select(servers.c.host, servers.c.flavor).where(
 
 
 def fetch_heard_hosts(seconds: float, database: Database) -> frozenset[str]:
-    """Return the hosts that sent a heartbeat within the last *seconds*, by the database's clock."""
+    """Return the names of the hosts that sent a heartbeat within the last *seconds*, by the database's clock."""
     with database.read() as connection:
         return frozenset(connection.execute(select(host_states.c.host).where(
             host_states.c.seen_at > database.clock(-seconds), NOT_REFUSED)).scalars())
@@ -52,7 +52,7 @@ def fetch_heard_hosts(seconds: float, database: Database) -> frozenset[str]:
 
 def read_cell_hosts(silence: float, flavors: bool, database: Database) -> CellLook:
     """Return the state of a cell's hosts. A host counts as down after *silence* seconds without a heartbeat, by the
-    database's clock. *flavors*: whether to read the names of the servers' flavors too."""
+    database's clock. *flavors*: whether to read also the names of the servers' flavors."""
     with database.read() as connection:
         late = database.clock(-silence)
         query = select(host_states.c.host, host_states.c.told, NOT_REFUSED).where(
@@ -64,8 +64,8 @@ def read_cell_hosts(silence: float, flavors: bool, database: Database) -> CellLo
 
 
 def io_ops(connection: Connection) -> dict[str, int]:
-    """Return, for each host of a cell, the number of servers with a task_state that keeps the host's disks busy
-    (``HEAVY``); hosts without such servers are absent."""
+    """Return, for each host of a cell, the number of servers whose task_state (one of ``HEAVY``) keeps the host's disks
+    busy. Hosts without such servers are absent."""
     return dict(connection.execute(_IO_OPS).all())
 
 

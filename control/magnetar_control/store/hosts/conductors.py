@@ -19,16 +19,16 @@ FORGOTTEN = 60.0
 
 def write_conductor_heartbeat(database: Database, holder: str, name: str, version: str | None = None,
                               capabilities: Sequence[str] = ()) -> None:
-    """Write a heartbeat of the conductor called *name*, whose process has the id *holder*, and remove the rows of dead
-    conductors of that name. *version*, *capabilities*: what it announces."""
+    """Write the heartbeat of a conductor, and remove the rows of dead conductors with the same name. *holder*: the id
+    of the conductor's process. *name*: of the conductor. *version*, *capabilities*: stored with the heartbeat."""
     write_process_heartbeat(database, conductors, holder, name, version, capabilities, conductors.c.name == name)
 
 
 def write_process_heartbeat(database: Database, table: Table, holder: str, name: str, version: str | None,
                             capabilities: Sequence[str], *removed: ColumnElement[bool]) -> None:
-    """Write a heartbeat of a process into its row of *table*, and remove the rows of other processes that were not seen
-    for ``FORGOTTEN`` seconds and fulfil the conditions *removed*. Other parameters: as in
-    ``write_conductor_heartbeat``."""
+    """Write the heartbeat of a process into its row of *table*. *holder*: the id of the process. *name*, *version*,
+    *capabilities*: stored with the heartbeat. *removed*: conditions for rows of dead processes: rows that fulfil them
+    are deleted if they had no heartbeat for ``FORGOTTEN`` seconds."""
     values = {"name": name, "version": version, "capabilities": json.dumps(list(capabilities))}
     with database.write() as connection:
         query = INSERT[database.kind](table).values(
@@ -40,13 +40,13 @@ def write_process_heartbeat(database: Database, table: Table, holder: str, name:
 
 
 def remove_process_row(database: Database, table: Table, holder: str) -> None:
-    """Remove the row of a process that stops from *table*."""
+    """Remove the row of a process that stops from *table*. *holder*: the id of the process."""
     with database.write() as connection:
         connection.execute(delete(table).where(table.c.holder == holder))
 
 
 def remove_conductor_row(database: Database, holder: str) -> None:
-    """Remove the row of a conductor that stops."""
+    """Remove the row of a conductor that stops. *holder*: the id of its process."""
     remove_process_row(database, conductors, holder)
 
 
@@ -57,6 +57,6 @@ def fetch_conductor_rows(connection: Connection) -> Sequence[Any]:
 
 
 def remove_conductors_named(connection: Connection, name: str) -> int:
-    """Remove the rows of all conductors called *name*; return how many. A running conductor inserts its row again with
-    its next heartbeat."""
+    """Remove the rows of all conductors called *name*; return the number of removed rows. A running conductor inserts
+    its row again with its next heartbeat."""
     return connection.execute(delete(conductors).where(conductors.c.name == name)).rowcount

@@ -10,19 +10,21 @@ from .host_row import HostRow
 
 
 def folder_of_host(row: HostRow | None) -> Mapping[str, Any]:
-    """Return the shared folder of the host as it has reported it; empty if its servers' disks are its own."""
+    """Return the folder with the servers' disks that this host shares with others, as the host reports it. Empty if its
+    disks are not shared, or *row* is ``None``."""
     folder = row.info.get("disk_folder") if row is not None else None
     return folder if isinstance(folder, Mapping) and folder.get("id") else {}
 
 
 def usable_folder_id(info: Mapping[str, Any]) -> str:
-    """Return the id of the shared folder in *info*, a host's report, if the host can use the folder now; otherwise
-    ""."""
+    """Return the id of the shared disk folder in *info*, a host's report, if the host can use the folder now; otherwise
+    an empty string."""
     folder = info.get("disk_folder")
     return str(folder.get("id") or "") if isinstance(folder, Mapping) and not folder.get("reason") else ""
 
 
 def do_hosts_share_disks(source: HostRow | None, target: HostRow | None) -> bool:
-    """Return whether the host *target* reaches the disks of the servers on *source* now."""
+    """Return whether the host *target* can use the disks of the servers on *source* now, because both share a folder.
+    """
     id = folder_of_host(source).get("id")
     return bool(id) and target is not None and usable_folder_id(target.info) == id

@@ -23,7 +23,7 @@ MOVING, MOVED, STAYS = "moving", "moved", "stays"
 
 
 class DrainRow(SelectedRow):
-    """A row of the table ``drains``."""
+    """A row of the table ``drains``: a host from which all servers are being moved."""
 
     host: str
     state: str
@@ -38,7 +38,7 @@ class DrainRow(SelectedRow):
 
 
 class DrainedServer(SelectedRow):
-    """A row of the table ``drained_servers``."""
+    """A row of the table ``drained_servers``: the result of a drain for one server."""
 
     host: str
     server_id: str
@@ -56,8 +56,8 @@ _DRAIN, _SERVERS = DrainRow.selection(drains), DrainedServer.selection(drained_s
 
 
 def begin_drain_row(connection: Connection, host: str, **values: Any) -> None:
-    """Record that *host* must be drained. If the host is drained already, begin the next round: servers that could not
-    be moved are tried again. *values*: reason, request_id, user_id, project_id."""
+    """Record that all servers must be moved away from *host*. If the host is drained already, begin a new round:
+    servers that could not be moved are tried again. *values*: columns reason, request_id, user_id and project_id."""
     new = INSERT[connection.dialect.name](drains).values(host=host, state=DRAINING, round=1, started_at=utc_now(),
                                                          **values)
     connection.execute(new.on_conflict_do_update(index_elements=["host"], set_={
@@ -66,7 +66,7 @@ def begin_drain_row(connection: Connection, host: str, **values: Any) -> None:
 
 
 def end_drain_row(connection: Connection, host: str) -> bool:
-    """Record that the drain of *host* is over: no further move begins. Return ``False`` when there is no drain."""
+    """Record that the drain of *host* ends: no further server is moved. Return ``False`` when there is no drain."""
     return connection.execute(update(drains).where(drains.c.host == host).values(
         state=ENDING, message=None)).rowcount == 1
 
@@ -77,7 +77,7 @@ def fetch_drain_row(connection: Connection, host: str) -> DrainRow | None:
 
 
 def fetch_drain_rows(connection: Connection) -> dict[str, DrainRow]:
-    """Return all drains by host."""
+    """Return all drains, by host name."""
     return {row.host: row for row in DrainRow.several(connection.execute(_DRAIN))}
 
 
@@ -88,8 +88,8 @@ def fetch_cell_drains(connection: Connection, cell_id: str) -> list[DrainRow]:
 
 
 def update_drain_row(connection: Connection, drain: DrainRow, **values: Any) -> bool:
-    """Set columns of a drain. Return ``False``, with nothing changed, when the drain was requested again or ended since
-    *drain* was read."""
+    """Set columns of a drain. Return ``False``, with nothing changed, when the drain has been requested again, or has
+    ended, since *drain* was read."""
     return connection.execute(update(drains).where(
         drains.c.host == drain.host, drains.c.round == drain.round, drains.c.state == drain.state).values(
         **values)).rowcount == 1
@@ -102,21 +102,21 @@ def remove_drain_row(connection: Connection, host: str, state: str | None = None
 
 
 def fetch_drained_servers(connection: Connection, host: str) -> dict[str, DrainedServer]:
-    """Return the results of a host's drain by the servers' uuids, in the order of names."""
+    """Return the results of a host's drain by server uuid, ordered by the servers' names."""
     rows = connection.execute(_SERVERS.where(drained_servers.c.host == host).order_by(
         drained_servers.c.name, drained_servers.c.server_id))
     return {row.server_id: row for row in DrainedServer.several(rows)}
 
 
 def upsert_drained_server(connection: Connection, host: str, server_id: str, values: Mapping[str, Any]) -> None:
-    """Insert or update the result of a drain for a server. *values*: columns; columns that it lacks are null in a new
-    row, and unchanged in an existing row."""
+    """Insert or update the result of a drain for one server. *values*: by column name. Columns that are not in *values*
+    are null in a new row, and do not change in an existing row."""
     row = {**values, "updated_at": utc_now()}
     new = INSERT[connection.dialect.name](drained_servers).values(host=host, server_id=server_id, **row)
     connection.execute(new.on_conflict_do_update(index_elements=["host", "server_id"], set_=row))
 
 
 def remove_drained_servers(connection: Connection, host: str, server_ids: Collection[str] | None = None) -> None:
-    """Remove the results for these servers of a host, by default for all."""
+    """Remove the results of a host's drain for *server_ids*, or for all servers by default."""
     which = delete(drained_servers).where(drained_servers.c.host == host)
     connection.execute(which if server_ids is None else which.where(drained_servers.c.server_id.in_(server_ids)))

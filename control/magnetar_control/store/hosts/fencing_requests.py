@@ -18,7 +18,7 @@ EXPIRES = 600.0
 
 
 class FencingRequest(SelectedRow):
-    """A row of the table ``fencing_requests``."""
+    """A row of the table ``fencing_requests``: an operator's request to fence or unfence a host."""
 
     host: str
     id: str
@@ -32,12 +32,12 @@ class FencingRequest(SelectedRow):
 
     @property
     def expired(self) -> bool:
-        """Whether the request is open, and too old to be served."""
+        """Whether the request has not ended, but is too old to be executed."""
         return self.ended_at is None and self.requested_at < utc_now(-EXPIRES)
 
     @property
     def failure(self) -> MagnetarError | None:
-        """The error with which the request ended; ``None`` without one."""
+        """The error with which the request failed; ``None`` if it did not fail."""
         return error_from_dict({"code": self.error_code, "message": self.error}) if self.error else None
 
 
@@ -45,8 +45,9 @@ _REQUEST = FencingRequest.selection(fencing_requests)
 
 
 def begin_fencing_request(connection: Connection, host: str, by: str, *, fence: bool, confirmed: bool) -> str:
-    """Insert a request of *by* (a user) to fence or unfence the host, and return the request's id. If an equal request
-    is open already, only return its id. Raises ``Conflict`` while a different request for the host is open."""
+    """Insert a request to fence or unfence the host, and return the request's id. If an equal request is open, return
+    the id of that request. Raises ``Conflict`` while a different request for the host is open. *by*: the user. *fence*:
+    false to unfence. *confirmed*: whether the user confirms that the host is off."""
     last = fetch_fencing_request(connection, host, lock=True)
     if last is not None and last.ended_at is None and not last.expired:
         if (last.fence, last.confirmed) == (fence, confirmed):
@@ -75,7 +76,8 @@ def fetch_open_fencing_requests(connection: Connection, cell_id: str) -> list[Fe
 
 
 def end_fencing_request(connection: Connection, request: FencingRequest, error: MagnetarError | None = None) -> None:
-    """End a request, with *error* if it has failed. Does nothing if it has ended, or another one has replaced it."""
+    """Record that a request has ended, with *error* if it failed. Does nothing if it has already ended, or a later
+    request has replaced it."""
     connection.execute(update(fencing_requests).where(
         fencing_requests.c.host == request.host, fencing_requests.c.id == request.id,
         fencing_requests.c.ended_at.is_(None)).values(
@@ -83,11 +85,11 @@ def end_fencing_request(connection: Connection, request: FencingRequest, error: 
 
 
 def expiry_error(request: FencingRequest) -> FencingFailed:
-    """Return the error of a request that no conductor has served in time."""
+    """Return the error for a request that no conductor has executed in time."""
     return FencingFailed(f"No conductor has {'fenced' if request.fence else 'unfenced'} host {request.host} within "
                          f"{EXPIRES:g} seconds. Start a conductor of the host's cell, and repeat this.")
 
 
 def remove_fencing_request(connection: Connection, host: str) -> None:
-    """Remove the request for a host that leaves the cloud."""
+    """Remove the request for a host that is being deleted from the cloud."""
     connection.execute(delete(fencing_requests).where(fencing_requests.c.host == host))

@@ -24,7 +24,7 @@ REASON = 255
 
 
 class FencingRow(SelectedRow):
-    """A row of the table ``fencings``."""
+    """A row of the table ``fencings``: the last fencing of a host."""
 
     host: str
     state: str
@@ -42,12 +42,12 @@ class FencingRow(SelectedRow):
 
     @property
     def busy(self) -> bool:
-        """Whether an attempt works on the host now."""
+        """Whether an attempt to fence or unfence the host is running."""
         return self.busy_until is not None and self.busy_until > utc_now()
 
     @property
     def holds_host(self) -> bool:
-        """Whether the host is disabled and down because it was fenced."""
+        """Whether the host is disabled and forced down because it was fenced."""
         return self.was_forced_down is not None
 
 
@@ -59,15 +59,16 @@ def fetch_fencing_row(connection: Connection, host: str, *, lock: bool = False) 
 
 
 def fetch_fencing_rows(connection: Connection) -> list[FencingRow]:
-    """Return the last fencings of all hosts, ordered by host."""
+    """Return the last fencing of each host, ordered by host."""
     return FencingRow.several(connection.execute(FencingRow.selection(fencings).order_by(fencings.c.host)))
 
 
 def claim_fencing(connection: Connection, host: str, attempt: str, *, agent: str, by: str, seconds: float,
                   to_fence: bool) -> bool:
-    """Assign the row of a host to *attempt* for *seconds*; return ``False`` while another attempt has it. *to_fence*:
-    whether the attempt fences the host with the fence agent *agent*; if false, it switches the host on. *by*: who has
-    requested that. Clears ``confirmed_at``, because the power state of the host is unknown from now on."""
+    """Assign a host's row to an attempt to fence or unfence it, for *seconds*. Return ``False`` while the row is
+    assigned to another attempt. *attempt*: id of the new one. *agent*: the fence agent. *by*: the requesting user.
+    *to_fence*: false to unfence. Clears ``confirmed_at``, because the power state of the host is unknown from now on.
+    """
     columns: dict[str, Any] = {"attempt": attempt, "busy_until": utc_now(seconds), "confirmed_at": None}
     if to_fence:
         columns |= {"agent": agent, "requested_at": utc_now(), "requested_by": by, "ended_at": None, "message": "",
@@ -80,15 +81,16 @@ def claim_fencing(connection: Connection, host: str, attempt: str, *, agent: str
 
 
 def end_fencing(connection: Connection, host: str, attempt: str, **columns: Any) -> bool:
-    """Write the result *columns* of an attempt, and end it. Return ``False`` if another attempt has the row."""
+    """Record that an attempt to fence or unfence the host has ended. *columns*: the result. Return ``False``, with
+    nothing changed, if the row is assigned to another attempt."""
     return connection.execute(update(fencings).where(
         fencings.c.host == host, fencings.c.attempt == attempt).values(
         busy_until=None, **columns)).rowcount == 1
 
 
 def hold_fenced_host(connection: Connection, host: str, attempt: str, message: str) -> bool:
-    """Record that the host is off, and disable it and force it down with *message* as the reason. Return ``False`` if
-    another attempt has the row."""
+    """Record that the host is off, disable it, and force it down with *message* as the reason. Return ``False``, with
+    nothing changed, if the row is assigned to another attempt."""
     fencing = fetch_fencing_row(connection, host, lock=True)
     row = hosts.fetch_host_row(connection, host, lock=True)
     if fencing is None or fencing.attempt != attempt or row is None:
@@ -102,8 +104,8 @@ def hold_fenced_host(connection: Connection, host: str, attempt: str, message: s
 
 
 def release_fenced_host(connection: Connection, host: str, attempt: str, message: str) -> bool:
-    """Record with *message* that the host may be used again, and restore the status (disabled, forced down) that it had
-    before it was fenced. Return ``False`` if another attempt has the row."""
+    """Record that the host may be used again, with the text *message*, and restore its status (disabled, forced down)
+    from before the fencing. Return ``False``, with nothing changed, if the row is assigned to another attempt."""
     fencing = fetch_fencing_row(connection, host, lock=True)
     if fencing is None or fencing.attempt != attempt:
         return False
@@ -115,11 +117,11 @@ def release_fenced_host(connection: Connection, host: str, attempt: str, message
 
 
 def is_host_held(connection: Connection, host: str) -> bool:
-    """Return whether a host is down because it was fenced, and not unfenced since."""
+    """Return whether a host is disabled and forced down because it was fenced, and has not been unfenced since."""
     return connection.execute(select(fencings.c.host).where(
         fencings.c.host == host, fencings.c.was_forced_down.is_not(None))).first() is not None
 
 
 def remove_fencing_row(connection: Connection, host: str) -> None:
-    """Remove the fencing of a host that leaves the cloud."""
+    """Remove the fencing of a host that is being deleted from the cloud."""
     connection.execute(delete(fencings).where(fencings.c.host == host))

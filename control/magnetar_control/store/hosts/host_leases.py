@@ -36,9 +36,9 @@ _PROBLEM = update(host_states).where(host_states.c.host == bindparam("name")).va
 
 
 class Renewal(NamedTuple):
-    """The result of ``renew_host_leases``. *up*: hosts with a new heartbeat in the database. *evacuated*: hosts that
-    are not up yet, because evacuated servers must first be removed from them. *lost*: hosts that another conductor
-    watches, or that have no row."""
+    """The result of ``renew_host_leases``, as names of hosts. *up*: the heartbeat was written. *evacuated*: not up yet,
+    because evacuated servers must first be removed from the host. *lost*: another conductor watches the host, or it has
+    no row."""
 
     up: frozenset[str]
     evacuated: frozenset[str]
@@ -46,7 +46,7 @@ class Renewal(NamedTuple):
 
 
 class _Statements(NamedTuple):
-    """The SQL statements of this module for one engine; ``_parameters`` returns their parameters."""
+    """The SQL statements of this module for one database engine; ``_parameters`` returns their parameters."""
 
     known: Any
     free: Any
@@ -57,8 +57,8 @@ class _Statements(NamedTuple):
 
 @cache
 def _statements(kind: str) -> _Statements:
-    """Return the statements for an engine. The names of hosts are one parameter, so the text does not depend on their
-    number."""
+    """Return the SQL statements for an engine (``sqlite`` or ``postgresql``). The names of hosts are passed as one
+    parameter, so the text does not depend on their number."""
     sqlite = kind == "sqlite"
     now, until = (bindparam("now"), bindparam("until")) if sqlite else (postgresql_now(), postgresql_now(LEASE))
     named: ColumnElement[bool] = host_states.c.host.in_(
@@ -82,7 +82,8 @@ def _parameters(database: Database, holder: str, names: Iterable[str]) -> dict[s
 
 
 def take_host_leases(database: Database, holder: str, names: Collection[str]) -> frozenset[str]:
-    """Lease for *holder* those hosts in *names* that no other conductor watches, and return them."""
+    """Lease the hosts in *names* that no other conductor watches, and return their names. *holder*: the id of the
+    process that will watch them."""
     statements = _statements(database.kind)
     if not names:
         return frozenset()
@@ -104,12 +105,13 @@ def take_host_leases(database: Database, holder: str, names: Collection[str]) ->
 def renew_host_leases(database: Database, holder: str, heartbeats: Mapping[str, Collection[str]],
                       silent: Collection[str] = (), problems: Mapping[str, str | None] = MappingProxyType({}),
                       reports: Mapping[str, str | None] = MappingProxyType({})) -> Renewal:
-    """Renew the leases of hosts that *holder* watches, write *heartbeats*, and return the result.
+    """Renew the leases of hosts that the process *holder* watches, write their heartbeats, and return the result. All
+    mappings are by host name.
 
-    *heartbeats*: by host that has sent a heartbeat, the uuids of those evacuations from the host that are handled there
-    (guest stopped or removed).
-    *silent*: hosts without a heartbeat. *problems*: by host, why the host is not up. *reports*: by host, the report in
-    its heartbeat."""
+    *heartbeats*: for each host that answered, the uuids of evacuations whose old guests are stopped or removed there.
+    *silent*: hosts that did not answer. *problems*: why a host is not up, to be stored; ``None`` clears it. *reports*:
+    the data of the heartbeat, as JSON text.
+    """
     statements, names = _statements(database.kind), {*heartbeats, *silent, *problems}
     if not names:
         return Renewal(frozenset(), frozenset(), frozenset())
@@ -129,8 +131,8 @@ def renew_host_leases(database: Database, holder: str, heartbeats: Mapping[str, 
 
 
 def _unhandled_evacuations(connection: Connection, heartbeats: Mapping[str, Collection[str]]) -> frozenset[str]:
-    """Return the hosts in *heartbeats* that may still have guests of evacuated servers, because an evacuation from the
-    host is missing in *heartbeats*. *heartbeats*: by host, the uuids of handled evacuations (see
-    ``renew_host_leases``)."""
+    """Return the hosts on which guests of evacuated servers may still run. *heartbeats*: by host, the uuids of
+    evacuations whose old guests are stopped or removed there; a host is returned if one of its evacuations is missing.
+    """
     return frozenset(host for host, evacuation in connection.execute(_EVACUATIONS)
                      if host in heartbeats and evacuation not in heartbeats[host])

@@ -20,34 +20,36 @@ AT_ONCE = 100
 
 
 def insert_removal_row(connection: Connection, host: str, noun: str, key: str, *, due: bool = False) -> None:
-    """Record that *host* has the resource *key*. *noun*: its type in the agents' API, such as volume. *due*: whether
-    the host must remove it now."""
+    """Record that *host* has the resource *key*, so that it can be removed later. *noun*: the resource's type in the
+    agents' API, such as volume. *due*: whether the host must remove it now."""
     if not insert_if_absent(connection, table, host=host, noun=noun, key=key, due=due) and due:
         connection.execute(update(table).where(
             table.c.host == host, table.c.noun == noun, table.c.key == key).values(due=True))
 
 
 def mark_removals_due(connection: Connection, noun: str, key: str) -> None:
-    """Mark a deleted object for removal from every host that has it."""
+    """Record that a resource was deleted, so that every host that has it must remove it. *noun*: the resource's type in
+    the agents' API, such as volume. *key*: its name there."""
     connection.execute(update(table).where(table.c.noun == noun, table.c.key == key).values(due=True))
 
 
 def fetch_removal_hosts(connection: Connection) -> list[str]:
-    """Return the hosts that must remove objects."""
+    """Return the names of the hosts that must remove deleted resources (networks, exports of volumes)."""
     return list(connection.execute(select(table.c.host).where(table.c.due).distinct()).scalars())
 
 
 def fetch_due_removals(connection: Connection, host: str) -> Sequence[tuple[str, str]]:
-    """Return resource type and key of the resources that *host* must remove, at most ``AT_ONCE``."""
+    """Return (resource type, key) of the deleted resources that *host* must remove, at most ``AT_ONCE``."""
     return [(row.noun, row.key) for row in connection.execute(select(table.c.noun, table.c.key).where(
         table.c.host == host, table.c.due).order_by(table.c.noun, table.c.key).limit(AT_ONCE))]
 
 
 def remove_removal_row(connection: Connection, host: str, noun: str, key: str) -> None:
-    """Delete the row of an object that *host* no longer has."""
+    """Delete the row of a resource that *host* has removed. *noun*: the resource's type in the agents' API, such as
+    volume. *key*: its name there."""
     connection.execute(delete(table).where(table.c.host == host, table.c.noun == noun, table.c.key == key))
 
 
 def remove_host_removals(connection: Connection, host: str) -> None:
-    """Delete a host's rows from this table, as the host leaves the cloud."""
+    """Delete all rows of *host* from the table ``host_removals``, because the host is being deleted from the cloud."""
     connection.execute(delete(table).where(table.c.host == host))

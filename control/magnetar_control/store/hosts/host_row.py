@@ -16,7 +16,7 @@ _TOTALS, _RESERVED, _USED, _LIMITS = (attrgetter(*(f"{name}{suffix}" for name in
 
 
 class ServiceHost(SelectedRow):
-    """The columns of a host that describe its compute service, without the agent's report, which is most of a row."""
+    """A host with the columns that describe its compute service, without the agent's report, which is most of a row."""
 
     id: str
     number: int
@@ -29,7 +29,8 @@ class ServiceHost(SelectedRow):
 
 
 class SizedHost(ServiceHost):
-    """A host with its agent's endpoint and report (``info``), and its amounts of shared CPUs, memory and disk."""
+    """A host with its agent's endpoint and report (``info``), and the total, claimed and reserved amounts of CPUs,
+    memory and disk."""
 
     endpoint: str
     vcpus: int
@@ -46,7 +47,7 @@ class SizedHost(ServiceHost):
 
 
 class HealthHost(SelectedRow):
-    """The columns of a host that decide about the health of its cell."""
+    """A host with the columns that are needed to judge the health of its cell."""
 
     name: str
     cell_id: str
@@ -81,8 +82,8 @@ class DiskHost(SelectedRow):
 
 
 class HostSummary(NamedTuple):
-    """Name and id of a host, and the columns that show whether the host or its cell has changed since they were last
-    read. A change of any other column of the host also changes ``updated_at``."""
+    """The columns of a host that are compared to find out whether its whole row must be read again. A change of any
+    column that is not here also changes ``updated_at``."""
 
     name: str
     id: str
@@ -103,7 +104,7 @@ class HostSummary(NamedTuple):
 
 
 class ResourceSums(NamedTuple):
-    """The number of the hosts that are not disabled, and sums of their columns."""
+    """The number of hosts that are not disabled, and the sums of their resources and servers."""
 
     hosts: int
     vcpus: int
@@ -121,7 +122,7 @@ class ResourceSums(NamedTuple):
 
 class HostRow(HealthHost):
     """A row of the table ``hosts``, and whether its cell is disabled. The scheduler keeps the rows of all hosts in
-    memory, so decoded documents are not kept: each use decodes again."""
+    memory; to save memory, decoded documents are not cached."""
 
     defaults = {**column_defaults(hosts), "cell_disabled": False}
 
@@ -159,20 +160,22 @@ class HostRow(HealthHost):
 
     @property
     def totals(self) -> Amounts:
-        """The total amounts of the host's resources."""
+        """The total amounts of the host's resources, before reservations and allocation ratios."""
         return Amounts._make(_TOTALS(self.stored))
 
     @property
     def reserved(self) -> Amounts:
-        """The amounts that are reserved for the host itself."""
+        """The amounts that are reserved for the host's operating system and agent, not for servers."""
         return Amounts._make(_RESERVED(self.stored))
 
     def own_ratio(self, name: str) -> float | None:
-        """Return the allocation ratio that an operator has set for a resource of this host; ``None`` without one."""
+        """Return the allocation ratio that an operator has set for this host; ``None`` if unset. *name*: the resource,
+        such as ``vcpus``."""
         ratio: float | None = getattr(self.stored, f"{name}_ratio", None)  # dedicated CPUs have none
         return ratio
 
     def own_reserved(self, name: str) -> int | None:
-        """Return the reserved amount that an operator has set for a resource of this host; ``None`` without one."""
+        """Return the reserved amount that an operator has set for this host; ``None`` if unset. *name*: the resource,
+        such as ``vcpus``."""
         reserved: int | None = getattr(self.stored, f"{name}_own_reserved")
         return reserved

@@ -64,7 +64,7 @@ _NAMED = _rows((hosts.c.name == bindparam("host")) | (hosts.c.id == bindparam("h
 
 def fetch_host_rows(connection: Connection, cell_id: str | None = None,
                     ids: Collection[str] | None = None) -> list[HostRow]:
-    """Return all hosts, ordered by name. *cell_id*, *ids*: only the hosts of this cell, only these uuids."""
+    """Return all hosts, ordered by name. *cell_id*: only hosts of this cell. *ids*: only hosts with these uuids."""
     where = [] if cell_id is None else [hosts.c.cell_id == cell_id]
     where += [] if ids is None else [hosts.c.id.in_(list(ids))]
     return HostRow.several(connection.execute(_rows(*where) if where else _EVERY))
@@ -76,12 +76,12 @@ def fetch_hosts_without_reports(connection: Connection) -> list[HostRow]:
 
 
 def fetch_host_summaries(connection: Connection) -> list[HostSummary]:
-    """Return the summaries of all hosts."""
+    """Return a ``HostSummary`` of each host: the columns that show whether its row must be read again."""
     return list(map(HostSummary._make, connection.execute(_SUMMARIES)))
 
 
 def fetch_every_host(connection: Connection, row_class: type[Selected]) -> list[Selected]:
-    """Return all hosts, ordered by number, with the columns of *row_class*."""
+    """Return all hosts, ordered by number (their integer id in Nova's API), with the columns of *row_class*."""
     return row_class.several(connection.execute(_selection(row_class.columns)))
 
 
@@ -93,8 +93,9 @@ def _selection(columns: tuple[str, ...]) -> Select[Any]:
 def fetch_host_page(connection: Connection, row_class: type[ServiceRow], *, limit: int | None = None,
                     after: int | None = None, column: str | None = None,
                     values: Collection[Any] = ()) -> list[ServiceRow]:
-    """Return at most *limit* hosts, ordered by number, after the number *after*, with the columns of *row_class*.
-    *column*, *values*: only hosts with one of *values* in *column*."""
+    """Return at most *limit* hosts, ordered by number (their integer id in Nova's API), with the columns of
+    *row_class*. *after*: return only hosts with a greater number. *column*, *values*: return only hosts that have one
+    of *values* in *column*."""
     parameters = {"after": after, "values": list(values)}
     query = _page(row_class.columns, after is not None, column).limit(limit)
     return row_class.several(connection.execute(query, parameters))
@@ -119,8 +120,8 @@ def fetch_disabled_hosts(connection: Connection) -> set[str]:
 
 
 def count_move_claims(connection: Connection) -> int:
-    """Return how many moving servers also hold resources on a second host that is not disabled. The counter ``servers``
-    of that host includes them."""
+    """Return how many servers that are being moved claim resources on a second host that is not disabled. The counter
+    ``servers`` of this second host includes them."""
     return int(connection.execute(_MOVES).scalar_one())
 
 
@@ -138,8 +139,8 @@ def lock_host_rows(connection: Connection, ids: Collection[str]) -> None:
 
 
 def child_provider_id(host_id: str, name: str) -> str:
-    """Return the uuid of the resource provider *name* below a host. It is computed from *host_id* and *name*, and not
-    stored."""
+    """Return the uuid of the child resource provider *name* of a host. It is not stored, but computed from *host_id*
+    and *name*."""
     return str(uuid.uuid5(uuid.NAMESPACE_OID, f"{host_id}/{name}"))
 
 
@@ -149,7 +150,8 @@ def names_text(names: Iterable[str]) -> str:
 
 
 def upsert_host_row(connection: Connection, name: str, cell_id: str, endpoint: str) -> str:
-    """Insert a host, or change its cell and endpoint; return its id. ``save_host_inventory`` saves its resources."""
+    """Insert a host, or change its cell and the endpoint (URL) of its agent; return its id. Call
+    ``save_host_inventory`` afterwards to save its resources."""
     # Numbers are consecutive, so concurrent registrations wait here.
     connection.execute(select(cells.c.id).order_by(cells.c.id).with_for_update()).all()
     number = select(func.coalesce(func.max(hosts.c.number), 0) + 1).scalar_subquery()
@@ -162,12 +164,13 @@ def upsert_host_row(connection: Connection, name: str, cell_id: str, endpoint: s
 
 def save_host_inventory(connection: Connection, name: str, info: Mapping[str, Any], ratios: Ratios = USUAL,
                         reserved: Mapping[str, int] | None = None) -> bool:
-    """Save the agent's ``host`` resource and the resulting limits; return whether totals or limits have changed.
+    """Save the agent's report about a host, and the limits of claims that result from it. Return whether total amounts
+    or limits have changed.
 
-    *ratios*: for resources without a ratio of the host's own. *reserved*: new reserved amounts, as columns
-    (``…_reserved``); an operator's value for the host has precedence. An agent without libvirt reports only a part of
-    its resources: the rest stays as it was reported earlier. Nothing is saved when it has never reported CPUs, memory
-    or disk.
+    *info*: the report (the ``host`` resource of the agent's API). *ratios*: used where the host has no allocation ratio
+    set by an operator. *reserved*: new reserved amounts by column (``vcpus_reserved``, …); a value set by an operator
+    has precedence. If libvirt is down, missing values are taken from the last report; nothing is saved if there are
+    none.
     """
     row = HostRow(connection.execute(_rows(hosts.c.name == name).with_for_update(of=hosts)).one())
     if info.get("connected") is False or _lacks(info):  # libvirt may stop while the agent answers
@@ -204,14 +207,14 @@ def _lacks(info: Mapping[str, Any]) -> bool:
 
 
 def _shape(info: Mapping[str, Any]) -> tuple[Any, ...]:
-    """Return the parts of an agent's report whose changes raise the host's generation: its traits, and the providers
-    below the host without their used amounts."""
+    """Return the parts of an agent's report whose changes must raise the generation of the host's resource provider:
+    its traits, and its child providers without their used amounts."""
     return info.get("traits"), [{**provider, "held": None} for provider in info.get("providers") or ()]
 
 
 def _reserve_images(values: dict[str, Any], info: Mapping[str, Any]) -> None:
-    """Add the disk space of the host's image cache, from *info* (the agent's report), to the reserved disk in *values*,
-    new columns of the host."""
+    """Add the size of the host's image cache to ``disk_gb_reserved`` in *values*, if present. *values*: new columns of
+    the host. *info*: the agent's report."""
     if "disk_gb_reserved" in values:
         values["disk_gb_reserved"] += int(info.get("image_cache_gb") or 0)
 
@@ -223,14 +226,15 @@ def fetch_pci_aliases(connection: Connection) -> set[str]:
 
 
 def fetch_child_classes(connection: Connection) -> set[str]:
-    """Return the resource classes of all resource providers below hosts (parts of hosts that agents report)."""
+    """Return the names of all resource classes of hosts' child resource providers, as agents report them."""
     return {name for text in connection.execute(select(hosts.c.info)).scalars()
             for provider in orjson.loads(text).get("providers") or () for name in provider["inventories"]}
 
 
 def update_host_row(connection: Connection, /, name: str, ratios: Ratios = USUAL, **values: Any) -> bool:
-    """Set columns of the host *name* that operators may set (``SETTABLE``), and the resulting limits. *ratios*: for
-    resources without a ratio of the host's own. Return ``False`` when there is no such host."""
+    """Set columns of the host *name* that operators may set (``SETTABLE``), and the resulting limits of claims.
+    *ratios*: used where the host has no allocation ratio set by an operator. Return ``False`` when there is no such
+    host."""
     if wrong := set(values) - SETTABLE:
         raise ValueError(f"a host has no {', '.join(sorted(wrong))} to set; there are {', '.join(sorted(SETTABLE))}")
     row = HostRow.optional(connection.execute(_rows(hosts.c.name == name).with_for_update(of=hosts)).one_or_none())
@@ -246,8 +250,8 @@ def update_host_row(connection: Connection, /, name: str, ratios: Ratios = USUAL
 
 
 def fetch_hosts_of_servers(connection: Connection, project_id: str, server_ids: Iterable[str]) -> dict[str, list[str]]:
-    """Return the names of the hosts where servers of a project hold claims, by server. Servers without a host and
-    servers of other projects are absent."""
+    """Return the names of the hosts on which servers of a project claim resources, by server uuid. Servers without a
+    host and servers of other projects are absent."""
     query = select(allocations.c.server_id, hosts.c.name).distinct().join_from(
         allocations, hosts, hosts.c.id == allocations.c.host_id).where(
             allocations.c.server_id.in_(list(server_ids)), allocations.c.server_id.in_(

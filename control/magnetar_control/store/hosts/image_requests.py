@@ -13,7 +13,7 @@ from magnetar_control.store.engine.tables import image_requests
 
 
 class ImageRequest(SelectedRow):
-    """A row of the table ``image_requests``."""
+    """A row of the table ``image_requests``: a request that a host caches an image."""
 
     host: str
     image_id: str
@@ -26,7 +26,8 @@ _ANY = select(image_requests.c.host).limit(1)
 
 
 def upsert_image_requests(connection: Connection, hosts: Collection[str], images: Collection[str]) -> None:
-    """Request that *hosts* cache *images*. Repeating a request resets its age and its count of failed attempts."""
+    """Request that each of *hosts* caches each of *images*. Repeating a request resets its age and its count of failed
+    attempts."""
     rows = [{"host": host, "image_id": image, "created_at": utc_now()} for host in hosts for image in images]
     if rows:
         new = INSERT[connection.dialect.name](image_requests)
@@ -47,7 +48,7 @@ def fetch_image_requests(connection: Connection, hosts: Collection[str], limit: 
 
 
 def remove_image_request(connection: Connection, host: str, image: str) -> None:
-    """Remove an image request: the host has the image, or no conductor will try again."""
+    """Remove an image request, because the host has cached the image, or cannot cache it."""
     connection.execute(delete(image_requests).where(
         image_requests.c.host == host, image_requests.c.image_id == image))
 
@@ -60,5 +61,5 @@ def defer_image_request(connection: Connection, host: str, image: str) -> None:
 
 
 def expire_image_requests(connection: Connection, cutoff: str) -> None:
-    """Remove the image requests from before *cutoff*: their hosts have been down since."""
+    """Remove the image requests that were created before *cutoff*, because their hosts have been down for too long."""
     connection.execute(delete(image_requests).where(image_requests.c.created_at < cutoff))

@@ -34,7 +34,8 @@ CELL_KEY = ""
 
 
 class IncidentRow(SelectedRow):
-    """A row of the table ``incidents``."""
+    """A row of the table ``incidents``: a host that died, or a whole cell that needs an operator, and the progress of
+    the evacuation."""
 
     id: str
     host: str | None
@@ -52,7 +53,7 @@ class IncidentRow(SelectedRow):
 
 
 class IncidentServer(SelectedRow):
-    """A row of the table ``incident_servers``."""
+    """A row of the table ``incident_servers``: the progress of one server's evacuation from a host that died."""
 
     incident_id: str
     server_id: str
@@ -77,23 +78,25 @@ _ANSWERING = or_(host_states.c.problem.like(f"{REFUSED}%"), host_states.c.proble
 
 
 def fetch_silent_hosts(database: Database, connection: Connection, seconds: float) -> set[str]:
-    """Return the hosts of a cell that have sent a heartbeat once, but none in the last *seconds*. A host whose reports
-    are refused, or whose evacuated servers are being removed, is not silent."""
+    """Return the names of the hosts of a cell that have sent a heartbeat once, but none in the last *seconds*. Hosts
+    that still answer, but are not up (their reports are rejected, or evacuated servers are being removed from them),
+    are not included."""
     return set(connection.execute(select(host_states.c.host).where(
         host_states.c.seen_at < database.clock(-seconds),
         or_(host_states.c.problem.is_(None), ~_ANSWERING))).scalars())
 
 
 def fetch_last_heartbeats(connection: Connection) -> dict[str, str]:
-    """Return the time of the last heartbeat of each host of a cell; hosts that never sent one are absent."""
+    """Return the time of the last heartbeat of each host of a cell, by host name; hosts that never sent one are absent.
+    """
     rows = connection.execute(select(host_states.c.host, host_states.c.seen_at).where(
         host_states.c.seen_at.is_not(None)))
     return dict(rows.all())
 
 
 def fetch_watched_hosts(connection: Connection, cell_id: str) -> dict[str, str]:
-    """Return when the row of each host of a cell was changed last, for hosts whose compute service is enabled and not
-    forced down. *connection*: to the API database."""
+    """Return the time of the last change of each host's row, by host name (empty if never changed). Includes only hosts
+    of the cell that are neither disabled nor forced down. *connection*: to the API database."""
     rows = connection.execute(select(hosts.c.name, func.coalesce(hosts.c.updated_at, "")).where(
         hosts.c.cell_id == cell_id, hosts.c.disabled.is_(False), hosts.c.forced_down.is_(False)))
     return dict(rows.all())
@@ -103,7 +106,8 @@ def fetch_watched_hosts(connection: Connection, cell_id: str) -> dict[str, str]:
 
 
 def insert_incident_row(connection: Connection, host: str | None, **values: Any) -> IncidentRow | None:
-    """Open an incident of *host*, or of the whole cell for ``None``, and return it; ``None`` while one is open."""
+    """Open an incident of *host*, or of the whole cell if *host* is ``None``, and return it. Return ``None`` if such an
+    incident is already open."""
     id = str(uuid.uuid4())
     row = {"id": id, "host": host, "open_key": host or CELL_KEY, "noticed_at": utc_now(), "message": "", **values}
     if not insert_if_absent(connection, incidents, **row):
@@ -112,27 +116,29 @@ def insert_incident_row(connection: Connection, host: str | None, **values: Any)
 
 
 def fetch_open_incidents(connection: Connection, *, lock: bool = False) -> list[IncidentRow]:
-    """Return the open incidents of a cell, oldest first. *lock*: lock their rows until the transaction ends."""
+    """Return the open incidents of a cell (hosts that have died), oldest first. *lock*: lock their rows until the
+    transaction ends."""
     query = _INCIDENT.where(incidents.c.open_key.is_not(None)).order_by(incidents.c.noticed_at, incidents.c.id)
     return IncidentRow.several(connection.execute(query.with_for_update() if lock else query))
 
 
 def count_recent_fencings(connection: Connection, since: str) -> int:
-    """Return how many hosts of a cell conductors have decided to fence after the time *since*."""
+    """Return how many hosts of a cell conductors have decided to fence since the time *since*."""
     return int(connection.execute(select(func.count()).select_from(incidents).where(
         incidents.c.fencing_at > since)).scalar_one())
 
 
 def count_open_incidents(connection: Connection) -> dict[str, int]:
-    """Return the number of open incidents of a cell, by state."""
+    """Return the number of open incidents of a cell (hosts that have died), by state."""
     rows = connection.execute(select(incidents.c.state, func.count()).where(
         incidents.c.open_key.is_not(None)).group_by(incidents.c.state))
     return {**dict.fromkeys(OPEN, 0), **dict(rows.all())}
 
 
 def update_incident_row(connection: Connection, incident: IncidentRow, **values: Any) -> IncidentRow | None:
-    """Set columns of an open incident, and return its new row. Return ``None``, with nothing changed, when its state
-    has changed since *incident* was read. If *values* have a closed state, the incident ends now."""
+    """Set columns of an open incident, and return its new row. Return ``None``, with nothing changed, when it was
+    closed, or its state has changed, since *incident* was read. If *values* have a closed state, this closes the
+    incident."""
     if values.get("state", incident.state) not in OPEN:
         values = {"finished_at": utc_now(), **values, "open_key": None}
     changed = connection.execute(update(incidents).where(
@@ -142,8 +148,8 @@ def update_incident_row(connection: Connection, incident: IncidentRow, **values:
 
 
 def is_server_unchanged(connection: Connection, incident: IncidentRow, row: IncidentServer) -> bool:
-    """Lock the incident until the transaction ends, so that no other process works on it. Then return whether the
-    database still has the state of *incident*, and the state and number of attempts of *row*."""
+    """Return whether an incident's state, and the state and number of attempts of its server *row*, are still as they
+    were read. Locks the incident until the transaction ends, so that no other process works on it."""
     state = connection.execute(select(incidents.c.state).where(
         incidents.c.id == incident.id).with_for_update()).scalar_one_or_none()
     current = connection.execute(select(incident_servers.c.state, incident_servers.c.attempts).where(
@@ -166,8 +172,7 @@ def fetch_incident_row(connection: Connection, id: str) -> IncidentRow | None:
 
 
 def fetch_incident_servers(connection: Connection, incident_ids: Collection[str]) -> dict[str, list[IncidentServer]]:
-    """Return the servers of incidents, by incident, sorted by priority: the servers that are evacuated first come
-    first."""
+    """Return the servers of incidents, by incident uuid, in the order in which they are evacuated."""
     rows = connection.execute(_SERVERS.where(incident_servers.c.incident_id.in_(list(incident_ids))).order_by(
         incident_servers.c.priority.desc(), incident_servers.c.policy, incident_servers.c.name,
         incident_servers.c.server_id))
@@ -178,15 +183,16 @@ def fetch_incident_servers(connection: Connection, incident_ids: Collection[str]
 
 
 def insert_incident_servers(connection: Connection, rows: Iterable[Mapping[str, Any]]) -> None:
-    """Add servers to an incident, except those that it has already."""
+    """Add servers to incidents; servers that an incident already has are skipped. *rows*: columns of
+    ``incident_servers``."""
     new = [{**row, "updated_at": utc_now()} for row in rows]
     if new:
         connection.execute(INSERT[connection.dialect.name](incident_servers).on_conflict_do_nothing(), new)
 
 
 def update_incident_server(connection: Connection, row: IncidentServer, **values: Any) -> bool:
-    """Set columns of a server in an incident. Return ``False``, with nothing changed, when its state or the number of
-    its attempts has changed since *row* was read."""
+    """Set columns of a server in an incident. Return ``False``, with nothing changed, when its state or its number of
+    attempts has changed since *row* was read."""
     return connection.execute(update(incident_servers).where(
         incident_servers.c.incident_id == row.incident_id, incident_servers.c.server_id == row.server_id,
         incident_servers.c.state == row.state, incident_servers.c.attempts == row.attempts).values(
@@ -197,8 +203,8 @@ def update_incident_server(connection: Connection, row: IncidentServer, **values
 
 
 def gather_incidents(store: Store, limit: int) -> list[tuple[str, IncidentRow, list[IncidentServer]]]:
-    """Return the last *limit* incidents of all cells that answer, newest first, each with the uuid of its cell and its
-    servers. Sends two queries to each cell."""
+    """Return the last *limit* incidents of all cells that answer, newest first, as (cell uuid, incident, servers of the
+    incident). Sends two queries to each cell."""
     def of_cell(database: Database) -> list[tuple[IncidentRow, list[IncidentServer]]]:
         with database.read() as connection:
             rows = fetch_newest_incidents(connection, limit)
@@ -211,7 +217,8 @@ def gather_incidents(store: Store, limit: int) -> list[tuple[str, IncidentRow, l
 
 
 def find_incident(store: Store, id: str) -> tuple[str, IncidentRow, list[IncidentServer]] | None:
-    """Return an incident with the uuid of its cell and its servers; ``None`` when no cell that answers has it."""
+    """Return (cell uuid, incident, servers of the incident) for the incident with this uuid; ``None`` when no cell that
+    answers has it."""
     def of_cell(database: Database) -> tuple[IncidentRow, list[IncidentServer]] | None:
         with database.read() as connection:
             row = fetch_incident_row(connection, id)

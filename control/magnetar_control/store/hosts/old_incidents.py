@@ -26,7 +26,8 @@ _REQUEST_ROWS: dict[str, Select[Any]] = {
 
 
 def _ended_incidents(cutoff: str) -> Select[Any]:
-    """Return the query for the incidents that ended before *cutoff*. ``noticed_at`` has the index."""
+    """Return the query for the uuids of incidents that ended before *cutoff*. It also compares ``noticed_at``, because
+    only that column has an index."""
     return select(incidents.c.id).where(
         incidents.c.noticed_at < cutoff, incidents.c.open_key.is_(None), incidents.c.finished_at < cutoff)
 
@@ -36,12 +37,12 @@ def _ended_requests(cutoff: str) -> Select[Any]:
 
 
 def count_purgeable_incidents(database: Database, cutoff: str) -> int:
-    """Return how many incidents ``purge_incidents`` would remove from a cell's database with this *cutoff*."""
+    """Return how many incidents ``purge_incidents`` would remove from the database of a cell."""
     return _count(database, _ended_incidents(cutoff))
 
 
 def count_purgeable_requests(database: Database, cutoff: str) -> int:
-    """Return how many requests ``purge_fencing_requests`` would remove from the API database with this *cutoff*."""
+    """Return how many requests ``purge_fencing_requests`` would remove from the API database."""
     return _count(database, _ended_requests(cutoff))
 
 
@@ -52,8 +53,9 @@ def _count(database: Database, query: Select[Any]) -> int:
 
 def purge_incidents(database: Database, cutoff: str, archive: Path | None = None,
                     over: Callable[[], bool] = lambda: False) -> int:
-    """Remove the incidents of a cell's *database* that ended before *cutoff*, with their servers; return how many.
-    *archive*: a folder; the rows are first appended to its files. *over*: returns whether to stop early."""
+    """Remove the incidents that ended before *cutoff*, and their servers, from the *database* of a cell; return the
+    number of incidents. *archive*: a folder; the rows are first appended to files in it. *over*: returns whether to
+    stop early."""
     return _purge(database, _ended_incidents(cutoff), _INCIDENT_ROWS, archive, over, lambda ids: (
         delete(incident_servers).where(incident_servers.c.incident_id.in_(ids)),
         delete(incidents).where(incidents.c.id.in_(ids))))
@@ -61,8 +63,8 @@ def purge_incidents(database: Database, cutoff: str, archive: Path | None = None
 
 def purge_fencing_requests(database: Database, cutoff: str, archive: Path | None = None,
                            over: Callable[[], bool] = lambda: False) -> int:
-    """Remove the fencing requests of the API *database* that ended before *cutoff*; return how many. *archive*, *over*:
-    as in ``purge_incidents``."""
+    """Remove the fencing requests that ended before *cutoff* from the API *database*; return their number. *archive*: a
+    folder; the rows are first appended to a file in it. *over*: returns whether to stop early."""
     # A request that has replaced an old one meanwhile is open, or ended later.
     return _purge(database, _ended_requests(cutoff), _REQUEST_ROWS, archive, over, lambda names: (
         delete(fencing_requests).where(fencing_requests.c.host.in_(names), fencing_requests.c.ended_at < cutoff),))

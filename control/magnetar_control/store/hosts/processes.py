@@ -25,8 +25,9 @@ from .services import fetch_compute_services
 
 @dataclass(frozen=True)
 class ProcessRow:
-    """A process. *kind*: one of ``PROCESS_KINDS``. *cell*: the cell's name; "" for API processes. *version* is ``None``
-    for a release that announces none. *up*: whether it was seen lately."""
+    """A process of the cloud with its release and capabilities. *kind*: one of ``PROCESS_KINDS`` (API, conductor,
+    agent). *cell*: the cell's name; empty for API processes. *version*: ``None`` for old releases, which do not
+    announce it. *up*: whether it sent a heartbeat recently."""
 
     kind: str
     name: str
@@ -39,45 +40,46 @@ class ProcessRow:
 
     @property
     def counts(self) -> bool:
-        """Whether newer processes must wait for this one. An announcing process that was not seen lately checks
-        itself before it continues; of an agent, and of a release without announcements, nothing is sure until its row
-        is removed."""
+        """Whether this process prevents the use of a capability that it lacks. A process that is down is ignored,
+        because it checks the capabilities when it continues. An agent, or a process of an old release that does not
+        announce its version, is ignored only after its row is removed."""
         return self.up or self.kind == "agent" or self.version is None
 
     @property
     def release(self) -> str:
-        """The release of the process: ``SILENT_RELEASE`` where it announces none, "unknown" for an agent that was never
-        heard."""
+        """The release of the process. ``SILENT_RELEASE`` for old releases that do not announce it; "unknown" for an
+        agent that has never reported."""
         return self.version or ("unknown" if self.kind == "agent" else SILENT_RELEASE)
 
     @property
     def number(self) -> int | None:
-        """The number of the release, as in ``release_number``; ``None`` for a bare checkout."""
+        """The number of the release (see ``release_number``), for comparisons; ``None`` for a checkout without a
+        release."""
         return release_number(self.release)
 
     def title(self) -> str:
-        """Return the process in a few words, for messages."""
+        """Return kind, name and release of the process as a text for messages."""
         nouns = {"api": "API process", "conductor": "conductor", "agent": "agent of host"}
         return f"{nouns[self.kind]} {self.name} ({self.release})"
 
 
 @dataclass(frozen=True)
 class ProcessList:
-    """The processes of the cloud. *silent_cells*: names of cells whose conductors are not known: the cell's
-    database does not answer, or its tables are still to be upgraded."""
+    """The processes of the cloud. *silent_cells*: names of cells whose conductors could not be read, because the cell's
+    database does not answer, or its tables are not upgraded yet."""
 
     processes: Sequence[ProcessRow]
     silent_cells: Sequence[str]
 
 
 def write_api_heartbeat(database: Database, holder: str, name: str, version: str, capabilities: Sequence[str]) -> None:
-    """Write a heartbeat of the API process called *name*, whose id is *holder*, and remove the rows of processes that
-    were not seen for ``FORGOTTEN`` seconds. *database*: the API database."""
+    """Write the heartbeat of an API process, and remove the rows of API processes without a heartbeat for ``FORGOTTEN``
+    seconds. *holder*: the id of the process. *name*, *version*, *capabilities*: stored with the heartbeat."""
     write_process_heartbeat(database, api_processes, holder, name, version, capabilities)
 
 
 def remove_api_process(database: Database, holder: str) -> None:
-    """Remove the row of an API process that stops."""
+    """Remove the row of an API process that stops. *holder*: the id of the process."""
     remove_process_row(database, api_processes, holder)
 
 
@@ -96,7 +98,7 @@ def fetch_processes(store: Store, silence: float, *, agents: bool = True) -> Pro
 
 
 def _read_conductors(database: Database) -> list[ProcessRow] | None:
-    """Return the conductors of a cell; ``None`` if its tables are still to be upgraded."""
+    """Return the conductor processes of a cell; ``None`` if the cell's tables are not upgraded yet."""
     try:
         with database.read() as connection:
             return _announced(connection, database, conductors, "conductor")
@@ -107,7 +109,8 @@ def _read_conductors(database: Database) -> list[ProcessRow] | None:
 
 
 def _announced(connection: Connection, database: Database, table: Table, kind: str) -> list[ProcessRow]:
-    """Return the processes of *table* (of this *kind*), ordered by name, without their cell."""
+    """Return the processes in *table*, ordered by name, with an empty cell name. *kind*: the kind of these processes.
+    """
     seen_lately = (table.c.seen_at > database.clock(-FORGOTTEN)).label("up")
     rows = connection.execute(select(
         table.c.name, table.c.version, table.c.capabilities, table.c.seen_at, table.c.holder, seen_lately).order_by(

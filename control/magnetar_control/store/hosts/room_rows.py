@@ -33,15 +33,15 @@ _SERVERS = select(*servers.c[_COLUMNS])
 
 
 class GroupOfHosts(NamedTuple):
-    """A server group and the hosts of its members. ``group``: the group, with its field ``hosts`` empty. ``hosts``: by
-    uuid of a member, the names of the hosts where it has claims."""
+    """A server group and the hosts of its members. ``group``: the group itself; its field ``hosts`` is empty.
+    ``hosts``: by server uuid, the names of the hosts on which this member claims resources."""
 
     group: Group
     hosts: dict[str, list[str]]
 
 
 class ClaimedHost(NamedTuple):
-    """A host where a server of a project has a claim."""
+    """A host on which a server claims resources."""
 
     project_id: str
     server_id: str
@@ -49,14 +49,15 @@ class ClaimedHost(NamedTuple):
 
 
 def fetch_servers_of_hosts(connection: Connection, names: Collection[str]) -> list[ServerRow]:
-    """Return the servers on the hosts *names*, without soft-deleted ones. The rows have only the columns that the
-    scheduler and moves read."""
+    """Return the servers on the hosts *names*, without soft-deleted ones. Their rows have only the columns that the
+    scheduler and moves need."""
     return ServerRow.several(connection.execute(_SERVERS.where(
         servers.c.host.in_(list(names)), servers.c.deleted_at.is_(None), servers.c.vm_state != SOFT_DELETED)))
 
 
 def fetch_groups_with_hosts(connection: Connection, ids: Iterable[str]) -> dict[str, GroupOfHosts]:
-    """Return the server groups *ids* with the hosts of their members, by uuid. Unknown groups are absent."""
+    """Return the server groups *ids* and the hosts of their members, by group uuid. Groups that do not exist are
+    absent."""
     query = select(server_groups.c.id, server_groups.c.policy, server_groups.c.rules, server_group_members.c.server_id,
                    hosts.c.name).distinct().select_from(server_groups.outerjoin(
                        server_group_members, server_group_members.c.group_id == server_groups.c.id).outerjoin(
@@ -73,7 +74,7 @@ def fetch_groups_with_hosts(connection: Connection, ids: Iterable[str]) -> dict[
 
 
 def fetch_claimed_hosts(connection: Connection, server_ids: Iterable[str]) -> list[ClaimedHost]:
-    """Return the hosts where servers have claims, with the servers' projects."""
+    """Return the hosts on which the servers *server_ids* claim resources."""
     query = select(server_mappings.c.project_id, allocations.c.server_id, hosts.c.name).distinct().join_from(
         allocations, hosts, hosts.c.id == allocations.c.host_id).join(
         server_mappings, server_mappings.c.server_id == allocations.c.server_id).where(

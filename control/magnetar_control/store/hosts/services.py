@@ -35,8 +35,8 @@ _BUSY: Any = select(_HOST, func.count()).where(
 
 @dataclass(frozen=True)
 class LastSeen:
-    """The last-seen times of the services of one cell. *hosts*, *conductors*: by name, the time of the last heartbeat
-    and whether the service is up. *refused*: by host, why the reports of its agent are refused."""
+    """The last heartbeats of the services of one cell. *hosts*, *conductors*: (time of the last heartbeat, whether the
+    service is up), by name. *refused*: by host name, why the conductor rejects its agent's reports."""
 
     hosts: Mapping[str, tuple[str | None, bool]]
     conductors: Mapping[str, tuple[str | None, bool]]
@@ -45,7 +45,7 @@ class LastSeen:
 
 @dataclass(frozen=True)
 class Service:
-    """A service of os-services. *reachable*: whether the database of its cell answers."""
+    """A service of Nova's API ``os-services``. *reachable*: whether the database of its cell answers."""
 
     id: str
     number: int
@@ -65,15 +65,15 @@ class Service:
 
 
 def _late_time(database: Database, connection: Connection, silence: float) -> str:
-    """Return the time *silence* seconds ago by the database's clock: a service that was last seen before that time is
-    down."""
+    """Return the time *silence* seconds ago by the database's clock. A service without a heartbeat since then is down.
+    """
     late: str = connection.execute(select(database.clock(-silence))).scalar_one() \
         if database.kind == "postgresql" else database.clock(-silence)
     return late
 
 
 def _last_seen(database: Database, silence: float) -> LastSeen:
-    """Return when the services of a cell were last seen. A service is down after *silence* seconds without a
+    """Return the last heartbeats of a cell's hosts and conductors. A host is down after *silence* seconds without a
     heartbeat."""
     with database.read() as connection:
         late = _late_time(database, connection, silence)
@@ -83,8 +83,8 @@ def _last_seen(database: Database, silence: float) -> LastSeen:
 
 
 def _hosts_last_seen(database: Database, silence: float, names: Sequence[str]) -> LastSeen:
-    """Return when the hosts *names* of a cell were last seen (no conductors). A host is down after *silence* seconds
-    without a heartbeat."""
+    """Return the last heartbeats of the hosts *names* of a cell; conductors are not read. A host is down after
+    *silence* seconds without a heartbeat."""
     with database.read() as connection:
         late = _late_time(database, connection, silence)
         host_rows = connection.execute(_SEEN_OF, {"names": names}).all()
@@ -93,16 +93,16 @@ def _hosts_last_seen(database: Database, silence: float, names: Sequence[str]) -
 
 def _last_seen_of(rows: Sequence[Row[Any, Any, Any]], late: str,
                   working: Mapping[str, tuple[str | None, bool]]) -> LastSeen:
-    """Return the last-seen times of a cell. *rows*: rows of the query ``_SEEN``. A host is down if it was last seen
-    before the time *late*, or if its reports are refused. *working*: the value of ``LastSeen.conductors``."""
+    """Return a ``LastSeen`` from rows of the query ``_SEEN``. A host is down if its last heartbeat is older than the
+    time *late*, or if the conductor rejects its reports. *working*: the value for ``LastSeen.conductors``."""
     refused = {row.host: row.problem for row in rows if (row.problem or "").startswith(REFUSED)}
     return LastSeen({row.host: (row.seen_at, (row.seen_at or "") > late and row.host not in refused) for row in rows},
                     working, refused)
 
 
 def fetch_service_rows(store: Store, default_zone: str, silence: float) -> list[Service]:
-    """Return all services: compute hosts ordered by number, then conductors by name. *default_zone*: of hosts without a
-    zone. A service is down after *silence* seconds without a heartbeat."""
+    """Return all services: compute hosts ordered by number, then conductors by name. *default_zone*: the availability
+    zone of hosts in no other zone. A service is down after *silence* seconds without a heartbeat."""
     with store.api.read() as connection:
         rows = hosts.fetch_every_host(connection, ServiceHost)
         zones = aggregates.fetch_host_zones(connection)
@@ -136,15 +136,15 @@ def _compute(row: ServiceHost, zone: str, cell: LastSeen | None) -> Service:
 
 
 def _conductor(cell_id: str, name: str, seen_at: str | None, *, up: bool) -> Service:
-    """Return the conductor *name* as a service, last seen at *seen_at*. It has no row of its own, so its ids are
-    derived from cell and name."""
+    """Return the conductor *name* of a cell as a service. Conductors have no stored service ids, so its ids are
+    computed from cell and name. *seen_at*: the time of the last heartbeat."""
     id = uuid.uuid5(uuid.UUID(cell_id), name)
     return Service(str(id), 2**30 + (id.int >> 99), CONDUCTOR, name, INTERNAL, cell_id, up, seen_at=seen_at)
 
 
 def is_host_heard(database: Database, connection: Connection, host: str, silence: float, *, lock: bool = False) -> bool:
-    """Return whether the agent of a cell's host sent a heartbeat in the last *silence* seconds. *lock*: block new
-    heartbeats of the host until the transaction ends."""
+    """Return whether the agent of a cell's host sent a heartbeat in the last *silence* seconds. *lock*: prevent new
+    heartbeats of the host from being written until the transaction ends."""
     if lock:
         connection.execute(INSERT[database.kind](host_states).values(host=host).on_conflict_do_nothing())
         connection.execute(select(host_states.c.host).where(host_states.c.host == host).with_for_update()).all()
@@ -164,8 +164,8 @@ _ON_HOSTS = select(*(servers.c[name] for name in ServerOnHost._fields))
 
 
 def fetch_servers_on_hosts(store: Store, names: Iterable[str]) -> dict[str, list[ServerOnHost]]:
-    """Return the servers of each of the hosts *names*, with one query for each cell that answers. A server that moves
-    to another cell appears once."""
+    """Return the servers on each of the hosts *names*, by host name, with one query for each cell. Cells that do not
+    answer are skipped. A server that moves to another cell appears once."""
     host_names = list(names)
     question = _ON_HOSTS.where(
         servers.c.host.in_(host_names), servers.c.deleted_at.is_(None)).order_by(servers.c.created_at, servers.c.id)
@@ -176,8 +176,8 @@ def fetch_servers_on_hosts(store: Store, names: Iterable[str]) -> dict[str, list
 
 
 def fetch_host_workloads(store: Store, names: Iterable[str]) -> dict[str, tuple[int, int]]:
-    """Return the number of servers, and of servers with a task_state, for each of these hosts. A server that moves to
-    another cell counts only in the target cell, after its rows have arrived."""
+    """Return (number of servers, number of servers with a task_state), by host name. A server that moves to another
+    cell counts only in the target cell, once its rows are there."""
     question = select(servers.c.host, func.count().label("all"), func.count(servers.c.task_state).label("busy")).where(
         servers.c.host.in_(list(names)), servers.c.leaving.is_(None), servers.c.deleted_at.is_(None)
     ).group_by(servers.c.host)
@@ -189,8 +189,9 @@ def fetch_host_workloads(store: Store, names: Iterable[str]) -> dict[str, tuple[
 
 
 def count_busy_servers(store: Store) -> dict[str, int]:
-    """Return the number of servers with a task_state on each host that has any; servers without a host count under
-    ``""``. A server that moves to another cell counts only in the target cell, after its rows have arrived."""
+    """Return the number of servers with a task_state, by host name; hosts without such servers are absent. Servers
+    without a host count under ``""``. A server that moves to another cell counts only in the target cell, once its rows
+    are there."""
     busy: Counter[str] = Counter()
     for host, count in _rows(rows_of_cells(store, _BUSY)):
         busy[host] += count
@@ -236,7 +237,8 @@ def host_has_migrations(store: Store, host: str) -> bool:
 
 
 def host_has_evacuations(database: Database, host: str) -> bool:
-    """Return whether evacuations from a host of a cell are open or wait for cleanup."""
+    """Return whether an evacuation from *host* has not ended, or has left servers on the host that must still be
+    removed."""
     question = select(migrations.c.id).where(
         migrations.c.source == host, migrations.c.type == EVACUATION,
         or_(migrations.c.status == DONE, migrations.c.status.not_in(ENDED))).limit(1)

@@ -20,30 +20,31 @@ _ACTED = select(actions.c.id, actions.c.server_id).where(actions.c.id > bindpara
 
 
 class AuditMark(NamedTuple):
-    """The progress of the audit. *position*: where the slow pass over all rows continues (see ``audit_pages``); empty
-    at its beginning. *action_id*: the last action after which its server was audited."""
+    """The progress of the periodic audit of a cell, which compares stored data. *position*: where the slow pass over
+    all rows continues (a value of ``audit_pages``); empty at the beginning. *action_id*: the last action whose server
+    was audited."""
 
     position: str
     action_id: int
 
 
 def fetch_audit_mark(connection: Connection) -> AuditMark | None:
-    """Return the progress of the audit; ``None`` before the first audit."""
+    """Return the progress of the cell's audit; ``None`` before the first audit."""
     row = connection.execute(_FETCH).one_or_none()
     return None if row is None else AuditMark(*row)
 
 
 def first_audit_mark(connection: Connection) -> AuditMark:
-    """Return the progress at the start of the first audit: the beginning of the slow pass, and the newest action. The
-    slow pass also covers the servers of all earlier actions."""
+    """Return the progress to store before the first audit. The audit begins its pass over all rows, which covers the
+    servers of all earlier actions; of the actions, it audits only those after the newest present one."""
     return AuditMark("", connection.execute(_NEWEST).scalar() or 0)
 
 
 def save_audit_mark(connection: Connection, mark: AuditMark) -> None:
-    """Store the progress of the audit."""
+    """Store the progress of the cell's audit."""
     connection.execute(_SAVE[connection.dialect.name], {"name": _ROW, **mark._asdict()})
 
 
 def fetch_acted_servers(connection: Connection, after: int, limit: int) -> list[tuple[int, str]]:
-    """Return the next actions after the one with the id *after*, at most *limit*: pairs of action and server id."""
+    """Return (action id, server uuid) of the next actions after the one with the id *after*, at most *limit*."""
     return [(row.id, row.server_id) for row in connection.execute(_ACTED, {"after": after, "most": limit})]

@@ -36,7 +36,7 @@ from .server_row import ServerRow
 
 
 class LeavingRows(NamedTuple):
-    """All rows of a server in the cell that it leaves."""
+    """All rows of a server that moves to another cell, as read from the source cell."""
 
     server: ServerRow
     actions: Sequence[ActionRow]
@@ -45,7 +45,7 @@ class LeavingRows(NamedTuple):
 
 
 def fetch_moving_rows(connection: Connection, id: str) -> LeavingRows:
-    """Return the rows of a server that leaves the cell, and of its actions, events and migrations."""
+    """Return all rows of a server that moves to another cell: the server, its actions, events and migrations."""
     server = connection.execute(select(servers).where(servers.c.id == id)).one()
     server_actions = ActionRow.selection(actions).where(actions.c.server_id == id).order_by(actions.c.id)
     events = ActionEvent.selection(action_events).join_from(action_events, actions).where(
@@ -56,9 +56,9 @@ def fetch_moving_rows(connection: Connection, id: str) -> LeavingRows:
 
 
 def insert_moving_rows(connection: Connection, source_rows: LeavingRows) -> bool:
-    """Insert the rows of a server from another cell, with its running actions as queued ones. Rows that the server left
-    in this cell in an earlier move are replaced. Return ``False``, with nothing changed, when the server's rows have
-    already arrived."""
+    """Insert the rows of a server that comes from another cell; its running actions become queued ones. Replaces old
+    rows that the server left in this cell when it moved away earlier. Return ``False``, with nothing changed, when the
+    server's rows have already been inserted."""
     id, server = source_rows.server.id, source_rows.server.column_values()
     target_moves = connection.execute(select(servers.c.cell_moves).where(servers.c.id == id).with_for_update()).scalar()
     if target_moves is not None:
@@ -86,14 +86,14 @@ def _of_server(connection: Connection, id: str) -> Sequence[Row[Any]]:
 
 
 def _without_id(row: StoredRow) -> dict[str, Any]:
-    """Return the columns of *row* without its id: each database assigns its own numbers."""
+    """Return the columns of *row* by name, without its id, because each database assigns different ids."""
     return {name: value for name, value in row.column_values().items() if name != "id"}
 
 
 def _queued(row: ActionRow, host: str | None) -> dict[str, Any]:
-    """Return the columns of the copy of *row*, an action, in the target cell, without its id. A queued action gets
-    *host*. A running action becomes a queued one that counts one attempt: its next lease is then a retry, which ends
-    its open events."""
+    """Return the columns of an action, without its id, for its copy in the target cell. A queued action is assigned to
+    *host*. A running action becomes a queued one with one attempt, so that its next conductor treats it as a retry, and
+    ends its open events."""
     values = _without_id(row)
     if row.state == "running":
         values.update(state="queued", holder=None, lease_until=None, not_before=None, attempts=1)
@@ -103,7 +103,7 @@ def _queued(row: ActionRow, host: str | None) -> dict[str, Any]:
 
 
 def servers_in_target_cell(store: Store, leaving: Sequence[UsageRow]) -> set[tuple[str, str]]:
-    """Return (server id, target cell) for those servers in *leaving* whose rows have arrived in the target cell."""
+    """Return (server uuid, target cell) for those servers in *leaving* whose rows are already in the target cell."""
     copied: set[tuple[str, str]] = set()
     for cell in {row.leaving for row in leaving if row.leaving}:
         going = {row.id: row.cell_moves or 0 for row in leaving if row.leaving == cell}
@@ -115,13 +115,13 @@ def servers_in_target_cell(store: Store, leaving: Sequence[UsageRow]) -> set[tup
 
 
 def switch_server_mapping(connection: Connection, id: str, cell_id: str) -> None:
-    """Map the server to *cell_id*, where its rows are now. *connection*: of the API database."""
+    """Map the server to the cell *cell_id*, after its rows were copied there. *connection*: of the API database."""
     connection.execute(update(server_mappings).where(
         server_mappings.c.server_id == id, server_mappings.c.cell_id != cell_id).values(cell_id=cell_id))
 
 
 def remove_moved_rows(connection: Connection, id: str) -> None:
-    """Remove the rows of a server that has left the cell."""
+    """Remove the rows of a server from the cell that it has left."""
     for table in (actions, migrations, console_tokens):  # events are deleted with their actions
         connection.execute(delete(table).where(table.c.server_id == id))
     connection.execute(delete(servers).where(servers.c.id == id))

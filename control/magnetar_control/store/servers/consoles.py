@@ -19,7 +19,7 @@ OF_SERVER = 32
 
 
 class ConsoleToken(SelectedRow):
-    """A row of the table ``console_tokens``."""
+    """A row of the table ``console_tokens``: a token that opens the console of a server."""
 
     number: int
     hash: str
@@ -40,7 +40,8 @@ _OLDER = select(tokens.c.number).where(tokens.c.server_id == bindparam("server")
 
 
 def insert_console_token(connection: Connection, database: Database, seconds: float, **values: Any) -> None:
-    """Insert a token that is valid for *seconds*. Expired tokens of the cell are removed."""
+    """Insert a console token that is valid for *seconds*. Also removes expired tokens of the cell, and the oldest
+    tokens of a server with too many. *values*: columns of the token."""
     connection.execute(delete(tokens).where(tokens.c.expires_at <= database.clock()))
     old = connection.execute(_OLDER, {"server": values["server_id"]}).scalars().all()
     if old:
@@ -49,28 +50,29 @@ def insert_console_token(connection: Connection, database: Database, seconds: fl
 
 
 def fetch_console_token(connection: Connection, database: Database, hash: str) -> ConsoleToken | None:
-    """Return the token with this *hash*; ``None`` when there is none or it has expired."""
+    """Return the console token with this *hash*; ``None`` when there is none or it has expired."""
     return ConsoleToken.optional(connection.execute(ConsoleToken.selection(tokens).where(
         tokens.c.hash == _HASH, tokens.c.expires_at > database.clock()), {"key": hash}).one_or_none())
 
 
 def consume_console_token(connection: Connection, database: Database, hash: str) -> bool:
-    """Remove the valid token with this *hash*; return ``False`` when it was used before or is no longer valid."""
+    """Remove a valid console token, so that it cannot be used again. Return ``False`` when it was used before or has
+    expired. *hash*: of the token."""
     return connection.execute(delete(tokens).where(
         tokens.c.hash == _HASH, tokens.c.expires_at > database.clock()), {"key": hash}).rowcount == 1
 
 
 def open_console_channels(connection: Connection, database: Database, hash: str, channels: int, seconds: float) -> bool:
-    """Use the token with this *hash*, but keep it for *channels* further channels, to be opened within *seconds*.
-    Return ``False`` when it was used before or is no longer valid."""
+    """Use a SPICE token for the first channel of a session, and allow *channels* further channels, to be opened within
+    *seconds*. Return ``False`` when the token was used before or has expired. *hash*: of the token."""
     return connection.execute(update(tokens).where(
         tokens.c.hash == _HASH, tokens.c.expires_at > database.clock(), tokens.c.channels.is_(None)).values(
         channels=channels, expires_at=database.clock(seconds)), {"key": hash}).rowcount == 1
 
 
 def consume_console_channel(connection: Connection, database: Database, hash: str) -> bool:
-    """Use a SPICE token for a further channel of its session. Return ``False`` when no channels are left, or the token
-    is no longer valid."""
+    """Use a SPICE token for a further channel of its session. Return ``False`` when no more channels are allowed, or
+    the token has expired. *hash*: of the token."""
     return connection.execute(update(tokens).where(
         tokens.c.hash == _HASH, tokens.c.expires_at > database.clock(), tokens.c.channels > 0).values(
         channels=tokens.c.channels - 1), {"key": hash}).rowcount == 1

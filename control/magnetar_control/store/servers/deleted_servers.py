@@ -36,16 +36,16 @@ def _deleted(cutoff: str) -> Select[Any]:
 
 
 def count_purgeable_servers(database: Database, cutoff: str) -> int:
-    """Return how many servers ``purge_deleted_servers`` would remove with this *cutoff*."""
+    """Return how many servers ``purge_deleted_servers`` would remove from *database* with this *cutoff*."""
     with database.read() as connection:
         return int(connection.execute(select(func.count()).select_from(_deleted(cutoff).subquery())).scalar_one())
 
 
 def purge_deleted_servers(store: Store, database: Database, cutoff: str, archive: Path | None = None,
                           over: Callable[[], bool] = lambda: False) -> int:
-    """Remove the servers of *database* (a cell's) that were deleted before *cutoff*; return how many. *archive*: a
-    folder; the rows are first appended to its files, as one JSON object per line. *over*: returns whether to stop
-    early."""
+    """Remove the servers that were deleted before *cutoff* from the *database* of a cell; return their number.
+    *archive*: a folder; the rows are first appended to files in it, as one JSON object per line. *over*: returns
+    whether to stop early."""
     removed = 0
     while not over():
         with database.read() as connection:
@@ -66,12 +66,11 @@ def purge_deleted_servers(store: Store, database: Database, cutoff: str, archive
 
 def deleted_servers(store: Store, ids: Iterable[str], silent: set[str] | None = None) -> tuple[set[str],
                                                                                              dict[str, str]]:
-    """Return two results: the deleted servers among *ids*; and, by server, the cell of each server that has a mapping
-    but was found neither deleted nor live.
+    """Find out what has become of servers for which the caller found no live row. Return (uuids of deleted servers,
+    unknown servers as ``{uuid: cell id}``). Unknown: the server has a mapping, but was found neither deleted nor live.
 
-    *ids*: servers for which the caller found no live row. A server counts as deleted when its row in its cell says so,
-    or when its mapping says so and the mapping's cell answers. *silent*: ids of cells to skip; this function adds the
-    cells that do not answer. Without *silent*, it raises the error of such a cell.
+    A server is deleted if its row in its cell says so, or its mapping says so and that cell answers. *silent*: ids of
+    cells to skip; cells that do not answer are added to it. If it is ``None``, the error of such a cell is raised.
     """
     some, rows = list(ids), []
     with store.api.read() as connection:

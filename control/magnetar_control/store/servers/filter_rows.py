@@ -26,14 +26,16 @@ _DELETE_TAGS, _DELETE_ADDRESSES = (delete(table).where(table.c.server_id == bind
 
 
 def insert_filter_rows(connection: Connection, rows: Iterable[Mapping[str, Any]]) -> None:
-    """Insert the tags and addresses of new *rows* of ``servers``."""
+    """Insert the tags and addresses of new servers into the tables ``server_tags`` and ``server_addresses``, which
+    filters of server lists search. *rows*: columns of ``servers``."""
     for row in rows:
         _insert_tags(connection, row["id"], row.get("tags", NO_TAGS))
         _insert_addresses(connection, row["id"], row.get("addresses", NO_ADDRESSES))
 
 
 def save_filter_rows(connection: Connection, id: str, values: Mapping[str, Any]) -> None:
-    """Save the tags and addresses of a server whose columns are set to *values*. A deleted server has no such rows."""
+    """Update ``server_tags`` and ``server_addresses`` (the tables that filters of server lists search) for a server
+    whose columns are set to *values*. The addresses of a deleted server are removed."""
     if "tags" in values:
         connection.execute(_DELETE_TAGS, {"server": id})
         _insert_tags(connection, id, values["tags"])

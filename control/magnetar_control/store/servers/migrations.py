@@ -59,8 +59,8 @@ ABORT, FORCE = "abort", "force_complete"
 
 def insert_action_migration(connection: Connection, action: Any, args: Mapping[str, Any], server: ServerRow,
                             **values: Any) -> str:
-    """Insert a migration for *action*, and store its uuid in *args*, the arguments of the action, in the same
-    transaction. Return the uuid."""
+    """Insert a migration that *action* will carry out, and store its uuid as ``migration`` in the action's arguments.
+    Return the uuid. *args*: the arguments so far. *values*: columns of the migration."""
     drawn = str(uuid.uuid4())
     insert_migration_row(connection, server, drawn, user_id=action.user_id, **values)
     connection.execute(update(actions).where(actions.c.id == action.id).values(
@@ -69,7 +69,8 @@ def insert_action_migration(connection: Connection, action: Any, args: Mapping[s
 
 
 def insert_migration_row(connection: Connection, server: ServerRow, id: str, **values: Any) -> None:
-    """Insert a migration of a server, with its current host and flavor as the source."""
+    """Insert a migration of a server from its current host and flavor. *id*: the migration's uuid. *values*: further
+    columns."""
     connection.execute(insert(migrations).values(**{
         "uuid": id, "server_id": server.id, "project_id": server.project_id, "source": server.host,
         "old_flavor": server.stored.flavor, "new_flavor": server.stored.flavor, "old_vm_state": server.vm_state,
@@ -78,7 +79,7 @@ def insert_migration_row(connection: Connection, server: ServerRow, id: str, **v
 
 
 def cancel_queued_migration(connection: Connection, migration: MigrationRow) -> bool:
-    """Cancel a live migration that no conductor has started yet; return whether it was still queued."""
+    """Cancel a live migration that no conductor has started yet. Return ``False`` if it is no longer queued."""
     waits = connection.execute(update(actions).where(
         actions.c.server_id == migration.server_id, actions.c.action == "os-migrateLive", actions.c.state == "queued",
         actions.c.attempts == 0).values(state="done", updated_at=utc_now())).rowcount
@@ -90,17 +91,17 @@ def cancel_queued_migration(connection: Connection, migration: MigrationRow) -> 
 
 
 def fetch_migration_row(connection: Connection, id: str) -> MigrationRow | None:
-    """Return the migration with this uuid; ``None`` when there is none."""
+    """Return the migration with the uuid *id*; ``None`` when there is none."""
     return MigrationRow.optional(connection.execute(select(migrations).where(migrations.c.uuid == id)).one_or_none())
 
 
 def reload_migration_row(connection: Connection, id: str) -> MigrationRow:
-    """Return the migration with this uuid, which must exist."""
+    """Return the current row of the migration with the uuid *id*. The migration must exist."""
     return MigrationRow(connection.execute(select(migrations).where(migrations.c.uuid == id)).one())
 
 
 def fetch_server_migration(connection: Connection, server_id: str, number: int) -> MigrationRow | None:
-    """Return the server's migration with this number; ``None`` when the server has none."""
+    """Return the server's migration with this *number* (the integer id of Nova's API); ``None`` when there is none."""
     return MigrationRow.optional(connection.execute(select(migrations).where(
         migrations.c.id == number, migrations.c.server_id == server_id)).one_or_none())
 
@@ -114,12 +115,12 @@ def update_migration_row(connection: Connection, id: str, expected_status: str |
 
 
 def fetch_migration_request(connection: Connection, id: str) -> str | None:
-    """Return what a user has requested of a running live migration: ``ABORT``, ``FORCE`` or ``None``."""
+    """Return what a user has requested for a running live migration: ``ABORT``, ``FORCE`` or ``None``."""
     return connection.execute(select(migrations.c.asked).where(migrations.c.uuid == id)).scalar()
 
 
 def fetch_open_migrations(connection: Connection, server_id: str, type: str | None = None) -> Sequence[MigrationRow]:
-    """Return the migrations of a server that have not ended, oldest first. *type*: only of this type."""
+    """Return the migrations of a server that have not ended, oldest first. *type*: only migrations of this type."""
     where = [migrations.c.server_id == server_id, migrations.c.status.not_in(ENDED)]
     if type is not None:
         where.append(migrations.c.type == type)
@@ -127,8 +128,8 @@ def fetch_open_migrations(connection: Connection, server_id: str, type: str | No
 
 
 def fetch_recent_moves(connection: Connection, cutoff: str) -> tuple[set[str], set[str]]:
-    """Return two sets: the uuids of servers with a migration that began after *cutoff*, also if it failed; and the
-    names of the hosts with a running migration. Cancelled migrations do not count."""
+    """Return (uuids of servers whose migration began after *cutoff*, names of hosts with a running migration). Failed
+    migrations count, but cancelled ones do not."""
     recent = connection.execute(select(migrations.c.server_id).where(
         migrations.c.created_at > cutoff, migrations.c.status != "cancelled")).scalars()
     moving = connection.execute(select(migrations.c.source, migrations.c.target).where(
@@ -142,22 +143,22 @@ def any_migration_at(migration_rows: Iterable[MigrationRow], host: str) -> bool:
 
 
 def fetch_evacuation_rows(connection: Connection, host: str) -> Sequence[MigrationRow]:
-    """Return the evacuations from *host* after which the host may still have parts of the servers, such as domains or
-    disks."""
+    """Return the evacuations from *host* whose servers may have left domains or disks on the host."""
     return MigrationRow.several(connection.execute(select(migrations).where(
         migrations.c.source == host, migrations.c.type == EVACUATION, migrations.c.status.in_((LOST, DONE))).order_by(
         migrations.c.id)))
 
 
 def fetch_unconfirmed_migration(connection: Connection, server_id: str) -> MigrationRow | None:
-    """Return the server's resize or cold migration that waits for confirm or revert; ``None`` when none waits."""
+    """Return the server's resize or cold migration that must be confirmed or reverted; ``None`` when there is none."""
     return MigrationRow.optional(connection.execute(select(migrations).where(
         migrations.c.server_id == server_id, migrations.c.status.in_(KEPT)).order_by(
         migrations.c.id.desc()).limit(1)).one_or_none())
 
 
 def fetch_unconfirmed_servers(connection: Connection, cutoff: str) -> list[ServerRow]:
-    """Return the servers that have waited for confirm or revert since before *cutoff*, and have no action now."""
+    """Return the servers whose resize or cold migration has been unconfirmed since before *cutoff*. Servers with a
+    task_state are left out."""
     waiting = select(migrations.c.server_id).where(migrations.c.status == "finished", or_(
         migrations.c.updated_at < cutoff, migrations.c.updated_at.is_(None)))
     return ServerRow.several(connection.execute(select(servers).where(
@@ -170,9 +171,10 @@ def fetch_migration_rows(store: Store, equal: Mapping[str, Any], host: str | Non
                          newest: bool, limit: int, marker: str | None) -> tuple[Sequence[MigrationRow], bool]:
     """Return at most *limit* migrations of all cells, and whether there are more.
 
-    *equal*: values of columns. *host*: source or target. *changed_since*, *changed_before*: bounds of the last change.
-    *newest*: newest first, otherwise oldest first. Raises ``KeyError`` for an unknown *marker* (a uuid). Cells that do
-    not answer are left out.
+    *equal*: values that columns must have. *host*: source or target of the migrations. *changed_since*,
+    *changed_before*: bounds of the time of the last change. *newest*: return the newest first; otherwise the oldest.
+    *marker*: uuid of the last migration on the previous page; raises ``KeyError`` if unknown. Cells that do not answer
+    are skipped.
     """
     marker_row = None
     if marker is not None:

@@ -49,9 +49,9 @@ LIVE, GONE = servers.c.deleted_at.is_(None), servers.c.deleted_at.is_not(None)
 
 
 def candidate_conditions(connection: Connection, request: ServerListRequest, gone: bool) -> list[Condition]:
-    """Return a list with one condition that limits the result to the servers that an indexed filter of *request*
-    accepts; an empty list if no filter has an index, or if the filter accepts more than ``MOST`` servers. *gone*: for a
-    list of deleted servers instead of live ones."""
+    """Return a list with one SQL condition that limits a query to servers that an index has found for a filter of
+    *request*. Return an empty list if no filter has an index, or if the index finds more than ``MOST`` servers. *gone*:
+    whether deleted servers are listed instead of live ones."""
     kind = connection.dialect.name
     queries = _address_queries(kind, request)
     if not queries and kind == "sqlite":
@@ -68,8 +68,8 @@ def candidate_conditions(connection: Connection, request: ServerListRequest, gon
 
 
 def _each_of(kind: str, texts: Sequence[str]) -> Any:
-    """Return the column of an SQL table expression with a row for each of *texts*. All texts are passed as one
-    parameter of the query."""
+    """Return the column of an SQL table expression that has a row for each of *texts*. All texts are passed as a single
+    query parameter. *kind*: ``sqlite`` or ``postgresql``."""
     rows = func.unnest(literal(texts, ARRAY(String))) if kind == "postgresql" else func.json_each(
         orjson.dumps(texts).decode())
     table = rows.table_valued(column("value", String), name="each_text")
@@ -77,10 +77,12 @@ def _each_of(kind: str, texts: Sequence[str]) -> Any:
 
 
 def _address_queries(kind: str, request: ServerListRequest) -> list[Select[Any]]:
-    """Return queries for the ids of servers with a requested address, in the order to try them; an id may appear
-    several times. Empty without such a filter. The first query searches an index for the beginnings of addresses that
-    the expression accepts (``address_prefixes``). The second, also for expressions that accept too many, tests the
-    addresses of the project, or all."""
+    """Return queries for the uuids of servers with a requested IP address, to be tried in this order; empty if
+    *request* has no filter by address. A uuid may appear several times. *kind*: ``sqlite`` or ``postgresql``.
+
+    The first query searches an index for prefixes of matching IPv4 addresses, if these are few. The second tests all
+    addresses, or the addresses of the project.
+    """
     version, pattern = next(((version, pattern) for version, pattern in request.addresses.items() if pattern), (0, ""))
     if not pattern:
         return []
@@ -101,9 +103,9 @@ def _address_queries(kind: str, request: ServerListRequest) -> list[Select[Any]]
 
 
 def address_prefixes(pattern: str) -> list[str] | None:
-    """Return all possible beginnings of the IPv4 addresses that the expression *pattern* accepts. Return ``None`` if
-    there are more than ``MOST_PREFIXES``, or if *pattern* is not a sequence of numbers with dots between them (the
-    first and the last may be parts of numbers)."""
+    """Return prefixes that together cover all IPv4 addresses that match the regular expression *pattern*. Return
+    ``None`` if there are more than ``MOST_PREFIXES``, or if *pattern* is not a sequence of numbers with dots between
+    them (the first and the last may be parts of numbers)."""
     parts = parse_wildcards(pattern)
     if parts is None:
         return None
@@ -127,9 +129,9 @@ def address_prefixes(pattern: str) -> list[str] | None:
 
 
 def _readings(texts: list[str]) -> Iterator[list[str]]:
-    """Yield each way to read *texts*, the parts between the dots of a regular expression, as numbers of an IPv4
-    address. A dot in the expression matches any character, so it may stand for a digit: "1.5" is read as the two
-    numbers 1 and 5, and as 105, 115 … 195."""
+    """Yield each way to interpret a regular expression as numbers of an IPv4 address. *texts*: the parts between the
+    dots of the expression. A dot matches any character, so it may stand for a digit: "1.5" means the two numbers 1 and
+    5, or one of the numbers 105, 115 … 195."""
     yield texts
     for at, (left, right) in enumerate(pairwise(texts)):
         if len(left) == len(right) == 1 and left in "12":
@@ -138,8 +140,9 @@ def _readings(texts: list[str]) -> Iterator[list[str]]:
 
 
 def _candidate_query(connection: Connection, request: ServerListRequest, gone: bool) -> Select[Any] | None:
-    """Return the query for ids that only reads an index; ``None`` if *request* has no filter with an index, or if its
-    bounds of the last change admit too many servers. *gone*: for deleted servers."""
+    """Return a query that finds uuids for a filter of *request* by reading only an index (on SQLite). Return ``None``
+    if no filter has an index, or if too many servers were changed in the requested time. *gone*: whether deleted
+    servers are listed instead of live ones."""
     for tags, every, negated in request.tags:
         if not negated:
             return select(server_tags.c.server_id).where(server_tags.c.tag.in_(tags[:1] if every else tags))
@@ -157,12 +160,13 @@ def _candidate_query(connection: Connection, request: ServerListRequest, gone: b
 
 
 def has_more_servers(connection: Connection, conditions: Sequence[Condition], count: int) -> bool:
-    """Return whether more than *count* servers fulfil the conditions. Reads at most one row more than *count*."""
+    """Return whether more than *count* servers fulfil the SQL *conditions*. Reads at most *count* + 1 rows."""
     first = select(literal_column("1")).select_from(servers).where(*conditions).limit(bindparam("most")).subquery()
     return bool(connection.execute(select(func.count()).select_from(first), {"most": count + 1}).scalar_one() > count)
 
 
 def changed_conditions(request: ServerListRequest) -> list[Condition]:
-    """Return the conditions that a server was last changed within the bounds of *request*; empty without bounds."""
+    """Return the SQL conditions for the filters changes-since and changes-before of *request*; empty without these
+    filters."""
     return [*([servers.c.updated_at >= request.since] if request.since else []),
             *([servers.c.updated_at <= request.before] if request.before else [])]

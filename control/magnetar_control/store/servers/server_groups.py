@@ -35,7 +35,8 @@ def fetch_server_group_row(connection: Connection, id: str) -> ServerGroupRow | 
 
 def fetch_server_group_rows(connection: Connection, project: str | None, limit: int,
                             offset: int = 0) -> list[ServerGroupRow]:
-    """Return at most *limit* groups of a project, or of all, ordered by creation time, after the first *offset*."""
+    """Return at most *limit* server groups, ordered by creation time, after skipping the first *offset*. *project*:
+    only groups of this project; ``None`` for all projects."""
     question = select(server_groups).order_by(server_groups.c.created_at, server_groups.c.id)
     if project is not None:
         question = question.where(server_groups.c.project_id == project)
@@ -43,7 +44,7 @@ def fetch_server_group_rows(connection: Connection, project: str | None, limit: 
 
 
 def fetch_group_members(connection: Connection, groups: Iterable[str]) -> dict[str, list[str]]:
-    """Return the uuids of the servers in each of *groups*; deleted servers are not members."""
+    """Return the uuids of the servers in each of these groups, by group uuid. Deleted servers are not included."""
     servers_by_group: dict[str, list[str]] = {}
     table = server_group_members
     question = select(table.c.group_id, table.c.server_id).where(table.c.group_id.in_(list(groups)))
@@ -53,7 +54,7 @@ def fetch_group_members(connection: Connection, groups: Iterable[str]) -> dict[s
 
 
 def count_server_group_rows(connection: Connection, project: str, user: str | None = None) -> int:
-    """Return how many groups a project, or one *user* in it, has."""
+    """Return how many server groups a project has. *user*: count only the groups of this user."""
     question = select(func.count()).select_from(server_groups).where(server_groups.c.project_id == project)
     if user is not None:
         question = question.where(server_groups.c.user_id == user)

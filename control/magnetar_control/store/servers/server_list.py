@@ -51,8 +51,8 @@ FOR_GOOD, KEPT, IN_USE, SOFTLY = (GONE,), (~GONE,), (~GONE, ~SOFT), (~GONE, SOFT
 
 @dataclass(frozen=True)
 class ServerPage:
-    """A page of a list. *rows*: the servers, in order. *more*: whether further servers may follow. *missing*: the
-    mappings (id, project, created) of servers in cells that do not answer."""
+    """A page of a list of servers. *rows*: the servers, in order. *more*: whether further servers may follow.
+    *missing*: for servers in cells that do not answer, only uuid, project and creation time, from the API database."""
 
     rows: Rows
     more: bool
@@ -61,8 +61,9 @@ class ServerPage:
 
 def fetch_server_page(store: Store, request: ServerListRequest, columns: Rows, timeout: float,
                       marker_values: tuple[Any, ...] | None = None) -> ServerPage:
-    """Return a page of servers with these *columns*. *marker_values*: the marker's values of the sort columns. A server
-    that moves from cell0 to its cell, or to another cell, appears once."""
+    """Return a page of servers from all cells, with these *columns*. *timeout*: seconds for a cell to answer.
+    *marker_values*: the values that the marker, the last server of the previous page, has in the sort columns. A server
+    that is moving between cells appears once."""
     named = {column.name for column in columns}
     columns = tuple(columns) if "leaving" in named else (*columns, servers.c.leaving)
     cells = store.databases()
@@ -75,11 +76,12 @@ def fetch_server_page(store: Store, request: ServerListRequest, columns: Rows, t
 
 def _ask_cells(cells: Cells, request: ServerListRequest, query_cells: Callable[..., Mapping[str, Rows | None]],
                timeout: float) -> tuple[Mapping[str, Rows | None], list[Any]]:
-    """Return the rows of each cell by cell id (``None`` for a cell that does not answer), and the merged rows of all
-    cells in order, enough for the page.
+    """Query the *cells* for a page. Return (rows by cell id, rows of all cells merged in the list's order). A cell that
+    does not answer has ``None``. *query_cells*: ``_query_cells`` with its other arguments set.
 
-    With many cells, first request only twice the average share of a page from each cell. If all these rows of a cell
-    belong to the page, the cell may have further ones: then request a whole page from it."""
+    With many cells, first request only twice the average share of a page from each cell. If all rows of a cell belong
+    to the page, the cell may have more of them: then request a whole page from this cell.
+    """
     count = max(1, len(cells) - 1)  # cell0 has few servers
     share = request.limit if count < SHARING else min(request.limit, 2 * ceil(request.limit / count) + MORE)
     began = time.monotonic()
@@ -98,8 +100,8 @@ def _ask_cells(cells: Cells, request: ServerListRequest, query_cells: Callable[.
 
 def _query_cells(cells: Cells, request: ServerListRequest, *, columns: tuple[Any, ...],
                  marker_values: tuple[Any, ...] | None, timeout: float) -> Mapping[str, Rows | None]:
-    """Return the page of each of these cells by cell id; ``None`` for a cell that does not answer. On PostgreSQL one
-    statement answers most lists."""
+    """Return a page of servers from each of these cells, by cell id; ``None`` for a cell that does not answer. On
+    PostgreSQL, usually one statement for each cell."""
     if {database.kind for _cell, database in cells} == {"postgresql"}:
         parts = _parts(request, "postgresql")
         if len(parts) == 1 and not any(request.addresses.values()):
@@ -113,8 +115,8 @@ def _query_cells(cells: Cells, request: ServerListRequest, *, columns: tuple[Any
 
 
 def _merged(answered: Sequence[Rows], sort: Sequence[tuple[str, bool]]) -> list[Any]:
-    """Return the rows of several cells (*answered*) in the order *sort*, each server once: for a server that leaves its
-    cell, the row in the target cell."""
+    """Merge rows of several cells (*answered*) in the order *sort*, which has (column, descending). If a server moves
+    between cells and both have a row, the target cell's row is returned."""
     answered = [rows for rows in answered if rows]
     if len(answered) < 2:
         return list(answered[0]) if answered else []
@@ -131,7 +133,7 @@ def _merged(answered: Sequence[Rows], sort: Sequence[tuple[str, bool]]) -> list[
 
 def _rows(database: Database, *, request: ServerListRequest, columns: tuple[Any, ...],
           marker_values: tuple[Any, ...] | None) -> Rows:
-    """Return the page of one cell with these *columns*: its live or deleted servers, or both, after the marker."""
+    """Return a page of one cell's servers after the marker, live or deleted or both, with these *columns*."""
     sort = _unique_order(request.sort)
     conditions, after = _conditions(request, database.kind), _after(sort, database.kind, marker_values)
     parameters = _parameters(request, marker_values)
@@ -151,15 +153,16 @@ def _rows(database: Database, *, request: ServerListRequest, columns: tuple[Any,
 
 
 def _unique_order(sort: Sequence[tuple[str, bool]]) -> tuple[tuple[str, bool], ...]:
-    """Return the columns of *sort* up to and including the uuid, which makes the order unique, so that later columns
-    have no effect."""
+    """Return *sort* up to the uuid column. The uuid makes the order unique, so later columns have no effect. *sort* has
+    (column, descending)."""
     names = [name for name, _descending in sort]
     return tuple(sort[:names.index("id") + 1] if "id" in names else sort)
 
 
 def _after(sort: tuple[tuple[str, bool], ...], kind: str,
            marker_values: tuple[Any, ...] | None) -> tuple[Condition, ...]:
-    """Return the conditions for servers after the marker in the order *sort*; empty without a marker."""
+    """Return the SQL conditions for servers after the marker in the order *sort*; empty without a marker. *kind*:
+    ``sqlite`` or ``postgresql``."""
     if marker_values is None:
         return ()
     return (_after_marker(sort, kind, tuple(value is None for value in marker_values[:len(sort)])),)
@@ -167,8 +170,9 @@ def _after(sort: tuple[tuple[str, bool], ...], kind: str,
 
 @lru_cache(maxsize=200)
 def _after_marker(sort: tuple[tuple[str, bool], ...], kind: str, empty: tuple[bool, ...]) -> Condition:
-    """Return the condition for servers after a marker, built once. *empty*: for each column of *sort*, whether the
-    marker's value is null. ``_parameters`` returns the other values."""
+    """Return the SQL condition for servers after the marker in the order *sort*. *kind*: ``sqlite`` or ``postgresql``.
+    *empty*: for each sort column, whether the marker's value is null. Other values of the marker are parameters, so the
+    condition can be cached."""
     values = [None if is_null else bindparam(f"after_{name}", type_=servers.c[name].type)
               for (name, _descending), is_null in zip(sort, empty, strict=True)]
     order = [(_sorts(name, kind), descending) for name, descending in sort]
@@ -176,7 +180,7 @@ def _after_marker(sort: tuple[tuple[str, bool], ...], kind: str, empty: tuple[bo
 
 
 def _parameters(request: ServerListRequest, marker_values: tuple[Any, ...] | None) -> dict[str, Any]:
-    """Return the parameters of the query of a page: limit, project, and the marker's values that are not null."""
+    """Return the parameters of a page's query: limit, project, and those values of the marker that are not null."""
     after = {f"after_{name}": value for (name, _descending), value in zip(
         _unique_order(request.sort), marker_values or (), strict=False) if value is not None}
     return {"most": request.limit, "project": request.project, **after}
@@ -184,24 +188,25 @@ def _parameters(request: ServerListRequest, marker_values: tuple[Any, ...] | Non
 
 def _question_by_ids(columns: tuple[Any, ...], sort: tuple[tuple[str, bool], ...], kind: str,
                      conditions: tuple[Condition, ...], further: Sequence[Condition]) -> Select[Any]:
-    """Return the query of a page that first sorts the uuids of servers that fulfil *conditions* and *further*, and then
-    reads the whole rows of the page."""
+    """Return the query of a page that first sorts only uuids of servers, and then reads the whole rows of the page.
+    Servers must fulfil *conditions* and *further*. *kind*: ``sqlite`` or ``postgresql``."""
     ids = _question((servers.c.id,), sort, kind, conditions).query.where(*further).correlate(None)
     by_ids: Select[Any] = _question(columns, sort, kind, ()).query.where(servers.c.id.in_(ids))
     return by_ids
 
 
 def _sorts_in_memory(sort: tuple[tuple[str, bool], ...], kind: str) -> bool:
-    """Return whether the engine *kind* sorts a project's servers in memory for the order *sort*: then only uuids are
-    sorted, as whole rows would take much memory."""
+    """Return whether the database sorts a project's servers in memory for the order *sort*, because no index has this
+    order. The caller then sorts only uuids, because whole rows would take much memory. *kind*: ``sqlite`` or
+    ``postgresql``."""
     return kind == "sqlite" and sort[0][0] not in ("created_at", "updated_at")
 
 
 @lru_cache(maxsize=200)
 def _question(columns: tuple[Any, ...], sort: tuple[tuple[str, bool], ...], kind: str,
               conditions: tuple[Condition, ...]) -> PreparedQuery:
-    """Return the query of a page with these *conditions* in the order *sort*, cached: building it takes longer than
-    reading a short list."""
+    """Return the query of a page of servers that fulfil *conditions*, in the order *sort*. Cached, because building the
+    query takes longer than reading a short list. *kind*: ``sqlite`` or ``postgresql``."""
     question: Select[Any] = select(*columns).where(*conditions).limit(bindparam("most", type_=Integer))
     for name, descending in sort:
         question = question.order_by(order_column(_sorts(name, kind), descending,
@@ -210,9 +215,9 @@ def _question(columns: tuple[Any, ...], sort: tuple[tuple[str, bool], ...], kind
 
 
 def _sorts(name: str, kind: str) -> Any:
-    """Return the column *name* for ORDER BY on the engine *kind*. Each cell must sort by code points, as SQLite does,
-    because ``fetch_server_page`` merges the cells' pages in this order. PostgreSQL would sort by its locale; only
-    times and uuids sort alike in both ways, so that their indexes can be used."""
+    """Return the ORDER BY expression for the column *name* on the database *kind*. Text is sorted by code points on
+    both databases, because ``fetch_server_page`` merges the pages of all cells. PostgreSQL's locale sorts only times
+    and uuids in the same way, so only these use the plain column and its index."""
     column = servers.c[name]
     if kind == "postgresql" and isinstance(column.type, String) and name not in SAME:
         return column.collate("C")
@@ -224,7 +229,8 @@ def _null(value: Any) -> tuple[bool, Any]:
 
 
 def _unknown(store: Store, cells: Sequence[CellMapping], request: ServerListRequest, room: int) -> Rows:
-    """Return the mappings of the request's servers in *cells*, which do not answer; at most *room* of them."""
+    """Return the mappings (uuid, project, creation time) of servers in *cells*, which do not answer; at most *room* of
+    them."""
     mine = server_mappings.c.project_id == request.project if request.project and not request.all_projects else true()
     with store.api.read() as connection:
         return connection.execute(select(server_mappings).where(
@@ -234,9 +240,9 @@ def _unknown(store: Store, cells: Sequence[CellMapping], request: ServerListRequ
 
 # Conditions of filters ------------------------------------------------------------------------------------------
 def _parts(request: ServerListRequest, kind: str) -> list[tuple[Condition, ...]]:
-    """Return the conditions for the project and for live or deleted servers, one tuple for each statement: live and
-    deleted servers have indexes of their own. A server may be deleted between two statements, so live servers come
-    first. Soft-deleted servers count as deleted."""
+    """Return lists of SQL conditions, one for each statement to execute: live and deleted servers are read by separate
+    statements, because they have separate indexes. Live servers come first, because a server may be deleted between the
+    statements. Soft-deleted servers count as deleted. *kind*: ``sqlite`` or ``postgresql``."""
     mine = (OF_PROJECT,) if request.project else ()
     named = request.equal.get("vm_state") == SOFT_DELETED or "SOFT_DELETED" in map(str.upper, request.statuses or ())
     if request.deleted:
@@ -252,7 +258,8 @@ def _parts(request: ServerListRequest, kind: str) -> list[tuple[Condition, ...]]
 
 
 def _conditions(request: ServerListRequest, kind: str) -> list[Condition]:
-    """Return the conditions of the request's filters for an engine, except the conditions of ``_parts``."""
+    """Return the SQL conditions for the filters of *request*, except for those of ``_parts`` (project, live or
+    deleted). *kind*: ``sqlite`` or ``postgresql``."""
     conditions = [servers.c[column] == value for column, value in request.equal.items()]
     conditions += [match_pattern(kind, servers.c[column], pattern) for column, pattern in request.matching]
     conditions += [_with_address(kind, version, pattern) for version, pattern in request.addresses.items() if pattern]
@@ -271,8 +278,8 @@ def _conditions(request: ServerListRequest, kind: str) -> list[Condition]:
 
 
 def _with_address(kind: str, version: int, pattern: str) -> Condition:
-    """Return the condition that one of a server's IP addresses of this *version* matches the regular expression
-    *pattern*."""
+    """Return the SQL condition that a server has an IP address of this *version* (4 or 6) that matches the regular
+    expression *pattern*. *kind*: ``sqlite`` or ``postgresql``."""
     if kind == "postgresql":
         each = func.jsonb_path_query(cast(servers.c.addresses, JSONB), literal_column(
             "'$.*[*].addr'::jsonpath")).table_valued("address", name="address")
@@ -291,10 +298,11 @@ def _with_address(kind: str, version: int, pattern: str) -> Condition:
 
 
 def _with_statuses(statuses: Sequence[str]) -> list[Condition]:
-    """Return the conditions that a server has one of these status words of Nova's API.
+    """Return the SQL conditions that a server has one of *statuses*, status values of Nova's API such as ACTIVE.
 
-    If all words belong to certain task_states (such as RESIZE), a further condition on the task_state alone makes
-    engines use its index: few servers have a task."""
+    If all of them imply certain task_states (as RESIZE does), a condition on the task_state is added, whose index finds
+    the few servers with a task.
+    """
     alternatives: list[Condition] = []
     all_tasks: set[str] | None = set()
     for status in statuses:
@@ -310,12 +318,12 @@ def _with_statuses(statuses: Sequence[str]) -> list[Condition]:
 
 
 def _has_tag(tags: Sequence[str]) -> Condition:
-    """Return the condition that a server has one of these tags, as an IN subquery: PostgreSQL then begins with the
+    """Return the SQL condition that a server has one of *tags*. It is an IN subquery, so PostgreSQL can begin with the
     rows of the tags or with the servers, whichever are fewer."""
     return servers.c.id.in_(select(server_tags.c.server_id).where(server_tags.c.tag.in_(tags)))
 
 
 def _test_tags(tags: Sequence[str]) -> Condition:
-    """Return the condition that a server has one of these tags, as a correlated EXISTS that is tested for each server.
-    ``_has_tag`` returns the same condition as an IN subquery."""
+    """Return the SQL condition that a server has one of *tags*, as a correlated EXISTS, which is tested for each server
+    (``_has_tag`` uses an IN subquery instead)."""
     return exists().where(server_tags.c.server_id == servers.c.id, server_tags.c.tag.in_(tags))

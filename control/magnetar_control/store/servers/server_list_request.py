@@ -15,12 +15,14 @@ class ServerListRequest:
     """A request for a page of servers.
 
     *limit*: number of servers. *sort*: (column, descending). *marker*: uuid of the last server on the previous page.
-    *project*: the servers' project; only callers that may list *all_projects* may choose another one.
+    *project*: only servers of this project; without one, of all. It is always the caller's, unless *all_projects* is
+    set, which needs a permission.
 
     Filters: *equal*: column to value. *matching*: (column, regular expression, see ``regex``). *addresses*: IP version
-    to regular expression. *tags*: (tags, whether all must match, whether to negate). *statuses*: Nova's status words; a
-    server must match one of them, so an empty list matches none. *locked*: whether locked. *zone*: an availability
-    zone, whose hosts are *zone_hosts*. *since*, *before*: bounds of the last change. *deleted*: only deleted servers.
+    to regular expression. *tags*: (tags, whether all must match, whether to negate). *statuses*: status values of
+    Nova's API, such as ACTIVE; a server must have one of them, so an empty list matches none. *locked*: whether locked.
+    *zone*: an availability zone, whose hosts are *zone_hosts*. *since*, *before*: bounds of the last change. *deleted*:
+    only deleted servers.
 
     *soft_deleted*: whether to list soft-deleted servers; ``None``: only with *deleted*, with *since* or *before*, and
     when *statuses* or *equal* ask for them.

@@ -23,21 +23,22 @@ _TOLD = select(servers.c.id, servers.c.password, servers.c.cleared_password).whe
 
 
 def password_digest(password: str) -> str:
-    """Return the digest that identifies a cleared password."""
+    """Return the SHA-256 digest of a guest's encrypted password. It is stored after a user clears the password, so that
+    the same password is not stored again."""
     return hashlib.sha256(password.encode()).hexdigest()
 
 
 def fetch_differing_passwords(connection: Connection, host: str,
                               host_passwords: Mapping[str, str]) -> list[tuple[Any, bool]]:
-    """Return the rows of servers on *host* whose stored password differs from the one that the host reports in
-    *host_passwords* (by uuid), each with whether the reported password was cleared before."""
+    """Compare the guests' passwords that a host reports with the stored ones. Return (server row, whether its user has
+    cleared the reported password) for each server whose password differs. *host_passwords*: by server uuid."""
     rows = connection.execute(_TOLD, {"ids": list(host_passwords), "at": host}).all() if host_passwords else []
     return [(row, row.cleared_password == password_digest(host_passwords[row.id])) for row in rows
             if row.password != host_passwords[row.id]]
 
 
 def save_password_column(connection: Connection, host: str, id: str, password: str) -> None:
-    """Store the password that the guest has set, unless it was cleared meanwhile."""
+    """Store the password that the guest on *host* has set for its server, unless a user has cleared this password."""
     connection.execute(update(servers).where(
         servers.c.id == id, servers.c.host == host, servers.c.deleted_at.is_(None),
         or_(servers.c.cleared_password.is_(None), servers.c.cleared_password != password_digest(password)),
@@ -45,6 +46,7 @@ def save_password_column(connection: Connection, host: str, id: str, password: s
 
 
 def clear_password_columns(connection: Connection, id: str, password: str) -> None:
-    """Remove the password of a server if it is still *password*; keep its digest."""
+    """Remove the stored password of a server if it is still *password*. Store its digest, so that it is not stored
+    again."""
     connection.execute(update(servers).where(servers.c.id == id, servers.c.password == password).values(
         password=None, cleared_password=password_digest(password), updated_at=utc_now()))

@@ -24,7 +24,8 @@ _DEFAULTS = column_defaults(servers)
 
 
 class ServerRow(StoredRow):
-    """A row of the table ``servers``. Callers must not change its documents: they are decoded once."""
+    """A row of the table ``servers``. Callers must not modify its documents (decoded JSON columns), because they are
+    cached."""
 
     id: str
     project_id: str
@@ -87,12 +88,13 @@ class ServerRow(StoredRow):
     fault = DocumentColumn[FaultOfServer | None]()
 
     def fault_line(self, default: str) -> str:
-        """Return the last line of the server's fault, its most specific part; *default* without one."""
+        """Return the last line of the server's fault message, its most specific part; *default* if it has no fault."""
         fault = self.fault
         text = str(fault.get("details") or fault["message"]).strip() if fault else ""
         return text.splitlines()[-1] if text else default
 
     @classmethod
     def of_values(cls, values: Mapping[Any, Any]) -> Self:
-        """Return the row of a server that is not in a table; columns without a value have their defaults."""
+        """Return a row of these column values (by column name) that was not read from the database. Missing columns
+        have their defaults."""
         return super().of_values({**_DEFAULTS, **values})

@@ -105,7 +105,8 @@ TPM_DRAWN: Final = "tpm_secret_drawn"
 
 
 class Moved(Exception):
-    """The error for a server that has moved to another cell since it was looked up, or is moving. Look it up again."""
+    """The error for a server that is moving to another cell, or has moved since it was looked up. The caller must look
+    it up again."""
 
 
 def json_text(document: Any) -> str:
@@ -115,10 +116,11 @@ def json_text(document: Any) -> str:
 
 def find_server_row(store: Store, id: str, *, deleted: bool = False,
                     columns: frozenset[str] | None = None) -> tuple[Database, ServerRow] | None:
-    """Return the server's database and its row, whole or with only *columns*; ``None`` when there is no such server.
+    """Return (database, row) of the server; ``None`` when there is no such server.
 
-    *deleted*: also find a deleted server. Uses one query when the server was found in its cell before, otherwise two.
-    While a server moves to another cell, its row in the old cell is only used when the target cell has none.
+    *deleted*: also find a deleted server. *columns*: read only these columns and the server's id and owner. Uses one
+    query when the server was found in its cell before, otherwise two. While a server moves to another cell, its row in
+    the source cell is used only if the target cell has none.
     """
     query = _ANY if deleted else _ALIVE if columns is None else live_server_query(columns)
     leaving = None
@@ -135,9 +137,9 @@ def find_server_row(store: Store, id: str, *, deleted: bool = False,
 
 
 def candidate_databases(store: Store, id: str) -> Iterable[Database]:
-    """Yield the databases that may have the server, the likeliest first: that of the last lookup, the server's cell,
-    and cell0. Finally yield the server's cell again, since the server may move from cell0 to its cell between two
-    queries."""
+    """Yield the databases that may have the server, the most probable first: the database of the last lookup, the
+    server's cell, and cell0. Finally yield the server's cell again, because the server may have moved there from cell0
+    between two queries."""
     cached_database = store.where(id)
     if cached_database is not None:
         yield cached_database
@@ -151,10 +153,10 @@ def candidate_databases(store: Store, id: str) -> Iterable[Database]:
 
 
 def find_servers_named(store: Store, project_id: str, name: str) -> list[tuple[Database, ServerRow]]:
-    """Return the servers of a project with this name that are not soft-deleted, each with its database.
+    """Return (database, row) for each server of a project with this name, except for soft-deleted ones.
 
-    Uses one query for each cell, cell0 first: a server is written to its cell before it leaves cell0, so it is never
-    missed.
+    Uses one query for each cell, after cell0: a server is inserted into its cell before it is removed from cell0, so
+    none is missed.
     """
     matches: list[tuple[Database, ServerRow]] = []
     for _cell, database in store.databases():
@@ -168,7 +170,7 @@ def find_servers_named(store: Store, project_id: str, name: str) -> list[tuple[D
 
 
 def find_server_rows(store: Store, ids: Collection[str]) -> dict[str, tuple[Database, ServerRow | None]]:
-    """Return database and row of each existing server among *ids*, by uuid; the row is ``None`` when the database does
+    """Return (database, row) of each existing server among *ids*, by uuid; the row is ``None`` when the database does
     not answer. Uses one query for each cell that has some of the servers."""
     with store.api.read() as connection:
         cells = dict(connection.execute(select(server_mappings.c.server_id, server_mappings.c.cell_id).where(
@@ -192,7 +194,8 @@ def _alive(database: Database, ids: Collection[str]) -> Sequence[ServerRow]:
 
 
 def fetch_server_mapping(store: Store, id: str) -> Row[Any] | None:
-    """Return the mapping (cell and project) of a server; ``None`` while the server is in cell0."""
+    """Return the row of ``server_mappings`` with the cell and project of a server; ``None`` while the server is in
+    cell0."""
     with store.api.read() as connection:
         return connection.execute(select(server_mappings).where(server_mappings.c.server_id == id)).one_or_none()
 
@@ -213,12 +216,12 @@ def fetch_host_servers(connection: Connection, host: str) -> dict[str, ServerRow
 
 
 def fetch_server_stamps(connection: Connection, ids: Collection[str]) -> dict[str, tuple[Any, ...]]:
-    """Return for each server a value that changes whenever the server or one of its actions changes."""
+    """Return, by server uuid, a tuple that changes whenever the server or one of its actions changes."""
     return {row.id: tuple(row) for row in connection.execute(_STAMPS, {"ids": list(ids)})}
 
 
 def action_is_allowed(server: ServerRow, key: str) -> bool:
-    """Return whether the action *key* is allowed in the server's current states."""
+    """Return whether the server's vm_state and task_state allow the action *key*, such as ``resize``, now."""
     action = ACTIONS[key]
     ready = not action.placed or server.host is not None or server.vm_state == OFFLOADED
     return (action.states == ANY or server.vm_state in action.states) and (
@@ -226,8 +229,8 @@ def action_is_allowed(server: ServerRow, key: str) -> bool:
 
 
 def update_server_row(connection: Connection, id: str, **values: Any) -> None:
-    """Set columns of a server; documents are passed as JSON text. If the guest's metadata shows one of the changed
-    columns (``TOLD``), mark the row, so that a conductor informs the guest. Raises ``Moved``."""
+    """Set columns of a server; values of JSON columns must be JSON text. If the guest's metadata shows one of the
+    columns (``TOLD``), also record that a conductor must send new metadata to the guest. Raises ``Moved``."""
     statement = _CHANGED if TOLD.isdisjoint(values) else _TOLD_CHANGED
     if not connection.execute(statement, {"at": id, "updated_at": utc_now(), **values}).rowcount:
         raise Moved
@@ -236,16 +239,16 @@ def update_server_row(connection: Connection, id: str, **values: Any) -> None:
 
 
 def end_consoles(connection: Connection, id: str, vm_state: str | None) -> None:
-    """Remove a server's console tokens if its new *vm_state* (``None``: unchanged) allows no consoles. A token must
-    not open a console after the guest has stopped and started again."""
+    """Remove a server's console tokens if its new *vm_state* allows no consoles, so that no old token works after the
+    guest has stopped and started again. *vm_state*: ``None`` if it does not change."""
     if vm_state is not None and vm_state not in ACTIONS["remote_console"].states:
         consoles.remove_console_tokens(connection, id)
 
 
 def update_list_column(connection: Connection, id: str, column: str,
                        change_: Callable[[list[Any]], list[Any]]) -> list[Any]:
-    """Replace a list of a server (*column*: ``volumes``, ``interfaces`` or ``shares``) by the list that *change_*
-    returns, under a lock. Return the new list, which is empty when the server is gone."""
+    """Change a list of a server under a lock, and return the new list; empty when there is no such server. *column*:
+    ``volumes``, ``interfaces`` or ``shares``. *change_*: receives the stored list and returns the new one."""
     server = fetch_server_row(connection, id, lock=True)
     if server is None:
         return []
@@ -255,8 +258,9 @@ def update_list_column(connection: Connection, id: str, column: str,
 
 
 def update_server_progress(connection: Connection, id: str, own_states: tuple[str, ...] = (), **values: Any) -> None:
-    """Set columns of a server for a running action, whose task_states are *own_states*; documents as JSON text. A
-    task_state that a deletion or an overtaking action has set is not changed."""
+    """Set columns of a server for a running action. Does not change the task_state if a deletion, or an action that
+    replaces the running one, has set it. *own_states*: the running action's task_states. *values*: by column; values of
+    JSON columns must be JSON text."""
     connection.execute(*_progress(id, own_states, values))
     save_filter_rows(connection, id, values)
     end_consoles(connection, id, values.get("vm_state"))
@@ -264,8 +268,8 @@ def update_server_progress(connection: Connection, id: str, own_states: tuple[st
 
 def update_progress_returning(connection: Connection, id: str, own_states: tuple[str, ...] = (),
                               **values: Any) -> ServerRow | None:
-    """Set columns of a server as ``update_server_progress`` does, and return the new row; ``None`` when the server is
-    gone."""
+    """Set columns of a server as ``update_server_progress`` does, and return the new row; ``None`` when there is no
+    such server."""
     statement, parameters = _progress(id, own_states, values)
     end_consoles(connection, id, values.get("vm_state"))
     row = connection.execute(returning_rows(statement), parameters).one_or_none()
@@ -288,16 +292,16 @@ def _progress(id: str, own_states: tuple[str, ...], values: Mapping[str, Any]) -
 
 
 def overtaking_action_waits(connection: Connection, id: str) -> bool:
-    """Return whether the queue has an action that overtakes other actions of the server, such as a deletion. Locks the
-    server's row, so that no such action is added before the transaction ends."""
+    """Return whether an action that replaces others of the server, such as a deletion, is queued. Locks the server's
+    row, so that no such action is added before the transaction ends."""
     fetch_server_row(connection, id, lock=True)
     return connection.execute(_NEXT, {"at": id}).first() is not None
 
 
 @cache
 def _asking(key: str) -> Update:
-    """Return the UPDATE of ``request_server_action`` that checks the server's state and changes the server, built once
-    for each action."""
+    """Return the UPDATE statement for the server's row when the action *key* is requested. It changes the row only if
+    the server's states allow the action. Cached for each action."""
     action, free = ACTIONS[key], servers.c.task_state.is_(None)
     asking = _CHANGED.where(servers.c.vm_state.in_(bindparam("states", expanding=True)), servers.c.deleted_at.is_(None))
     if not action.busy:
@@ -310,11 +314,9 @@ def request_server_action(connection: Connection, server: ServerRow, key: str, r
                           stopped: Callable[[Connection, Sequence[StoppedAction]], None] = lambda *_none: None,
                           **values: Any) -> bool:
     """Queue the action *key* and update the server's row (task_state and *values*) in the same transaction. Return
-    ``False`` when the server's state does not allow the action any more: the caller must then roll back. Raises
-    ``Moved``.
+    ``False`` when the server's state no longer allows the action: the caller must then roll back. Raises ``Moved``.
 
-    *message*: a warning to store with the action. *stopped*: a function that is called with the actions that had
-    started and that this action overtakes.
+    *message*: a warning to store with the action. *stopped*: called with the started actions that this action replaces.
     """
     action = ACTIONS[key]
     # before the server's row is locked, see stopped_actions
@@ -341,8 +343,8 @@ def request_server_action(connection: Connection, server: ServerRow, key: str, r
 def insert_action_row(connection: Connection, id: str, key: str, request_id: str, user_id: str, project_id: str,
                       args: Mapping[str, Any] | None = None, host: str | None = None, state: str = "queued",
                       message: str | None = None) -> int:
-    """Insert the action *key* of the server *id* into the queue, with the other arguments as its columns; return the
-    action's id."""
+    """Insert the action *key*, such as ``resize``, of the server *id* into the queue of actions; return the action's
+    id. The other arguments are columns of ``actions``."""
     inserted = connection.execute(_ASKED, {
         "request_id": request_id, "server_id": id, "action": key, "project_id": project_id, "user_id": user_id,
         "start_time": utc_now(), "updated_at": utc_now(), "state": state, "args": json_text(args or {}), "host": host,
@@ -353,8 +355,8 @@ def insert_action_row(connection: Connection, id: str, key: str, request_id: str
 def insert_server_rows(connection: Connection, rows: Sequence[Mapping[str, Any]], request_id: str,
                        message: str | None = None,
                        args: Mapping[str, Any] | None = None, not_before: Any = None) -> None:
-    """Insert new servers, each with its create action, into cell0. *message*, *args*, *not_before*: columns of the
-    actions."""
+    """Insert new servers into cell0, and a queued create action for each. *rows*: columns of the servers. *message*,
+    *args*, *not_before*: columns of the actions."""
     connection.execute(_NEW, [dict(row) for row in rows])
     insert_filter_rows(connection, rows)
     connection.execute(_ASKED, [
@@ -365,17 +367,18 @@ def insert_server_rows(connection: Connection, rows: Sequence[Mapping[str, Any]]
 
 
 class LeavingServer(NamedTuple):
-    """The row of a server that has left cell0, and the rows of its actions, which have no events yet."""
+    """The rows of a server and its actions after they were removed from cell0. The actions have no events yet."""
 
     server: RowMapping
     actions: Sequence[RowMapping]
 
 
 def remove_scheduled_servers(connection: Connection, ids: Collection[str]) -> list[LeavingServer]:
-    """Remove servers with their actions from cell0, and return them. Servers that are no longer in cell0 are not
-    returned.
+    """Remove servers and their actions from cell0, and return the removed rows. Servers that are no longer in cell0 are
+    skipped.
 
-    Concurrent changes wait until the transaction ends, and then find the server in its cell, so no change is lost.
+    Concurrent changes of these servers wait until the transaction ends, and then find the server in its cell, so no
+    change is lost.
     """
     removed = connection.execute(_FORGET_SERVERS, {"ids": list(ids)}).mappings().all()
     if not removed:
@@ -388,7 +391,7 @@ def remove_scheduled_servers(connection: Connection, ids: Collection[str]) -> li
 
 
 class ArrivedServer(NamedTuple):
-    """A server's row in its cell, the row of its create action, and whether it has no other action yet
+    """A server's row in its cell, the row of its create action, and whether it has no other actions
     (*no_other_action*)."""
 
     server: ServerRow
@@ -400,19 +403,19 @@ Begin = Callable[[Sequence[Mapping[str, Any]]], Sequence[ActionRow]]
 
 
 def build_task_state(request: Mapping[str, Any]) -> str:
-    """Return the first task_state of a build of *request*: ``NETWORKING`` if volumes are created after the ports,
-    otherwise ``SPAWNING``. Creating ports alone takes too little time to store a state for it."""
+    """Return the first task_state of a new server: ``NETWORKING`` if volumes are created after the ports, otherwise
+    ``SPAWNING``. Creating only ports is too fast to store a state for it. *request*: the server's create request."""
     volumes = any(block_device["destination_type"] == "volume" for block_device in request.get("blocks") or ())
     return NETWORKING if volumes and request.get("networks") else SPAWNING
 
 
 def insert_scheduled_servers(connection: Connection, leaving: Sequence[tuple[LeavingServer, str]],
                              begin: Begin | None = None) -> list[ArrivedServer]:
-    """Insert servers that leave cell0 into their cell, each with its host, and return them. Skip servers that are
-    already there.
+    """Insert servers from cell0 into their cell, and return them. *leaving*: each removed server with the host that the
+    scheduler has chosen. Skips servers that are already in the cell.
 
-    The create actions are queued again. *begin*: a function that inserts them as running actions instead and returns
-    their rows; the servers then get the task_state of ``build_task_state``.
+    The create actions are queued again, unless *begin* is given: this function inserts them as running actions and
+    returns their rows; the servers then get the task_state of ``build_task_state``.
     """
     new, creations, other_actions = [], [], []
     for leaving_server, host in leaving:
@@ -443,8 +446,8 @@ def insert_scheduled_servers(connection: Connection, leaving: Sequence[tuple[Lea
 
 
 def _entered(connection: Connection, new: Sequence[Mapping[str, Any]]) -> dict[str, ServerRow]:
-    """Insert the servers *new* into a cell; return their rows by uuid. If *new* is a single server that is in the cell
-    already, as may happen after a crash, return an empty dict."""
+    """Insert servers into a cell; return their rows by uuid. If *new* is a single server that is already in the cell,
+    as may happen after a crash, return an empty dict."""
     if len(new) == 1:
         row = insert_if_absent_returning(connection, servers, **new[0])
         return {} if row is None else {row.id: ServerRow(row)}
@@ -452,8 +455,8 @@ def _entered(connection: Connection, new: Sequence[Mapping[str, Any]]) -> dict[s
 
 
 def insert_late_actions(connection: Connection, leaving_server: LeavingServer) -> None:
-    """Insert those actions of a server into its cell that were requested in cell0 after the server's row was copied to
-    the cell. This is needed when a crash has left the server in both databases."""
+    """Copy actions of a server from cell0 to its cell that were requested in cell0 after the server's row was copied.
+    This is needed when a crash has left the server in both databases."""
     for action in leaving_server.actions:
         values = {name: value for name, value in action.items() if name != "id"}
         if action["action"] != "create" and insert_if_absent(connection, actions, **values) and ACTIONS[
@@ -465,21 +468,22 @@ def insert_late_actions(connection: Connection, leaving_server: LeavingServer) -
 
 @lru_cache(maxsize=200)
 def live_server_query(columns: frozenset[str]) -> PreparedQuery:
-    """Return the query for the server with the uuid ``id`` (a parameter), unless it is deleted. Selects *columns* and
-    ``NEEDED``: the server's id, owner, and the cell to which it moves."""
+    """Return the query for a server that is not deleted. Its parameter ``id`` is the server's uuid. Selects *columns*,
+    and always the server's id, owner, and the cell to which it moves (``NEEDED``)."""
     named = [column for column in servers.c if column.name in columns | NEEDED]
     return PreparedQuery(select(*named).where(servers.c.id == bindparam("id"), servers.c.deleted_at.is_(None)))
 
 
 def mark_guest_due(connection: Connection, server_id: str) -> None:
-    """Record that the guest must get the server's current data; a conductor sends them."""
+    """Record that the guest must receive the server's current metadata; a conductor then sends it."""
     connection.execute(_DUE, {"server": server_id})
 
 
 def addresses_of_nics(nics: Sequence[Mapping[str, Any]],
                       host_addresses: Mapping[str, Any]) -> dict[str, list[dict[str, Any]]]:
-    """Return the addresses in Nova's form, by network name. A NIC without addresses from the network service gets the
-    address that its host reports."""
+    """Return the ``addresses`` of a server in the form of Nova's API, by network name. A NIC without addresses from the
+    network service shows the address that its host reports. *nics*: of the server. *host_addresses*: as the host
+    reports them."""
     heard = {address["mac"]: address for network_addresses in host_addresses.values() for address in network_addresses}
     shown: dict[str, list[dict[str, Any]]] = {}
     for nic in nics:
@@ -493,14 +497,14 @@ def addresses_of_nics(nics: Sequence[Mapping[str, Any]],
 
 
 def server_tpm_security(server: ServerRow) -> str:
-    """Return the owner of a server's TPM secret (``merge.tpm_secret_owner``); "" without a TPM. Flavor and image are
-    only decoded if one of them requests a TPM, because most do not."""
+    """Return the owner of a server's TPM secret: ``user`` or ``deployment``; empty without a TPM. For speed, flavor and
+    image are only decoded if one of them requests a TPM."""
     if "tpm_version" not in server.stored.flavor and "tpm_version" not in server.stored.image:
         return ""
     return merge.tpm_secret_owner(server.flavor, server.image)
 
 
 def tpm_drawn(server: ServerRow) -> str:
-    """Return the owner of the TPM secret that a server has, or had under an earlier flavor: ``user`` or ``deployment``;
-    "" when no secret was created."""
+    """Return the owner of the TPM secret that was created for a server, maybe for an earlier flavor: ``user`` or
+    ``deployment``; empty if none was created."""
     return server.request.get(TPM_DRAWN, "")

@@ -43,11 +43,12 @@ EXISTS = "exists"
 
 def fetch_servers_of_period(store: Store, begin: str, end: str, *, project: str | None, limit: int,
                             marker: After | None, timeout: float) -> list[ServerRow]:
-    """Return the servers (``COLUMNS``) of a *project*, or of all, that existed between two times, including deleted
-    ones: at most *limit* after the *marker*, ordered by project and uuid. Servers in cell0 never ran.
+    """Return the servers of a *project* (``None``: all) that existed between two times, including deleted ones, with
+    the columns ``COLUMNS``: at most *limit* after the *marker*, ordered by project and uuid. Servers in cell0 are left
+    out, because they never ran.
 
-    In each cell, at most three queries find out whether the servers of the period are few. If so, two queries read them
-    all; otherwise one query reads a page.
+    If a cell has few servers of the period (up to three queries check this), two queries read them all; otherwise one
+    query reads a page.
     """
     def asked(database: Database) -> Sequence[Any]:
         conditions = period_conditions(begin, end)
@@ -73,9 +74,9 @@ def fetch_servers_of_period(store: Store, begin: str, end: str, *, project: str 
 
 
 def _conditions_of_few(connection: Connection, begin: str, end: str) -> list[Sequence[ColumnElement[bool]]] | None:
-    """Return two tuples of conditions, for live and for deleted servers, which together select all servers that existed
-    in a period (and some others). Each uses an index and selects at most ``MOST`` servers. Return ``None`` if there are
-    more."""
+    """Return two sequences of SQL conditions, for live and for deleted servers, which together select all servers that
+    existed in a period, and some others. Each uses an index. Return ``None`` if one would select more than ``MOST``
+    servers."""
     created = servers.c.created_at < format_moment(datetime.fromisoformat(end) + CLOCK_SKEW)
     kinds: Sequence[Sequence[Sequence[ColumnElement[bool]]]] = (
         [(LIVE, created)], [(GONE, created), (servers.c.terminated_at > begin,)])
@@ -89,8 +90,8 @@ def _conditions_of_few(connection: Connection, begin: str, end: str) -> list[Seq
 
 
 def count_servers_by_host(store: Store, begin: str, end: str) -> dict[str, dict[str, int] | None]:
-    """Return how many servers existed on each host between two times, by cell; ``None`` for a cell that does not
-    answer. Uses one query for each cell. Servers without a host are counted under ``""``."""
+    """Return the number of servers that existed between two times, by cell id, then by host name; ``None`` for a cell
+    that does not answer. Uses one query for each cell. Servers without a host are counted under ``""``."""
     def counted(database: Database) -> dict[str, int]:
         counts: Counter[str] = Counter()
         with database.read() as connection:
@@ -114,20 +115,20 @@ _BY_HOST = union_all(
 
 
 def period_conditions(begin: str, end: str) -> list[ColumnElement[bool]]:
-    """Return the conditions for servers that existed between *begin* and *end*. A server counts from its launch to its
-    termination."""
+    """Return the SQL conditions for servers that existed between *begin* and *end*. A server exists from its launch to
+    its termination."""
     return [servers.c.launched_at < end, or_(servers.c.terminated_at.is_(None), servers.c.terminated_at > begin)]
 
 
 def usage_audit_is_due(connection: Connection, end: str) -> bool:
-    """Return whether servers of the period that ended at *end* must still be reported."""
+    """Return whether the usage of servers in the period that ended at *end* is not completely reported yet."""
     row = connection.execute(select(usage_audits).where(usage_audits.c.name == EXISTS)).first()
     return row is None or row.period_end < end or not row.done
 
 
 def fetch_next_audited(connection: Connection, begin: str, end: str, most: int) -> list[ServerRow]:
-    """Return the next servers of the period as whole rows, at most *most*, and record that they are reported. Return an
-    empty list for a period before the last reported one."""
+    """Return at most *most* servers of the period whose usage is not reported yet, and record that they are reported.
+    Return an empty list if a later period was already reported."""
     insert_if_absent(connection, usage_audits, name=EXISTS, period_end="", after="", done=False)
     row = connection.execute(select(usage_audits).where(usage_audits.c.name == EXISTS).with_for_update()).one()
     if row.period_end > end or (row.period_end == end and row.done):
