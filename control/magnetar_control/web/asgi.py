@@ -49,12 +49,12 @@ Observe = Callable[[str, str, str, int, float], None]
 
 
 class AsgiServer:
-    """The server of the mounted applications.
+    """The ASGI application of the API server. It passes each request to the application that is mounted at the longest
+    matching prefix of its path.
 
-    *mounts*: applications by prefix of the path; the longest prefix applies. *trusted*: a proxy sets X-Forwarded-For,
-    -Proto and -Host. *url*: the URL that clients use; by default links begin with the host of the request, or of
-    X-Forwarded-Host. *observe* is called after each request with prefix, method, pattern of the route (empty for none),
-    status and seconds.
+    *mounts*: applications by path prefix. *trusted*: whether a proxy sets X-Forwarded-For, -Proto and -Host. *url*: the
+    URL that clients use; by default links begin with the host of the request, or of X-Forwarded-Host. *observe* is
+    called after each request with prefix, method, pattern of the route (empty for none), status and seconds.
     """
 
     def __init__(self, mounts: Mapping[str, Application], threads: int = 16, trusted: bool = False,
@@ -89,9 +89,8 @@ class AsgiServer:
             place.free()
 
     def _place(self, scope: dict[str, Any]) -> ConnectionPlace:
-        """Count the connection for the client's address, and return its place in the limits of connections. Only
-        connections for which a trusted proxy reports an address are counted here; ``Admitting`` has already counted all
-        others."""
+        """Count a connection for the client's address if a trusted proxy reports that address; ``Admitting`` has
+        already counted all other connections. Return the connection's slot in the limits of connections."""
         headers = _headers(scope) if self.trusted else {}
         return self.connections.take(self._address(scope, headers) if "x-forwarded-for" in headers else "")
 
@@ -154,8 +153,9 @@ class AsgiServer:
 
     async def _answer(self, application: Application, request: Request, receive: Any,
                       holds: tuple[ConnectionPlace | None, KeptShare], refused: MagnetarError | None) -> Answer:
-        """Read the request's body, unless the handler does, and return the answer. *holds*: the request's place among
-        the connections, and its share of the memory. *refused*: the error if the connection is refused."""
+        """Read the request's body, unless the handler does so itself, and return the response. *holds*: the
+        connection's slot in the limit of connections, and the counter of the request's bytes in memory. *refused*: the
+        error if the connection exceeds its limit."""
         try:
             if refused:
                 raise Fault(refused.status, refused.message, **refused.details)
@@ -181,8 +181,8 @@ class AsgiServer:
                                                            f"{request.id}."))
 
     async def _body(self, application: Application, request: Request, receive: Any, share: KeptShare) -> Answer | None:
-        """Read the body of a request into ``request.content``, and count its bytes in *share*. Return the refusal if
-        the sender may not send the request, otherwise ``None``. Raises ``Fault``."""
+        """Read the body of a request into ``request.content``, and count its bytes in *share*. Return an error response
+        if *application* does not admit the request, otherwise ``None``. Raises ``Fault``."""
         if not ("content-length" in request.headers or "transfer-encoding" in request.headers) or (
                 application.streams(request.method, request.path)):
             return None
@@ -199,7 +199,8 @@ class AsgiServer:
         return None
 
     async def _handled(self, application: Application, request: Request, receive: Any) -> Answer:
-        """Call the application in the thread for the request's ``Way``, and return the answer."""
+        """Call the application's handler in the thread pool or event loop that the request's ``Way`` names, and return
+        the response."""
         loop = asyncio.get_running_loop()
         if application.streams(request.method, request.path):
             request._chunks = _incoming(receive, loop, self.transfers.pace)  # noqa: SLF001 - the other half of Request
@@ -216,8 +217,8 @@ class AsgiServer:
         return await self.quick.answer(way, application.handle, request)
 
     async def _login(self, application: Application, request: Request) -> Answer:
-        """Return the answer to a login or another request that needs much computation. It runs in the threads for
-        logins, of which one user, or one address without a user, gets a limited share."""
+        """Return the response to a login, or to another request that needs much computation. It runs in the thread pool
+        for logins. Each user, or each address without a user, may occupy only some of these threads."""
         if "x-auth-token" in request.headers:
             refusal = await asyncio.get_running_loop().run_in_executor(self.threads, application.admit, request)
             if refusal is not None:
@@ -241,8 +242,8 @@ class AsgiServer:
         return f"{scheme}://{host}"
 
     def _address(self, scope: dict[str, Any], headers: Mapping[str, str]) -> str:
-        """Return the client's address: with a trusted proxy, the last entry of X-Forwarded-For, which the proxy has
-        added."""
+        """Return the client's IP address. With a trusted proxy, this is the last entry of X-Forwarded-For, which the
+        proxy has added."""
         peer = str((scope.get("client") or ("",))[0])
         return without_port(headers.get("x-forwarded-for", peer).rpartition(",")[2].strip()) if self.trusted else peer
 
@@ -277,8 +278,8 @@ class AsgiServer:
                 close()
 
     async def _pieces(self, body: Iterable[bytes], send: Any, disconnected: asyncio.Future[None]) -> None:
-        """Send the pieces of *body* until the client has *disconnected*; *send* would drop the pieces after that.
-        Raises ``TooSlow``."""
+        """Send the chunks of *body* until the body ends or the client has *disconnected*. Raises ``TooSlow`` if the
+        client reads too slowly."""
         end: Any = object()
         loop, pieces, clock = asyncio.get_running_loop(), iter(body), self.transfers.pace.clock()
         while (piece := await loop.run_in_executor(self.downloads, next, pieces, end)) is not end:
@@ -291,7 +292,7 @@ class AsgiServer:
 
 
 async def _in_pieces(send: Any, body: bytes) -> None:
-    """Send *body* in pieces, each as soon as the client has read most of the piece before it."""
+    """Send *body* in chunks. Each ``send`` waits until the client has read most of the previous chunk."""
     for at in range(0, len(body) - PIECE, PIECE):
         await send({"type": "http.response.body", "body": body[at:at + PIECE], "more_body": True})
     last = max(0, (len(body) - 1) // PIECE * PIECE)
@@ -299,7 +300,7 @@ async def _in_pieces(send: Any, body: bytes) -> None:
 
 
 async def _gone(receive: Any) -> None:
-    """Wait until the client has closed the connection."""
+    """Wait until the client has closed the connection. *receive*: ASGI's."""
     while (await receive())["type"] != "http.disconnect":
         pass
 
@@ -309,14 +310,14 @@ def _headers(scope: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _path(scope: Mapping[str, Any]) -> str:
-    """Return the path as the client wrote it: not decoded, without the query."""
+    """Return the path of the request as the client wrote it: still percent-encoded, and without the query string."""
     raw: bytes = scope.get("raw_path") or scope["path"].encode()
     return raw.decode("latin-1").partition("?")[0]
 
 
 async def _sent(sending: Any, clock: Clock, size: int) -> None:
-    """Wait until the coroutine *sending* has sent *size* bytes to the client. *clock* measures the wait. Raises
-    ``TooSlow``."""
+    """Wait until *sending*, a coroutine that sends *size* bytes to the client, is done. *clock* measures the time.
+    Raises ``TooSlow`` if the client reads too slowly."""
     task = asyncio.ensure_future(sending)
     try:
         while not task.done():
@@ -329,8 +330,9 @@ async def _sent(sending: Any, clock: Clock, size: int) -> None:
 
 
 def _incoming(receive: Any, loop: asyncio.AbstractEventLoop, pace: Pace) -> Callable[[], Iterator[bytes]]:
-    """Return a function for a handler in a thread; it returns an iterator over the pieces of the request's content. The
-    iterator raises ``Fault`` 400 when the client disconnects, and ``TooSlow`` when it is slower than *pace*."""
+    """Return a function that a handler in a thread calls to read the request's body: it returns an iterator over
+    chunks. The iterator raises ``Fault`` 400 when the client disconnects, and ``TooSlow`` when the client is slower
+    than *pace*. *receive*: ASGI's. *loop*: the event loop."""
 
     def chunks() -> Iterator[bytes]:
         clock = pace.clock()
@@ -347,7 +349,8 @@ def _incoming(receive: Any, loop: asyncio.AbstractEventLoop, pace: Pace) -> Call
 
 
 def _received(coming: Future[dict[str, Any]], clock: Clock) -> dict[str, Any]:
-    """Wait for *coming*, the next message of a client, and return it. Raises ``TooSlow``."""
+    """Wait for the next ASGI message of a client, the result of *coming*, and return it. *clock* measures the time.
+    Raises ``TooSlow`` if the client is too slow."""
     while True:
         began = time.monotonic()
         try:

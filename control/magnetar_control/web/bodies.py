@@ -30,26 +30,28 @@ END = {"Connection": "close"}
 
 
 class KeptBytes:
-    """The number of bytes of bodies in memory, by client address. Use it only in the event loop."""
+    """Counts the bytes of request bodies and unread responses in memory, by client address. Use it only in the event
+    loop."""
 
     def __init__(self, of_address: int = OF_ADDRESS, of_all: int = OF_ALL) -> None:
         self.of_address, self.of_all = of_address, of_all
         self.addresses: Counter[str] = Counter()
 
     def share(self, address: str) -> KeptShare:
-        """Return a new share, for one request of *address*."""
+        """Return a new counter for the bytes of one request from *address*."""
         return KeptShare(self, counted_address(address))
 
 
 class KeptShare:
-    """The bytes of one request and its answer in memory, counted for the client's address until ``free``. While nothing
-    else is counted for the address, there is no limit."""
+    """The number of bytes in memory for one request and its response. They count for the client's address until
+    ``free``. A first body is always accepted if the address has no other bytes in memory."""
 
     def __init__(self, counter: KeptBytes, address: str) -> None:
         self._kept, self._address, self._size = counter, address, 0
 
     def add(self, size: int) -> None:
-        """Count *size* more bytes. Raises ``Fault`` 429 when the address has reached its limit."""
+        """Count *size* more bytes in memory. Raises ``Fault`` 429 when this exceeds the limit of the client's address.
+        """
         counter = self._kept
         current = counter.addresses[self._address]
         most = counter.of_address if counter.addresses.total() + size <= counter.of_all else BODY_LIMIT
@@ -61,7 +63,7 @@ class KeptShare:
         self._size += size
 
     def free(self) -> None:
-        """Subtract the bytes of this request from the count. May be called again."""
+        """Stop counting the bytes of this request. Repeated calls do nothing."""
         size, self._size = self._size, 0
         addresses = self._kept.addresses
         addresses[self._address] -= size
@@ -70,8 +72,9 @@ class KeptShare:
 
 
 class IncomingBody:
-    """The body of one request. *receive*: ASGI's. Raises ``Fault``: 400 when the client disconnects, 408 when it is too
-    slow, 413 when the body is too long, 429 when its address has too many bytes."""
+    """A reader of one request's body. *receive*: ASGI's. *share*: counts the bytes in memory. Raises ``Fault``: 400
+    when the client disconnects, 408 when it is too slow, 413 when the body is too long, 429 when the client's address
+    has too many bytes in memory."""
 
     def __init__(self, receive: Any, headers: Mapping[str, str], share: KeptShare) -> None:
         length = headers.get("content-length", "")
@@ -94,7 +97,7 @@ class IncomingBody:
         return self._whole
 
     async def rest(self) -> None:
-        """Read the rest of the body. Raises ``Fault`` when the client is slower than ``PACE``."""
+        """Read the remaining body. Raises ``Fault`` when the client is slower than ``PACE``."""
         clock = PACE.clock()
         while not self._whole:
             began, size_before = time.monotonic(), self._size
@@ -105,16 +108,16 @@ class IncomingBody:
                 raise Fault(error.status, error.message, END) from None
 
     def content(self) -> bytes:
-        """Return the bytes that have been read."""
+        """Return the bytes of the body that have been read so far."""
         return self._parts[0] if len(self._parts) == 1 else b"".join(self._parts)
 
     def end(self) -> None:
-        """Stop waiting for the body."""
+        """Cancel the pending read. Called when the request ends."""
         if self._coming is not None:
             self._coming.cancel()
 
     async def _came(self, seconds: float) -> bool:
-        """Read the next part of the body. Return ``False`` if no part arrives within *seconds*, otherwise ``True``."""
+        """Read the next chunk of the body; return ``False`` if none arrives within *seconds*."""
         if self._coming is None:
             self._coming = asyncio.ensure_future(self._receive())
         await asyncio.wait((self._coming,), timeout=seconds)

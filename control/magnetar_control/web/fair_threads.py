@@ -17,8 +17,8 @@ LATER = {"Retry-After": "5"}
 
 
 class FairThreads:
-    """A pool of *most* threads, of which one key (an address, a user) gets at most *share* at a time. *waiting*: the
-    largest number of waiting calls of one key. Use it only in the event loop."""
+    """A pool of *most* threads that is shared fairly between keys (client addresses or users). One key may occupy at
+    most *share* threads, and have at most *waiting* waiting calls. Use it only in the event loop."""
 
     def __init__(self, name: str, most: int, share: int, waiting: int) -> None:
         self._threads = ThreadPoolExecutor(most, thread_name_prefix=name)
@@ -28,7 +28,8 @@ class FairThreads:
         self._waiting: dict[str, deque[asyncio.Future[None]]] = {}
 
     async def run(self, key: str, call: Callable[[], T]) -> T:
-        """Return the result of *call*. Raises ``Fault`` 429 when too many calls of *key* wait."""
+        """Run *call* in a thread and return its result. Raises ``Fault`` 429 when too many calls of *key* are already
+        waiting."""
         if not self._may_run(key):
             await self._turn(key)
         else:
@@ -42,7 +43,8 @@ class FairThreads:
         return self._running.total() < self._most and self._running[key] < self._share
 
     async def _turn(self, key: str) -> None:
-        """Wait for a thread for *key*. Raises ``Fault`` 429 when too many calls wait."""
+        """Wait until a thread is free for a call of *key*. Raises ``Fault`` 429 when too many of its calls are already
+        waiting."""
         queue = self._waiting.setdefault(key, deque())
         if len(queue) >= self._waits:
             raise Fault(429, f"{len(queue)} requests of this kind from {key} wait for their turn, and no more may. Try "
@@ -57,7 +59,7 @@ class FairThreads:
             raise
 
     def _ended(self, key: str) -> None:
-        """Give the thread of *key* to the next waiting call that may have it."""
+        """Record that a call of *key* has ended, and start the next waiting call that is allowed to run."""
         self._running[key] -= 1
         if self._running[key] <= 0:
             del self._running[key]

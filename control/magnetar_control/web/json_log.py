@@ -25,7 +25,8 @@ ATOMIC = 4096
 
 
 class JsonLog(logging.Formatter):
-    """A formatter with one JSON object per line: time, level, logger, message, and the request's id if there is one."""
+    """A log formatter: one JSON object per line with time, level, logger, message, and the request's id if there is
+    one."""
 
     FIELDS = ("request_id", "global_request_id", "server", "host", "action", "status", "milliseconds", "user",
               "project", "cell", "address", "notification")
@@ -50,11 +51,12 @@ def _second(moment: int) -> str:
 
 
 class BatchedLog(logging.StreamHandler[TextIO]):
-    """A handler that writes lines of requests in batches, from its own thread, and all other lines immediately.
+    """A log handler that writes the lines of the access log in batches, from a separate thread, and all other lines
+    immediately.
 
-    The order of lines is kept. ``flush`` writes waiting lines; ``logging.shutdown`` calls it when the process ends. A
-    process that is killed loses the lines of the last ``EVERY`` seconds. A stream that blocks delays no request: lines
-    beyond ``MOST`` are dropped, and their number is logged.
+    The order of lines does not change. ``flush`` writes waiting lines; ``logging.shutdown`` calls it when the process
+    ends. A process that is killed loses the lines of the last ``EVERY`` seconds. A stream that blocks delays no
+    request: lines beyond ``MOST`` are dropped, and their number is logged.
     """
 
     def __init__(self, stream: TextIO | None = None) -> None:
@@ -66,7 +68,7 @@ class BatchedLog(logging.StreamHandler[TextIO]):
         self._thread: threading.Thread | None = None
 
     def handle(self, record: logging.LogRecord) -> bool:
-        """Override ``logging.Handler.handle``: write a record, or keep it for the next batch. Return ``False`` if the
+        """Override ``logging.Handler.handle``: write a record, or store it for the next batch. Return ``False`` if the
         record was dropped. A record of a logger in ``BATCHED`` takes no lock and makes no system call, except the first
         of a batch."""
         if not self.filter(record):

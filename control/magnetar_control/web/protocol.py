@@ -31,8 +31,8 @@ MESSAGE = f"The line and the headers of the request have more than {HEAD} bytes.
 
 
 class LimitedHttp(HttpToolsProtocol):
-    """uvicorn's protocol for HTTP, with a limit on the head of a request. uvicorn would keep a head that does not end
-    until the process has no memory, and parsing each further part takes as long as parsing all parts before it."""
+    """uvicorn's HTTP protocol with a size limit for a request's line and headers. Without the limit, headers that never
+    end would fill the memory, and parsing them would take quadratic time."""
 
     #: Bytes of the current head, whether a head is being received, and whether a body is.
     _size, _heading, _inside = 0, False, False
@@ -69,7 +69,7 @@ class LimitedHttp(HttpToolsProtocol):
         super()._start_asgi_task(cycle, app)
 
     def _idle(self) -> bool:
-        """Return whether there is no unanswered request."""
+        """Return whether the connection has no request that still needs a response."""
         return self.cycle is None or self.cycle.response_complete
 
     def on_message_begin(self) -> None:
@@ -86,7 +86,7 @@ class LimitedHttp(HttpToolsProtocol):
         super().on_message_complete()
 
     def _end(self) -> None:
-        """Close the connection without an answer: an incomplete request gets none."""
+        """Abort the connection without a response, because its request is incomplete."""
         self.transport.abort()
 
     def _refuse(self) -> None:
@@ -98,9 +98,9 @@ class LimitedHttp(HttpToolsProtocol):
 
 async def send_whole_answer(cycle: RequestResponseCycle, status: int, headers: Sequence[tuple[bytes, bytes]],
                             body: bytes) -> None:
-    """Send the answer to the request of *cycle* in one write, in place of ASGI's two messages. *headers*: names in
-    lower case; Content-Length for an answer with a body. Raises ``ValueError`` for a header with a control character.
-    """
+    """Send the response to the request of *cycle* (uvicorn's) in one write, instead of ASGI's two messages. *headers*:
+    names in lower case; must contain Content-Length if there is a body. Raises ``ValueError`` for a header with a
+    control character."""
     cycle.scope.pop("extensions")  # it refers to the cycle, which would stay until the next garbage collection
     if cycle.flow.write_paused and not cycle.disconnected:
         await cycle.flow.drain()
@@ -123,12 +123,12 @@ async def send_whole_answer(cycle: RequestResponseCycle, status: int, headers: S
 
 
 class AdmittedHttp(Admitting, LimitedHttp):
-    """``LimitedHttp`` on connections that are counted, and refused above the limits of open connections
-    (``Admitting``)."""
+    """``LimitedHttp`` with a limit of open connections for each client address (``Admitting``)."""
 
 
 def uvicorn_http_options(places: Connections, tls: ssl.SSLContext | None = None, slowest: int = RATE) -> dict[str, Any]:
-    """Return uvicorn's options for the API. *places*: the limits of open connections. *tls*: for ``Admitting``, which
-    does the TLS instead of uvicorn. *slowest*: minimum bytes per second that a client must read."""
+    """Return uvicorn's options for the API server, as keyword arguments of its ``Config``. *places*: the limit of open
+    connections. *tls*: the TLS context; ``Admitting`` does the handshake instead of uvicorn. *slowest*: bytes per
+    second that a client must at least read."""
     protocol = type("Http", (AdmittedHttp,), {"places": places, "tls": tls, "slowest": slowest})
     return {"http": protocol, "timeout_keep_alive": KEEP_ALIVE, **OPTIONS}

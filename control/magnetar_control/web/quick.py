@@ -23,12 +23,12 @@ Answered = asyncio.Future[Answer]
 
 
 class Way(Enum):
-    """Where a request is answered.
+    """Where the handler of a request runs.
 
-    ``HERE``: in the event loop, because passing it to a thread would take longer. ``ALONE``: in a thread, one at a
-    time, because it only computes and waits for nothing. ``TURN``: in a thread, a few at a time, because it needs
-    little except the processor. ``THREAD``: in a thread. ``WAIT``, ``HEALTH``, ``LOGIN``: in separate threads, for
-    requests that wait for hosts, report the cloud's health, or compute long.
+    ``HERE``: in the event loop, because passing it to a thread would take longer. ``ALONE``: in a thread, one request
+    at a time, because it only computes. ``TURN``: in a thread, a few requests at a time, because it mostly computes.
+    ``THREAD``: in a thread. ``WAIT``, ``HEALTH``, ``LOGIN``: in separate thread pools, for requests that wait for
+    hosts, report the cloud's health, or compute for long.
     """
 
     HERE = auto()
@@ -41,11 +41,10 @@ class Way(Enum):
 
 
 class Turnstile:
-    """A limit of requests that run in threads in parallel.
+    """A limit of how many requests run in threads in parallel.
 
-    More of them would not be answered sooner, because only one thread computes at a time, and each would take longer,
-    because all compete for the processor. A request that takes longer than ``PATIENCE`` waits for something else (a
-    slow or unreachable database), and the next one may start.
+    More parallel requests would not end sooner, because only one thread computes at a time (Python's GIL). A request
+    that takes longer than ``PATIENCE`` probably waits for a slow or unreachable database, so it no longer counts.
     """
 
     def __init__(self, most: int = QUICK) -> None:
@@ -53,7 +52,7 @@ class Turnstile:
 
     @contextlib.asynccontextmanager
     async def passed(self) -> AsyncIterator[None]:
-        """Wait for the request's turn, and keep the turn while the context is open, at most ``PATIENCE`` seconds."""
+        """Wait until a request may run. It counts until the context ends, or for at most ``PATIENCE`` seconds."""
         await self._free.acquire()
         loop = asyncio.get_running_loop()
         timer = loop.call_later(PATIENCE, self._free.release)
@@ -66,9 +65,9 @@ class Turnstile:
 
 
 class Together:
-    """The runner of quick requests, in the event loop or in *threads*. Identical requests with the same headers that
-    arrive before the first of them begins share one answer: many processes that watch the same servers cost as much as
-    a few. No request gets an answer that was computed before it arrived."""
+    """Runs quick requests, in the event loop or in *threads*. Identical requests (also in their headers) that arrive
+    before the first of them begins share one response, so many clients that poll the same servers cost as much as a
+    few. No client gets a response that was computed before its request arrived."""
 
     def __init__(self, threads: Executor) -> None:
         self.threads = threads
@@ -78,8 +77,8 @@ class Together:
         self._begun: dict[Alike, Asked] = {}
 
     async def answer(self, way: Way, handle: Handle, request: Request) -> Answer:
-        """Return the answer of *handle* to *request*, or to an identical one that has not begun. *way*: ``HERE``,
-        ``ALONE`` or ``TURN``. *handle* never raises, and returns no stream."""
+        """Return the response of *handle* to *request*, or to an identical request that has not begun yet. *way*:
+        ``HERE``, ``ALONE`` or ``TURN``. *handle* must not raise, and must not return a stream."""
         alike = (request.base, request.path, request.query_string, *request.headers.items())
         first = self._waits.get(alike)
         if first is not None:
@@ -116,8 +115,8 @@ class Together:
                     del self._begun[alike]
 
     def _threaded(self, handle: Handle, request: Request) -> Answered:
-        """Run *handle* in a thread, and return a future of its answer. Unlike with ``run_in_executor``, the answer
-        returns to the event loop by one call instead of a chain of futures with locks."""
+        """Run *handle* in a thread, and return a future for its response. This is faster than ``run_in_executor``,
+        because the result needs only one call into the event loop instead of a chain of futures with locks."""
         loop = asyncio.get_running_loop()
         answered: Answered = loop.create_future()
         self.threads.submit(_work, loop, answered, handle, request)
@@ -139,7 +138,7 @@ def _tell(answered: Answered, how: Callable[[Any], None], outcome: object) -> No
 
 
 def _again(request: Request, like: Request, answer: Answer) -> Answer:
-    """Return a copy of *answer*, which was made for the identical request *like*, with the id of *request*."""
+    """Return a copy of *answer*, the response to the identical request *like*, with the request id of *request*."""
     request.context, request.extra = like.context, like.extra
     headers = {name: request.id if value == like.id else value for name, value in answer.headers.items()}
     return Answer(answer.content, answer.status, headers, answer.media_type)

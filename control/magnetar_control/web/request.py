@@ -23,8 +23,8 @@ VARIANTS = {f"{digit:x}": "89ab"[digit & 3] for digit in range(16)}
 
 
 class Request:
-    """Method, path, headers (lower case), query and content. ``path`` is the path below the mount; ``base`` is the
-    mount's URL as the client uses it (``https://cloud:8774/v2.1``)."""
+    """An HTTP request: method, path, headers (names in lower case), query string and body (``content``). ``path`` is
+    the path below the mount; ``base`` is the mount's URL as the client uses it (``https://cloud:8774/v2.1``)."""
 
     __slots__ = ("_chunks", "_query", "address", "base", "content", "context", "extra", "headers", "id", "method",
                  "params", "path", "query_string", "root", "transfers")
@@ -48,30 +48,31 @@ class Request:
 
     @property
     def query(self) -> list[tuple[str, str]]:
-        """Return the parameters of the query in order, as (name, value); a name may be repeated."""
+        """The parameters of the query string as (name, value), in order; a name may be repeated."""
         if self._query is None:
             self._query = parse_qsl(self.query_string, keep_blank_values=True) if self.query_string else []
         return self._query
 
     @property
     def length(self) -> int | None:
-        """Return the number of bytes of the content, or ``None`` if the client does not announce it."""
+        """The number of bytes of the body (Content-Length); ``None`` if the client did not send this header."""
         length = self.headers.get("content-length", "")
         return int(length) if length.isdecimal() else None
 
     def named(self, *more: Any) -> tuple[Any, ...]:
-        """Return positional arguments for a function of ``services``: the caller's ``Context``, the values of the
-        path's parameters in order, and *more*."""
+        """Return the arguments for a function of ``services`` that handles this request: the caller's ``Context``, the
+        values of the path's parameters in order, and *more*."""
         return self.context, *self.params.values(), *more
 
     def next_page(self, last: str) -> list[dict[str, str]]:
-        """Return a list of one link, to the page after this one. *last*: the last id of this page."""
+        """Return a list with one link, ``{"rel": "next", "href": URL}``, to the next page. *last*: the id of the last
+        item on this page."""
         query = [(name, value) for name, value in self.query if name not in ("marker", "offset")]
         return [{"rel": "next", "href": f"{self.base}{self.path}?{urlencode([*query, ('marker', last)])}"}]
 
     def json(self) -> Any:
-        """Return the content as JSON. Raises ``Fault`` 400 without content, 415 for another media type, and the errors
-        of ``parse_json``."""
+        """Return the body decoded from JSON. Raises ``Fault`` 400 if it is empty, 415 for another media type, and the
+        errors of ``parse_json``."""
         kind = self.headers.get("content-type", "application/json").partition(";")[0].strip().lower()
         if kind not in ("application/json", "") and not kind.endswith("+json"):
             raise Fault(415, f"Unsupported Content-Type {kind}; send application/json.")
@@ -81,8 +82,9 @@ class Request:
 
     @contextlib.contextmanager
     def upload(self) -> Iterator[Iterator[bytes]]:
-        """Yield an iterator over the content of a stream route, and count the upload until the context ends. Raises
-        ``TooManyRequests``, ``Unavailable``."""
+        """Return a context manager that yields an iterator over the chunks of the body, for routes that stream. The
+        upload counts in the limit of uploads until the context ends. Raises ``TooManyRequests`` or ``Unavailable`` at
+        the limit."""
         free = self.transfers.uploads.take(self.context) if self.transfers else None
         try:
             yield iter([self.content] if self.content else []) if self._chunks is None else self._chunks()
@@ -91,13 +93,14 @@ class Request:
                 free()
 
     def download(self, pieces: Iterator[bytes]) -> Iterator[bytes]:
-        """Return *pieces* as content for an answer, and count the download until they are closed. Raises
-        ``TooManyRequests``, ``Unavailable``."""
+        """Return an iterator over *pieces* for a streamed response. The download counts in the limit of downloads until
+        the iterator is closed. Raises ``TooManyRequests`` or ``Unavailable`` at the limit."""
         return pieces if self.transfers is None else Pieces(pieces, self.transfers.downloads.take(self.context))
 
 
 def parse_json(content: bytes) -> Any:
-    """Return *content* as JSON. Raises ``InvalidRequest`` with the position of the error."""
+    """Return *content* decoded from JSON. Raises ``InvalidRequest``, with the position of a syntax error, or for too
+    deep nesting."""
     try:
         document = orjson.loads(content)
     except orjson.JSONDecodeError as error:
@@ -106,8 +109,8 @@ def parse_json(content: bytes) -> Any:
 
 
 def _request_id(headers: Mapping[str, str]) -> str:
-    """Return the id in the headers, or a new one, as ``req-<uuid>``. Over HTTP the id is new: ``asgi`` removes the
-    header."""
+    """Return the request id: that of the header X-OpenStack-Request-ID if it is valid, otherwise a new one,
+    ``req-<uuid>``. Requests over HTTP always get a new one, because ``asgi`` removes the header."""
     request_id = headers.get("x-openstack-request-id", "")
     if request_id.startswith("req-") and len(request_id) == 40:
         try:

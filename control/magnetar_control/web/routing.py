@@ -13,8 +13,8 @@ from .answer import Fault
 
 @dataclass(frozen=True, kw_only=True)
 class Route:
-    """A route with a *path* such as ``/users/{id}``. *handler* takes the ``Request``. *stream*: the handler reads the
-    content."""
+    """A route of an application. *path*: such as ``/users/{id}``. *handler* receives the ``Request``. *stream*: whether
+    the handler reads the request body itself, in chunks."""
 
     method: str
     path: str
@@ -32,9 +32,9 @@ _ANY, _END = object(), object()
 
 
 class Router(Generic[R]):
-    """A tree that finds routes by path. Several routes may have the same method and path, for different actions or
-    versions. *slash*: a path of at most this number of segments may end with a slash, like the path of a version. In
-    other paths, an empty segment matches no route."""
+    """Finds routes by path, in a tree of path segments. Several routes may have the same method and path, for different
+    actions or versions. *slash*: paths with at most this number of segments may end with a slash, such as the path of
+    an API version; in longer paths, an empty segment matches no route."""
 
     def __init__(self, routes: Iterable[R], slash: int = 0) -> None:
         self.routes, self._slash = tuple(routes), slash
@@ -50,8 +50,8 @@ class Router(Generic[R]):
             node.setdefault(_END, {}).setdefault(route.method, []).append((tuple(names), route))
 
     def find(self, path: str) -> dict[str, list[tuple[R, dict[str, str]]]]:
-        """Return the routes at *path* by method, each with its parameters; an empty dict for an unknown path. Raises
-        ``Fault`` 400 for a path segment that is too long."""
+        """Return, by HTTP method, the routes at *path*, each with the values of its path parameters by name; empty for
+        an unknown path. Raises ``Fault`` 400 for a path segment that is too long."""
         parts = path_segments(path)
         if 1 < len(parts) <= self._slash + 1 and not parts[-1]:
             parts.pop()
@@ -63,8 +63,8 @@ class Router(Generic[R]):
 
 
 def path_segments(path: str) -> list[str]:
-    """Return the segments of a path, decoded; a segment may be empty. Raises ``Fault`` 400 for a segment that is too
-    long."""
+    """Return the segments of a path, percent-decoded; a segment may be empty. Raises ``Fault`` 400 for a segment that
+    is too long."""
     path = path.removeprefix("/")
     segments = path.split("/") if path else []
     if "%" in path:
@@ -75,9 +75,9 @@ def path_segments(path: str) -> list[str]:
 
 
 def _walk(node: dict[Any, Any], words: list[str], at: int, values: tuple[str, ...]) -> tuple[Any, tuple[str, ...]]:
-    """Return the routes below *node* for the path segments *words* from index *at*, and the values of the path's
-    parameters; ``None`` without routes. *values*: the values so far. A fixed segment precedes a parameter, which is
-    tried when the fixed segment leads to no route."""
+    """Return (routes, values of path parameters) for the segments of a path, by a recursive search below *node*; the
+    routes are ``None`` if there are none. *words*: all segments; *at*: the index of the next one. *values*: of the
+    parameters so far. A literal segment is tried before a parameter."""
     if at == len(words):
         return node.get(_END), values
     fixed = node.get(words[at])

@@ -11,7 +11,7 @@ _SECRET = re.compile("(os-console-auth-tokens/).+")
 
 
 def without_secrets(path: str) -> str:
-    """Return *path* with ``***`` in place of secrets, for logs."""
+    """Return a URL *path* for logs, with ``***`` in place of secrets in it."""
     if "%" not in path and "console" not in path:
         return path
     if "%" in path and _SECRET.search(plain := unquote(path)):

@@ -20,8 +20,8 @@ LATER = {"Retry-After": "10"}
 
 
 class Places:
-    """The limited number of transfers in one direction that may run at the same time. *kind*: "uploads" or "downloads",
-    for messages. *most*: the limit for all; *of_project*: the limit for one project."""
+    """The limit of concurrent uploads or downloads. *kind*: "uploads" or "downloads", for messages. *most*: the limit
+    for all projects together; *of_project*: the limit for one project."""
 
     def __init__(self, kind: str, most: int, of_project: int) -> None:
         self.what, self.most, self.of_project = kind, most, of_project
@@ -29,9 +29,9 @@ class Places:
         self._lock = threading.Lock()
 
     def take(self, context: Any) -> Callable[[], None]:
-        """Count one more transfer of a caller (``services.Context``); administrators and services are not counted.
-        Return a function that ends the count; further calls of it have no effect. Raises ``TooManyRequests``,
-        ``Unavailable``."""
+        """Count one more transfer of the caller *context*; administrators and services are not counted. Return a
+        function that must be called when the transfer ends; repeated calls do nothing. Raises ``TooManyRequests`` at
+        the project's limit, ``Unavailable`` at the limit for all."""
         if context is None or context.is_admin or context.is_service:
             return lambda: None
         owner = context.project_id or context.user_id
@@ -55,30 +55,31 @@ class Places:
 
 @dataclass(frozen=True)
 class Pace:
-    """The minimum speed of a client: *rate* bytes per second, on the average of *window* seconds of waiting."""
+    """The minimum speed of a client: *rate* bytes per second, on average over *window* seconds of waiting for the
+    client."""
 
     rate: int = 1024
     window: float = 120.0
 
     def clock(self) -> Clock:
-        """Return a new ``Clock``, which measures one transfer."""
+        """Return a new ``Clock`` that checks the speed of one transfer."""
         return Clock(self)
 
 
 class Clock:
-    """The time for which a transfer has waited for its client, and the bytes that were moved meanwhile."""
+    """Measures how long a transfer has waited for its client, and how many bytes were transferred meanwhile."""
 
     def __init__(self, pace: Pace) -> None:
         self._pace, self._waited, self._moved = pace, 0.0, 0
 
     @property
     def left(self) -> float:
-        """Return the seconds of waiting that are left until ``note`` checks the client's speed."""
+        """The seconds of waiting that remain until ``note`` checks the client's speed."""
         return max(0.001, self._pace.window - self._waited)
 
     def note(self, seconds: float, moved: int) -> None:
-        """Record a wait of *seconds* and the number of bytes *moved* meanwhile. Raises ``TooSlow`` at the end of a
-        window in which the client was slower than the minimum."""
+        """Record that a transfer has waited *seconds* for its client, and that *moved* bytes were transferred
+        meanwhile. Raises ``TooSlow`` at the end of a window in which the client was slower than the minimum."""
         self._waited += seconds
         self._moved += moved
         if self._waited >= self._pace.window:
@@ -91,7 +92,7 @@ class Clock:
 
 @dataclass(frozen=True)
 class Transfers:
-    """The limits of transfers in one process."""
+    """The limits of uploads and downloads in one process, and the minimum speed of clients."""
 
     uploads: Places = field(default_factory=lambda: Places("uploads", 32, 8))
     downloads: Places = field(default_factory=lambda: Places("downloads", 64, 16))
@@ -99,8 +100,8 @@ class Transfers:
 
 
 class Pieces(Iterator[bytes]):
-    """An iterator over outgoing content that calls the function *done* once, when it is closed: after the last piece
-    was sent, or when no more will be sent."""
+    """An iterator over the chunks of a response that calls *done* once, when it is closed: after the last chunk was
+    sent, or when the transfer is aborted."""
 
     def __init__(self, pieces: Iterator[bytes], done: Callable[[], None]) -> None:
         self._pieces, self._done = pieces, done
@@ -109,7 +110,7 @@ class Pieces(Iterator[bytes]):
         return next(self._pieces)
 
     def close(self) -> None:
-        """Call *done*, unless that has happened before, and close the content."""
+        """Call *done*, unless it was called before, and close the underlying iterator."""
         done, self._done = self._done, lambda: None
         done()
         if (close := getattr(self._pieces, "close", None)) is not None:

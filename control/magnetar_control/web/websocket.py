@@ -17,11 +17,11 @@ PATIENCE = 60.0
 
 
 class ClientGone(Exception):
-    """The error of a WebSocket whose client has closed the connection or was disconnected."""
+    """The error for a WebSocket whose client has closed the connection or was disconnected."""
 
 
 class WebSocket:
-    """A WebSocket. *path*: below the mount. *root*: the URL of the server as the client knows it."""
+    """A WebSocket connection. *path*: the path below the mount. *root*: the URL of the server as the client uses it."""
 
     def __init__(self, scope: Mapping[str, Any], receive: Any, send: Any, headers: Mapping[str, str], path: str,
                  root: str, address: str) -> None:
@@ -36,7 +36,7 @@ class WebSocket:
         await self._say({"type": "websocket.accept", "subprotocol": subprotocol, "headers": []})
 
     async def refuse(self, answer: Answer) -> None:
-        """Answer over HTTP instead of accepting the connection."""
+        """Reject the connection with an HTTP response instead of accepting it."""
         body = answer.body()
         headers = {"content-type": answer.media_type, **answer.headers}
         await self._say({"type": "websocket.http.response.start", "status": answer.status, "headers": [
@@ -52,11 +52,11 @@ class WebSocket:
         return content
 
     async def send(self, data: bytes) -> None:
-        """Send a message; wait while the client is behind. Raises ``ClientGone``."""
+        """Send a binary message; wait while the client's buffer is full. Raises ``ClientGone``."""
         await self._say({"type": "websocket.send", "bytes": data})
 
     async def close(self, code: int, reason: str) -> None:
-        """Close the connection with a reason; no error if the client has gone."""
+        """Close the connection with a status code and a reason. Does nothing if the client has already disconnected."""
         with contextlib.suppress(ClientGone):
             await self._say({"type": "websocket.close", "code": code, "reason": reason[:120]})
 
@@ -72,8 +72,8 @@ class WebSocket:
 
 
 async def cut_connection(send: Any) -> None:
-    """Abort a connection whose client does not read: pending data would keep it open. ASGI has no such message; *send*
-    is uvicorn's."""
+    """Abort a connection whose client does not read. A normal close would wait until the client has read the pending
+    data. ASGI has no message for this, so *send* must be uvicorn's."""
     transport = getattr(getattr(send, "__self__", None), "transport", None)
     if transport is not None:
         transport.abort()
@@ -81,8 +81,8 @@ async def cut_connection(send: Any) -> None:
 
 
 def uvicorn_websocket_protocol(**options: Any) -> Any:
-    """Return an instance of uvicorn's protocol for WebSockets. uvicorn's module is imported for the first one, as it
-    takes some MiB."""
+    """Return an instance of uvicorn's protocol for WebSockets. Used as a factory, so that uvicorn's module, which takes
+    some MiB of memory, is imported only for the first WebSocket."""
     from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
     from websockets.exceptions import InvalidState
 

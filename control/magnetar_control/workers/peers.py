@@ -34,8 +34,9 @@ REPEATED = ("x-auth-token", "authorization", "x-request-id")
 
 @dataclass(frozen=True)
 class Peers:
-    """The processes of one service. *folder*: the folder of their sockets. *name*: the name of this process and of its
-    socket. *secret*: proves that a request comes from one of them. *tls*: whether the API uses TLS."""
+    """The API processes of one service and their parent process, which send requests to each other over unix sockets.
+    *folder*: contains these sockets. *name*: of this process and its socket. *secret*: proves that a request comes from
+    one of these processes. *tls*: whether the API uses TLS."""
 
     folder: Path
     name: str
@@ -44,17 +45,17 @@ class Peers:
 
     @property
     def socket_path(self) -> Path:
-        """Return the path of the socket of this process."""
+        """The path of this process's unix socket."""
         return self.folder / f"{self.name}.sock"
 
     def knows(self, headers: Mapping[str, str]) -> bool:
-        """Return whether a request comes from a process of this service."""
+        """Return whether a request was sent by a process of this service, according to the secret in its *headers*."""
         return hmac.compare_digest(headers.get(MARK, "").encode(), self.secret.encode())
 
     def ask(self, method: str, path: str, headers: Mapping[str, str] = MappingProxyType({}),
             seconds: float = PATIENCE) -> Iterator[tuple[str, int, bytes]]:
-        """Send a request to each other process. Yield name, status and body of each answer that comes within *seconds*.
-        """
+        """Send a request to each of the other processes. Yield (name of the process, HTTP status, body) of each
+        response that arrives within *seconds*."""
         for place in sorted(self.folder.glob("*.sock")):
             if place != self.socket_path:
                 with contextlib.suppress(OSError, http.client.HTTPException), contextlib.closing(
@@ -64,8 +65,8 @@ class Peers:
                     yield place.stem, answer.status, answer.read()
 
     def repeated(self, request: Request, seconds: float) -> Iterator[tuple[int, bytes]]:
-        """Send the *request* to the other API processes too. Yield status and body of each answer within *seconds*;
-        nothing for a request that comes from one of these processes."""
+        """Forward *request* to the other API processes. Yield (HTTP status, body) of each response that arrives within
+        *seconds*. Do nothing for a request that another API process has forwarded."""
         if MARK in request.headers:
             return
         headers = {name: request.headers[name] for name in REPEATED if name in request.headers}
@@ -75,13 +76,13 @@ class Peers:
                 yield status, body
 
     def samples(self) -> dict[str, Samples]:
-        """Return the metrics of the other processes, by name."""
+        """Return the metrics of the other processes, by name of the process."""
         return {name: json.loads(body) for name, status, body in self.ask("GET", f"{PREFIX}/metrics") if status == 200}
 
 
 class _PeerConnection(http.client.HTTPConnection):
-    """An HTTP connection over a unix socket. It does not check the server's certificate: only the user of these
-    processes can open the folder of the sockets."""
+    """An HTTP connection over a unix socket. With TLS, it does not check the server's certificate: only the user of
+    these processes can open the folder of the sockets."""
 
     def __init__(self, path: Path, seconds: float, tls: bool) -> None:
         super().__init__("localhost", timeout=seconds)
@@ -98,8 +99,8 @@ class _PeerConnection(http.client.HTTPConnection):
 
 
 class WorkerPages(Application):
-    """The application that shows an API process's metrics to the other processes of the service; other callers get 404.
-    """
+    """The web application by which the other processes of the service read the metrics of this API process. Other
+    callers get 404."""
 
     def __init__(self, peers: Peers, metrics: Metrics) -> None:
         self.peers, self.metrics = peers, metrics
@@ -114,7 +115,8 @@ class WorkerPages(Application):
 
 
 class MainPages:
-    """A server that shows the metrics of the parent process to its API processes, until ``close``."""
+    """An HTTP server on a unix socket, by which the API processes read the metrics of their parent process. It runs
+    until ``close``."""
 
     def __init__(self, peers: Peers, metrics: Metrics) -> None:
         class Handler(BaseHTTPRequestHandler):
@@ -138,5 +140,5 @@ class MainPages:
                          daemon=True).start()
 
     def close(self) -> None:
-        """Stop listening."""
+        """Stop the server's socket from listening."""
         self.server.server_close()

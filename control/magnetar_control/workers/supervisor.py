@@ -45,7 +45,8 @@ START = 120.0
 
 
 class ApiWorker:
-    """One API process. *listening*: its socket, which stays open when the process ends."""
+    """One API process, started as a subprocess. *listening*: its listening socket, which the parent process does not
+    close when this process ends."""
 
     def __init__(self, settings: Settings, peers: Peers, listening: socket.socket) -> None:
         self.ready, self.retired, self.began = threading.Event(), False, time.monotonic()
@@ -58,7 +59,8 @@ class ApiWorker:
             self.process.stdin.flush()
 
     def wait(self) -> int:
-        """Set ``ready`` when the process accepts requests. Wait until it ends, and return its status."""
+        """Set the event ``ready`` when the process accepts requests. Wait until the process ends, and return its exit
+        status."""
         assert self.process.stdout
         if self.process.stdout.read(1):
             self.ready.set()
@@ -69,13 +71,14 @@ class ApiWorker:
         return status
 
     def end(self) -> None:
-        """Ask the process to end when its requests are answered."""
+        """Tell the process (SIGTERM) to finish its running requests and exit."""
         self.retired = True
         self.process.terminate()
 
 
 class ApiWorkers:
-    """The *count* API processes of one service. A worker that ends is replaced, with a growing pause."""
+    """The API processes of one service: *count* of them. A process that ends is replaced, with growing delays after
+    repeated failures."""
 
     def __init__(self, settings: Settings, count: int) -> None:
         self.settings = settings
@@ -89,14 +92,14 @@ class ApiWorkers:
         self._failures, self._over, self._lock = [0] * count, threading.Event(), threading.Lock()
 
     def start(self) -> None:
-        """Start the workers."""
+        """Start all API processes."""
         for number, listening in enumerate(self._sockets):
             listening.listen(BACKLOG)
             self._begin(number)
         log.info("%d API processes serve on %s", len(self._sockets), self.settings.listen)
 
     def _begin(self, number: int) -> ApiWorker | None:
-        """Start the worker *number* and return it; return ``None`` if the service is stopping."""
+        """Start the API process with this *number* and return it; return ``None`` if the service is stopping."""
         with self._lock:
             if self._over.is_set():
                 return None
@@ -106,7 +109,8 @@ class ApiWorkers:
         return worker
 
     def _keep(self, number: int, worker: ApiWorker) -> None:
-        """Wait until *worker* ends, and replace it unless the service ended it."""
+        """Wait until the API process *worker* ends, and start a new one, unless it was ended on purpose. *number*: of
+        the process."""
         status = worker.wait()
         if worker.retired or self._over.is_set():
             return
@@ -118,8 +122,9 @@ class ApiWorkers:
             self._begin(number)
 
     def reload(self, settings: Settings) -> None:
-        """Replace each worker by a new one with *settings*. The old one ends once the new one serves. If a new worker
-        does not serve in time, end the replacement: the remaining workers keep their settings."""
+        """Replace each API process by a new one with *settings*, one after the other. An old process ends after its
+        successor accepts requests. If a successor does not start in time, stop replacing: the remaining processes keep
+        the old settings."""
         self.settings = settings
         for number, old in enumerate(list(self._workers)):
             successor = self._begin(number)
@@ -133,7 +138,7 @@ class ApiWorkers:
         log.info("the API processes have the new settings")
 
     def stop(self) -> None:
-        """End the workers when their requests are answered; kill workers that do not end in time."""
+        """End all API processes after their running requests; kill processes that do not end in time."""
         with self._lock:
             self._over.set()
         workers = [worker for worker in self._workers if worker is not None]
@@ -150,8 +155,9 @@ class ApiWorkers:
 
 
 def serve_with_workers(settings: Settings, count: int, with_conductor: bool, reloader: SettingsReloader) -> None:
-    """Run ``magnetar serve`` (*with_conductor*) or ``api`` with *count* API processes until SIGTERM. SIGHUP replaces
-    them by processes with the settings that *reloader* reads; in this process, settings take effect as it says."""
+    """Run ``magnetar serve`` (*with_conductor*) or ``magnetar api`` with *count* API processes until SIGTERM. SIGHUP
+    replaces these by processes with new settings, which *reloader* reads. It also applies the new settings to this
+    parent process."""
     signals: SimpleQueue[int] = SimpleQueue()
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, lambda caught, _frame: signals.put(caught))
@@ -181,7 +187,8 @@ def _reload(workers: ApiWorkers, reloader: SettingsReloader, with_conductor: boo
 
 
 def _listen(address: str, count: int) -> list[socket.socket]:
-    """Return *count* listening sockets of one address. Raises ``InvalidSettings``."""
+    """Return *count* listening sockets for the same *address* (``HOST:PORT``), which share the port. Raises
+    ``InvalidSettings``."""
     host, _colon, port = address.rpartition(":")
     try:
         family, kind, protocol, _name, where = socket.getaddrinfo(

@@ -27,7 +27,8 @@ LENGTH = struct.Struct("!Q")
 
 
 def pack_orders(settings: Settings, peers: Peers) -> bytes:
-    """Return the first input of a worker: the pickled *settings* and *peers* after their length."""
+    """Return the bytes that a new API process reads from its standard input: the length, then the pickled *settings*
+    and *peers*."""
     orders = pickle.dumps((settings, peers))
     return LENGTH.pack(len(orders)) + orders
 
@@ -49,7 +50,8 @@ def _read_input(length: int) -> bytes:
 
 
 def _end_with_input() -> None:
-    """Wait until the parent process has ended, which closes the standard input. Then end this process gracefully."""
+    """Wait until the standard input is closed, because the parent process has ended. Then end this process gracefully.
+    """
     with contextlib.suppress(OSError):
         while os.read(0, 1):
             pass
@@ -57,7 +59,8 @@ def _end_with_input() -> None:
 
 
 def main() -> None:
-    """Run the worker. The first argument is the descriptor of its listening socket."""
+    """Run an API process until SIGTERM. The first command-line argument is the file descriptor of its listening socket.
+    """
     over = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_given: over.set())

@@ -86,8 +86,7 @@ def bandwidth_placements(nics: Sequence[BandwidthRequest], free_amounts: Mapping
 
     *free_amounts*: unclaimed amounts on the host, as ``{"CLASS:PLACE": kbit/s}``. *isolate*: give each NIC another
     place. *current_places*: by port, the place that a NIC must keep. *devices_fit*: whether the host has the PCI
-    devices for a (maybe partial) placement. The search ends after ``STEPS`` steps.
-    """
+    devices for a (maybe partial) placement. The search ends after ``STEPS`` steps."""
     order = sorted(nics, key=lambda nic: (-sum(nic.amounts.values()), nic.id))
     cards = _cards(free_amounts)
     room, places, steps = dict(free_amounts), dict[str, str](), iter(range(STEPS))
