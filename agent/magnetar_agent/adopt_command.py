@@ -25,7 +25,7 @@ NOUN = Adoption.noun
 
 
 def add_adopt_options(command: argparse.ArgumentParser) -> None:
-    """Add the options of ``magnetar adopt`` to its parser."""
+    """Add the options of ``magnetar adopt`` to *command*, its argument parser."""
     command.add_argument("domain", nargs="*", help="name or uuid of a libvirt domain (default: list all)")
     command.add_argument("--all", action="store_true", dest="adopts_all", help="all domains that nothing hinders")
     command.add_argument("--yes", action="store_true", help="do it; without it, only say what would be done")
@@ -36,7 +36,8 @@ def add_adopt_options(command: argparse.ArgumentParser) -> None:
 
 
 def run_adopt_command(options: argparse.Namespace) -> int:
-    """Run ``magnetar adopt``. Return the exit status: 1 if a domain cannot be adopted."""
+    """Run ``magnetar adopt``, which makes servers of existing libvirt domains. Return the exit status: 1 if a domain
+    cannot be adopted."""
     if options.server_name and len(options.domain) != 1:
         raise InvalidField("--server-name", "is for one domain; name it")
     if options.adopts_all and (options.domain or options.release):
@@ -52,7 +53,8 @@ def run_adopt_command(options: argparse.Namespace) -> int:
 
 
 def _work_on_domain(client: Client, domain: str, options: argparse.Namespace) -> int:
-    """Adopt or release one domain, or say what that would do. Return 1 if it is refused."""
+    """Adopt or release one libvirt domain; without ``--yes``, only print what would be done. Return the exit status: 1
+    if the agent rejects the request."""
     want = {"server_name": options.server_name} if options.server_name else {}
     try:
         if not (options.yes or options.release) and not want:

@@ -49,7 +49,7 @@ log = logging.getLogger(__name__)
 
 
 class ManagedHost:
-    """The host with the driver of each kind of resource, as API requests need them. It starts no threads; the subclass
+    """A host with a driver for each resource type, as needed to handle API requests. It starts no threads; the subclass
     ``Agent`` does."""
 
     def __init__(self, host: LocalHost) -> None:
@@ -70,7 +70,8 @@ class ManagedHost:
 
 
 class Agent(ManagedHost):
-    """The host, its drivers, and the threads that keep the host and its documents up to date."""
+    """A ``ManagedHost`` with the threads of a running agent, which watch the host and update the stored state of its
+    resources."""
 
     def __init__(self, settings: AgentSettings, hypervisor: LocalHypervisor) -> None:
         super().__init__(LocalHost(settings, hypervisor))
@@ -83,8 +84,8 @@ class Agent(ManagedHost):
         self.host.port_security_status = self.port_security.status
 
     def start(self) -> None:
-        """Start all threads. From now on the agent follows hypervisor events. It also updates the documents for changes
-        that were made while no agent ran."""
+        """Start all threads. From now on the agent follows events of the hypervisor. It also updates the stored state
+        of resources that were changed while no agent ran."""
         if count := close_state(self.host.settings.state_dir):
             log.info("took from other users of the host the right to read %s files and folders", count)
         own_disks.flush_noted(self.host)
@@ -101,7 +102,8 @@ class Agent(ManagedHost):
         self.metadata.start()
 
     def close(self) -> None:
-        """End running operations and all threads; the caller closes the hypervisor."""
+        """End running operations and all threads. Does not close the hypervisor connection, which the caller must do.
+        """
         self.host.operations.close(self.host.settings.grace)
         self.metadata.close()
         self.admin_passwords.close()

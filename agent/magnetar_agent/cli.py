@@ -33,7 +33,8 @@ Adds = Callable[["argparse._SubParsersAction[argparse.ArgumentParser]"], None]  
 
 
 def build_command_line(also: Adds | None = None) -> argparse.ArgumentParser:
-    """Return the parser of the whole command line; *also* adds the subcommands of other packages."""
+    """Return the argument parser of the command ``magnetar``. *also*: a function that adds subcommands of other
+    packages to the given subparsers."""
     top = argparse.ArgumentParser(
         prog="magnetar", description="Runs virtual machines: the agent of this host, or a cloud of hosts.",
         formatter_class=argparse.RawDescriptionHelpFormatter,
@@ -149,7 +150,7 @@ def _host(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
 
 
 def run_host_check(options: argparse.Namespace) -> int:
-    """Run ``magnetar host check`` and return its exit status."""
+    """Run ``magnetar host check``, which asks the host's agent for missing features. Return the exit status."""
     return host_check.print_host_check(options.socket or SOCKET, options.need)
 
 
@@ -225,7 +226,8 @@ def _run_simulation(options: argparse.Namespace) -> None:
 
 
 def _end() -> None:
-    """End the process immediately, even if a thread hangs in a call to libvirt; all important data is on disk."""
+    """End the process immediately, without waiting for threads, because one may hang in a call to libvirt. All
+    important data is on disk already."""
     logging.shutdown()
     with contextlib.suppress(OSError):
         sys.stdout.flush()
@@ -234,7 +236,7 @@ def _end() -> None:
 
 
 def create_token(options: argparse.Namespace) -> int:
-    """Run ``magnetar token create`` and return its exit status. The token goes to stdout, advice to stderr."""
+    """Run ``magnetar token create`` and return its exit status. Prints the token to stdout, and advice to stderr."""
     tokens = _tokens(options)
     print(tokens.create(options.name, options.scope))
     print(f"Keep it now; only its hash is kept in {tokens.path}. Send it as 'Authorization: Bearer …'.",
@@ -256,8 +258,8 @@ def list_tokens(options: argparse.Namespace) -> int:
 
 
 def run_completion(top: argparse.ArgumentParser, options: argparse.Namespace) -> int:
-    """Run ``magnetar completion`` and return its exit status. The script covers all commands and options of the parser
-    *top*."""
+    """Run ``magnetar completion``, which prints a completion script for a shell. Return the exit status. *top*: the
+    parser whose commands and options are completed."""
     print(completion_script(top, options.shell), end="")
     return 0
 
@@ -277,8 +279,8 @@ def _tokens(options: argparse.Namespace) -> BearerTokens:
 
 
 def main(arguments: Sequence[str] | None = None, also: Adds | None = None) -> int:
-    """Run the command ``magnetar`` and return its exit status. Failures print one sentence on stderr and return 1.
-    *also*: as for ``build_command_line``."""
+    """Run the command ``magnetar`` with *arguments* (default: ``sys.argv``) and return its exit status. On a failure,
+    print one sentence to stderr and return 1. *also*: a function that adds subcommands of other packages."""
     options = build_command_line(also).parse_args(arguments)
     try:
         return int(options.run(options))

@@ -35,8 +35,8 @@ complete -F _{name} {name}
 
 
 def completion_script(parser: argparse.ArgumentParser, shell: str) -> str:
-    """Return the completion script for *shell* (bash or zsh), for all commands of *parser*. zsh uses the script of bash
-    through bashcompinit."""
+    """Return the script that completes the commands and options of *parser* in *shell* (``bash`` or ``zsh``). zsh uses
+    the script for bash, through bashcompinit."""
     words, values = [], []
     for path, command in _commands(parser):
         words.append(f'        "{path}") echo "{" ".join(_completion_words(command))}" ;;')

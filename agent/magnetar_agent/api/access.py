@@ -48,14 +48,15 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.@-]{0,62}")
 
 
 class InvalidTokens(MagnetarError):
-    """The file of tokens cannot be used."""
+    """The error for a file of bearer tokens that cannot be used."""
 
     code = "invalid-tokens"
 
 
 @dataclass(frozen=True)
 class Peer:
-    """The caller at the other end of a connection. *scope*: read, operate, or ``None`` with the reason in *refusal*."""
+    """The authenticated caller of a connection or request. *scope*: ``read``, ``operate``, or ``None`` if the caller is
+    rejected; *refusal* has the reason."""
 
     name: str
     scope: str | None = None
@@ -68,8 +69,8 @@ NOBODY = Peer("nobody", None, None, "tls")
 
 # The unix socket ------------------------------------------------------------------------------------------------
 def unix_socket_peer(sock: Any, group: str) -> Peer:
-    """Return the caller on the unix socket *sock*. Root, the agent's own user and members of *group* get the scope
-    operate, other users a refusal."""
+    """Return the caller on the unix socket *sock*. Root, the agent's user and members of *group* get the scope
+    ``operate``; other users are rejected."""
     _pid, uid, gid = struct.unpack("3i", sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i")))
     name = _user(uid)
     if uid in (0, os.geteuid()):
@@ -95,7 +96,7 @@ def _user(uid: int) -> str:
 
 
 def group_id(name: str) -> int | None:
-    """Return the number of group *name*, ``None`` when there is no such group."""
+    """Return the numeric id of the group *name*; ``None`` when there is no such group."""
     try:
         return grp.getgrnam(name).gr_gid
     except KeyError:
@@ -105,7 +106,7 @@ def group_id(name: str) -> int | None:
 # TLS ------------------------------------------------------------------------------------------------------------
 def server_tls_context(settings: AgentSettings, tokens: BearerTokens) -> ssl.SSLContext | None:
     """Return the TLS context of the TCP listener. Return ``None`` if *settings* have no address or no certificate, or
-    if no caller could identify itself: there is neither a client CA in *settings* nor a bearer token in *tokens*."""
+    if no caller could authenticate, because *settings* have no client CA and there are no bearer *tokens*."""
     if not settings.listen or not settings.tls_cert or not settings.tls_key:
         return None
     if not settings.tls_client_ca and not tokens.list():
@@ -125,8 +126,8 @@ def server_tls_context(settings: AgentSettings, tokens: BearerTokens) -> ssl.SSL
 
 
 def certificate_peer(tls_object: ssl.SSLObject, scopes: dict[str, str]) -> Peer:
-    """Return the caller with the verified client certificate of *tls_object*; an anonymous peer if the client sent
-    none. *scopes*: the scope of each common name."""
+    """Return the caller with the verified client certificate of *tls_object*; an anonymous caller if the client sent
+    none. *scopes*: the scope (``read`` or ``operate``) by common name of the certificate."""
     if not tls_object.getpeercert():
         return NOBODY
     name = common_name(tls_object)
@@ -137,8 +138,8 @@ def certificate_peer(tls_object: ssl.SSLObject, scopes: dict[str, str]) -> Peer:
 
 
 def of_connection(transport: asyncio.BaseTransport, settings: AgentSettings) -> Peer:
-    """Return the caller of the new connection *transport*: from the client certificate over TLS, from the kernel on the
-    unix socket. Over plain TCP, return a caller without a scope, which will be refused."""
+    """Return the caller of a new connection: over TLS by the client certificate, on the unix socket by the user that
+    the kernel reports. Over plain TCP, return a caller without a scope, whose requests are rejected."""
     tls_object = transport.get_extra_info("ssl_object")
     if tls_object is not None:
         return certificate_peer(tls_object, settings.client_certs)
@@ -153,7 +154,7 @@ def of_connection(transport: asyncio.BaseTransport, settings: AgentSettings) -> 
 
 # Requests -------------------------------------------------------------------------------------------------------
 def admit_caller(caller: Peer, method: str, headers: dict[bytes, bytes], tokens: BearerTokens) -> Peer:
-    """Return the caller of a request: the owner of the bearer token in *headers* (one of *tokens*; over TLS only),
+    """Return the caller of a request: the owner of the bearer token in *headers*, if there is one (only over TLS);
     otherwise *caller*, who opened the connection. Raises ``Unauthenticated``, or ``Forbidden`` if the caller's scope
     does not allow the HTTP *method*; the message says how to get access."""
     if caller.via == "tls" and b"authorization" in headers:
@@ -175,7 +176,8 @@ def admit_caller(caller: Peer, method: str, headers: dict[bytes, bytes], tokens:
 
 
 def require_operate(name: str, scope: str, why: str) -> None:
-    """Raise ``Forbidden`` if the caller *name* has only the scope read. *why*: the reason, for the message."""
+    """Raise ``Forbidden`` if the caller *name* has only the scope ``read``. *why*: the reason that the message gives.
+    """
     if scope == READ:
         raise Forbidden(f"{name} has the scope read, and {why}. Use a token or a certificate with the scope operate.",
                         caller=name, scope=READ)
@@ -184,7 +186,8 @@ def require_operate(name: str, scope: str, why: str) -> None:
 # Tokens ---------------------------------------------------------------------------------------------------------
 @dataclass(frozen=True)
 class BearerToken:
-    """A bearer token as it is stored: only its SHA-256. A token is 256 random bits, so no slower hash is needed."""
+    """A stored bearer token; only its SHA-256 hash is stored. A token is 256 random bits, so no slower hash is needed.
+    """
 
     name: str
     scope: str
@@ -193,8 +196,8 @@ class BearerToken:
 
 
 class BearerTokens:
-    """The tokens of the file *path*. The file is read again whenever it changes, so that a revoked token stops working
-    immediately."""
+    """The bearer tokens in the file *path*. The file is read again whenever it changes, so a revoked token stops
+    working immediately."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -203,7 +206,7 @@ class BearerTokens:
         self._lock = threading.Lock()
 
     def list(self) -> list[BearerToken]:
-        """Return all tokens, by name. Raises ``InvalidTokens`` when other users may read the file, or it is
+        """Return all tokens, sorted by name. Raises ``InvalidTokens`` when other users may read the file, or it is
         malformed."""
         with self._lock:
             try:
@@ -218,8 +221,8 @@ class BearerTokens:
             return [*self._tokens]
 
     def caller(self, header: bytes) -> Peer:
-        """Return the caller that an ``Authorization`` header names. Raises ``Unauthenticated`` for a malformed header
-        or an unknown token."""
+        """Return the owner of the bearer token in *header*, the value of an ``Authorization`` header. Raises
+        ``Unauthenticated`` for a malformed header or an unknown token."""
         scheme, _space, secret = header.decode("latin-1").partition(" ")
         if scheme.lower() != "bearer" or not secret.strip():
             raise Unauthenticated("The Authorization header must be 'Bearer TOKEN'.")

@@ -60,16 +60,16 @@ REQUEST_ID = re.compile(r"req-[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
 
 def failure_response(error: MagnetarError, request_id: str) -> Json:
-    """Return *error* as a JSON response that contains *request_id*. It has the HTTP status of the error, and the header
-    that status 401 or 405 requires."""
+    """Return *error* as a JSON response with *request_id*, the error's HTTP status, and the header that status 401 or
+    405 requires."""
     headers = {"www-authenticate": 'Bearer realm="magnetar"'} if error.status == 401 else {}
     headers.update({"allow": error.details["allow"]} if "allow" in error.details else {})
     return Json({"error": {**error.as_dict(), "request_id": request_id}}, error.status, headers)
 
 
 class Front:
-    """A wrapper of the application: gives each request an id, admits its caller, and turns every exception into a
-    response. A traceback goes to the log, never to the caller."""
+    """An ASGI middleware around the agent's FastAPI application. It gives each request an id, checks the caller's
+    permission, and converts every exception into a response. A traceback goes to the log, never to the caller."""
 
     def __init__(self, app: ASGIApp, agent: ManagedHost, tokens: access.BearerTokens, metrics: AgentMetrics,
                  consoles: ASGIApp) -> None:
@@ -115,8 +115,8 @@ class Front:
             log.exception("%s %s failed", scope["method"], scope["path"])
 
     def _admit(self, scope: Scope, method: str, headers: dict[bytes, bytes], request_id: str) -> None:
-        """Check that the caller may use *method*; store the caller and *request_id* in *scope*. A refused change is
-        written to the audit log. Raises ``MagnetarError`` for a caller without permission."""
+        """Check that the caller may use the HTTP *method*; store the caller and *request_id* in *scope*. A rejected
+        change is written to the audit log. Raises ``MagnetarError`` for a caller without permission."""
         state = scope.setdefault("state", {})
         state["request_id"] = request_id
         caller = state.get("peer", access.NOBODY)
@@ -135,7 +135,8 @@ class Front:
             raise
 
     async def _console(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve the WebSocket of a console. A refused WebSocket gets an HTTP error response, like any request."""
+        """Serve the WebSocket of a console. If the console is rejected, send an HTTP error response, as for other
+        requests."""
         headers = dict(scope["headers"])
         request_id = _request_id(headers)
         token = audit.request_id.set(request_id)
@@ -155,7 +156,8 @@ def _request_id(headers: dict[bytes, bytes]) -> str:
 
 
 def decode_path(scope: Scope) -> str:
-    """Return the decoded path of a request, with NUL for a slash inside of a segment (%2F): names may have slashes."""
+    """Return the percent-decoded path of a request. A slash inside of a path segment (%2F) becomes NUL, because names
+    of resources may contain slashes; ``routes.path_key`` converts it back."""
     raw = scope.get("raw_path") or scope["path"].encode()
     if b"%00" in raw or b"\x00" in raw:
         raise InvalidRequest("The path has a NUL character, which no name may have.")
@@ -166,17 +168,18 @@ def decode_path(scope: Scope) -> str:
 
 
 async def handle_refusal(request: Request, error: Any) -> Json:
-    """Return the response for a ``MagnetarError``."""
+    """Return the JSON response for *error*, a ``MagnetarError``. An exception handler of FastAPI."""
     return failure_response(error, request.state.request_id)
 
 
 async def handle_unexpected_error(request: Request, error: Exception) -> Json:
-    """Return the response for an unexpected error; `Front` logs it."""
+    """Return a response with status 500 that hides the details of *error*, which ``Front`` logs. An exception handler
+    of FastAPI."""
     return failure_response(mask_unforeseen_error(error), request.state.request_id)
 
 
 async def handle_unknown_route(request: Request, error: Any) -> Json:
-    """Return the response for an unknown path or method."""
+    """Return the response for a path or method that does not exist. An exception handler of FastAPI."""
     where = request.scope["path"]
     shown = where.replace("\x00", "/")  # not request.url, which cannot read every query
     if error.status_code == 405:
@@ -195,7 +198,7 @@ async def handle_unknown_route(request: Request, error: Any) -> Json:
 
 
 class Pages:
-    """The routes about the agent itself."""
+    """The HTTP handlers for the agent and its host: inventory, health, metrics, API documentation."""
 
     def __init__(self, agent: ManagedHost, metrics: AgentMetrics) -> None:
         self.agent, self.metrics, self.version = agent, metrics, installed_version()
@@ -203,34 +206,36 @@ class Pages:
         self._guest_threads, self._health_threads = CapacityLimiter(GUEST_THREADS), CapacityLimiter(HEALTH_THREADS)
 
     async def root(self, request: Request) -> Json:
-        """Show this agent: its host, the version of the API, the kinds of resources, and its own version."""
+        """Return facts about this agent: its host, the version of the API, the resource types, and the agent's version.
+        """
         read_query(request)
         return Json({"host": self.agent.host.name, "api": API, "kinds": [kind.noun for kind in KINDS],
                      "version": self.version})
 
     async def host(self, request: Request) -> Json:
-        """Show the host: facts, inventory, usage, and objects that no document names."""
+        """Return the host's facts, inventory and usage, and the objects on it (such as domains) that belong to no
+        resource."""
         read_query(request)
         return Json(await run_in_threadpool(inventory.host_resource, self.agent.drivers))
 
     async def uptime(self, request: Request) -> Json:
-        """Show the host's uptime and load, without any other check."""
+        """Return the host's uptime and load averages. Runs no other checks, so it is fast."""
         read_query(request)
         return Json(await run_in_threadpool(self.agent.host.hypervisor.uptime))
 
     async def load(self, request: Request) -> Json:
-        """Show the CPUs and memory that the host and its guests use, on average of the last ten minutes."""
+        """Return how much CPU and memory the host and its guests use, averaged over the last ten minutes."""
         read_query(request)
         return Json(await run_in_threadpool(inventory.host_load, self.agent.host))
 
     async def content(self, request: Request) -> Json:
-        """Show the content of a storage pool, for a cloud that imports existing content as volumes."""
+        """Return the content of a storage pool, for a cloud that imports existing disks as volumes."""
         pool = read_query(request, pool=lambda name, value: POOL.check(value, name)).get("pool", DEFAULT)
         return Json({"content": await run_in_threadpool(list_content, self.agent.host, pool)})
 
     async def reach(self, request: Request) -> Json:
-        """Show whether another host is alive: whether it accepts or refuses a TCP connection from this host, and does
-        not ignore it. Needs the scope operate, since the agent connects to any address that the caller names."""
+        """Return whether another host is alive: it accepts or refuses a TCP connection from this host, instead of
+        ignoring it. Needs the scope ``operate``, because the agent connects to any address that the caller names."""
         access.require_operate(request.state.caller, request.state.scope, "this connects to another host")
         query = read_query(request, address=read_text, port=read_number)
         if missing := [name for name in ("address", "port") if name not in query]:
@@ -238,13 +243,14 @@ class Pages:
         return Json({"reached": await run_in_threadpool(is_host_reached, query["address"], query["port"])})
 
     async def diagnostics(self, request: Request) -> Json:
-        """Show a server's usage since its start, as counted by its hypervisor; empty while it is off."""
+        """Return a server's resource usage since it was started, as its hypervisor counts it; empty while the server is
+        off."""
         read_query(request)
         return Json(await to_thread.run_sync(collect_diagnostics, self.agent.drivers, path_key(request),
                                              limiter=self._guest_threads))
 
     async def health(self, _request: Request) -> Json:
-        """Return 200 while libvirt answers, and 503 while it does not."""
+        """Return status 200 while libvirt answers, and 503 while it does not."""
         connected = await to_thread.run_sync(self.agent.host.hypervisor.connected, limiter=self._health_threads)
         return Json({"status": "ok" if connected else "libvirt does not answer", "libvirt": connected},
                     200 if connected else 503)
@@ -254,12 +260,14 @@ class Pages:
         return Response(await run_in_threadpool(self.metrics.text), media_type="text/plain; version=0.0.4")
 
     async def docs(self, request: Request) -> HTMLResponse:
-        """Show all routes as a page for human readers. It is generated here, and loads nothing from other sites."""
+        """Return an HTML page that describes all routes of the API. It is generated here, and loads nothing from other
+        sites."""
         return HTMLResponse(openapi.render_docs_page(request.app.openapi()))
 
 
 class AgentApplication(Front):
-    """The agent's HTTP application (ASGI). *feed*: the events for watchers, by default a new ``Feed``."""
+    """The agent's HTTP application (ASGI). *feed*: the source of events for ``GET /v1/watch``; by default a new
+    ``Feed``."""
 
     def __init__(self, agent: ManagedHost, feed: Feed | None = None) -> None:
         tokens, metrics = access.BearerTokens(agent.host.settings.tokens_file), AgentMetrics(agent.host)
@@ -280,8 +288,8 @@ class AgentApplication(Front):
         return True
 
     def accept_link(self, transport: asyncio.BaseTransport, admitted: Callable[[], None]) -> None:
-        """Take over a TLS connection on which another agent requests a link. *admitted* is called once the other agent
-        may use the link; see ``Links.accept``."""
+        """Take over a TLS connection on which another agent has requested a link, a direct connection between agents.
+        *admitted* is called once the other agent is authorized; see ``Links.accept``."""
         self.agent.host.links.accept(transport, admitted)
 
     def _routes(self, api: FastAPI, agent: ManagedHost, metrics: AgentMetrics) -> None:

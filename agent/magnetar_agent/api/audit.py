@@ -23,12 +23,12 @@ _PLAIN = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "co
 
 
 class JsonLines(logging.Formatter):
-    """A formatter: one JSON object per line with time, level, logger, message, the fields of ``extra``, and the
+    """A log formatter: one JSON object per line with time, level, logger, message, the fields of ``extra``, and the
     traceback."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """Override ``Formatter.format``: return *record* as a line of JSON. Values that JSON cannot hold are shown as
-        text."""
+        """Override ``Formatter.format``: return *record* as a line of JSON. Values that JSON cannot represent are
+        converted to strings."""
         line: dict[str, Any] = {
             "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
             "level": record.levelname.lower(), "logger": record.name, "message": record.getMessage(),
@@ -55,16 +55,18 @@ def configure_agent_logging(level: str) -> None:
 
 def write_audit_line(action: str, kind: str | None, key: str | None, caller: str | None, request: str | None,
                      result: str, changed: bool | None = None, seconds: float | None = None, **more: Any) -> None:
-    """Write one audit line about the *action* of a *caller* on the resource *key* of *kind*. *changed*: whether the
-    action changed the host. *result*: ``succeeded``, ``failed``, ``cancelled`` or ``refused``. *more*: further fields,
-    such as names of steps, or an error's code and message; no content of documents."""
+    """Write a line to the audit log about the *action* of a *caller* on a resource. *kind*: the resource's type. *key*:
+    its name or uuid. *request*: the request id. *result*: ``succeeded``, ``failed``, ``cancelled`` or ``refused``.
+    *changed*: whether the host was changed. *seconds*: duration. *more*: further fields, such as names of steps, or an
+    error's code and message, but no content of resources."""
     audit.info("%s %s %s: %s", action, kind, key or "(several)", result, extra={
         "audit": True, "what": action, "kind": kind, "key": key, "caller": caller, "request_id": request,
         "result": result, "changed": changed, **({} if seconds is None else {"seconds": round(seconds, 4)}), **more})
 
 
 def audit_operation(operation: Operation) -> None:
-    """Write the audit lines of *operation* once it has ended; a batch gets one line per changed or failed item."""
+    """Write to the audit log when *operation* has ended: one line, or for a batch, one line for each changed or failed
+    item."""
     operation.then(_ended)
 
 
@@ -103,7 +105,7 @@ def _items(operation: Operation, results: list[dict[str, Any]]) -> None:
 
 
 def bind_request_id(request: str | None, function: Callable[[Operation], Any]) -> Callable[[Operation], Any]:
-    """Return *function* wrapped so that all lines which its thread logs while *function* runs carry the request id
+    """Return a wrapper of *function*: all log lines that its thread writes while it runs contain the request id
     *request*."""
 
     def labelled(operation: Operation) -> Any:

@@ -27,11 +27,12 @@ log = logging.getLogger(__name__)
 
 def ensure_many(drivers: Drivers, kind: type[Kind], items: list[tuple[str, Fields | None, Mapping[str, Any]]],
                 dry_run: bool, operation: Operation) -> list[dict[str, Any]]:
-    """Create, update or remove (fields ``None``) each of *items* (key, fields, permissions) independently; return a
-    list of ``{"key", **result}`` or ``{"key", "error"}`` in the order of *items*.
+    """Create, update or remove many resources independently. *items*: (key, fields, permissions) of each resource;
+    fields ``None``: remove it. Return a list of ``{"key", **result}`` or ``{"key", "error"}`` in the order of *items*.
 
-    Items that need no change are found in one pass over one snapshot of the host; the others run in a bounded pool.
-    Raises ``Cancelled`` when not all were done, naming the finished ones.
+    Items that need no change are found by a single snapshot of the host; the others are processed by a limited number
+    of threads. Raises ``Cancelled``, with the keys of the finished items, when the operation was cancelled before all
+    were done.
     """
     driver = drivers.of(kind)
     looked = _UnchangedItems(drivers.host, driver)
@@ -67,7 +68,7 @@ def ensure_many(drivers: Drivers, kind: type[Kind], items: list[tuple[str, Field
 
 
 def _raise_if_cancelled(results: list[dict[str, Any]]) -> None:
-    """Raise ``Cancelled`` when items in *results* were cancelled; the error names the finished items."""
+    """Raise ``Cancelled``, with the keys of the finished items, if *results* contain cancelled items."""
     stopped = [result["error"]["message"] for result in results
                if result.get("error", {}).get("code") == Cancelled.code]
     if not stopped:
@@ -79,28 +80,29 @@ def _raise_if_cancelled(results: list[dict[str, Any]]) -> None:
 
 
 class _ItemOperation(Operation):
-    """The operation of one item of a batch. It is cancelled when the batch is, and has its own progress."""
+    """The operation for one item of a batch. It is cancelled together with the batch, but has separate progress."""
 
     def __init__(self, whole: Operation, key: str) -> None:
         super().__init__(whole.name, whole.kind, key, whole.request_id, whole.caller, cloud=whole.cloud)
         self._whole = whole
 
     def raise_if_cancelled(self) -> None:
-        """Raise ``Cancelled`` when the batch was cancelled."""
+        """Raise ``Cancelled`` if the whole batch was cancelled."""
         self._whole.raise_if_cancelled()
 
 
 class _UnchangedItems:
-    """The check for items of a batch that need no change, on one snapshot of the host. It changes nothing, so it takes
-    no locks."""
+    """The check for items of a batch that need no change. It uses one snapshot of the host, and takes no locks, because
+    it changes nothing."""
 
     def __init__(self, host: LocalHost, driver: Driver) -> None:
         self.host, self.driver, self.kind = host, driver, driver.kind
         self.snapshot = driver.snapshot(host)
 
     def unchanged(self, key: str, want: Fields | None, permissions: Mapping[str, Any]) -> dict[str, Any] | None:
-        """Return the result for an item that needs no change; ``None`` for an item that a normal ensure must change or
-        refuse."""
+        """Return the result for an item that needs no change. Return ``None`` if it may need a change, or may be
+        invalid: the caller must then process it. *key*: the resource's name or uuid. *want*: its requested fields;
+        ``None``: remove it."""
         try:
             located = self.driver.locate(self.host, key)
             document = self.host.documents.find(self.kind.noun, located)

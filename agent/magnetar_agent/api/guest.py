@@ -33,14 +33,15 @@ AUDITED = {"run": "path", "read_file": "path", "write_file": "path"}
 
 
 class GuestRoute:
-    """The HTTP handler for commands to guest agents."""
+    """The HTTP handler for commands to the QEMU guest agent of a server."""
 
     def __init__(self, agent: ManagedHost) -> None:
         self.agent, self.commands = agent, GuestCommands(agent.host)
         self._threads = CapacityLimiter(GUEST_AGENT_THREADS)
 
     async def command(self, request: Request) -> Json:
-        """Have the guest agent of a running server do a command: info, run, status, read_file or write_file."""
+        """Send a command to the guest agent of a running server, and return its result. Commands: info, run, status,
+        read_file, write_file."""
         read_query(request)
         command, args = check_guest_command(
             await read_json_body(request, self.agent.host.settings.body_max_bytes))
@@ -68,7 +69,8 @@ class GuestRoute:
         return await self._until_ended(document, args["pid"], args["wait"])
 
     async def _until_ended(self, document: Document, pid: int, wait: float) -> Fields:
-        """Return the state of a program when it has ended, or after *wait* seconds. No thread waits meanwhile."""
+        """Return the state of the guest's process *pid* when it has ended, or after *wait* seconds. Occupies no thread
+        while waiting."""
         deadline, pause = time.monotonic() + wait, FIRST_PAUSE
         while True:
             outcome = await self._thread(lambda: self.commands.status(document, pid))
@@ -83,7 +85,8 @@ class GuestRoute:
 
     def _audit(self, request: Request, document: Document, command: str, args: Fields, began: float,
                error: MagnetarError | None = None) -> None:
-        """Write the audit line of a command: the program or file, and no arguments or content."""
+        """Write a line to the audit log about a command to a guest agent. It has the name of the program or file, but
+        no arguments or content."""
         if command not in AUDITED:
             return
         more: dict[str, Any] = {AUDITED[command]: args[AUDITED[command]]}

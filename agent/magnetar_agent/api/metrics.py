@@ -39,8 +39,8 @@ class AgentMetrics:
         host.operations.listen(self.count_operation)
 
     def request(self, method: str, route: str, status: int, seconds: float) -> None:
-        """Count one request, its HTTP *status* and its duration. *route* is the pattern of the route, not the request's
-        path, so that there are few label values; an unknown *method* counts as ``other``."""
+        """Count an HTTP request and its duration. *route*: the pattern of the route instead of the request's path, so
+        that there are few label values. An unknown *method* counts as ``other``."""
         method = method if method in METHODS else "other"
         self.requests.labels(method, route, str(status)).inc()
         self.seconds.labels(method).observe(seconds)
@@ -50,7 +50,7 @@ class AgentMetrics:
         return generate_latest(self.registry)
 
     def count_operation(self, operation: Operation) -> None:
-        """Count an operation that has ended."""
+        """Count an operation that has ended, by its result."""
         self.operations.labels(operation.name, operation.status).inc()
 
     def describe(self) -> list[Any]:

@@ -107,21 +107,22 @@ def _result(kind: type[Kind]) -> Extra:
 
 
 def describe_list_route(kind: type[Kind], filters: Iterable[str]) -> Extra:
-    """Return OpenAPI's description of the GET of all resources of *kind*. *filters*: the fields to filter by."""
+    """Return the OpenAPI description of ``GET`` for all resources of *kind*. *filters*: names of the fields to filter
+    by."""
     return {"tags": [kind.noun], "summary": f"List {kind.plural}",
             **_route(_object(**{kind.plural: _array(_ref(kind.__name__))}), "The list",
                      _parameters("fields", "limit", "marker", "sort", filters=filters))}
 
 
 def describe_show_route(kind: type[Kind]) -> Extra:
-    """Return OpenAPI's description of the GET of one resource."""
+    """Return the OpenAPI description of ``GET`` for one resource of *kind*."""
     single = kind.fields and not kind.settable()
     return {"tags": [kind.noun], "summary": f"Show a {kind.noun}",
             **_route(_ref(kind.__name__), "The resource", _parameters(key=not single))}
 
 
 def describe_ensure_route(kind: type[Kind]) -> Extra:
-    """Return OpenAPI's description of the PUT of one resource."""
+    """Return the OpenAPI description of ``PUT``, which creates or updates one resource of *kind*."""
     return {"tags": [kind.noun], "summary": f"Ensure a {kind.noun}",
             **_route(_result(kind), "How it is now, and what was done for it",
                      _parameters("dry_run", "wait", "on_immutable", "merge", "allow_reboot", "preserve_ephemeral",
@@ -130,7 +131,7 @@ def describe_ensure_route(kind: type[Kind]) -> Extra:
 
 
 def describe_batch_route(kind: type[Kind]) -> Extra:
-    """Return OpenAPI's description of the PUT of a list of resources."""
+    """Return the OpenAPI description of ``PUT`` with a list of resources of *kind*."""
     item = _object(key=TEXT, want={"anyOf": [_ref(f"{kind.__name__}Wanted"), {"type": "null"}]},
                    on_immutable=PARAMETERS["on_immutable"][0], merge=_array({"enum": ["metadata", "tags", "networks"]}),
                    allow_reboot=BOOLEAN, preserve_ephemeral=BOOLEAN, revision=TEXT)
@@ -142,13 +143,13 @@ def describe_batch_route(kind: type[Kind]) -> Extra:
 
 
 def describe_remove_route(kind: type[Kind]) -> Extra:
-    """Return OpenAPI's description of the DELETE of one resource."""
+    """Return the OpenAPI description of ``DELETE`` for one resource of *kind*."""
     return {"tags": [kind.noun], "summary": f"Remove a {kind.noun}",
             **_route(_result(kind), "What was done", _parameters("dry_run", "wait", key=True), later=True)}
 
 
 def describe_event_route(kind: type[Kind]) -> Extra:
-    """Return OpenAPI's description of the POST of a one-shot event; only servers have events."""
+    """Return the OpenAPI description of ``POST`` for a one-time event, such as a reboot; only servers have events."""
     return {"tags": [kind.noun], "summary": f"Do something once with a {kind.noun}",
             "include_in_schema": kind is Server,
             **_route({"type": "object"}, "What was done", _parameters("wait", key=True), _json(_ref("Event")),
@@ -156,27 +157,27 @@ def describe_event_route(kind: type[Kind]) -> Extra:
 
 
 def describe_upload_route(kind: type[Kind]) -> Extra:
-    """Return OpenAPI's description of the PUT of an image's content."""
+    """Return the OpenAPI description of ``PUT`` for the content of an image."""
     body = {"content": ({"type": "string", "format": "binary"}, "application/octet-stream")}
     return {"tags": [kind.noun], "summary": "Send the content of an image",
             **_route(_result(kind), "How it is now", _parameters("wait", key=True), body, later=True)}
 
 
 def describe_download_route(kind: type[Kind]) -> Extra:
-    """Return OpenAPI's description of the GET of an image's content."""
+    """Return the OpenAPI description of ``GET`` for the content of an image."""
     return {"tags": [kind.noun], "summary": "Get the content of an image; needs the scope operate",
             **_route({"type": "string", "format": "binary"}, "The content", _parameters(key=True),
                      media="application/octet-stream")}
 
 
 def describe_console_route() -> Extra:
-    """Return OpenAPI's description of the GET of a console log."""
+    """Return the OpenAPI description of ``GET`` for a server's console log."""
     return {"tags": [Server.noun], "summary": "Show the end of the console log",
             **_route(TEXT, "The text", _parameters("bytes", "lines", "format", key=True), media="text/plain")}
 
 
 def describe_diagnostics_route() -> Extra:
-    """Return OpenAPI's description of the GET of a server's usage."""
+    """Return the OpenAPI description of ``GET`` for a server's resource usage."""
     def counted(words: Sequence[str], **more: Any) -> Extra:
         return _array(_object(device=TEXT, **more, **dict.fromkeys(words, INTEGER)))
 
@@ -189,7 +190,7 @@ def describe_diagnostics_route() -> Extra:
 
 
 def describe_guest_route() -> Extra:
-    """Return OpenAPI's description of the POST of a command for a guest agent."""
+    """Return the OpenAPI description of ``POST`` for a command to a guest agent."""
     return {"tags": [Server.noun], "summary": "Have the guest agent of a running server do a command",
             **_route(_object(command=TEXT, server=TEXT, request_id=TEXT, version=TEXT, missing=_array(TEXT),
                              pid=INTEGER, exited=BOOLEAN, exit_code=INTEGER, signal=INTEGER, stdout=TEXT, stderr=TEXT,
@@ -199,14 +200,14 @@ def describe_guest_route() -> Extra:
 
 
 def describe_uptime_route() -> Extra:
-    """Return OpenAPI's description of the GET of the host's uptime."""
+    """Return the OpenAPI description of ``GET`` for the host's uptime."""
     return {"tags": [Host.noun], "summary": "Show for how long the host is up, and its load",
             **_route(_object(time=TEXT, uptime=INTEGER, users=INTEGER, load_average=_array(NUMBER)),
                      "Time of day, seconds, users that are logged in, load of 1, 5 and 15 minutes")}
 
 
 def describe_load_route() -> Extra:
-    """Return OpenAPI's description of the GET of the host's load."""
+    """Return the OpenAPI description of ``GET`` for the host's load."""
     return {"tags": [Host.noun], "summary": "Show the CPUs and memory that the host and its guests really use",
             **_route(_object(seconds=NUMBER, cpus=INTEGER, cpus_used=NUMBER, memory_mb=INTEGER, memory_mb_used=INTEGER,
                              servers=_array(_object(id=TEXT, cpus_used=NUMBER, memory_mb_used=INTEGER))),
@@ -215,7 +216,7 @@ def describe_load_route() -> Extra:
 
 
 def describe_content_route() -> Extra:
-    """Return OpenAPI's description of the GET of a pool's content."""
+    """Return the OpenAPI description of ``GET`` for the content of a storage pool."""
     entry = _object(name=TEXT, size=INTEGER, format=TEXT, volume=TEXT, reason=TEXT)
     return {"tags": [Host.noun], "summary": "Show the content of a pool",
             **_route(_object(content=_array(entry)), "Name, size in GiB, format, the volume that has it, and why no "
@@ -223,7 +224,7 @@ def describe_content_route() -> Extra:
 
 
 def describe_reach_route() -> Extra:
-    """Return OpenAPI's description of the GET that asks whether another host is alive."""
+    """Return the OpenAPI description of ``GET`` for whether another host is alive."""
     return {"tags": [Host.noun], "summary": "Show whether another host answers at a TCP port",
             **_route(_object(reached={"type": ["boolean", "null"]}),
                      "True if the host accepts or refuses a connection, null if this one cannot tell",
@@ -234,25 +235,25 @@ def describe_reach_route() -> Extra:
 
 
 def describe_text_route(description: str, media: str = "text/plain") -> Extra:
-    """Return OpenAPI's description of a GET that returns text. *media*: its media type."""
+    """Return the OpenAPI description of a ``GET`` whose response is text. *media*: its media type."""
     return _route(TEXT, description, media=media)
 
 
 def describe_watch_route() -> Extra:
-    """Return OpenAPI's description of the GET of events."""
+    """Return the OpenAPI description of ``GET`` for the stream of events."""
     return {"summary": "Follow what happens", **_route(TEXT, "Server-sent events", _parameters("interval", "events"),
                                                        media="text/event-stream")}
 
 
 def describe_operations_route() -> Extra:
-    """Return OpenAPI's description of the GET of all operations."""
+    """Return the OpenAPI description of ``GET`` for all operations (tasks that the agent runs in the background)."""
     return {"tags": ["operation"],
             **_route(_object(operations=_array(_ref("Operation"))), "The list",
                      _parameters("limit", filters=("status", "kind", "key", "name")))}
 
 
 def describe_operation_route(*parameters: str) -> Extra:
-    """Return OpenAPI's description of the GET or DELETE of one operation. *parameters*: the names of its query
+    """Return the OpenAPI description of ``GET`` or ``DELETE`` for one operation. *parameters*: the names of its query
     parameters."""
     return {"tags": ["operation"], **_route(_ref("Operation"), "The operation", _parameters(*parameters, key=True))}
 
@@ -269,7 +270,7 @@ def _schemas() -> Extra:
 
 
 def extend_openapi_document(api: FastAPI) -> None:
-    """Add the schemas of the kinds to the OpenAPI document that *api* generates."""
+    """Add the schemas of all resource types to the OpenAPI document that *api* generates."""
     generate: Callable[[], Extra] = api.openapi
 
     def openapi() -> Extra:  # FastAPI's documented way to extend the document
@@ -281,7 +282,7 @@ def extend_openapi_document(api: FastAPI) -> None:
 
 
 def render_docs_page(document: Extra) -> str:
-    """Return the document as one HTML page without scripts."""
+    """Return an OpenAPI *document* as an HTML page without scripts."""
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
     environment = Environment(loader=PackageLoader("magnetar_agent"), autoescape=True, undefined=StrictUndefined,

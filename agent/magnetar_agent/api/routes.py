@@ -45,7 +45,7 @@ Items = list[tuple[str, dict[str, Any] | None, Mapping[str, Any]]]
 
 
 class Json(Response):
-    """A response of any JSON value."""
+    """An HTTP response with any JSON value as its body."""
 
     media_type = "application/json"
 
@@ -60,14 +60,14 @@ BODY_SECONDS = 120.0
 
 # Reading requests -----------------------------------------------------------------------------------------------
 def read_query(request: Request, **readers: Callable[[str, str], Any]) -> dict[str, Any]:
-    """Return the parameters of the query string, each converted by the function of the same name in *readers*. Unknown
-    and repeated parameters are refused."""
+    """Return the query parameters of *request*. *readers*: for each permitted parameter, the function that converts its
+    value. Raises an error for unknown and repeated parameters."""
     return read_parameters(request.query_params.multi_items(), readers)
 
 
 async def read_json_body(request: Request, limit: int) -> Any:
-    """Return the JSON body of *request*. Raises ``TooLarge`` above *limit* bytes, ``TooSlow``, or ``InvalidRequest``
-    with the position of the error."""
+    """Return the body of *request*, decoded from JSON. Raises ``TooLarge`` above *limit* bytes, ``TooSlow`` for a slow
+    client, or ``InvalidRequest`` with the position of a syntax error."""
     length = request.headers.get("content-length", "")
     if length.isdigit() and int(length) > limit:
         raise TooLarge(f"The body has {length} bytes, and the agent takes {limit}. Send fewer items per request.")
@@ -90,7 +90,8 @@ async def read_json_body(request: Request, limit: int) -> Any:
 
 
 def parse_json_body(content: bytes) -> Any:
-    """Return *content* as JSON; NaN and infinities, lone surrogates and too deep nesting are refused."""
+    """Return *content*, decoded from JSON. Raises an error for NaN, infinities, lone surrogates and too deep nesting.
+    """
     try:
         parsed = json.loads(content, parse_constant=_constant)
         if b"\\ud" in content or b"\\uD" in content:
@@ -151,12 +152,13 @@ def operation_response(operation: Operation, ended: bool, shape: Callable[[Any],
 
 
 def ensure_answer(ensured: Any) -> dict[str, Any]:
-    """Return the body of the answer to a ``PUT``: the fields of *ensured*, a ``Result``, and its warnings."""
+    """Return the response body for a ``PUT``: all fields of *ensured*, the ``Result`` of creating or updating a
+    resource, and its warnings."""
     return {"warnings": getattr(ensured, "warnings", []), **ensured.as_dict()}
 
 
 class Resources:
-    """The HTTP handlers for the resources of one kind."""
+    """The HTTP handlers for the resources of one type (*kind*), such as servers."""
 
     def __init__(self, agent: ManagedHost, kind: type[Kind]) -> None:
         self.agent, self.kind = agent, kind
@@ -164,7 +166,7 @@ class Resources:
         self.filters = {name: read for name, field in self.shown.items() if (read := filter_reader(field.value))}
 
     async def list(self, request: Request) -> Json:
-        """List all resources of the kind, or those whose fields match the filters, by pages if requested."""
+        """Return all resources of this type, or those that match the filters in the query; in pages if requested."""
         query_parameters = read_query(request, **{**self.filters, **PAGE})
         page = {name: query_parameters.pop(name, None) for name in PAGE}
         filters = {name: filter_texts(value) for name, value in query_parameters.items()}
@@ -172,12 +174,12 @@ class Resources:
         return Json({self.kind.plural: paginate_resources(self.kind.noun, self.shown, resources, **page)})
 
     async def show(self, request: Request) -> Json:
-        """Show one resource, by uuid or name."""
+        """Return one resource, found by its uuid or name."""
         read_query(request)
         return Json(await run_in_threadpool(reconcile.show_resource, self.agent.drivers, self.kind, path_key(request)))
 
     async def ensure(self, request: Request) -> Json:
-        """Create or update the resource as the body says; fields that are left out stay as they are."""
+        """Create or update a resource from the fields in the body; fields that are not in the body do not change."""
         query_parameters = read_query(request, **PARAMETERS)
         dry, wait = query_parameters.pop("dry_run", False), query_parameters.pop("wait", self.agent.host.settings.wait)
         allowed = check_permissions(query_parameters)
@@ -189,7 +191,7 @@ class Resources:
             self.agent.drivers, self.kind, name, want, allowed, dry, operation))
 
     async def ensure_many(self, request: Request) -> Json:
-        """Ensure a list of resources independently; the results have the order of the list."""
+        """Create, update or remove each resource in a list, independently; return the results in the same order."""
         query_parameters = read_query(request, dry_run=read_boolean, wait=read_seconds)
         dry, wait = query_parameters.get("dry_run", False), query_parameters.get("wait", self.agent.host.settings.wait)
         items: Items = [*check_batch(await read_json_body(request, self.agent.host.settings.body_max_bytes))]
@@ -197,7 +199,7 @@ class Resources:
             self.agent.drivers, self.kind, items, dry, operation), lambda results: {"results": results})
 
     async def remove(self, request: Request) -> Json:
-        """Remove the resource with all that belongs to it."""
+        """Remove a resource and everything that belongs to it."""
         query_parameters = read_query(request, dry_run=read_boolean, wait=read_seconds)
         dry, wait, name = query_parameters.get("dry_run", False), query_parameters.get(
             "wait", self.agent.host.settings.wait), path_key(request)
@@ -205,7 +207,8 @@ class Resources:
             self.agent.drivers, self.kind, name, None, check_permissions({}), dry, operation))
 
     async def event(self, request: Request) -> Json:
-        """Start a one-shot event of the resource, such as a reboot, at most once for each request id."""
+        """Perform a one-time event of a resource, such as a reboot. A repeated request with the same id does nothing.
+        """
         query_parameters = read_query(request, wait=read_seconds)
         given_body = await read_json_body(request, self.agent.host.settings.body_max_bytes)
         sent = {**EventRequest.defaults(), **EventRequest.check(given_body)}
@@ -230,13 +233,13 @@ class Resources:
 
 
 class Tasks:
-    """The HTTP handlers for operations."""
+    """The HTTP handlers for operations, the tasks that the agent runs in the background."""
 
     def __init__(self, agent: ManagedHost) -> None:
         self.agent = agent
 
     async def list(self, request: Request) -> Json:
-        """List running operations and the last ended ones, newest first, without their results."""
+        """Return the running operations and the last ended ones, newest first, without their results."""
         filters = read_query(request, status=read_text, kind=read_text, key=read_text, name=read_text,
                              limit=read_number)
         limit = filters.pop("limit", LIMIT)
@@ -245,7 +248,7 @@ class Tasks:
         return Json({"operations": [operation.as_dict(False) for operation in operations[:limit]]})
 
     async def show(self, request: Request) -> Json:
-        """Show one operation with its progress, and its result or error when it has ended."""
+        """Return one operation with its progress, and with its result or error after it has ended."""
         wait = read_query(request, wait=read_seconds).get("wait", 0.0)
         operation = self.agent.host.operations.get(path_key(request))
         if wait:
@@ -253,7 +256,7 @@ class Tasks:
         return Json(operation.as_dict())
 
     async def cancel(self, request: Request) -> Json:
-        """Ask an operation to stop at its next safe point."""
+        """Request that an operation stops as soon as it safely can."""
         read_query(request)
         operation = self.agent.host.operations.cancel(path_key(request))
         audit.write_audit_line("cancel", "operation", operation.id, request.state.caller, request.state.request_id,
@@ -262,5 +265,6 @@ class Tasks:
 
 
 def path_key(request: Request) -> str:
-    """Return the key in the path, with its slashes, which ``app.decode_path`` has turned into NUL."""
+    """Return the resource's key (name or uuid) from the request's path. NUL is converted back to the slash that
+    ``app.decode_path`` has replaced."""
     return str(request.path_params["key"]).replace("\x00", "/")

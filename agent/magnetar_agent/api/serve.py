@@ -59,15 +59,15 @@ LAST_ANSWERS = 5
 
 
 class CannotStart(MagnetarError):
-    """The agent cannot start."""
+    """The error for an agent that cannot start."""
 
     code = "cannot-start"
 
 
 @contextlib.contextmanager
 def only_one(state_dir: Path) -> Iterator[None]:
-    """Hold the lock of *state_dir* for the block; the kernel releases it when the process ends, even after a crash.
-    Raises ``CannotStart`` if another agent has the lock."""
+    """Lock *state_dir* while the context is open, so that only one agent uses it. The kernel releases the lock when the
+    process ends, even after a crash. Raises ``CannotStart`` if another agent has the lock."""
     try:
         make_state_folder(state_dir)
         descriptor = os.open(state_dir / "agent.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -88,8 +88,8 @@ def only_one(state_dir: Path) -> Iterator[None]:
 
 
 def unix_socket(path: Path, group: str) -> socket.socket:
-    """Return a socket that listens on *path*, mode 0660, for *group*. A socket file that no process listens on is
-    replaced."""
+    """Return a listening unix socket at *path* with mode 0660 and the group *group*. Replaces a socket file on which no
+    process listens."""
     with contextlib.suppress(FileNotFoundError):
         if not stat.S_ISSOCK(path.lstat().st_mode):
             raise CannotStart(f"{path} exists and is not a socket. Remove it, or set another socket.")
@@ -110,7 +110,8 @@ def unix_socket(path: Path, group: str) -> socket.socket:
 
 
 def tcp_socket(address: tuple[str, int]) -> socket.socket:
-    """Return a socket that listens on *address*. Accepted connections inherit its options (tcp(7), socket(7))."""
+    """Return a TCP socket that listens on *address* (host, port). Accepted connections inherit its options (tcp(7),
+    socket(7))."""
     try:
         family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
         server_socket = socket.create_server(address, family=family, backlog=128)
@@ -123,8 +124,8 @@ def tcp_socket(address: tuple[str, int]) -> socket.socket:
 
 
 def websocket_protocol(**protocol_arguments: Any) -> Any:
-    """Return a WebSocket protocol of uvicorn, made with *protocol_arguments*. Its module takes some MiB of memory, so
-    it is imported only for the first console."""
+    """Return an instance of uvicorn's WebSocket protocol. *protocol_arguments*: its constructor's arguments. Used as a
+    factory, so that its module, which takes some MiB of memory, is imported only for the first console."""
     from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
     from websockets.exceptions import InvalidState
 
@@ -135,18 +136,18 @@ def websocket_protocol(**protocol_arguments: Any) -> Any:
 
 
 class HttpServer(uvicorn.Server):
-    """A uvicorn server without signal handlers: ``_serve`` handles signals for all listeners."""
+    """A uvicorn server that installs no signal handlers; ``_serve`` handles signals for all servers."""
 
     @contextlib.contextmanager
     def capture_signals(self) -> Generator[None, None, None]:
-        """Override ``Server.capture_signals``: install no handlers, since ``_serve`` handles signals for all servers.
-        """
+        """Override ``Server.capture_signals``: install no signal handlers, because ``_serve`` handles signals for all
+        servers."""
         yield
 
 
 class TimelyHttp(H11Protocol):
-    """An HTTP protocol that closes a connection whose request does not arrive within ``PATIENCE``. uvicorn itself
-    limits only how long a connection is idle after a response."""
+    """uvicorn's HTTP protocol, with a limit of ``PATIENCE`` seconds for the arrival of a request. uvicorn itself only
+    limits how long a connection is idle after a response."""
 
     late: Deadline
     #: Bytes of a body that arrived after its response, since the wait began.
@@ -180,8 +181,8 @@ class TimelyHttp(H11Protocol):
 
 def make_http_server(application: AgentApplication, settings: AgentSettings, tls: ssl.SSLContext | None,
                      connections: Connections | None = None) -> HttpServer:
-    """Return a server for *application*, with TLS if *tls* is given. *connections* limits the connections of each
-    client address (``None``: no limit). Each connection identifies its caller once, for all its requests."""
+    """Return a server for *application*, with TLS if *tls* is given. *connections*: the limit of connections for each
+    client address; ``None`` for no limit. A caller is identified once for each connection, not for each request."""
 
     class Known(TimelyHttp):
         place: ConnectionPlace
@@ -198,8 +199,8 @@ def make_http_server(application: AgentApplication, settings: AgentSettings, tls
                 transport.abort()  # type: ignore[attr-defined]
 
         def shutdown(self) -> None:
-            """Override ``H11Protocol.shutdown``: also cut an idle connection after ``FAREWELL``. Over TLS asyncio would
-            wait 30 s for the client to close it."""
+            """Override ``H11Protocol.shutdown``: also abort an idle connection after ``FAREWELL`` seconds. Over TLS,
+            asyncio would wait 30 s for the client to close it."""
             idle = self.cycle is None or self.cycle.response_complete
             super().shutdown()
             if idle:
@@ -220,9 +221,8 @@ def make_http_server(application: AgentApplication, settings: AgentSettings, tls
 async def _serve(agent: Agent, application: AgentApplication, servers: list[tuple[HttpServer, socket.socket]]) -> None:
     """Serve requests of *application* on all *servers* until a signal arrives.
 
-    After the first signal, running operations get time to end. Until they have ended, the agent answers all requests,
-    so clients do not take the host for dead: reads as usual, changes with the 503 of ``Operations.start``. A second
-    signal ends the wait immediately.
+    After the first signal, running operations get time to end. Meanwhile, reads still work, and changes are rejected
+    with status 503, so clients do not consider the host dead. A second signal ends the wait immediately.
     """
     loop, stopping = asyncio.get_running_loop(), False
 
@@ -253,8 +253,8 @@ async def _serve(agent: Agent, application: AgentApplication, servers: list[tupl
 
 
 def refuse_old_programs(hypervisor: LocalHypervisor) -> None:
-    """Raise ``CannotStart`` if libvirt or QEMU is older than ``LEAST_VERSIONS``. If libvirt does not answer, only log
-    that."""
+    """Raise ``CannotStart`` if libvirt or QEMU is older than ``LEAST_VERSIONS``. If libvirt does not answer, only write
+    this to the log."""
     try:
         older = older_programs(hypervisor.host())
     except HypervisorDown as error:
@@ -266,8 +266,8 @@ def refuse_old_programs(hypervisor: LocalHypervisor) -> None:
 
 
 def run_agent_server(settings: AgentSettings, connect: Callable[[], LocalHypervisor]) -> None:
-    """Run the agent until a signal arrives. *connect* returns the hypervisor; it is called once the lock of the state
-    folder is held. Raises ``CannotStart`` or another ``MagnetarError`` that says what to do."""
+    """Run the agent until a signal arrives. *connect* returns the hypervisor connection; it is called after the state
+    directory is locked. Raises ``CannotStart`` or another ``MagnetarError`` whose message says what to do."""
     places = Connections(min(settings.connections_per_address, raise_file_limit() // SHARE))
     pci.check_parents(pci.may_be_allowed(settings.sysfs, settings.pci_device_spec))
     with only_one(settings.state_dir), contextlib.ExitStack() as ending:
@@ -301,8 +301,8 @@ NO_TCP = ("listen is set, and there is neither tls_client_ca nor a token, so nob
 
 
 def check_settings(settings: AgentSettings) -> list[str]:
-    """Return warnings about *settings*, without starting an agent. Raises ``InvalidSettings`` or another error if an
-    agent could not start with these settings."""
+    """Return warnings about *settings*, without starting an agent. Raises ``InvalidSettings`` or another error if no
+    agent could start with these settings."""
     warnings = []
     tokens = access.BearerTokens(settings.tokens_file)
     if settings.address and access.server_tls_context(settings, tokens) is None:
@@ -322,7 +322,8 @@ def check_settings(settings: AgentSettings) -> list[str]:
 
 
 def tell_systemd(state: str) -> None:
-    """Report *state* to systemd (unit of Type=notify); does nothing without systemd."""
+    """Send *state*, such as ``READY=1``, to systemd (for a unit of Type=notify). Does nothing if systemd does not
+    manage this process."""
     where: Any = os.environ.get("NOTIFY_SOCKET")
     if where:
         with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sock, contextlib.suppress(OSError):

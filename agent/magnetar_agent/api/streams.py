@@ -43,8 +43,8 @@ CONSOLE_BYTES = 2**16
 
 
 class Upload:
-    """The body of a request as an iterator for a worker thread, which reads one piece at a time, so that no unread
-    pieces pile up."""
+    """The body of an upload request, which a worker thread reads in chunks. At most one unread chunk is in memory.
+    *operation_limit*: the most bytes that the body may have."""
 
     def __init__(self, request: Request, operation_limit: int) -> None:
         self._body = request.stream()
@@ -55,8 +55,8 @@ class Upload:
         self.read = asyncio.Event()
 
     def pieces(self, operation: Operation) -> Iterator[bytes]:
-        """Yield the body in pieces. Raises ``InvalidRequest`` when the connection breaks off, ``TimedOut`` when the
-        client falls silent, ``TooLarge`` above the permitted size, or ``Cancelled``."""
+        """Yield the body in chunks. Raises ``InvalidRequest`` when the connection is lost, ``TimedOut`` when the client
+        stops sending, ``TooLarge`` above the size limit, or ``Cancelled``."""
         while piece := self._wait(asyncio.run_coroutine_threadsafe(self._piece(), self._loop), operation):
             self.received += len(piece)
             if self.received > self._limit:
@@ -66,7 +66,7 @@ class Upload:
         self.finish()
 
     def finish(self) -> None:
-        """Stop reading the body of the request."""
+        """Record that nobody reads the body any more. Callable from any thread."""
         with contextlib.suppress(RuntimeError):
             self._loop.call_soon_threadsafe(self.read.set)
 
@@ -98,13 +98,13 @@ class Upload:
 
 
 class Streams:
-    """The routes of image content and console logs."""
+    """The HTTP handlers for image content and console logs."""
 
     def __init__(self, agent: ManagedHost) -> None:
         self.agent = agent
 
     async def upload(self, request: Request) -> Json:
-        """Store the content of an image that was ensured with source {upload: true}."""
+        """Store the body of the request as the content of an image that was created with source {upload: true}."""
         wait = read_query(request, wait=read_seconds).get("wait", self.agent.host.settings.wait)
         limit = self.agent.host.settings.image_max_bytes
         announced = request.headers.get("content-length", "")
@@ -125,7 +125,8 @@ class Streams:
         return operation_response(operation, await wait_for_operation(operation, wait), ensure_answer)
 
     async def download(self, request: Request) -> Response:
-        """Return the content of an image. It may be a copy of a server's disk, so the scope read is not enough."""
+        """Return the content of an image. Needs the scope ``operate``, because the content may be a copy of a server's
+        disk."""
         read_query(request)
         if request.state.scope != OPERATE:
             raise Forbidden(f"{request.state.caller} has the scope read, and the content of images may be that of a "
@@ -173,17 +174,17 @@ def _format(name: str, text: str) -> str:
 
 
 def console_path(host: LocalHost, id: str) -> Path:
-    """Return the path of the console log of server *id*. The path is built from the server's uuid alone, never from a
-    caller's input."""
+    """Return the path of the console log of the server with the uuid *id*. The path contains no other data from the
+    request, so it cannot point to other files."""
     return server_folder(host, id) / "console.log"
 
 
 def tail_console_log(path: Path, size: int, lines: int | None) -> bytes:
-    """Return the last *size* bytes of the console log at *path*, limited to its last *lines* lines (``None``: no
-    limit). If the log has fewer bytes, the rest comes from the end of the previous, rotated log, ``<path>.0``. Only a
-    line feed ends a line, not a carriage return as in a progress bar.
+    """Return the last *size* bytes of the console log at *path*, but at most its last *lines* lines (``None``: no
+    limit). If the log has fewer bytes, the missing ones come from the previous, rotated log, ``<path>.0``. Only a line
+    feed ends a line, not the carriage return of a progress bar.
 
-    Only plain files are read, and no symbolic links: only virtlogd's own files are shown.
+    Only regular files are read, and symbolic links are not followed, so only virtlogd's files are returned.
     """
     content = b""
     for part in (path, path.with_name(path.name + ".0")):

@@ -55,8 +55,8 @@ FRESH = 0.4
 
 
 class Watcher:
-    """A client of ``GET /v1/watch`` and its unread events. *abort* cuts its connection. *events*: the types of events
-    that it requested."""
+    """A client of ``GET /v1/watch`` and the queue of its unread events. *abort*: closes its connection immediately.
+    *events*: the types of events that the client requested."""
 
     #: A watcher with more unread events is cut off; when it connects again it gets the states of all servers.
     BEHIND = 1000
@@ -69,7 +69,8 @@ class Watcher:
         self.over = False
 
     def tell(self, event: bytes) -> None:
-        """Queue one event for the watcher; callable from any thread."""
+        """Queue one event for the client; if the client has too many unread events, disconnect it instead. Callable
+        from any thread."""
         if self.over:
             return
         if len(self._waiting) >= self.BEHIND:
@@ -82,13 +83,13 @@ class Watcher:
         self._soon(self._wake.set)
 
     def end(self) -> None:
-        """End the watcher's connection once it has read the queued events; callable from any thread."""
+        """Close the client's connection after the queued events are sent. Callable from any thread."""
         self.over = True
         self._soon(self._wake.set)
 
     async def read(self, seconds: float | None) -> bytes:
-        """Return the queued events; empty when none comes within *seconds* (``None``: without limit), or at the
-        end."""
+        """Return the queued events, after waiting for one if there are none. Return nothing if none comes within
+        *seconds* (``None``: no limit), or the connection ends."""
         if not self._waiting and not self.over:
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._wake.wait(), seconds)
@@ -104,7 +105,7 @@ class Watcher:
 
 
 class EventLane:
-    """A thread that runs functions in the order in which they are put."""
+    """A thread that runs queued functions one after the other."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -112,17 +113,17 @@ class EventLane:
         self._thread: threading.Thread | None = None
 
     def start(self) -> None:
-        """Start the thread unless it runs already; it then runs the functions that were queued before, too."""
+        """Start the thread unless it runs already. It also runs the functions that were queued before."""
         if self._thread is None:
             self._thread = threading.Thread(target=self._run, name=self._name, daemon=True)
             self._thread.start()
 
     def put(self, function: Callable[[], object]) -> None:
-        """Queue *function* for the thread; callable from any thread."""
+        """Queue *function* for the thread. Callable from any thread."""
         self._todo.put(function)
 
     def close(self) -> None:
-        """End the thread once it has run all functions that are queued now."""
+        """End the thread after it has run all functions that are queued now."""
         self._todo.put(None)
 
     def _run(self) -> None:
@@ -136,7 +137,8 @@ class EventLane:
 
 
 class Feed:
-    """The events of one host for all its watchers. *lane*: the thread that sends them, by default a new one."""
+    """The source of events about one host for all clients of ``GET /v1/watch``. *lane*: the thread that sends the
+    events; by default a new one."""
 
     def __init__(self, host: LocalHost, lane: EventLane | None = None) -> None:
         self.host = host
@@ -157,8 +159,9 @@ class Feed:
         host.documents.listen(self._written)
 
     async def watch(self, request: Request) -> StreamingResponse:
-        """Send server-sent events until the client disconnects or the agent stops: hello, servers, heartbeat, server,
-        domain, operation. Each event is a line with its name and a line with its JSON, followed by an empty line."""
+        """Return a response that sends events (server-sent events) until the client disconnects or the agent stops.
+        Types: hello, servers, heartbeat, server, domain, operation. Each event is a line with its name and a line with
+        its JSON, followed by an empty line."""
         query_parameters = read_query(request, interval=_interval, events=_events)
         interval = query_parameters.get("interval", self.host.settings.heartbeat)
         if self._closed:
@@ -169,7 +172,7 @@ class Feed:
                                  headers={"cache-control": "no-store"})
 
     def close(self) -> None:
-        """End all connections; watchers connect again to the next agent."""
+        """End all connections. Clients will connect again when the agent is restarted."""
         self._closed = True
         for watcher in list(self._present):
             watcher.end()
@@ -198,12 +201,12 @@ class Feed:
 
     # Called from other threads ---------------------------------------------------------------------------------------
     def _do(self, function: Callable[[], None]) -> None:
-        """Queue *function* for the feed's thread; drop it if there are no watchers."""
+        """Queue *function* for the feed's thread, or do nothing if no client is connected."""
         if self._present and not self._closed:
             self._lane.put(function)
 
     def _asked(self, event: str) -> bool:
-        """Return whether any watcher requested events of the type *event*."""
+        """Return whether any client has requested events of the type *event*."""
         return any(event in watcher.events for watcher in tuple(self._present))
 
     def _happened(self, event: DomainEvent) -> None:
@@ -229,7 +232,8 @@ class Feed:
             self._look_at(document.id)
 
     def _look_at(self, id: str) -> None:
-        """Queue a check of server *id*'s state; all changes before the check are reported as one."""
+        """Queue a check whether the state of the server *id* has changed. Several changes before the check cause only
+        one event."""
         if id not in self._changed and self._present:
             self._changed.add(id)
             self._lane.put(lambda: self._look(id))
@@ -283,8 +287,8 @@ class Feed:
                 watcher.tell(framed)
 
     def _heartbeat(self) -> bytes:
-        """Return the heartbeat event: the host's inventory and usage, and the running operations. Watchers with
-        heartbeats at about the same time get the same event."""
+        """Return the heartbeat event, as bytes: the host's inventory and usage, and the running operations. Clients
+        whose heartbeats are due at about the same time get the same event."""
         with self._beating:
             if time.monotonic() - self._beat[0] < FRESH:
                 return self._beat[1]
@@ -296,16 +300,16 @@ class Feed:
 
 
 def _watched_state(host: LocalHost, document: Document, domain: Domain | None) -> Told:
-    """Return the values by which a change of a server is detected: its public document, its state fields (which
-    watchers get), and whether it is being deleted."""
+    """Return (reported part of the server's stored state, state fields that the events contain, whether the server is
+    being deleted). A change of one of these causes an event."""
     password = document.state.get(PASSWORD)
     shown_fields = {**server_condition(host, document, domain), **({"password": password} if password else {})}
     return _public(document), shown_fields, document.deleting
 
 
 def _public(document: Document) -> dict[str, Any]:
-    """Return the part of a document whose changes are reported; it excludes the state fields that record work in
-    progress."""
+    """Return the part of a server's stored state (*document*) whose changes are reported to clients. Fields that only
+    record work in progress are not included."""
     state = document.state
     return {**document.want, "name": document.name,
             "state": [state.get("reason"), bool(state.get("unfinished")), state.get("fault"), state.get(PASSWORD)]}

@@ -55,8 +55,8 @@ NORMAL, FAILED = 1000, 1011
 
 
 class OpenConsoles:
-    """The open consoles: an ASGI application for WebSockets. It serves only callers that the agent has admitted before.
-    """
+    """An ASGI application that serves the consoles of servers (VNC, SPICE, serial) as WebSockets. The agent must have
+    checked the caller's permission before."""
 
     def __init__(self, agent: ManagedHost) -> None:
         self.agent = agent
@@ -66,8 +66,8 @@ class OpenConsoles:
         self._lines: dict[str, asyncio.Future[SerialLine]] = {}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve one console until it ends. If it cannot be opened, raises ``MagnetarError`` before the client gets any
-        answer."""
+        """Serve one console until it ends. If the console cannot be opened, raise ``MagnetarError`` before anything is
+        sent to the client."""
         path_match = PATH.fullmatch(scope["path"])
         if not path_match:
             raise NotFound(f"There is no WebSocket at {scope['path']}. Consoles are at /v1/server/KEY/consoles/KIND, "
@@ -93,8 +93,8 @@ class OpenConsoles:
                 del open_consoles[id, kind]
 
     async def _server(self, key: str) -> str:
-        """Return the uuid of the server *key*. Raises ``NotFound``, ``Ambiguous``, or ``Conflict`` if its guest does
-        not run."""
+        """Return the uuid of the running server *key* (a name or uuid). Raises ``NotFound``, ``Ambiguous``, or
+        ``Conflict`` if its guest does not run."""
         shown = await run_in_threadpool(reconcile.show_resource, self.agent.drivers, Server, key)
         if shown["power_state"] not in (RUNNING, PAUSED):
             raise Conflict(f"The server {shown['name']} is {shown['power_state']}: only one that runs has a console. "
@@ -137,8 +137,8 @@ class OpenConsoles:
                 del self._lines[id]
 
     async def _line(self, id: str) -> SerialLine:
-        """Return the open serial line of server *id*; open the line first if no client has opened it. The method
-        returns right after its check that the line is open: no other task runs in between, which could close it."""
+        """Return the open serial line of the server *id*; open it if no client has done so. No ``await`` follows the
+        check that the line is open, so no other task can close the line before this method returns."""
         while True:
             opening = self._lines.get(id)
             if opening is None or not self._usable(opening):
@@ -153,7 +153,7 @@ class OpenConsoles:
                 return line
 
     def _usable(self, line: asyncio.Future[SerialLine]) -> bool:
-        """Return whether the serial line is open or being opened."""
+        """Return whether *line*, the future of a serial line, has an open line or is still opening it."""
         return not line.done() or (not line.exception() and not line.result().over)
 
     async def _opened(self, id: str) -> SerialLine:
@@ -163,8 +163,9 @@ class OpenConsoles:
     async def _serve(self, websocket: WebSocket, id: str, kind: str, show: Callable[[], Coroutine[Any, Any, None]],
                      write_input: Callable[[bytes], Awaitable[None]],
                      broken: Callable[[], Awaitable[None]] | None = None) -> None:
-        """Accept the client's WebSocket, and serve a console on it until either side ends. *show* sends the output;
-        *write_input* gets the client's input; *broken* is called for each break."""
+        """Accept the client's WebSocket, and serve a console on it until the client or the guest ends it. *show*: sends
+        the output to the client. *write_input*: sends input to the guest. *broken*: sends a break to the guest;
+        ``None`` if the console has no breaks."""
 
         async def read_messages() -> None:
             while (message := await websocket.receive())["type"] != "websocket.disconnect":
@@ -194,8 +195,8 @@ class OpenConsoles:
 
 
 async def _sent(websocket: WebSocket, sending: Awaitable[None]) -> None:
-    """Wait until *sending*, which sends to *websocket*, is done. If the client does not read, abort its connection and
-    raise ``WebSocketDisconnect``."""
+    """Await *sending*, which sends data to *websocket*. If the client does not read for too long, abort its connection
+    and raise ``WebSocketDisconnect``."""
     try:
         async with asyncio.timeout(HUNG):
             await sending

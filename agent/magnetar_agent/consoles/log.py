@@ -16,8 +16,8 @@ OLDER = 10
 
 
 class LogReader:
-    """A reader of the console log at *path*: the last *size* bytes first, then text as it is added, also in later logs.
-    Only plain files are read, and no links are followed."""
+    """A reader that follows a server's console log at *path*, across log rotations. It returns first the last *size*
+    bytes, then new text. Only regular files are read, and symbolic links are not followed."""
 
     def __init__(self, path: Path, size: int) -> None:
         self.path = path
@@ -31,11 +31,11 @@ class LogReader:
             os.lseek(self._log, max(0, log_size - size), os.SEEK_SET)
 
     def close(self) -> None:
-        """Close the log that is being read."""
+        """Close the open log file."""
         self._follow(None)
 
     def read(self, most: int) -> bytes:
-        """Return the next bytes, at most *most*; empty while there are none."""
+        """Return the next bytes of the log, at most *most*; empty if there is no new text yet."""
         if self._log is None:
             self._log = _opened(self.path)
         content = self._read(most)
@@ -51,8 +51,8 @@ class LogReader:
         return b"" if self._log is None else os.read(self._log, most)
 
     def _newer(self, current: os.stat_result) -> int | None:
-        """Return an open descriptor of the log after *current*, or of the oldest log if *current* was removed; ``None``
-        if *current* is the newest."""
+        """Return a file descriptor of the log file that follows *current* after a rotation; of the oldest one if
+        *current* was removed. Return ``None`` if *current* is the newest."""
         newer = None
         for path in (self.path, *map(self._older, range(OLDER))):
             log = _opened(path)

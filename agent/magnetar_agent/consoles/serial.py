@@ -33,14 +33,14 @@ MAY_TYPE = b"\r\n[magnetar: this console types from now on]\r\n"
 
 @dataclass(eq=False)
 class SerialClient:
-    """A client of the serial console; *send* sends bytes to it."""
+    """A client of a serial console. *send*: sends bytes to the client."""
 
     send: Callable[[bytes], Awaitable[None]]
 
 
 class SerialLine:
-    """The open serial line of a guest. *descriptor*: non-blocking; the line closes it. *path*: the guest's console
-    log."""
+    """The open serial line of a guest, shared by all clients of its console. *descriptor*: non-blocking file descriptor
+    of the line; ``close`` closes it. *path*: the guest's console log, from which clients get the output."""
 
     def __init__(self, descriptor: int, path: Path) -> None:
         self.path, self.over = path, False
@@ -52,7 +52,7 @@ class SerialLine:
         self._loop.add_reader(descriptor, self._drain)
 
     def close(self) -> None:
-        """Close the line. Clients get the rest of the log."""
+        """Close the line. Clients still get the remaining output from the log."""
         if not self.over:
             self.over = True
             self._loop.remove_reader(self._line)
@@ -61,7 +61,7 @@ class SerialLine:
             self._grown.set()
 
     def join(self, client: SerialClient) -> None:
-        """Add a client to the console."""
+        """Add a client to the console. The first client may type."""
         self._clients.append(client)
 
     def remove_client(self, client: SerialClient) -> None:
@@ -71,7 +71,7 @@ class SerialLine:
             self.close()
 
     async def show(self, client: SerialClient, size: int) -> None:
-        """Send the client the last *size* bytes of the log and all later output, until the guest stops."""
+        """Send the last *size* bytes of the console log and all later output to the client, until the guest stops."""
         log, may_type = LogReader(self.path, size), True
         try:
             while True:
@@ -89,12 +89,11 @@ class SerialLine:
             log.close()
 
     def may_type(self, client: SerialClient) -> bool:
-        """Return whether *client* may type: the client that joined first may."""
+        """Return whether *client* may type: only the client that joined before all other present ones may."""
         return self._clients[:1] == [client]
 
     async def write_keys(self, client: SerialClient, keys: bytes) -> None:
-        """Write *keys* to the guest's serial line if *client* is the one that may type; drop the keys of other
-        clients."""
+        """Write *keys* to the guest's serial line if *client* is the one that may type; otherwise discard them."""
         remaining = memoryview(keys)
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(DEAF):
@@ -107,7 +106,8 @@ class SerialLine:
                         self.close()
 
     def _drain(self) -> None:
-        """Read and drop the bytes from the line; the end of the line means that the guest has stopped."""
+        """Read and discard the bytes from the line: clients get the output from the log. At end of file, the guest has
+        stopped, so close the line."""
         try:
             received = os.read(self._line, PIECE)
         except BlockingIOError:
@@ -120,14 +120,14 @@ class SerialLine:
             self.close()
 
     async def _growth(self) -> None:
-        """Wait until the console log may have grown."""
+        """Wait until the console log may have new text."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(LOOK):
                 await self._grown.wait()
         self._grown.clear()
 
     async def _room(self) -> None:
-        """Wait until the line accepts more input."""
+        """Wait until the line accepts more input, because its buffer was full."""
         free = asyncio.Event()
         self._loop.add_writer(self._line, free.set)
         try:

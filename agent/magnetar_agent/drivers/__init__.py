@@ -20,78 +20,81 @@ if TYPE_CHECKING:
 
 
 class Driver(Protocol):
-    """A resource driver: the interface between ``reconcile`` and the resources of one type. In its methods, *want* is
-    the requested document of a resource, and *have* its current state on the host."""
+    """The interface of a resource driver, which manages the resources of one type on the host. In its methods,
+    *document* is the JSON file with a resource's desired state, *want* its requested fields, and *have* its fields as
+    they are on the host now."""
 
     @property
     def kind(self) -> type[Kind]:
-        """Return the driver's resource type."""
+        """The class of the driver's resource type, such as ``Server``."""
 
     @property
     def unique_names(self) -> bool:
-        """Return whether each name may have at most one resource. False for servers: two that are made by uuid may
-        share a name."""
+        """Whether names of resources are unique. False for servers, because servers that are created by uuid may have
+        the same name."""
 
     @property
     def verbs(self) -> Mapping[str, Verb]:
-        """Map the name of each verb to ``function(task, **step.args)``. Every verb is idempotent."""
+        """The functions that execute the steps of a plan, by the step's verb. They are called as ``function(task,
+        **step.args)``, and must be idempotent."""
 
     def locate(self, host: LocalHost, key: str) -> str:
-        """Return the uuid or name of the resource that a request names by *key*: *key* itself, except for kinds whose
-        key names other resources."""
+        """Return the uuid or name of the resource that a request addresses by *key*. Returns *key* itself, except for
+        resource types whose keys consist of names of other resources, such as SERVER:VOLUME."""
 
     def complete(self, host: LocalHost, want: Fields, document: Document | None) -> Fields:
-        """Return the fields to store for *want* (checked, merged, defaults filled in): resolve references to uuids,
-        draw random values, and raise an error for what this host cannot do. Changes nothing."""
+        """Return the fields to store for *want*, which is already checked and merged, and has defaults: references
+        become uuids, and random values are chosen. Raises an error if this host cannot fulfil it. *document*: the
+        stored resource; ``None`` if it is new. Changes nothing."""
 
     def check_replacement(self, host: LocalHost, want: Fields, requested: Fields, document: Document) -> None:
-        """Raise an error if *want* (complete) could not be created after the removal of *document* (``on_immutable:
-        recreate``). *requested*: the fields that the caller sent. May change *want*."""
+        """Raise an error if a resource with the fields *want* could not be created after *document* was removed (a
+        request with ``on_immutable: recreate``). *requested*: the fields that the caller sent. May change *want*."""
 
     def release(self, host: LocalHost, document: Document) -> None:
-        """Raise ``InUse``, naming the users, if the resource *document* must not be removed now."""
+        """Raise ``InUse``, naming the users, if the stored resource *document* must not be removed now."""
 
     def snapshot(self, host: LocalHost, document: Document | None = None) -> Any:
-        """Return a snapshot of the host for many ``observe`` calls in a row; with *document* only the part that it
-        needs. ``None`` if ``observe`` needs no snapshot."""
+        """Return data about the host that many ``observe`` calls can share; ``None`` if ``observe`` needs none.
+        *document*: read only the data for this resource."""
 
     def observe(self, host: LocalHost, document: Document, snapshot: Any = None) -> Fields | None:
-        """Return the fields of *document* as they are on the host now; ``None`` if no part of the resource exists."""
+        """Return the fields of a stored resource as they are on the host now; ``None`` if nothing of it exists.
+        *snapshot*: the result of ``snapshot``; read the host if it is ``None``."""
 
     def plan(self, want: Fields | None, have: Fields | None) -> Iterator[Step]:
-        """Yield the steps from the current state *have* to the requested fields *want* (``None``: absent). No side
-        effects. Storing the document is not a step."""
+        """Yield the steps that change the current fields *have* to the requested fields *want* (``None``: the resource
+        does not exist). Has no side effects."""
 
     def show(self, host: LocalHost, document: Document, have: Fields | None, snapshot: Any = None) -> Fields:
-        """Return the resource as API responses show it: with the fields of its kind that are meant for responses."""
+        """Return the resource's fields as API responses show them. *have*: the result of ``observe``."""
 
     def sweep(self, host: LocalHost) -> None:
-        """Remove leftovers of this kind that no document needs."""
+        """Remove files and objects of this resource type that belong to no stored resource."""
 
     def left(self, host: LocalHost) -> list[str]:
-        """Return files of this kind that no document names and that ``sweep`` keeps, as they may hold users' data.
-        Removes nothing."""
+        """Return the paths of files of this resource type that belong to no stored resource, but that ``sweep`` does
+        not remove, because they may contain users' data."""
 
 
 @runtime_checkable
 class SubresourceDriver(Protocol):
-    """A resource driver of resources without documents of their own: each is part of another resource's document."""
+    """The interface of a driver for resources that are not stored separately: each is a part of another resource."""
 
     def ensure(self, host: LocalHost, key: str, want: Fields | None, permissions: Mapping[str, Any], dry_run: bool,
                operation: Operation) -> Result:
-        """Create or change the resource *key*, or remove it if *want* is ``None``, by a change of the document that
-        contains it (``LocalHost.revise``). Return the result. The parameters are those of
-        ``reconcile.ensure_resource``."""
+        """Create or change the resource *key*, or remove it if *want* is ``None``, by changing the stored resource that
+        contains it. Return the result. The parameters are those of ``reconcile.ensure_resource``."""
 
     def one(self, host: LocalHost, key: str) -> Fields:
-        """Return the resource *key* as API responses show it. Raises ``NotFound``."""
+        """Return the fields of the resource *key* as API responses show them. Raises ``NotFound``."""
 
     def every(self, host: LocalHost) -> list[Fields]:
-        """Return all resources as API responses show them."""
+        """Return the fields of all resources as API responses show them."""
 
 
 class Drivers:
-    """The host, and the driver of each kind of resource on it."""
+    """The drivers of all resource types of a host."""
 
     def __init__(self, host: LocalHost, drivers: Iterable[Driver]) -> None:
         self.host = host
@@ -101,7 +104,8 @@ class Drivers:
         return iter(self.by_noun.values())
 
     def of(self, kind: type[Kind]) -> Driver:
-        """Return the driver of *kind*. Raises ``InvalidField`` for a read-only kind, which has no driver."""
+        """Return the driver of the resource type *kind*. Raises ``InvalidField`` for a read-only type, which has no
+        driver."""
         driver = self.by_noun.get(kind.noun)
         if not driver:
             raise InvalidField(kind.noun, "is read only")

@@ -30,7 +30,8 @@ SERVER_FIELDS = ("name", "flavor", "networks", "machine", "virt_type", "power", 
 
 
 class AdoptionDriver(DocumentDriver):
-    """The driver of adoptions. An adoption is no document: the server is."""
+    """The driver of adoptions, which make servers of existing libvirt domains. Only the server is stored, not the
+    adoption."""
 
     def __init__(self) -> None:
         super().__init__(Adoption)
@@ -38,8 +39,9 @@ class AdoptionDriver(DocumentDriver):
 
     def ensure(self, host: LocalHost, key: str, want: Fields | None, permissions: Mapping[str, Any], dry_run: bool,
                operation: Operation) -> Result:
-        """Adopt the domain *key* (name or uuid), or release its server if *want* is ``None``. Return the result. Raises
-        ``NotFound``, or ``Conflict`` with what hinders the adoption."""
+        """Make a server of the libvirt domain *key* (name or uuid), or release this server, whose domain remains, if
+        *want* is ``None``. Return the result. Raises ``NotFound``, or ``Conflict`` with the reasons against the
+        adoption."""
         if want is None:
             return self._release(host, key, dry_run, operation)
         requested = checked_request(self.kind, key, want)
@@ -78,7 +80,8 @@ class AdoptionDriver(DocumentDriver):
 
     def _unchanged(self, host: LocalHost, domain: Domain, document: Document, requested: Fields,
                    permissions: Mapping[str, Any], dry_run: bool, operation: Operation) -> Result:
-        """Return the result for a domain that is adopted already; finish an adoption that libvirt cut short."""
+        """Return the result for a domain that is already adopted. Completes an adoption that a failure of libvirt has
+        interrupted. *document*: the stored server. *requested*: the requested fields."""
         warnings, name = list[str](), requested.get("server_name", document.name)
         if name != document.name:
             text = (f"server_name: the domain {domain.name!r} is adopted as server {document.name!r}. Rename it with "
@@ -109,7 +112,8 @@ class AdoptionDriver(DocumentDriver):
                       shown)
 
     def one(self, host: LocalHost, key: str) -> Fields:
-        """Return what the domain *key* is or would become. Raises ``NotFound``."""
+        """Return a report about the domain *key*: the server that it has become, or would become, or the reasons
+        against an adoption. Raises ``NotFound``."""
         domains = host.hypervisor.domains()
         document = _find_adopted(host, key)
         if document is not None and document.id not in domains:
@@ -121,7 +125,7 @@ class AdoptionDriver(DocumentDriver):
         return reports[0]
 
     def every(self, host: LocalHost) -> list[Fields]:
-        """Return all domains that other programs have defined, adopted or not, sorted by name."""
+        """Return a report about each domain that was defined by other programs, adopted or not, sorted by name."""
         domains = host.hypervisor.domains()
         reports = self._reports(host, domains, domains.values())
         gone = [self._shown_adopted(host, document) for document in host.documents.list(Server.noun)
@@ -141,7 +145,8 @@ class AdoptionDriver(DocumentDriver):
         return self._report(candidate, None, hindrances.find_hindrances(host, candidate, candidate.domain.name, users))
 
     def _report(self, candidate: DomainCandidate, document: Document | None, found: list[Fields]) -> Fields:
-        """Return the resource of a domain. *document*: of its server if it is adopted; *found*: its hindrances."""
+        """Return the report about a domain, as API responses show it. *document*: the stored server if the domain is
+        adopted. *found*: the reasons against an adoption."""
         domain = candidate.domain
         fields = new_server_fields(candidate, domain.name if document is None else document.name)
         values = {
@@ -155,7 +160,8 @@ class AdoptionDriver(DocumentDriver):
         return {f.name: values.get(f.name) for f in self.kind.fields if SHOW in f.on}
 
     def _shown_adopted(self, host: LocalHost, document: Document) -> Fields:
-        """Return the resource of an adopted server; of one whose domain is gone, from its document alone."""
+        """Return the report about the domain of an adopted server, as API responses show it. If the domain no longer
+        exists, only the stored server is used (*document*)."""
         domain = host.hypervisor.domain(document.id)
         read = candidates.read_candidates(host, self.reader, [domain]) if domain is not None else []
         if read:
@@ -180,7 +186,7 @@ def _disk_part(disk: Any, candidate: DomainCandidate) -> Fields:
 
 
 def _find_domain(domains: Mapping[str, Domain], key: str) -> Domain:
-    """Return the domain with this uuid or name. Raises ``NotFound``."""
+    """Return the domain with the uuid or name *key*. Raises ``NotFound``. *domains*: by uuid."""
     if key.lower() in domains:
         return domains[key.lower()]
     for domain in domains.values():
@@ -195,7 +201,8 @@ def _no_domain(key: str) -> NotFound:
 
 
 def _find_adopted(host: LocalHost, key: str) -> Document | None:
-    """Return the document of the adopted server whose domain has this uuid or name; ``None`` if there is none."""
+    """Return the stored server that was adopted from the domain with the uuid or name *key*; ``None`` if there is none.
+    """
     document = host.documents.get(Server.noun, key.lower())
     if document is not None:
         return document if is_adopted(document) else None

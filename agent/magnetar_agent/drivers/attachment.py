@@ -44,8 +44,7 @@ ASLEEP = ("The server is suspended to disk and would wake up to other disks than
 
 
 class AttachmentDriver(DocumentDriver):
-    """The resource driver of volume attachments; see ``volumes.attaching``. A volume is attached at most once to the
-    same server."""
+    """The resource driver of volume attachments. A server can have at most one attachment of the same volume."""
 
     unique_names = False
 
@@ -55,8 +54,8 @@ class AttachmentDriver(DocumentDriver):
                                           "swap": swapping.swap_volume, "abandon": swapping.abandon_swap}
 
     def locate(self, host: LocalHost, key: str) -> str:
-        """Return the attachment's uuid for the key SERVER:VOLUME, whose parts are names or uuids; return any other key
-        as it is."""
+        """Return the attachment's uuid for a key SERVER:VOLUME, in which both are names or uuids. Return any other
+        *key* unchanged."""
         if ":" not in key:
             return key
         pairs = [(key[:at], key[at + 1:]) for at, letter in enumerate(key) if letter == ":"]
@@ -70,8 +69,9 @@ class AttachmentDriver(DocumentDriver):
         return attaching.attachment_id(*pairs[0])
 
     def complete(self, host: LocalHost, want: Fields, document: Document | None) -> Fields:
-        """Return the requested document *want* with the uuids of server and volume, and a device name. Raises
-        ``InvalidField`` or ``Conflict`` for a volume that cannot be attached."""
+        """Return the requested fields *want* with the uuids of server and volume, and with a device name such as vdb.
+        *document*: the stored attachment; ``None`` for a new one. Raises ``InvalidField`` or ``Conflict`` for a volume
+        that cannot be attached."""
         server = _named(host, "server", want["server"], document)
         refuse_while_it_moves(host, host.documents.get("server", server.id))
         refuse_adopted(server, self.kind.noun)
@@ -100,13 +100,13 @@ class AttachmentDriver(DocumentDriver):
         return completed
 
     def _replaced(self, host: LocalHost, server: Document, volume: str) -> Document | None:
-        """Return the attachment of *volume* (a name or uuid) to *server* that a new attachment will replace; ``None``
-        if there is none."""
+        """Return the stored attachment of *volume* (a name or uuid) to *server* that a new attachment will replace;
+        ``None`` if there is none."""
         return host.documents.get(self.kind.noun, self.locate(host, f"{server.id}:{volume}"))
 
     def release(self, host: LocalHost, document: Document) -> None:
-        """Raise ``Conflict`` for a detachment of a root disk, of a volume of a migrating server, or of a volume that is
-        being swapped."""
+        """Raise ``Conflict`` if the volume must not be detached: it is a root disk or is being swapped, or its server
+        is migrating."""
         if document.state.get(attaching.REPLACED):
             return
         if any(swap.want["replaces"] == document.want["volume"]
@@ -125,13 +125,14 @@ class AttachmentDriver(DocumentDriver):
             raise Conflict("The volume is the root disk of its server, which cannot be without it. Delete the server.")
 
     def snapshot(self, host: LocalHost, document: Document | None = None) -> Any:
-        """Return all domains by uuid, read in one pass; with *document* only the domain of its server."""
+        """Return all libvirt domains by uuid, for many ``observe`` calls. *document*: return only the domain of this
+        attachment's server."""
         return host.hypervisor.domains() if document is None else domains_of_server(host, document.want["server"])
 
     def observe(self, host: LocalHost, document: Document, snapshot: Any = None) -> Fields | None:
-        """Return the document's fields, the server's ``power``, and whether the domain's definition (``defined``) and
-        the running domain (``plugged``) have the volume. With *snapshot*, ``plugged`` is the same as ``defined``: the
-        running domain is not read."""
+        """Return the attachment's fields with the server's state (``power``), and whether the volume is in the domain's
+        persistent definition (``defined``) and in the running domain (``plugged``). With a *snapshot*, ``plugged``
+        equals ``defined``, because the running domain is not read."""
         id, target = document.want["server"], document.want["device"]
         if not attaching.is_current(host, document) or document.want.get("replaces"):
             swaps = bool(document.want.get("replaces"))
@@ -146,11 +147,11 @@ class AttachmentDriver(DocumentDriver):
         return {**document.want, "power": domain.state, "defined": defined, "plugged": plugged}
 
     def plan(self, want: Fields | None, have: Fields | None) -> Iterator[Step]:
-        """Yield the steps of ``plan_attachment``."""
+        """Yield the steps that attach or detach the volume (``plan_attachment``)."""
         return plan_attachment(want, have)
 
     def show(self, host: LocalHost, document: Document, have: Fields | None, snapshot: Any = None) -> Fields:
-        """Return the document with the names of server and volume."""
+        """Return the attachment's fields as API responses show them, with the names of server and volume."""
         server = host.documents.get("server", document.want["server"])
         have, state = have or {}, document.state
         runs = have.get("power") in LIVE
@@ -165,8 +166,9 @@ class AttachmentDriver(DocumentDriver):
 
 
 def plan_attachment(want: Fields | None, have: Fields | None) -> Iterator[Step]:
-    """Yield the steps from the current state *have* (``power`` of the server, ``defined``, ``plugged``) to *want*.
-    Raises ``Conflict`` for a suspended server: it would resume with other disks than it was suspended with."""
+    """Yield the steps that change an attachment from its current fields *have* (see ``AttachmentDriver.observe``) to
+    the requested fields *want*; ``None``: no attachment. Raises ``Conflict`` for a suspended server, because the disks
+    must not change before it resumes."""
     if want is not None and want.get("replaces"):
         yield Step("swap", "copy the old volume and go on with the new one")
         return
@@ -187,8 +189,8 @@ def plan_attachment(want: Fields | None, have: Fields | None) -> Iterator[Step]:
 
 
 def _rescued(host: LocalHost, server: str) -> bool:
-    """Return whether the server is in rescue mode without its volumes. A rescue with stable devices keeps the volumes:
-    see ``servers.spec.current_disks``."""
+    """Return whether the server is in a rescue mode that detaches its volumes. A rescue with stable device names keeps
+    them."""
     server_document = host.documents.get("server", server)
     return server_document is not None and bool(server_document.want.get("rescue")) and not rescue.keeps_disks(
         server_document)
@@ -199,8 +201,9 @@ def _there(document: Document, domain: hv.Domain, target: str) -> bool:
 
 
 def _named(host: LocalHost, noun: str, key: str, document: Document | None) -> Document:
-    """Return the document of *key*, a server or volume (*noun*). Raises ``InvalidField`` if it is missing. For a new
-    attachment (*document* is ``None``), a resource that is being removed counts as missing."""
+    """Return the stored server or volume with the name or uuid *key*. *noun*: ``server`` or ``volume``. *document*: the
+    stored attachment; if it is ``None`` (a new attachment), a resource that is being removed counts as missing. Raises
+    ``InvalidField`` if the resource is missing."""
     current_key = document.want[noun] if document else None
     resolved = host.documents.find(noun, key) if current_key else host.documents.standing(noun, key)
     if resolved is None and current_key == key:
@@ -212,8 +215,9 @@ def _named(host: LocalHost, noun: str, key: str, document: Document | None) -> D
 
 
 def _remote_volume(host: LocalHost, want: Fields, document: Document | None) -> Document:
-    """Return a stand-in for the document of a volume of another host, made of the facts in ``origin`` of *want*. Raises
-    ``InvalidField`` or ``Conflict`` for an ``origin`` that cannot be used."""
+    """Return a substitute for the stored document of a volume that is on another host. Its fields come from ``origin``
+    in *want*. *document*: the stored attachment; ``None`` for a new one. Raises ``InvalidField`` or ``Conflict`` for an
+    ``origin`` that cannot be used."""
     Uuid().check(want["volume"], "volume")
     origin = want["origin"]
     remote.check_origin(host, origin)
@@ -224,8 +228,8 @@ def _remote_volume(host: LocalHost, want: Fields, document: Document | None) -> 
 
 
 def _check_new(host: LocalHost, completed: Fields, server: Document, volume: Document) -> None:
-    """Raise ``InvalidField`` or ``Conflict`` if the new attachment *completed* of *volume* to *server* is not possible.
-    """
+    """Raise ``InvalidField`` or ``Conflict`` if *volume* cannot be attached to *server*. *completed*: the fields of the
+    new attachment."""
     real = host.documents.get("server", server.id) and host.documents.get("volume", volume.id)
     if completed.pop("id", None) not in (None, attaching.attachment_id(server.id, volume.id)) and real:
         raise InvalidField("id", "follows from server and volume; use SERVER:VOLUME as the key")
@@ -255,7 +259,7 @@ def _check_new(host: LocalHost, completed: Fields, server: Document, volume: Doc
 
 
 def _attach(task: Task) -> None:
-    """Plug the volume into the running server, and into the definition for later starts."""
+    """Attach the volume to the running domain of the server, and to its persistent definition."""
     host, want = task.host, task.document.want
     with attaching.hold_server_volume(host, want["server"], want["volume"]):
         server = host.documents.get("server", want["server"])
@@ -270,7 +274,7 @@ def _attach(task: Task) -> None:
 
 
 def _detach(task: Task) -> None:
-    """Unplug the volume from the running guest, which must release it, and remove the volume from the definition."""
+    """Detach the volume from the running domain, whose guest must release it, and from the persistent definition."""
     host, document, want = task.host, task.document, task.document.want
     with attaching.hold_server_volume(host, want["server"], want["volume"]):
         disk = Disk(host.settings.state_dir, want["device"], bus=want["bus"], serial=attaching.disk_serial(document))
@@ -297,8 +301,8 @@ def _detach(task: Task) -> None:
 
 
 def _release(task: Task) -> None:
-    """Report the end of the attachment to the host that has the volume. Raises ``Unreachable`` if that host does not
-    answer; ``RemoteVolumes`` then repeats the report."""
+    """Report to the host that has the volume that it is detached. Raises ``Unreachable`` if that host does not answer;
+    ``RemoteVolumes`` then repeats the report later."""
     try:
         remote.release_remote_volume(task.host, task.document)
     except Unreachable as error:

@@ -39,15 +39,16 @@ SOURCES = {"snapshot": "volume_snapshot", "volume": "volume"}
 
 
 class BackupDriver(DocumentDriver):
-    """The resource driver of backups: folders in the backup directory, named by their uuid."""
+    """The resource driver of volume backups. Each backup is a folder in the backup directory, named by its uuid."""
 
     def __init__(self) -> None:
         super().__init__(VolumeBackup)
         self.verbs: Mapping[str, Verb] = {"make": _make, "drop": _drop}
 
     def complete(self, host: LocalHost, want: Fields, document: Document | None) -> Fields:
-        """Return the requested document *want* with the uuids of volume and snapshot. Raises ``InvalidField`` for a
-        source or parent that cannot be used, and ``Conflict`` without a backup directory."""
+        """Return the requested fields *want* with the uuids of volume and snapshot. *document*: the stored backup;
+        ``None`` for a new one. Raises ``InvalidField`` for a source or parent that cannot be used, and ``Conflict`` if
+        the host has no backup directory."""
         completed = dict(want)
         if document is not None and is_content_complete(document):
             return {**completed, **{name: document.want[name] for name in SOURCES}}
@@ -68,7 +69,8 @@ class BackupDriver(DocumentDriver):
         return completed
 
     def observe(self, host: LocalHost, document: Document, snapshot: Any = None) -> Fields | None:
-        """Return the document's fields, and whether the backup is complete (``made``) and exists (``there``)."""
+        """Return the backup's stored fields, and whether its content is complete (``made``) and in the backup directory
+        (``there``)."""
         facts: Fields = {**document.want, "made": is_content_complete(document), "there": False}
         try:
             facts["there"] = facts["made"] and backup_files.has_backup(backups.usable_target(host).folder, document.id)
@@ -77,7 +79,8 @@ class BackupDriver(DocumentDriver):
         return facts
 
     def plan(self, want: Fields | None, have: Fields | None) -> Iterator[Step]:
-        """Yield the steps that write or remove the backup. Raises ``Conflict`` if its files are gone."""
+        """Yield the steps that write or remove the backup. Raises ``Conflict`` if the files of a complete backup are
+        missing."""
         if want is None:
             yield Step("drop", "remove the backup")
         elif not have or not have["made"]:
@@ -87,7 +90,7 @@ class BackupDriver(DocumentDriver):
                            f"{have.get('why') or ''}. Restore them, or delete this backup.")
 
     def show(self, host: LocalHost, document: Document, have: Fields | None, snapshot: Any = None) -> Fields:
-        """Return the backup's fields with Cinder's status."""
+        """Return the backup's fields as API responses show them, with a status as in Cinder."""
         state = document.state
         values = {**document.want, **state, "id": document.id, "name": document.name,
                   "size": round_up_gib(state.get("bytes", 0)), "status": cinder_status(document, have, False),
@@ -101,8 +104,8 @@ class BackupDriver(DocumentDriver):
 
 
 def _check_adoptable(target: BackupTarget, id: str) -> None:
-    """Raise ``InvalidField`` unless the backup directory *target* has the backup *id*, and all backups that it is based
-    on."""
+    """Raise ``InvalidField`` unless the backup directory *target* has the backup *id* and all backups that it depends
+    on (an incremental backup depends on its parents)."""
     try:
         backup_files.read_chain(target.folder, id)
     except Conflict as error:
@@ -111,7 +114,9 @@ def _check_adoptable(target: BackupTarget, id: str) -> None:
 
 
 def _source_id(host: LocalHost, field: str, key: str, document: Document | None) -> str:
-    """Return the uuid of a volume or snapshot. Raises ``InvalidField`` if it cannot be backed up."""
+    """Return the uuid of the volume or snapshot *key* (name or uuid) to be backed up. *field*: ``volume`` or
+    ``snapshot``. *document*: the stored backup; ``None`` for a new one. Raises ``InvalidField`` if it cannot be backed
+    up."""
     old = document.want.get(field) if document else None
     if old and key in (old, document.state.get("source_name") if document else None):
         return str(old)
@@ -126,15 +131,15 @@ def _source_id(host: LocalHost, field: str, key: str, document: Document | None)
 
 
 def _check_volume_of_snapshot(host: LocalHost, completed: Fields) -> None:
-    """If *completed* names both a volume and a snapshot, raise ``InvalidField`` unless the snapshot is a snapshot of
-    that volume."""
+    """Raise ``InvalidField`` if the requested backup has both a volume and a snapshot, but the snapshot is not of this
+    volume. *completed*: the fields of the backup."""
     snapshot = host.documents.get("volume_snapshot", completed["snapshot"]) if completed["snapshot"] else None
     if snapshot and completed["volume"] and snapshot.want["volume"] != completed["volume"]:
         raise InvalidField("snapshot", "must be a snapshot of the volume", completed["snapshot"])
 
 
 def _make(task: Task) -> None:
-    """Write the backup, or take over a backup that the backup directory contains already."""
+    """Write the backup's files, or use a backup that is already in the backup directory."""
     host, document = task.host, task.document
     target, want, state = backups.usable_target(host), document.want, document.state
     field = next((name for name in SOURCES if want[name] is not None), None)
@@ -160,9 +165,9 @@ def _make(task: Task) -> None:
 
 
 def _drop(task: Task) -> None:
-    """Remove the backup's files. Do nothing if the agent never began to write them. Raises ``NotRemovable`` while
-    incremental backups need this backup. These are searched for here and not in ``release``, because the backup
-    directory may be on a network file system that hangs."""
+    """Remove the backup's files. Do nothing if none were written. Raises ``NotRemovable`` while incremental backups
+    depend on this backup. This check is not in ``release``, because the backup directory may be on a network file
+    system that hangs."""
     document = task.document
     if not {"made", "begun"} & document.state.keys():
         return

@@ -17,7 +17,8 @@ if TYPE_CHECKING:
 
 
 class DocumentDriver:
-    """A driver that only reads and writes the document. Other drivers derive from it."""
+    """A driver for resources that exist only as a document, the JSON file with their desired state, and not on the
+    host. It is also the base class of other drivers."""
 
     verbs: Mapping[str, Verb] = {}
     unique_names = True
@@ -26,40 +27,40 @@ class DocumentDriver:
         self.kind = kind
 
     def locate(self, host: LocalHost, key: str) -> str:
-        """Return *key*: keys are names or uuids."""
+        """Return *key* unchanged, because keys of this resource type are names or uuids."""
         return key
 
     def complete(self, host: LocalHost, want: Fields, document: Document | None) -> Fields:
-        """Return the requested document *want* unchanged."""
+        """Return the requested fields *want* unchanged."""
         return want
 
     def check_replacement(self, host: LocalHost, want: Fields, requested: Fields, document: Document) -> None:
-        """Permit every replacement."""
+        """Do nothing, because every replacement is allowed."""
 
     def release(self, host: LocalHost, document: Document) -> None:
-        """Permit every removal."""
+        """Do nothing, because every removal is allowed."""
 
     def snapshot(self, host: LocalHost, document: Document | None = None) -> Any:
-        """Return ``None``: ``observe`` needs no snapshot of the host for a document."""
+        """Return ``None``, because ``observe`` needs no data about the host."""
         return None
 
     def sweep(self, host: LocalHost) -> None:
-        """Do nothing: there are no leftovers."""
+        """Do nothing, because this resource type has no files or objects on the host."""
 
     def left(self, host: LocalHost) -> list[str]:
-        """Return an empty list: there are no files."""
+        """Return an empty list, because this resource type has no files."""
         return []
 
     def observe(self, host: LocalHost, document: Document, snapshot: Any = None) -> Fields | None:
-        """Return the fields of the document."""
+        """Return the stored fields, because the resource exists only as a document."""
         return document.want
 
     def plan(self, want: Fields | None, have: Fields | None) -> Iterator[Step]:
-        """Yield no steps: nothing exists except the document."""
+        """Yield no steps, because nothing on the host must change."""
         yield from ()
 
     def show(self, host: LocalHost, document: Document, have: Fields | None, snapshot: Any = None) -> Fields:
-        """Return the fields of the kind that responses show, as far as the document has them."""
+        """Return the resource's fields as API responses show them."""
         values = {**document.want, **document.state, "id": document.id, "name": document.name,
                   "created_at": document.created_at, "updated_at": document.updated_at}
         return {f.name: values.get(f.name) for f in self.kind.fields if SHOW in f.on}

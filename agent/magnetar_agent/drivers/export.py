@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class ExportDriver(DocumentDriver):
-    """The resource driver of volume exports. An export permits one server of another host to use one volume of this
+    """The resource driver of volume exports. An export permits one server on another host to use one volume of this
     host."""
 
     unique_names = False
@@ -39,8 +39,9 @@ class ExportDriver(DocumentDriver):
         return attaching.attachment_id(server, volume_document.id if volume_document else volume) if colon else key
 
     def complete(self, host: LocalHost, want: Fields, document: Document | None) -> Fields:
-        """Return the requested document *want* with the volume's uuid. Raises ``InvalidField``, or ``Conflict`` if the
-        volume is not free: it is being made, or another server uses it."""
+        """Return the requested fields *want* with the volume's uuid. *document*: the stored export; ``None`` for a new
+        one. Raises ``InvalidField``, or ``Conflict`` if the volume is still being created, or another server uses it.
+        """
         current_volume = document.want["volume"] if document else None
         volume = host.documents.find("volume", want["volume"]) if current_volume else \
             host.documents.standing("volume", want["volume"])
@@ -58,19 +59,20 @@ class ExportDriver(DocumentDriver):
         return completed
 
     def snapshot(self, host: LocalHost, document: Document | None = None) -> Any:
-        """Return ``None``: ``observe`` needs no snapshot of the host for an export."""
+        """Return ``None``, because ``observe`` needs no shared data about the host."""
         return None
 
     def observe(self, host: LocalHost, document: Document, snapshot: Any = None) -> Fields | None:
-        """Return the document's fields, and ``open``: whether the volume is served."""
+        """Return the export's stored fields, and whether the volume is served to the other host now (``open``)."""
         return {**document.want, "open": exports.is_open(host, document)}
 
     def plan(self, want: Fields | None, have: Fields | None) -> Iterator[Step]:
-        """Yield the steps of ``plan_export``."""
+        """Yield the steps that start or stop serving the volume (``plan_export``)."""
         return plan_export(want, have)
 
     def show(self, host: LocalHost, document: Document, have: Fields | None, snapshot: Any = None) -> Fields:
-        """Return the document, with the facts of the volume that the server's host needs."""
+        """Return the export's fields as API responses show them, with data about the volume (``origin``) that the
+        server's host needs to attach it."""
         volume = host.documents.get("volume", document.want["volume"])
         values = {**document.want, "id": document.id, "name": document.name, "fault": document.state.get("fault"),
                   "volume_name": volume.name if volume else "",
@@ -81,8 +83,9 @@ class ExportDriver(DocumentDriver):
 
 
 def plan_export(want: Fields | None, have: Fields | None) -> Iterator[Step]:
-    """Yield the steps from the current state *have* to the requested fields *want*. *have*: ``open`` (whether the
-    volume is served) and ``peers`` (the agents that may connect to the export)."""
+    """Yield the steps that start or stop serving a volume to another host. *want*: the requested fields; ``None``:
+    stop. *have*: the current fields ``open`` (whether the volume is served) and ``peers`` (the agents that may
+    connect)."""
     if want is None:
         yield Step("close", "let nobody use the volume")
     elif not have or not have.get("open") or have["peers"] != want["peers"]:
@@ -106,11 +109,11 @@ def _check_new(host: LocalHost, completed: Fields, volume: Document) -> None:
 
 
 def _open(task: Task) -> None:
-    """Serve the volume to the other host."""
+    """Start to serve the volume to the other host."""
     with task.host.locks.hold("volume", task.document.want["volume"]):
         exports.start_export(task.host, task.document)
 
 
 def _close(task: Task) -> None:
-    """Stop serving the volume."""
+    """Stop serving the volume to the other host."""
     exports.stop_export(task.host, task.document.id)

@@ -9,7 +9,7 @@ from .document import DocumentDriver
 
 
 class FlavorDriver(DocumentDriver):
-    """The resource driver of flavors, which consist of a document only."""
+    """The resource driver of flavors, which are only stored and need nothing on the host."""
 
     def __init__(self) -> None:
         super().__init__(Flavor)

@@ -21,15 +21,15 @@ VERSIONS = {"IPv4": 4, "IPv6": 6}
 
 
 class GroupFilterDriver(DocumentDriver):
-    """The resource driver of a cloud's security groups. A request with an older revision than the document's changes
-    nothing: two conductors may send the same group."""
+    """The resource driver of a cloud's security groups. A request with an older revision than the stored one changes
+    nothing, because several conductors may send the same group in any order."""
 
     def __init__(self) -> None:
         super().__init__(GroupFilter)
 
     def complete(self, host: LocalHost, want: Fields, document: Document | None) -> Fields:
-        """Return the requested document *want* with its rules checked and its addresses in normal form. Raises
-        ``InvalidField``."""
+        """Return the requested fields *want* with checked rules and normalized IP addresses. *document*: the stored
+        group; ``None`` for a new one. Raises ``InvalidField``."""
         if document is not None and want["revision"] < document.want["revision"]:
             return {**document.want, "name": want["name"]}
         rules = [_checked(rule, f"rules[{at}]") for at, rule in enumerate(want["rules"])]
@@ -74,6 +74,7 @@ def _checked(rule: Fields, field: str) -> Fields:
 
 
 def parse_group_rule(rule_fields: Fields) -> GroupRule:
-    """Return the ``GroupRule`` for *rule_fields*, a rule of a security group as the agent's document has it."""
+    """Return the ``GroupRule`` for one stored rule of a security group. *rule_fields*: direction, ethertype, and
+    optional protocol, ports and remote."""
     return GroupRule(rule_fields["direction"], VERSIONS[rule_fields["ethertype"]], *(rule_fields.get(name) for name in (
         "protocol", "port_range_min", "port_range_max", "remote_ip_prefix", "remote_group")))

@@ -43,15 +43,15 @@ FIXED = [field.name for field in Image.settable() if field.fixed and field.compa
 
 
 class ImageDriver(DocumentDriver):
-    """The resource driver of images. It stores images' content, and returns the content's path for servers. The
-    module's docstring describes ``document.state``."""
+    """The resource driver of images. It stores the content of images, and returns the content's path for servers."""
 
     def __init__(self) -> None:
         super().__init__(Image)
         self.verbs: Mapping[str, Verb] = {"fetch": _fetch, "drop": _drop}
 
     def complete(self, host: LocalHost, want: Fields, document: Document | None) -> Fields:
-        """Return the requested document *want* with its source checked, and with the uuids of kernel and ramdisk."""
+        """Return the requested fields *want* with a checked source, and with the uuids of the kernel and ramdisk
+        images. *document*: the stored image; ``None`` for a new one."""
         want = dict(want)
         stored, requested_source = document and importing.content_is_stored(document), want.get("source")
         source = ceph.ceph_source(host, want) if requested_source and requested_source.get(
@@ -71,8 +71,9 @@ class ImageDriver(DocumentDriver):
         return want
 
     def check_replacement(self, host: LocalHost, want: Fields, requested: Fields, document: Document) -> None:
-        """Raise an error if the source in *want* cannot replace the content of *document*. A local file is read to
-        compare its checksum; uploads and downloads can be checked only when they arrive."""
+        """Raise an error if the source in *want* cannot replace the present content of the image. A local file is read
+        to check its checksum; uploads and downloads are checked when they arrive. *requested*: the fields that the
+        caller sent. *document*: the stored image."""
         source = want.get("source") or {}
         importing.check_image_room(host, requested.get("source") or {}, document.state.get("size") or 0)
         if "volume" in source:
@@ -85,8 +86,8 @@ class ImageDriver(DocumentDriver):
                        for name in [want["checksum"].partition(":")[0]]}, want["checksum"])
 
     def release(self, host: LocalHost, document: Document) -> None:
-        """Raise ``InUse`` while another image uses this one as kernel or ramdisk. Servers do not prevent the removal:
-        they have hard links to the content."""
+        """Raise ``InUse`` while another image uses this one as its kernel or ramdisk. Servers do not prevent the
+        removal, because they have hard links to the content."""
         users = [other.name for other in host.documents.list("image")
                  if document.id in (other.want.get("kernel"), other.want.get("ramdisk")) and other.id != document.id]
         if users:
@@ -94,13 +95,14 @@ class ImageDriver(DocumentDriver):
                         f"{'these' if len(users) > 1 else 'that'} first.", users=users)
 
     def observe(self, host: LocalHost, document: Document, snapshot: Any = None) -> Fields | None:
-        """Return the document's fields, ``stored`` (whether the content is present), and ``origin``: the source from
-        which missing content is fetched again."""
+        """Return the image's stored fields, whether its content is on the host (``stored``), and the source from which
+        missing content can be fetched again (``origin``)."""
         return {**document.want, "stored": importing.content_is_stored(document),
                 "origin": document.state.get("source")}
 
     def plan(self, want: Fields | None, have: Fields | None) -> Iterator[Step]:
-        """Yield the steps that store missing content or remove it; none for an image that waits for its upload."""
+        """Yield the steps that fetch missing content, or remove the content if *want* is ``None``. Yields nothing for
+        an image that waits for its upload."""
         if want is None:
             if have and have["stored"]:
                 yield Step("drop", "remove the content")
@@ -111,7 +113,8 @@ class ImageDriver(DocumentDriver):
                 yield Step("fetch", f"take in the content from {place}", source=source)
 
     def show(self, host: LocalHost, document: Document, have: Fields | None, snapshot: Any = None) -> Fields:
-        """Return the image's fields with its status, and with its sizes once the content is present."""
+        """Return the image's fields as API responses show them, with its status, and with its sizes once it has
+        content."""
         state = document.state
         waits = (document.want.get("source") or state.get("source") or importing.UPLOAD) == importing.UPLOAD
         absent = "queued" if waits else "error" if state.get("fault") else "saving" if state else "active"
@@ -121,14 +124,14 @@ class ImageDriver(DocumentDriver):
         return {f.name: values.get(f.name) for f in self.kind.fields if SHOW in f.on}
 
     def sweep(self, host: LocalHost) -> None:
-        """Remove content that no document names, and partly written content that a crash left."""
+        """Remove content that belongs to no stored image, and incomplete files that a crash has left."""
         importing.image_store(host).sweep(lambda: _kept_content_paths(host))
 
     def receive(self, host: LocalHost, key: str, chunks: Iterable[bytes], length: int | None,
                 operation: Operation) -> Result:
-        """Store *chunks*, *length* bytes, as the content of the image *key*, which waits for its upload; return the
-        result. After an error the image is as it was, so the upload can be repeated. If the image has content already,
-        the upload is compared with it."""
+        """Store an upload as the content of the image *key* (name or uuid); return the result. *length*: the number of
+        bytes in *chunks*; ``None`` if unknown. After an error the image is unchanged, so the upload can be repeated. If
+        the image already has content, the upload is only compared with it."""
         document = host.documents.find("image", key)
         if document is None or document.deleting:
             raise NotFound(f"There is no image {key!r} on this host. Make it first, with source {{upload: true}}.",
@@ -166,7 +169,8 @@ class ImageDriver(DocumentDriver):
 
 
 def _kept_content_paths(host: LocalHost) -> Iterator[Path]:
-    """Yield the paths of images' content that a sweep must keep: named by documents, or about to be stored."""
+    """Yield the paths of image content that ``sweep`` must not remove: content of stored images, or about to become so.
+    """
     for document in host.documents.list("image"):
         if document.state.get("file"):
             yield Path(document.state["file"])
@@ -178,8 +182,8 @@ def _kept_content_paths(host: LocalHost) -> Iterator[Path]:
 
 
 def _fetch(task: Task, source: dict[str, Any]) -> None:
-    """Store the content of *source*: a volume, a file, an image in Ceph, or a URL. If ``_drop`` has downloaded the
-    content already, use that download."""
+    """Store the content of *source* in the image: a volume, a local file, an image in Ceph, or a URL. If ``_drop`` has
+    already downloaded the content, use this download."""
     host, document = task.host, task.document
     if ceph.FIELD in source:
         ceph.take_ceph_image(task, source[ceph.FIELD])
@@ -200,8 +204,8 @@ def _fetch(task: Task, source: dict[str, Any]) -> None:
 
 @contextmanager
 def _filled(task: Task, source: dict[str, Any]) -> Iterator[tuple[ContentPart, dict[str, Any] | None]]:
-    """Yield a ``ContentPart``, an unfinished file, with the whole content of *source*; and the attributes that identify
-    the local file that was read (``None`` for a URL)."""
+    """Yield (file with the whole content of *source*, attributes of the source). The file is a ``ContentPart``, which
+    is not yet in the image store. The attributes identify the local file that was read; ``None`` for a URL."""
     settings = task.host.settings
     # pylint: disable-next=contextmanager-generator-missing-cleanup  # contextlib throws what happens in the block here
     with sources.open_source(source, settings.image_paths, settings.image_max_bytes) as opened, \
@@ -213,8 +217,8 @@ def _filled(task: Task, source: dict[str, Any]) -> Iterator[tuple[ContentPart, d
 
 
 def _drop(task: Task) -> None:
-    """Remove the image's content; before that, load its replacement if there is one. Servers made from the image keep
-    the content by their own hard links."""
+    """Remove the image's content, after downloading the new content if it will be replaced. Servers that were created
+    from the image keep the content by their hard links."""
     replacement = None if task.document.deleting else task.document.state.get(REPLACEMENT)
     if replacement:
         _make_ready(task, replacement)
@@ -226,8 +230,9 @@ def _drop(task: Task) -> None:
 
 
 def _make_ready(task: Task, want: Fields) -> None:
-    """Download the content that will replace the image's present content, if its source is a URL. After a failure the
-    present content stays. (A local file was read completely before; an upload may arrive at any time.)"""
+    """Download the content that will replace the image's present content, if its source is a URL. *want*: the new
+    fields. After a failure the present content does not change. Local files were read completely before, and uploads
+    may arrive at any time, so neither needs this."""
     host, document, source = task.host, task.document, want.get("source") or importing.UPLOAD
     path = importing.image_store(host).ready(document.id, want["checksum"])
     if "url" not in source or path.exists():
@@ -243,8 +248,8 @@ def _make_ready(task: Task, want: Fields) -> None:
 
 
 def _new(host: LocalHost, want: Fields, document: Document | None) -> None:
-    """Check the source of an image whose content is not stored yet, and set it in *want*. It is the requested source,
-    or without one the source in the *document*. Raises ``InvalidField``."""
+    """Check the source of an image without stored content, and set it in *want*. The source is the requested one, or by
+    default that of *document* (the stored image; ``None`` for a new one). Raises ``InvalidField``."""
     source = want.get("source") or (document.state.get("source") if document else None)
     if source is None:
         raise InvalidField("source", "is required to make an image: {path: …}, {url: …}, {volume: …} or "
@@ -271,9 +276,9 @@ def _look(host: LocalHost, file: BufferedReader, want: Fields) -> Facts:
 
 
 def _match_stored_content(host: LocalHost, want: Fields, document: Document) -> None:
-    """Compare *want* with the content that is stored already, and remove the source from *want*. If the requested
-    checksum matches, replace it by the checksum of the document. If the source is a local file that has other content
-    now, set the checksum of this file instead."""
+    """Compare the requested fields *want* with the content that the image already has, and remove the source from
+    *want*. If the requested checksum matches, set the stored checksum in *want*; but if the source is a local file that
+    was changed, set the checksum of this file."""
     state = document.state
     source = want.pop("source", None)
     name, _colon, digest = want["checksum"].partition(":")
@@ -302,8 +307,8 @@ def _compare(host: LocalHost, want: Fields, document: Document, source: dict[str
 
 
 def _part(host: LocalHost, field: str, reference: str, format: str) -> str:
-    """Return the uuid of the image *reference*, a kernel or ramdisk. Raises ``InvalidField`` naming *field* unless it
-    has the given *format* and stored content."""
+    """Return the uuid of the image *reference* (name or uuid), to be used as a kernel or ramdisk. Raises
+    ``InvalidField`` for *field* unless that image has content in the given *format*."""
     image = host.documents.standing("image", reference)
     if image is None:
         refuse_missing(InvalidField(field, "must name an image of this host", reference), "image", reference)

@@ -87,8 +87,8 @@ class IncomingBody:
         self._coming: asyncio.Task[dict[str, Any]] | None = None
 
     async def prompt(self) -> bool:
-        """Read the body for at most ``PROMPT`` seconds, or up to ``SMALL`` bytes; return whether it is complete.
-        Nothing is read if the client waits for "100 Continue"."""
+        """Read the body for at most ``PROMPT`` seconds, or until it has more than ``SMALL`` bytes; return whether it is
+        complete. Read nothing if the client waits for "100 Continue"."""
         end = time.monotonic() + PROMPT
         while not self._whole and not self._asks and self._size <= SMALL:
             remaining = end - time.monotonic()
