@@ -36,7 +36,7 @@ def add_adopt_options(command: argparse.ArgumentParser) -> None:
 
 
 def run_adopt_command(options: argparse.Namespace) -> int:
-    """Run ``magnetar adopt``, which makes servers of existing libvirt domains. Return the exit status: 1 if a domain
+    """Run ``magnetar adopt``, which turns existing libvirt domains into servers. Return the exit status: 1 if a domain
     cannot be adopted."""
     if options.server_name and len(options.domain) != 1:
         raise InvalidField("--server-name", "is for one domain; name it")

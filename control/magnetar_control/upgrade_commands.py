@@ -108,7 +108,8 @@ def _describe_state(state: SchemaState | None, reason: str) -> str:
 
 
 def run_upgrade_check(options: argparse.Namespace) -> int:
-    """Run ``magnetar upgrade check``."""
+    """Run ``magnetar upgrade check`` and return its exit status: 0 without findings, 1 for warnings, 2 for failures,
+    255 for an unexpected error."""
     from .upgrade_checks import FAILURE, STATUSES, WARNING, CheckedCloud, UpgradeFinding, run_upgrade_checks
 
     try:
@@ -148,7 +149,7 @@ def _print_findings(found: Mapping[str, Sequence[UpgradeFinding]]) -> None:
 
 
 def run_upgrade_status(options: argparse.Namespace) -> int:
-    """Run ``magnetar upgrade status``."""
+    """Run ``magnetar upgrade status`` and return its exit status: 0 if the upgrade is complete, otherwise 1."""
     from .upgrade_status import read_upgrade_status
 
     with open_parts(options) as parts:

@@ -55,8 +55,8 @@ class InvalidTokens(MagnetarError):
 
 @dataclass(frozen=True)
 class Peer:
-    """The authenticated caller of a connection or request. *scope*: ``read``, ``operate``, or ``None`` if the caller is
-    rejected; *refusal* has the reason."""
+    """The caller of a connection or request. *scope*: ``read``, ``operate``, or ``None`` if the caller is rejected;
+    *refusal* has the reason."""
 
     name: str
     scope: str | None = None

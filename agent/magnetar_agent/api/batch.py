@@ -27,12 +27,12 @@ log = logging.getLogger(__name__)
 
 def ensure_many(drivers: Drivers, kind: type[Kind], items: list[tuple[str, Fields | None, Mapping[str, Any]]],
                 dry_run: bool, operation: Operation) -> list[dict[str, Any]]:
-    """Create, update or remove many resources independently. *items*: (key, fields, permissions) of each resource;
-    fields ``None``: remove it. Return a list of ``{"key", **result}`` or ``{"key", "error"}`` in the order of *items*.
+    """Create, update or remove many resources independently. *items*: (key, requested fields, permissions such as
+    ``on_immutable``) of each resource; fields ``None``: remove it. Return a dict for each item in the same order: its
+    key with the result or the error.
 
-    Items that need no change are found by a single snapshot of the host; the others are processed by a limited number
-    of threads. Raises ``Cancelled``, with the keys of the finished items, when the operation was cancelled before all
-    were done.
+    Items that need no change are found by a single snapshot of the host; the others are processed by a few threads.
+    Raises ``Cancelled``, with the keys of finished items, if the operation was cancelled before all were done.
     """
     driver = drivers.of(kind)
     looked = _UnchangedItems(drivers.host, driver)
@@ -102,7 +102,7 @@ class _UnchangedItems:
     def unchanged(self, key: str, want: Fields | None, permissions: Mapping[str, Any]) -> dict[str, Any] | None:
         """Return the result for an item that needs no change. Return ``None`` if it may need a change, or may be
         invalid: the caller must then process it. *key*: the resource's name or uuid. *want*: its requested fields;
-        ``None``: remove it."""
+        ``None``: remove it. *permissions*: options of the request, such as ``on_immutable``."""
         try:
             located = self.driver.locate(self.host, key)
             document = self.host.documents.find(self.kind.noun, located)

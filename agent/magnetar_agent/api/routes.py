@@ -207,8 +207,7 @@ class Resources:
             self.agent.drivers, self.kind, name, None, check_permissions({}), dry, operation))
 
     async def event(self, request: Request) -> Json:
-        """Perform a one-time event of a resource, such as a reboot. A repeated request with the same id does nothing.
-        """
+        """Perform a one-time event of a resource, such as a reboot, at most once for each request id."""
         query_parameters = read_query(request, wait=read_seconds)
         given_body = await read_json_body(request, self.agent.host.settings.body_max_bytes)
         sent = {**EventRequest.defaults(), **EventRequest.check(given_body)}

@@ -182,7 +182,8 @@ class TimelyHttp(H11Protocol):
 def make_http_server(application: AgentApplication, settings: AgentSettings, tls: ssl.SSLContext | None,
                      connections: Connections | None = None) -> HttpServer:
     """Return a server for *application*, with TLS if *tls* is given. *connections*: the limit of connections for each
-    client address; ``None`` for no limit. A caller is identified once for each connection, not for each request."""
+    client address; ``None`` for no limit. The caller's client certificate or unix user is read once for each
+    connection, not for each request."""
 
     class Known(TimelyHttp):
         place: ConnectionPlace

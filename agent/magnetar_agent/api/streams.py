@@ -66,7 +66,8 @@ class Upload:
         self.finish()
 
     def finish(self) -> None:
-        """Record that nobody reads the body any more. Callable from any thread."""
+        """Record that the body is not read any further, because it is complete, or the operation has ended. Callable
+        from any thread."""
         with contextlib.suppress(RuntimeError):
             self._loop.call_soon_threadsafe(self.read.set)
 

@@ -35,17 +35,17 @@ class Driver(Protocol):
 
     @property
     def verbs(self) -> Mapping[str, Verb]:
-        """The functions that execute the steps of a plan, by the step's verb. They are called as ``function(task,
-        **step.args)``, and must be idempotent."""
+        """The functions that execute the steps of a plan, by the step's verb. Each is called with the task, and with
+        the step's ``args`` as keyword arguments, and must be idempotent."""
 
     def locate(self, host: LocalHost, key: str) -> str:
         """Return the uuid or name of the resource that a request addresses by *key*. Returns *key* itself, except for
         resource types whose keys consist of names of other resources, such as SERVER:VOLUME."""
 
     def complete(self, host: LocalHost, want: Fields, document: Document | None) -> Fields:
-        """Return the fields to store for *want*, which is already checked and merged, and has defaults: references
-        become uuids, and random values are chosen. Raises an error if this host cannot fulfil it. *document*: the
-        stored resource; ``None`` if it is new. Changes nothing."""
+        """Return the fields to store for *want*: replace references by uuids, and choose random values. *want*: the
+        requested fields, already checked, merged with the stored ones, and with defaults. *document*: the stored
+        resource; ``None`` if it is new. Raises an error if this host cannot fulfil the request. Changes nothing."""
 
     def check_replacement(self, host: LocalHost, want: Fields, requested: Fields, document: Document) -> None:
         """Raise an error if a resource with the fields *want* could not be created after *document* was removed (a
@@ -84,7 +84,8 @@ class SubresourceDriver(Protocol):
     def ensure(self, host: LocalHost, key: str, want: Fields | None, permissions: Mapping[str, Any], dry_run: bool,
                operation: Operation) -> Result:
         """Create or change the resource *key*, or remove it if *want* is ``None``, by changing the stored resource that
-        contains it. Return the result. The parameters are those of ``reconcile.ensure_resource``."""
+        contains it. Return the result. *permissions*: options of the request, such as ``on_immutable``. *dry_run*:
+        change nothing, and only return the steps."""
 
     def one(self, host: LocalHost, key: str) -> Fields:
         """Return the fields of the resource *key* as API responses show them. Raises ``NotFound``."""

@@ -30,7 +30,7 @@ SERVER_FIELDS = ("name", "flavor", "networks", "machine", "virt_type", "power", 
 
 
 class AdoptionDriver(DocumentDriver):
-    """The driver of adoptions, which make servers of existing libvirt domains. Only the server is stored, not the
+    """The driver of adoptions, which turn existing libvirt domains into servers. Only the server is stored, not the
     adoption."""
 
     def __init__(self) -> None:
@@ -39,9 +39,9 @@ class AdoptionDriver(DocumentDriver):
 
     def ensure(self, host: LocalHost, key: str, want: Fields | None, permissions: Mapping[str, Any], dry_run: bool,
                operation: Operation) -> Result:
-        """Make a server of the libvirt domain *key* (name or uuid), or release this server, whose domain remains, if
-        *want* is ``None``. Return the result. Raises ``NotFound``, or ``Conflict`` with the reasons against the
-        adoption."""
+        """Turn the libvirt domain *key* (name or uuid) into a server. If *want* is ``None``, remove this server, but
+        not its domain. Return the result. Raises ``NotFound``, or ``Conflict`` with the reasons against the adoption.
+        """
         if want is None:
             return self._release(host, key, dry_run, operation)
         requested = checked_request(self.kind, key, want)

@@ -301,8 +301,8 @@ def _detach(task: Task) -> None:
 
 
 def _release(task: Task) -> None:
-    """Report to the host that has the volume that it is detached. Raises ``Unreachable`` if that host does not answer;
-    ``RemoteVolumes`` then repeats the report later."""
+    """Tell the host on which the volume is stored that the volume is detached. Raises ``Unreachable`` if that host does
+    not answer; ``RemoteVolumes`` then repeats this later."""
     try:
         remote.release_remote_volume(task.host, task.document)
     except Unreachable as error:

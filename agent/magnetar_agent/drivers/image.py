@@ -169,8 +169,8 @@ class ImageDriver(DocumentDriver):
 
 
 def _kept_content_paths(host: LocalHost) -> Iterator[Path]:
-    """Yield the paths of image content that ``sweep`` must not remove: content of stored images, or about to become so.
-    """
+    """Yield the paths of image content that ``sweep`` must not remove: content of stored images, and content that is
+    about to be stored."""
     for document in host.documents.list("image"):
         if document.state.get("file"):
             yield Path(document.state["file"])

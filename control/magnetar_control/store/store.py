@@ -62,8 +62,8 @@ class Store:
         return self._where.get(server_id)
 
     def found(self, server_id: str, database: Database) -> None:
-        """Store that the server is in *database*, for ``where``. Does nothing for cell0, because servers leave it soon.
-        """
+        """Remember that the server is in *database*, so that ``where`` returns it. Does nothing for cell0, because
+        servers leave it soon."""
         if database is not self.cell0:
             if len(self._where) >= REMEMBERED:
                 self._where.clear()

@@ -112,7 +112,7 @@ class IncomingBody:
         return self._parts[0] if len(self._parts) == 1 else b"".join(self._parts)
 
     def end(self) -> None:
-        """Cancel the pending read. Called when the request ends."""
+        """Cancel the pending read, if there is one."""
         if self._coming is not None:
             self._coming.cancel()
 

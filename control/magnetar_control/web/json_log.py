@@ -69,8 +69,8 @@ class BatchedLog(logging.StreamHandler[TextIO]):
 
     def handle(self, record: logging.LogRecord) -> bool:
         """Override ``logging.Handler.handle``: write a record, or store it for the next batch. Return ``False`` if the
-        record was dropped. A record of a logger in ``BATCHED`` takes no lock and makes no system call, except the first
-        of a batch."""
+        record was dropped. A record of a logger in ``BATCHED`` takes no lock and makes no system call, except for the
+        first record of a batch."""
         if not self.filter(record):
             return False
         if record.name not in BATCHED or record.levelno >= logging.WARNING:

@@ -56,8 +56,8 @@ from .nic_bandwidth import BandwidthRequest, GrantedResources, WantedResources
 
 
 class Amounts(NamedTuple):
-    """The amounts that a consumer claims: shared CPUs, MiB of memory, GiB of disk, dedicated CPUs (Nova's resource
-    class PCPU)."""
+    """Amounts of a host's resources: shared CPUs, MiB of memory, GiB of disk, dedicated CPUs (Nova's resource class
+    PCPU)."""
 
     vcpus: int = 0
     memory_mb: int = 0
@@ -162,7 +162,7 @@ def claim_host_resources(connection: Connection, consumer_id: str, server_id: st
     *group*'s policy forbids it, or (*ignore_disabled* false) it is disabled or forced down.
 
     *cell_id*: also map the server to this cell. *owner*: type, project and user of a consumer that is not a server.
-    *nics*: NICs with bandwidth requests; ``None``: stored places do not change. *isolate*: Nova's ``group_policy``.
+    *nics*: NICs with bandwidth requests; ``None``: keep the cards chosen earlier. *isolate*: Nova's ``group_policy``.
     """
     if group and not _allowed(connection, group, server_id, host_id):
         return False
@@ -237,9 +237,9 @@ class Claim(NamedTuple):
 
 
 def claim_for_servers(connection: Connection, claims: Sequence[Claim]) -> bool:
-    """Make the *claims* of several servers, and map each server to its cell. The servers must hold nothing yet, be in
-    no group, and need no further resource classes; their hosts must accept new servers. Return ``False`` when one
-    server does not fit: the caller must then roll the transaction back."""
+    """Make the *claims* of several servers, and map each server to its cell. The servers must have no claims yet, be in
+    no group, and need no custom resource classes; their hosts must accept new servers. Return ``False`` when one server
+    does not fit: the caller must then roll the transaction back."""
     kind, moment = connection.dialect.name, utc_now()
     inserted = connection.execute(_HOLD[kind], [{
         "consumer_id": claim.server_id, "host_id": claim.host_id, "server_id": claim.server_id, "created_at": moment,

@@ -166,7 +166,7 @@ def save_operator_inventory(connection: Connection, host_id: str, name: str,
 
 
 def canonical_json(document: Mapping[str, Any]) -> str:
-    """Return the JSON text of a document with sorted keys, so that equal documents have equal texts."""
+    """Return *document* as JSON text with sorted keys, so that equal documents have equal texts."""
     return orjson.dumps({**document}, option=orjson.OPT_SORT_KEYS).decode()
 
 

@@ -194,8 +194,8 @@ def resolve_claim_resources(connection: Connection, consumer_id: str, server_id:
 
 
 def fetch_card_places(connection: Connection, server_ids: Iterable[str]) -> dict[tuple[str, str], str]:
-    """Return which network card provides the bandwidth of each NIC of these servers: ``{(port uuid, host name):
-    "NETWORK/CARD"}``. NICs whose bandwidth no card provides are absent."""
+    """Return the network card, as ``NETWORK/CARD``, that provides the bandwidth of each NIC of these servers, by (port
+    uuid, host name). NICs whose bandwidth no card provides are absent."""
     query = select(allocations.c.places, hosts.c.name).join(hosts, hosts.c.id == allocations.c.host_id).where(
         allocations.c.server_id.in_(list(server_ids)), allocations.c.places != "{}")
     return {(port, row.name): place for row in connection.execute(query)

@@ -79,7 +79,7 @@ def utc_now(plus: float = 0.0) -> str:
 
 
 def format_moment(when: datetime) -> str:
-    """Return a UTC time without a zone in the form of ``utc_now``."""
+    """Return *when*, a UTC time without a zone, in the form of ``utc_now`` (text that sorts by time)."""
     return when.isoformat(timespec="microseconds")
 
 
@@ -224,8 +224,8 @@ class Database:
         self._rung(rung)
 
     def _rung(self, rung: Mapping[str, bool]) -> None:
-        """Wake the threads that wait on the bell for one of the names in *rung*. A name that maps to true also wakes
-        the threads of other processes."""
+        """Wake the threads that wait (``Bell.wait``) for one of the names in *rung*. A name that maps to true also
+        wakes the threads of other processes."""
         for name in rung:
             self.bell.ring(name)
         if self._notifier and (remote_names := [name for name, remote in rung.items() if remote]):
@@ -249,8 +249,8 @@ class Database:
         return utc_now(plus) if self.kind == "sqlite" else postgresql_now(plus)
 
     def ring(self, connection: Connection, name: str, *, remote: bool = True) -> None:
-        """Signal *name* on the database's bell when the transaction of *connection* (from ``write`` or ``single``) is
-        committed: this wakes the threads that wait for *name*. *remote*: also in other processes."""
+        """When the transaction of *connection* (from ``write`` or ``single``) is committed, wake the threads that wait
+        for *name* (``Bell.wait``). *remote*: also in other processes."""
         rung: dict[str, bool] = connection.info["rung"]
         rung[name] = remote or rung.get(name, False)
 
@@ -271,7 +271,8 @@ class Database:
             pause = min(pause * 2, 1.0)
 
     def listen(self) -> None:
-        """Start to receive the bell signals of other processes: from PostgreSQL, or by watching the SQLite file."""
+        """Start to receive the signals (``ring``) of other processes: from PostgreSQL, or by watching the SQLite file.
+        """
         if self._listener is not None:
             return
         if self.kind == "postgresql":

@@ -48,8 +48,8 @@ def timestamp_columns() -> tuple[Column[Any], ...]:
 
 def create_trigrams(ddl: Any, target: Any, bind: Any, tables: Any = None, state: Any = None, **_how: Any) -> bool:  # noqa: ARG001 - SQLAlchemy's names
     """Create PostgreSQL's extension pg_trgm if it is installed. Return whether the database has the extension, which
-    trigram indexes need. Without them, searches for a part of a name or address are slow. An ``execute_if`` callable of
-    SQLAlchemy."""
+    trigram indexes need. Without them, searches for a part of a name or address are slow. A callable for SQLAlchemy's
+    ``ddl_if``."""
     if bind is None or bind.dialect.name != "postgresql":
         return False
     try:

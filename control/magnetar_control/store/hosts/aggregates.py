@@ -108,8 +108,8 @@ def _risen(connection: Connection, host: str) -> None:
 
 def fetch_host_zones(connection: Connection, hosts: Iterable[str] | None = None,
                      excluded_id: int | None = None) -> dict[str, str]:
-    """Return the availability zone of each of *hosts* (default: all) that is in an aggregate with a zone. Ignores the
-    aggregate *excluded_id*."""
+    """Return the availability zone by host name, for those of *hosts* (default: all) that are in an aggregate with a
+    zone. Ignores the aggregate *excluded_id*."""
     question = select(aggregate_hosts.c.host, aggregates.c.metadata).join(
         aggregates, aggregates.c.id == aggregate_hosts.c.aggregate_id).order_by(aggregates.c.id)
     if hosts is not None:

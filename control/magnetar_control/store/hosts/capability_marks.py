@@ -133,7 +133,7 @@ def _withdraw_mark(database: Database, mark: CapabilityMark | None) -> None:
 
 def _declare_used(database: Database, mark: CapabilityMark) -> bool:
     """Record that the cloud uses the capability of *mark*. Return ``False``, with nothing changed, if another process
-    has deleted the row or recorded the use already: the next check then finds out."""
+    has deleted the row or recorded the use already: the next check then reads the new state."""
     with database.write() as connection:
         return connection.execute(update(capability_marks).where(*_is_unused(mark)).values(
             used_since=database.clock())).rowcount == 1

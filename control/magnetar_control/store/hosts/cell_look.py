@@ -52,7 +52,7 @@ def fetch_heard_hosts(seconds: float, database: Database) -> frozenset[str]:
 
 def read_cell_hosts(silence: float, flavors: bool, database: Database) -> CellLook:
     """Return the state of a cell's hosts. A host counts as down after *silence* seconds without a heartbeat, by the
-    database's clock. *flavors*: whether to read also the names of the servers' flavors."""
+    database's clock. *flavors*: whether to also read the names of the servers' flavors."""
     with database.read() as connection:
         late = database.clock(-silence)
         query = select(host_states.c.host, host_states.c.told, NOT_REFUSED).where(

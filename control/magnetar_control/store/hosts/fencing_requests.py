@@ -47,7 +47,7 @@ _REQUEST = FencingRequest.selection(fencing_requests)
 def begin_fencing_request(connection: Connection, host: str, by: str, *, fence: bool, confirmed: bool) -> str:
     """Insert a request to fence or unfence the host, and return the request's id. If an equal request is open, return
     the id of that request. Raises ``Conflict`` while a different request for the host is open. *by*: the user. *fence*:
-    false to unfence. *confirmed*: whether the user confirms that the host is off."""
+    false to unfence. *confirmed*: whether the user has switched the host off by hand."""
     last = fetch_fencing_request(connection, host, lock=True)
     if last is not None and last.ended_at is None and not last.expired:
         if (last.fence, last.confirmed) == (fence, confirmed):
@@ -62,8 +62,8 @@ def begin_fencing_request(connection: Connection, host: str, by: str, *, fence: 
 
 
 def fetch_fencing_request(connection: Connection, host: str, *, lock: bool = False) -> FencingRequest | None:
-    """Return the last request for a host; ``None`` if there was none. *lock*: lock the row until the transaction ends.
-    """
+    """Return the last fencing request for a host; ``None`` if there was none. *lock*: lock the row until the
+    transaction ends."""
     query = _REQUEST.where(fencing_requests.c.host == host)
     return FencingRequest.optional(connection.execute(query.with_for_update() if lock else query).one_or_none())
 

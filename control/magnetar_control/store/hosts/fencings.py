@@ -66,7 +66,7 @@ def fetch_fencing_rows(connection: Connection) -> list[FencingRow]:
 def claim_fencing(connection: Connection, host: str, attempt: str, *, agent: str, by: str, seconds: float,
                   to_fence: bool) -> bool:
     """Assign a host's row to an attempt to fence or unfence it, for *seconds*. Return ``False`` while the row is
-    assigned to another attempt. *attempt*: id of the new one. *agent*: the fence agent. *by*: the requesting user.
+    assigned to another attempt. *attempt*: id of the new attempt. *agent*: the fence agent. *by*: the requesting user.
     *to_fence*: false to unfence. Clears ``confirmed_at``, because the power state of the host is unknown from now on.
     """
     columns: dict[str, Any] = {"attempt": attempt, "busy_until": utc_now(seconds), "confirmed_at": None}

@@ -20,8 +20,8 @@ AT_ONCE = 100
 
 
 def insert_removal_row(connection: Connection, host: str, noun: str, key: str, *, due: bool = False) -> None:
-    """Record that *host* has the resource *key*, so that it can be removed later. *noun*: the resource's type in the
-    agents' API, such as volume. *due*: whether the host must remove it now."""
+    """Record that *host* has a resource, so that the resource can be removed later. *noun*: the resource's type in the
+    agents' API, such as volume. *key*: its uuid or name in that API. *due*: whether the host must remove it now."""
     if not insert_if_absent(connection, table, host=host, noun=noun, key=key, due=due) and due:
         connection.execute(update(table).where(
             table.c.host == host, table.c.noun == noun, table.c.key == key).values(due=True))
@@ -29,7 +29,7 @@ def insert_removal_row(connection: Connection, host: str, noun: str, key: str, *
 
 def mark_removals_due(connection: Connection, noun: str, key: str) -> None:
     """Record that a resource was deleted, so that every host that has it must remove it. *noun*: the resource's type in
-    the agents' API, such as volume. *key*: its name there."""
+    the agents' API, such as volume. *key*: its uuid or name in that API."""
     connection.execute(update(table).where(table.c.noun == noun, table.c.key == key).values(due=True))
 
 
@@ -46,7 +46,7 @@ def fetch_due_removals(connection: Connection, host: str) -> Sequence[tuple[str,
 
 def remove_removal_row(connection: Connection, host: str, noun: str, key: str) -> None:
     """Delete the row of a resource that *host* has removed. *noun*: the resource's type in the agents' API, such as
-    volume. *key*: its name there."""
+    volume. *key*: its uuid or name in that API."""
     connection.execute(delete(table).where(table.c.host == host, table.c.noun == noun, table.c.key == key))
 
 

@@ -16,7 +16,8 @@ _TOTALS, _RESERVED, _USED, _LIMITS = (attrgetter(*(f"{name}{suffix}" for name in
 
 
 class ServiceHost(SelectedRow):
-    """A host with the columns that describe its compute service, without the agent's report, which is most of a row."""
+    """A host with the columns that describe its compute service, without the agent's report, which makes up most of a
+    row."""
 
     id: str
     number: int
@@ -74,7 +75,7 @@ class HealthHost(SelectedRow):
 
 
 class DiskHost(SelectedRow):
-    """The size of a host's disk, and how much of it its agent reports as free, in GiB."""
+    """The size of a host's disk, and the free space that its agent reports, both in GiB."""
 
     name: str
     disk_gb: int
@@ -165,7 +166,7 @@ class HostRow(HealthHost):
 
     @property
     def reserved(self) -> Amounts:
-        """The amounts that are reserved for the host's operating system and agent, not for servers."""
+        """The amounts that are reserved for the host itself, so that servers cannot claim them."""
         return Amounts._make(_RESERVED(self.stored))
 
     def own_ratio(self, name: str) -> float | None:

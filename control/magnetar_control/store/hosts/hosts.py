@@ -71,7 +71,8 @@ def fetch_host_rows(connection: Connection, cell_id: str | None = None,
 
 
 def fetch_hosts_without_reports(connection: Connection) -> list[HostRow]:
-    """Return all hosts, ordered by name, with ``None`` in place of the agents' reports, which are most of a row."""
+    """Return all hosts, ordered by name, with ``None`` in place of the agents' reports, because these make up most of a
+    row."""
     return HostRow.several(connection.execute(_WITHOUT_REPORTS))
 
 

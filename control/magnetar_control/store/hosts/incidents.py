@@ -34,8 +34,8 @@ CELL_KEY = ""
 
 
 class IncidentRow(SelectedRow):
-    """A row of the table ``incidents``: a host that died, or a whole cell that needs an operator, and the progress of
-    the evacuation."""
+    """A row of the table ``incidents``: the failure of a host, or of a whole cell, and the progress of the evacuation.
+    """
 
     id: str
     host: str | None
@@ -53,7 +53,7 @@ class IncidentRow(SelectedRow):
 
 
 class IncidentServer(SelectedRow):
-    """A row of the table ``incident_servers``: the progress of one server's evacuation from a host that died."""
+    """A row of the table ``incident_servers``: the progress of one server's evacuation from a host that has failed."""
 
     incident_id: str
     server_id: str
@@ -116,20 +116,20 @@ def insert_incident_row(connection: Connection, host: str | None, **values: Any)
 
 
 def fetch_open_incidents(connection: Connection, *, lock: bool = False) -> list[IncidentRow]:
-    """Return the open incidents of a cell (hosts that have died), oldest first. *lock*: lock their rows until the
+    """Return the open incidents of a cell (failures of hosts), oldest first. *lock*: lock their rows until the
     transaction ends."""
     query = _INCIDENT.where(incidents.c.open_key.is_not(None)).order_by(incidents.c.noticed_at, incidents.c.id)
     return IncidentRow.several(connection.execute(query.with_for_update() if lock else query))
 
 
 def count_recent_fencings(connection: Connection, since: str) -> int:
-    """Return how many hosts of a cell conductors have decided to fence since the time *since*."""
+    """Return the number of hosts in a cell that conductors decided to fence after the time *since*."""
     return int(connection.execute(select(func.count()).select_from(incidents).where(
         incidents.c.fencing_at > since)).scalar_one())
 
 
 def count_open_incidents(connection: Connection) -> dict[str, int]:
-    """Return the number of open incidents of a cell (hosts that have died), by state."""
+    """Return the number of open incidents of a cell (failures of hosts), by state."""
     rows = connection.execute(select(incidents.c.state, func.count()).where(
         incidents.c.open_key.is_not(None)).group_by(incidents.c.state))
     return {**dict.fromkeys(OPEN, 0), **dict(rows.all())}
@@ -164,7 +164,7 @@ def fetch_newest_incidents(connection: Connection, limit: int) -> list[IncidentR
 
 
 def fetch_incident_row(connection: Connection, id: str) -> IncidentRow | None:
-    """Return the incident with this uuid; ``None`` when the cell has none."""
+    """Return the incident with the uuid *id*; ``None`` when the cell has no such incident."""
     return IncidentRow.optional(connection.execute(_INCIDENT.where(incidents.c.id == id)).one_or_none())
 
 

@@ -136,8 +136,8 @@ def _compute(row: ServiceHost, zone: str, cell: LastSeen | None) -> Service:
 
 
 def _conductor(cell_id: str, name: str, seen_at: str | None, *, up: bool) -> Service:
-    """Return the conductor *name* of a cell as a service. Conductors have no stored service ids, so its ids are
-    computed from cell and name. *seen_at*: the time of the last heartbeat."""
+    """Return the conductor *name* of a cell as a service. Its ids are computed from cell and name, because conductors
+    have no stored service ids. *seen_at*: the time of the last heartbeat."""
     id = uuid.uuid5(uuid.UUID(cell_id), name)
     return Service(str(id), 2**30 + (id.int >> 99), CONDUCTOR, name, INTERNAL, cell_id, up, seen_at=seen_at)
 
@@ -199,7 +199,8 @@ def count_busy_servers(store: Store) -> dict[str, int]:
 
 
 def fetch_sizes_by_project(database: Database, host: str) -> dict[str, dict[str, int]]:
-    """Return the vcpus, memory_mb and disk_gb of the flavors of a host's servers, summed for each project."""
+    """Return the sums of vcpus, memory_mb and disk_gb in the flavors of a host's servers, by project, then by these
+    names."""
     project_sizes: dict[str, dict[str, int]] = {}
     with database.read() as connection:
         rows = connection.execute(select(servers.c.project_id, servers.c.flavor).where(
@@ -214,8 +215,7 @@ def fetch_sizes_by_project(database: Database, host: str) -> dict[str, dict[str,
 
 
 def hosts_with_servers(store: Store, names: Iterable[str]) -> set[str]:
-    """Return the hosts among *names* that have servers. While a cell does not answer, return all of them, to be
-    safe."""
+    """Return the hosts among *names* that have servers. If a cell does not answer, return all *names*, to be safe."""
     host_names = list(names)
     question = select(servers.c.host).distinct().where(servers.c.host.in_(host_names), servers.c.deleted_at.is_(None))
     answers = rows_of_cells(store, question)
@@ -229,8 +229,8 @@ def _rows(answers: Iterable[Sequence[Any] | None]) -> list[Any]:
 
 
 def host_has_migrations(store: Store, host: str) -> bool:
-    """Return whether open migrations from or to a host exist in any cell. While a cell does not answer, return true, to
-    be safe."""
+    """Return whether open migrations from or to a host exist in any cell. If a cell does not answer, return true, to be
+    safe."""
     answers = rows_of_cells(store, select(migrations.c.id).where(
         (migrations.c.source == host) | (migrations.c.target == host), migrations.c.status.not_in(ENDED)).limit(1))
     return None in answers or any(answers)

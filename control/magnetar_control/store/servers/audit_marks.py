@@ -20,9 +20,9 @@ _ACTED = select(actions.c.id, actions.c.server_id).where(actions.c.id > bindpara
 
 
 class AuditMark(NamedTuple):
-    """The progress of the periodic audit of a cell, which compares stored data. *position*: where the slow pass over
-    all rows continues (a value of ``audit_pages``); empty at the beginning. *action_id*: the last action whose server
-    was audited."""
+    """The progress of the periodic audit, which searches a cell's rows for inconsistencies. *position*: where the slow
+    pass over all rows continues (a value of ``audit_pages``); empty at the beginning. *action_id*: the last action
+    whose server was audited."""
 
     position: str
     action_id: int
@@ -35,8 +35,8 @@ def fetch_audit_mark(connection: Connection) -> AuditMark | None:
 
 
 def first_audit_mark(connection: Connection) -> AuditMark:
-    """Return the progress to store before the first audit. The audit begins its pass over all rows, which covers the
-    servers of all earlier actions; of the actions, it audits only those after the newest present one."""
+    """Return the progress with which the first audit starts: at the beginning of its pass over all rows, and after the
+    newest action. Earlier actions need no check, because the pass covers their servers."""
     return AuditMark("", connection.execute(_NEWEST).scalar() or 0)
 
 

@@ -70,7 +70,7 @@ def deleted_servers(store: Store, ids: Iterable[str], silent: set[str] | None = 
     unknown servers as ``{uuid: cell id}``). Unknown: the server has a mapping, but was found neither deleted nor live.
 
     A server is deleted if its row in its cell says so, or its mapping says so and that cell answers. *silent*: ids of
-    cells to skip; cells that do not answer are added to it. If it is ``None``, the error of such a cell is raised.
+    cells to skip; cells that do not answer are added. ``None``: raise the error of a cell that does not answer.
     """
     some, rows = list(ids), []
     with store.api.read() as connection:

@@ -15,14 +15,14 @@ class ServerListRequest:
     """A request for a page of servers.
 
     *limit*: number of servers. *sort*: (column, descending). *marker*: uuid of the last server on the previous page.
-    *project*: only servers of this project; without one, of all. It is always the caller's, unless *all_projects* is
-    set, which needs a permission.
+    *project*: only servers of this project; ``None``: of all projects. It is always the caller's project, unless
+    *all_projects* is set, which needs a permission.
 
-    Filters: *equal*: column to value. *matching*: (column, regular expression, see ``regex``). *addresses*: IP version
-    to regular expression. *tags*: (tags, whether all must match, whether to negate). *statuses*: status values of
-    Nova's API, such as ACTIVE; a server must have one of them, so an empty list matches none. *locked*: whether locked.
-    *zone*: an availability zone, whose hosts are *zone_hosts*. *since*, *before*: bounds of the last change. *deleted*:
-    only deleted servers.
+    Filters: *equal*: required values by column. *matching*: (column, regular expression). *addresses*: regular
+    expression by IP version (4 or 6). *tags*: (tags, whether all must match, whether to negate). *statuses*: status
+    values of Nova's API, such as ACTIVE; a server must have one of them, so an empty list matches none. *locked*:
+    whether locked. *zone*: an availability zone, whose hosts are *zone_hosts*. *since*, *before*: bounds of the last
+    change. *deleted*: whether to list only deleted servers.
 
     *soft_deleted*: whether to list soft-deleted servers; ``None``: only with *deleted*, with *since* or *before*, and
     when *statuses* or *equal* ask for them.
