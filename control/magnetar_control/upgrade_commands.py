@@ -51,8 +51,7 @@ def add_upgrade_commands(command: Any, group: Any, database_actions: Any) -> Non
 
 
 def run_db_version(options: argparse.Namespace) -> int:
-    """Run ``magnetar db version``. Return an exit status other than 0 if a database does not answer, or cannot be used.
-    """
+    """Run ``magnetar db version``. Return the exit status: 1 if a database does not answer, or cannot be used."""
     with open_parts(options) as parts:
         states = list(_database_states(parts))
     for name, state, reason in states:
