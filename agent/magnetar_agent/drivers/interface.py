@@ -41,15 +41,18 @@ MARKS = ("mac", *PLUGS)
 
 
 class InterfaceDriver(DocumentDriver):
-    """The resource driver of NICs, which are parts of their server's document."""
+    """The resource driver of NICs. A NIC has no document (JSON file with the desired state) of its own: it is an item
+    of ``networks`` in the document of its server."""
 
     def __init__(self) -> None:
         super().__init__(InterfaceAttachment)
 
     def ensure(self, host: LocalHost, key: str, want: Fields | None, permissions: Mapping[str, Any], dry_run: bool,
                operation: Operation) -> Result:
-        """Add the NIC *want* to its server, or change the NIC if the server has it; without *want* remove the NIC
-        *key*. Return the result."""
+        """Add the NIC with the fields *want* to its server, or change it if the server has it; ``None`` removes the NIC
+        *key*. *key*: ``SERVER:MAC``, ``SERVER:NETWORK``, ``SERVER:BRIDGE``, ``SERVER:PORT`` or the NIC's uuid.
+        *permissions*: the mapping with ``on_immutable``, the policy for fixed fields. Return the steps and changes,
+        which a dry run only plans."""
         if want is None:
             return self._remove(host, key, dry_run, operation)
         requested: Fields = self.kind.check(want)
@@ -96,7 +99,8 @@ class InterfaceDriver(DocumentDriver):
         return Result(done.steps, diff_documents({"server": server.name, **nic}, {}), shown, done.warnings)
 
     def one(self, host: LocalHost, key: str) -> Fields:
-        """Return the NIC that *key* names. Raises ``NotFound``."""
+        """Return the NIC *key* (``SERVER:MAC``, ``SERVER:NETWORK``, ``SERVER:BRIDGE``, ``SERVER:PORT`` or its uuid) as
+        API responses show it. Raises ``NotFound``."""
         server, nic = self._find(host, key)
         if server is None or nic is None:
             raise NotFound(f"There is no NIC {key!r} on this host. Its key is SERVER:MAC, SERVER:NETWORK, "
@@ -104,7 +108,7 @@ class InterfaceDriver(DocumentDriver):
         return self._interface_document(server, nic, self._addresses(host, nic))
 
     def every(self, host: LocalHost) -> list[Fields]:
-        """Return all NICs of all servers."""
+        """Return all NICs of all servers of this host, as API responses show them."""
         look = servers.DomainsView(host, {})
         return [self._interface_document(server, nic, _of(nic, look.addresses(server.want["networks"])))
                 for server in host.documents.list("server") for nic in server.want["networks"]]
@@ -142,7 +146,8 @@ class InterfaceDriver(DocumentDriver):
 
 
 def nic_uuid(server: str, mac: str) -> str:
-    """Return the uuid of the NIC with the address *mac* of a *server*; it is computed from both."""
+    """Return the uuid of the NIC with the MAC address *mac* of the server with the uuid *server*. It is computed from
+    both (uuid5), so it is always the same."""
     return str(uuid.uuid5(NAMESPACE, f"{server}:{mac}"))
 
 
@@ -152,17 +157,17 @@ def _of(nic: Fields, addresses: dict[str, list[Fields]]) -> list[Fields]:
 
 
 def _matching(nics: list[Fields], requested_nic: Fields) -> list[Fields]:
-    """Return those of *nics* that *requested_nic* identifies: by its MAC, otherwise by network, bridge, port or
-    physical network."""
+    """Return the items of *nics* that *requested_nic* identifies: by its MAC if it has one, otherwise by its network,
+    bridge, port and physical network."""
     if "mac" in requested_nic:
         return [nic for nic in nics if nic["mac"] == requested_nic["mac"]]
     return [nic for nic in nics if all(nic.get(name) == requested_nic.get(name) for name in PLUGS)]
 
 
 def _with(document: Document, requested_nic: Fields, policy: str, warnings: list[str]) -> list[Fields]:
-    """Return the server's NICs with *requested_nic* added, or changed if it exists. *policy* (``on_immutable``) for
-    fixed fields: ``fail`` raises ``Immutable``; ``ignore`` adds to *warnings* and changes nothing; ``recreate``
-    replaces the NIC."""
+    """Return the list of the server's NICs, with *requested_nic* added or, if the server has it already, changed.
+    *policy* decides about a change that needs a new NIC: ``fail`` raises ``Immutable``; ``ignore`` changes nothing and
+    appends a text to *warnings*; ``recreate`` replaces the NIC."""
     nics: list[Fields] = document.want["networks"]
     matching_nics = _matching(nics, requested_nic)
     if not matching_nics:

@@ -40,17 +40,17 @@ _PRIVATE = re.compile(r"PRIVATE KEY|PuTTY-User-Key-File|b3BlbnNzaC1rZXktdjE|Priv
 
 
 class KeypairDriver(DocumentDriver):
-    """The resource driver of public keys, which are shown with their fingerprints."""
+    """The resource driver of SSH public keys."""
 
     def __init__(self) -> None:
         super().__init__(Keypair)
 
     def complete(self, host: LocalHost, want: Fields, document: Document | None) -> Fields:
-        """Return the requested document *want* with the public key checked and in normal form."""
+        """Return the requested fields *want* with ``public_key`` checked and in normal form."""
         return {**want, "public_key": normalize_public_key(want["public_key"])}
 
     def show(self, host: LocalHost, document: Document, have: Fields | None, snapshot: Any = None) -> Fields:
-        """Return the key and its fingerprints."""
+        """Return the keypair as API responses show it: its fields, and the SHA-256 and MD5 fingerprints of the key."""
         shown = super().show(host, document, have, snapshot)
         blob = base64.b64decode(document.want["public_key"].split(" ", 2)[1])
         return {**shown, "fingerprint": sha256_fingerprint(blob), "fingerprint_md5": md5_fingerprint(blob)}
@@ -104,7 +104,7 @@ def _unknown(type: str, line: str) -> str:
 
 
 class _Blob:
-    """A reader of the strings and numbers of a key (RFC 4251 section 5)."""
+    """A parser for the strings and numbers in a binary SSH public key (RFC 4251 section 5)."""
 
     def __init__(self, data: bytes) -> None:
         self.data = data

@@ -41,10 +41,11 @@ KEPT = 1000
 
 
 def plan_migration(want: Fields | None, have: Fields | None) -> Iterator[Step]:
-    """Yield the steps from the current state *have* to the requested fields *want*. *have*: the document's fields and
-    ``done``, the phases reached.
+    """Yield the steps from the current state *have* of a migration to the requested fields *want* (``None``: end the
+    migration). *have*: the document's fields, and ``done``, the names of the completed steps.
 
-    Phases are reached in order; asking for an earlier phase undoes nothing."""
+    A migration goes through its phases in order. A request for an earlier phase yields no steps.
+    """
     if want is None:
         have = have or {"done": (), "side": "source"}
         if PHASE_VERBS[have["side"]][-1][1] not in have["done"] and have["done"]:
@@ -57,20 +58,25 @@ def plan_migration(want: Fields | None, have: Fields | None) -> Iterator[Step]:
 
 
 class MigrationDriver:
-    """The resource driver of migrations. Source and target host each have a document of the same migration."""
+    """The resource driver of migrations. The source host and the target host each store a document (JSON file with the
+    desired state) of the same migration."""
 
     kind = Migration
     unique_names = False
     verbs: Mapping[str, Verb] = VERBS
 
     def locate(self, host: LocalHost, key: str) -> str:
-        """Return *key*: keys are uuids."""
+        """Return *key* unchanged: requests name migrations by uuid."""
         return key
 
     def complete(self, host: LocalHost, want: Fields, document: Document | None) -> Fields:
-        """Return the requested document *want*. Before the migration begins, check that it can succeed; on the source
-        also add the server's manifest, which the target checks. After the begin, a requested phase that is earlier than
-        the document's phase is replaced by the document's."""
+        """Return the requested fields *want* of the migration in the form in which they are stored. *document*: the
+        stored migration, ``None`` for a new one.
+
+        Before the migration begins, check that it can succeed. On the source, also add ``manifest``: the server's
+        requirements, which the target checks. After the begin, never go back: if ``phase`` in *want* is earlier than
+        the stored phase, keep the stored one.
+        """
         if document is None or (want["side"] == "source" and not document.state.get("claimed")
                                 and not document.state.get("moved")):
             host.links.required()
@@ -85,10 +91,11 @@ class MigrationDriver:
         return want
 
     def check_replacement(self, host: LocalHost, want: Fields, requested: Fields, document: Document) -> None:
-        """Do nothing: a migration is never recreated."""
+        """Do nothing: migrations have no fixed fields, so none is ever recreated."""
 
     def release(self, host: LocalHost, document: Document) -> None:
-        """Raise ``InUse`` if the server has moved and this host's part of the migration has not ended."""
+        """Raise ``InUse`` if the migration's document must not be removed yet: the server has moved, and the cleanup on
+        this host is not complete."""
         if document.state.get("moved") and not document.state.get("left"):
             raise InUse("The server has moved to the target, and the source has not removed its copy yet. Run the "
                         "migration again; it continues where it was.")
@@ -101,26 +108,26 @@ class MigrationDriver:
         return None
 
     def sweep(self, host: LocalHost) -> None:
-        """Remove the oldest records of ended migrations."""
+        """Remove the documents of the oldest completed migrations; the newest ``KEPT`` stay."""
         ended = sorted((d for d in host.documents.list("migration") if _ended(d)), key=lambda d: d.updated_at)
         for document in ended[:-KEPT]:
             host.documents.remove(document)
 
     def left(self, host: LocalHost) -> list[str]:
-        """Return an empty list: the documents are the only files."""
+        """Return an empty list: a migration has no files except its document, so none can be orphaned."""
         return []
 
     def observe(self, host: LocalHost, document: Document, snapshot: Any = None) -> Fields | None:
-        """Return the document's fields, and ``done``: the phases that have been reached."""
+        """Return the document's fields, and ``done``: the names of the steps that this host has completed."""
         done = tuple(mark for _phase, mark, _verb in PHASE_VERBS[document.want["side"]] if document.state.get(mark))
         return {**document.want, "done": done}
 
     def plan(self, want: Fields | None, have: Fields | None) -> Iterator[Step]:
-        """Yield the steps of this module's ``plan_migration``."""
+        """Yield the steps that ``plan_migration`` of this module returns."""
         return plan_migration(want, have)
 
     def show(self, host: LocalHost, document: Document, have: Fields | None, snapshot: Any = None) -> Fields:
-        """Return the document, and its progress."""
+        """Return the migration as API responses show it, with its status and progress."""
         progress = host.progress.get(document.id)
         values = {**document.want, "id": document.id, "name": document.name, "host": host.name,
                   "created_at": document.created_at, "updated_at": document.updated_at,

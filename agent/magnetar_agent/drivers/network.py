@@ -35,22 +35,23 @@ _DOMAIN = re.compile(r"(?!-)[A-Za-z0-9-]{1,63}(?<!-)(\.(?!-)[A-Za-z0-9-]{1,63}(?
 
 @dataclass(frozen=True)
 class HostNetworks:
-    """A snapshot of the host: libvirt networks by name, and bridges."""
+    """A snapshot of the host: its libvirt networks by name, and the names of its bridges."""
 
     networks: Mapping[str, NetworkSeen]
     bridges: frozenset[str]
 
 
 class NetworkDriver(DocumentDriver):
-    """The resource driver of networks: bridges of the host, and libvirt networks."""
+    """The resource driver of networks: existing bridges of the host, and libvirt networks that the agent creates."""
 
     def __init__(self) -> None:
         super().__init__(Network)
         self.verbs: Mapping[str, Verb] = {"make": _make, "remove": _remove}
 
     def complete(self, host: LocalHost, want: Fields, document: Document | None) -> Fields:
-        """Return the requested document *want* with addresses and the name of the bridge. Raises an error for a network
-        that cannot work on this host."""
+        """Return the requested fields *want* with the missing values filled in: addresses, DHCP range and name of the
+        bridge. *document*: the stored network, ``None`` for a new one. Raises ``InvalidField`` or ``Conflict`` for a
+        network that cannot work on this host."""
         want = _renewed(want, document.want) if document else dict(want)
         if want["mode"] == "ovn":
             raise InvalidField("mode", "must be bridge, nat or isolated: ovn is over all hosts of a cloud, which makes "
@@ -84,8 +85,8 @@ class NetworkDriver(DocumentDriver):
         return HostNetworks(host.hypervisor.networks(), host.hypervisor.bridges())
 
     def observe(self, host: LocalHost, document: Document, snapshot: Any = None) -> Fields | None:
-        """Return the document's fields, and whether the network is ``made`` (in libvirt, by this agent), ``active``,
-        and has autostart."""
+        """Return the document's fields and the state of the network on the host: ``made`` (this agent created it in
+        libvirt), ``active``, and ``autostart``."""
         host_networks: HostNetworks = snapshot or self.snapshot(host)
         if document.want["mode"] == "bridge":
             return {**document.want, "made": False, "active": document.want["bridge"] in host_networks.bridges}
@@ -95,7 +96,8 @@ class NetworkDriver(DocumentDriver):
                 "autostart": bool(made and network and network.autostart)}
 
     def plan(self, want: Fields | None, have: Fields | None) -> Iterator[Step]:
-        """Yield the steps that make or start the network; a bridge of the host is left as it is."""
+        """Yield the steps that create, start or remove the libvirt network. For an existing bridge of the host there
+        are no steps."""
         made = bool(have and have["made"])
         if want is None:
             if made:
@@ -104,8 +106,8 @@ class NetworkDriver(DocumentDriver):
             yield Step("make", "start the libvirt network" if made else "make the libvirt network")
 
     def show(self, host: LocalHost, document: Document, have: Fields | None, snapshot: Any = None) -> Fields:
-        """Return the document, and whether the network is up. A network that is not made yet is shown with its future
-        addresses."""
+        """Return the network as API responses show it, with ``active`` (whether it is up) and ``managed`` (whether the
+        agent created it)."""
         shown = super().show(host, document, have, snapshot)
         active = (have or {}).get("active", True)
         return {**shown, "active": active, "managed": document.want["mode"] != "bridge"}
@@ -126,8 +128,9 @@ def _remove(task: Task) -> None:
 
 
 def _renewed(want: Fields, old: Fields) -> Fields:
-    """Return a copy of *want* without values that must be computed again, because the mode, the addresses or the DHCP
-    setting changed from the *old* fields. Only values that are still the old ones are removed."""
+    """Return a copy of the requested fields *want* without the values that must be computed again because the mode, the
+    addresses or the DHCP setting differ from the stored fields *old*. A value that differs from the stored one was
+    chosen by the caller, and stays."""
     want = dict(want)
     follow: tuple[str, ...] = ("cidr", "bridge", "dhcp") if want["mode"] != old["mode"] else ()
     if follow or want.get("cidr") != old.get("cidr") or want.get("dhcp") != old.get("dhcp"):
@@ -146,8 +149,8 @@ def _check_name(name: str, networks: Mapping[str, NetworkSeen]) -> None:
 
 
 def _existing(host: LocalHost, want: Fields) -> Fields:
-    """Return the requested document *want*, a network of mode bridge, with its default values. Raises ``InvalidField``
-    if the bridge does not exist, or if *want* has addresses or DHCP settings: the agent does not change an existing
+    """Return the requested fields *want* of a network of mode ``bridge``, with defaults. Raises ``InvalidField`` if the
+    bridge does not exist, or if *want* has addresses or DHCP settings, which the agent does not set on an existing
     bridge."""
     if not want.get("bridge"):
         raise InvalidField("bridge", "is required with mode bridge")
@@ -162,8 +165,9 @@ def _existing(host: LocalHost, want: Fields) -> Fields:
 
 
 def _check_free(host: LocalHost, want: Fields, net: IPv4Network, document: Document | None) -> None:
-    """Raise ``InvalidField`` if the addresses *net* overlap with another network of the agent or of libvirt, or with an
-    address or a route of the host: the host's traffic for these addresses would go to the guests."""
+    """Raise ``InvalidField`` if the addresses *net* of the network *want* overlap with another network of the agent or
+    of libvirt, or with a route of the host. The host's traffic to these addresses would go to the guests. *document*:
+    the stored network, which does not count; ``None`` for a new one."""
     for other in host.documents.list("network"):
         cidr = other.want.get("cidr")
         if cidr and (document is None or other.id != document.id) and net.overlaps(IPv4Network(cidr)):
@@ -180,8 +184,9 @@ def _check_free(host: LocalHost, want: Fields, net: IPv4Network, document: Docum
 
 
 def _bridge(host: LocalHost, requested_name: str | None, document: Document | None) -> str:
-    """Return the name of the bridge to create: *requested_name*, or else the first free ``magbr<N>``. Raises
-    ``InvalidField`` if that name is taken."""
+    """Return the name of the bridge to create: *requested_name*, or without it the first free ``magbr<N>``. Raises
+    ``InvalidField`` if another bridge has the requested name. *document*: the stored network, whose present bridge
+    counts as free; ``None`` for a new network."""
     other_bridges = [other.want.get("bridge") for other in host.documents.list("network")
                      if document is None or other.id != document.id]
     taken = {*host.hypervisor.bridges(), *filter(None, other_bridges),
@@ -193,7 +198,8 @@ def _bridge(host: LocalHost, requested_name: str | None, document: Document | No
 
 
 def _dhcp(want: Fields, net: IPv4Network) -> None:
-    """Fill in the DHCP range in *want*: all addresses of *net* except the first, which is the host's."""
+    """Fill in the DHCP range in *want*: by default all addresses of *net* except the first, which the host has. Without
+    DHCP, raise ``InvalidField`` if *want* has a range."""
     dhcp_range = {name: want.get(name) for name in ("dhcp_start", "dhcp_end")}
     want.setdefault("dhcp", True)
     if not want["dhcp"]:

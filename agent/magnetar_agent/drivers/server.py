@@ -46,12 +46,13 @@ class ServerDriver:
     verbs: Mapping[str, Verb] = verbs.VERBS
 
     def locate(self, host: LocalHost, key: str) -> str:
-        """Return *key*: keys are names or uuids."""
+        """Return *key* unchanged: requests name servers by name or uuid."""
         return key
 
     def complete(self, host: LocalHost, want: Fields, document: Document | None) -> Fields:
-        """Return the requested document *want* with its references (flavor, image, networks, keys) resolved, its kind
-        of virtualisation chosen and its MACs drawn."""
+        """Return the requested fields *want* in the form in which they are stored: flavor, image, networks and keys
+        replaced by what they refer to, the type of virtualisation (kvm or qemu) chosen, and MAC addresses generated.
+        *document*: the stored server, ``None`` for a new one."""
         refuse_while_it_moves(host, document)
         if document is not None and adopted.is_adopted(document):
             return adopted.complete_adopted(host, want, document)
@@ -60,9 +61,8 @@ class ServerDriver:
         return completed
 
     def check_replacement(self, host: LocalHost, want: Fields, requested: Fields, document: Document) -> None:
-        """Raise an error if the new server in *want* could not be created once *document*, the old server, is removed:
-        this host lacks the image, or volumes of the block device mapping. Image content that only the old server's hard
-        links keep counts as missing."""
+        """Raise an error if a server with the fields *want* could not be created after the removal of the old server
+        *document*: the host lacks the image's content, or volumes of the block device mapping cannot be used."""
         for field, image, old in (("image", want["image"], document.want["image"]),
                                   ("rescue", _rescue_image(want), _rescue_image(document.want))):
             # A dry run may assume an image that is not here yet.
@@ -75,20 +75,22 @@ class ServerDriver:
         block_devices.check_replacement(host, want, document)
 
     def release(self, host: LocalHost, document: Document) -> None:
-        """Raise ``Conflict`` for the removal of a server that migrates to or from another host."""
+        """Raise ``Conflict`` if the server must not be removed now: it takes part in a migration that has not ended."""
         refuse_while_it_moves(host, document)
         if migration := unsettled_migration(host, document.id):
             raise Conflict(f"Server {document.name!r} has arrived with migration {migration}, which has not ended. Run "
                            "the migration again, then delete the server.", migration=migration)
 
     def snapshot(self, host: LocalHost, document: Document | None = None) -> servers.DomainsView:
-        """Return all domains, read in one pass; leases and networks are read when they are first used."""
+        """Return a snapshot of all domains of the host, or only of the domain of *document*. DHCP leases and networks
+        are read when they are first used."""
         return servers.DomainsView(host, servers.domains_of_server(host, document.id) if document
                                    else host.hypervisor.domains())
 
     def observe(self, host: LocalHost, document: Document, snapshot: Any = None) -> Fields | None:
-        """Return the server's current state, the argument *have* of ``server_plan.plan_server``, from its domain and
-        its files. The state of a missing server has the power ``missing``."""
+        """Return the current state of the server, from its domain and its files, as ``server_plan.plan_server`` needs
+        it. If the server has no domain, ``power`` is ``missing``. *snapshot*: a result of the method ``snapshot``;
+        ``None``: ask libvirt now."""
         domain = snapshot.domains.get(document.id) if snapshot else host.hypervisor.domain(document.id)
         if adopted.is_adopted(document):
             return adopted.observe_adopted(host, document, domain)
@@ -121,13 +123,15 @@ class ServerDriver:
         return have
 
     def plan(self, want: Fields | None, have: Fields | None) -> Iterator[Step]:
-        """Yield the steps of ``server_plan.plan_server``, or of ``adoption.plan_adopted`` for an adopted server."""
+        """Yield the steps from the current state *have* to the requested fields *want* (``None``: remove the server).
+        Adopted servers, whose domain another program defined, have only steps that leave the definition unchanged."""
         if have is not None and have.get("adopted"):
             return adoption.plan_adopted(want, have)
         return server_plan.plan_server(want, have)
 
     def show(self, host: LocalHost, document: Document, have: Fields | None, snapshot: Any = None) -> Fields:
-        """Return the server's state and activity under Nova's names."""
+        """Return the server as API responses show it, with Nova's names for its state. *have*: the result of
+        ``observe``."""
         want, state = {**document.want, **(have or {}).get("shown", {})}, document.state
         power = (have or {}).get("power", MISSING)
         domains = snapshot or servers.DomainsView(host, {})
@@ -153,11 +157,13 @@ class ServerDriver:
         return {f.name: values.get(f.name) for f in Server.fields if SHOW in f.on}
 
     def sweep(self, host: LocalHost) -> None:
-        """Redefine domains whose definition is outdated, for their next start. Removes nothing.
+        """Update libvirt's definitions of domains that were defined by an earlier agent or with other settings; the
+        change takes effect at the domain's next start. Nothing is removed.
 
-        A definition is outdated if an earlier agent made it without the backing files of its disks or the names of its
-        taps, or if it differs from the settings in SPICE, CPU mode, memory in files or the shared CPUs. Also record the
-        machine versions that an earlier agent did not record, and reset virtual functions without a server."""
+        A definition is outdated if it lacks the backing files of disks or the names of taps, or if it differs from the
+        settings for SPICE, CPU mode, memory in files or shared CPUs. Also store machine type versions that are not
+        stored yet, and reset SR-IOV virtual functions that no server has.
+        """
         function_settings.reset_free_functions(host)
         floating, domains = placement.shared_cpus(host), host.hypervisor.domains()
         machines.record_machine_versions(host, domains)
@@ -171,7 +177,7 @@ class ServerDriver:
                     _define_anew(host, id)
 
     def left(self, host: LocalHost) -> list[str]:
-        """Return folders of servers, and logical volumes of servers, that no document names."""
+        """Return the folders and logical volumes of servers that no document refers to."""
         return own_disks.orphan_server_disks(host)
 
 
@@ -186,8 +192,9 @@ def _define_anew(host: LocalHost, id: str) -> None:
 
 
 def server_condition(host: LocalHost, document: Document, domain: hv.Domain | None) -> Fields:
-    """Return the fields that describe the server's state: power_state, status, status_reason; and ``held`` (true) for a
-    server that must not start until its cloud permits it."""
+    """Return the fields that describe the server's state: ``power_state``, ``status``, ``status_reason``; and ``held``,
+    true while the server must not start until its cloud permits it. *domain*: the server's domain, ``None`` if it has
+    none."""
     power = MISSING if domain is None or not domain.owned else _power(document, domain)
     return _condition(document, power, document.state.get("rescue")
                       and rescue.observe_rescue(host, document, None)["rescue"])
@@ -203,14 +210,14 @@ def _condition(document: Document, power: str, rescued: Any) -> Fields:
 
 
 def _has_dropped(domain: hv.Domain, sizes: Fields) -> bool:
-    """Return whether the domain's definition still has a swap disk, although *sizes*, the document's disks, have none:
-    an agent died before it redefined the domain."""
+    """Return whether the domain still has a swap disk that the server has no more: the agent was interrupted between
+    removing the disk and redefining the domain. *sizes*: the sizes of the server's current disks by file name."""
     return SWAP not in sizes and any(disk.path.name.endswith(SWAP) for disk in domain.disks)
 
 
 def _power(document: Document, domain: hv.Domain) -> str:
-    """Return the power state of the *domain*; ``crashed`` for a stopped domain whose QEMU died, until the domain is
-    started again."""
+    """Return the power state of the *domain*. A domain that is off because its QEMU crashed counts as ``crashed`` until
+    it is started again."""
     return CRASHED if domain.state == OFF and document.state.get("crashed") else domain.state
 
 

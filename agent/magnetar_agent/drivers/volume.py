@@ -51,7 +51,8 @@ COPIES = {"image": copying.from_image, "source_volume": copying.from_volume, "sn
 
 
 class VolumeDriver(DocumentDriver):
-    """The resource driver of volumes: files, or libvirt volumes, named by their uuid."""
+    """The resource driver of volumes. The content of a volume is a file, or a volume in a storage pool, named by its
+    uuid."""
 
     def __init__(self) -> None:
         super().__init__(Volume)
@@ -59,7 +60,9 @@ class VolumeDriver(DocumentDriver):
                                              "move": moving.move_content}
 
     def complete(self, host: LocalHost, want: Fields, document: Document | None) -> Fields:
-        """Return the requested document *want* with the uuid of its source, and with format, size and sealed key."""
+        """Return the requested fields *want* in the form in which they are stored: with format and size chosen, the
+        source replaced by its uuid, and the encryption key sealed (encrypted with the host's key). *document*: the
+        stored volume, ``None`` for a new one."""
         completed = dict(want)
         pool = pools.find_pool(host, completed["pool"])
         hidden = _origin_is_encrypted(host, completed) if document is None else False
@@ -86,8 +89,8 @@ class VolumeDriver(DocumentDriver):
         return completed
 
     def check_replacement(self, host: LocalHost, want: Fields, requested: Fields, document: Document) -> None:
-        """Raise an error if pool or source of the new volume are not usable, or if its source is the volume that is
-        replaced."""
+        """Raise an error if a volume with the fields *want* could not be created after the removal of the old volume
+        *document*: its pool is not usable, or its source is missing or is the old volume."""
         pools.find_pool(host, want["pool"]).check_usable()
         for field, kind in content.SOURCES.items():
             origin = host.documents.get(kind, want[field]) if want.get(field) else None
@@ -100,11 +103,12 @@ class VolumeDriver(DocumentDriver):
                 _size(want["size"], content.source_bytes(field, origin, origin.name, field))
 
     def release(self, host: LocalHost, document: Document) -> None:
-        """Raise ``InUse`` while a server has the volume."""
+        """Raise ``InUse`` while the volume is attached to a server."""
         adoption.check_unused(host, document)
 
     def snapshot(self, host: LocalHost, document: Document | None = None) -> Any:
-        """Return the documents of attachments and exports as ``{volume: {server: document}}``, by uuids."""
+        """Return the attachments of all volumes, to servers of this and of other hosts, as ``{volume: {server:
+        document}}``, by uuids."""
         holders_by_volume: dict[str, dict[str, Document]] = {}
         for noun in ("volume_export", "volume_attachment"):
             for holder in host.documents.list(noun):
@@ -112,19 +116,19 @@ class VolumeDriver(DocumentDriver):
         return holders_by_volume
 
     def observe(self, host: LocalHost, document: Document, snapshot: Any = None) -> Fields | None:
-        """Return the document's fields, and: whether the content is complete (``made``) and whether it exists
-        (``there``), its size (``bytes``), the last finished ``reimage`` (``reimaged``), and the other pool while the
-        content moves to another pool (``moving``)."""
+        """Return the document's fields and the state of the content: ``made`` (it is complete), ``there`` (it exists),
+        ``bytes`` (its size), ``reimaged`` (the value of ``reimage`` that was last carried out), and ``moving``, the
+        other pool, only while the content moves to another pool."""
         return {**document.want, **_content(host, document, document.want["pool"]),
                 **({content.MOVING: document.state[content.MOVING]} if content.MOVING in document.state else {}),
                 "reimaged": document.state.get("reimaged")}
 
     def plan(self, want: Fields | None, have: Fields | None) -> Iterator[Step]:
-        """Yield the steps that make, grow or remove the content."""
+        """Yield the steps that create, replace, grow, move or remove the content of the volume."""
         return plan_volume(want, have)
 
     def show(self, host: LocalHost, document: Document, have: Fields | None, snapshot: Any = None) -> Fields:
-        """Return the volume's fields with Cinder's status, and the servers that have the volume."""
+        """Return the volume as API responses show it, with Cinder's status, and the servers that it is attached to."""
         used = holders_of_volume(host, document.id) if snapshot is None else [*snapshot.get(document.id, {}).values()]
         renewed = document.state.get("reimaged")
         values = {**document.want, **document.state, "id": document.id, "name": document.name,
@@ -139,7 +143,7 @@ class VolumeDriver(DocumentDriver):
         return {f.name: values.get(f.name) for f in self.kind.fields if SHOW in f.on}
 
     def left(self, host: LocalHost) -> list[str]:
-        """Return files in pools that no document names."""
+        """Return the files in storage pools that no document refers to."""
         return pools.orphan_volume_files(host)
 
 
@@ -151,8 +155,8 @@ class SnapshotDriver(DocumentDriver):
         self.verbs: Mapping[str, Verb] = {"make": _take, "drop": _drop}
 
     def complete(self, host: LocalHost, want: Fields, document: Document | None) -> Fields:
-        """Return the requested document *want* with the volume's uuid. Raises ``InvalidField`` if the volume is missing
-        or not complete."""
+        """Return the requested fields *want* with the volume replaced by its uuid. Raises ``InvalidField`` if the
+        volume is missing, or its content is not complete. *document*: the stored snapshot, ``None`` for a new one."""
         completed, old = dict(want), document.want.get("volume") if document else None
         if old and completed["volume"] in (old, document.state.get("volume_name") if document else None):
             return {**completed, "volume": old}
@@ -165,16 +169,16 @@ class SnapshotDriver(DocumentDriver):
         return {**completed, "volume": volume.id if volume else completed["volume"]}
 
     def observe(self, host: LocalHost, document: Document, snapshot: Any = None) -> Fields | None:
-        """Return the document's fields, and the facts of the content (``made``, ``there``, ``bytes``), as for a volume.
-        """
+        """Return the document's fields and the state of the content: ``made`` (it is complete), ``there`` (it exists),
+        ``bytes`` (its size)."""
         return {**document.want, **_content(host, document, document.state.get("pool"))}
 
     def plan(self, want: Fields | None, have: Fields | None) -> Iterator[Step]:
-        """Yield the steps that take or remove the snapshot."""
+        """Yield the steps that create or remove the content of the snapshot."""
         return plan_volume(want, have)
 
     def show(self, host: LocalHost, document: Document, have: Fields | None, snapshot: Any = None) -> Fields:
-        """Return the snapshot's fields with Cinder's status."""
+        """Return the snapshot as API responses show it, with Cinder's status."""
         state, volume = document.state, host.documents.get("volume", document.want["volume"])
         volume_fields = {"pool": volume.want["pool"], "format": volume.want["format"], "size": volume.want["size"],
                          "bootable": bool(volume.state.get("bootable"))} if volume else {}
@@ -187,8 +191,9 @@ class SnapshotDriver(DocumentDriver):
 
 
 def plan_volume(want: Fields | None, have: Fields | None) -> Iterator[Step]:
-    """Yield the steps from the current state *have* (``made``, ``there``, ``bytes``) to *want*. Raises ``Conflict`` or
-    ``Immutable`` if *want* cannot be reached without a loss of data."""
+    """Yield the steps for a volume or snapshot from the current state *have* (the result of ``observe``) to the
+    requested fields *want* (``None``: remove it). Raises ``Conflict`` if the content has disappeared, and ``Immutable``
+    for a request to shrink it."""
     if want is None:
         yield Step("drop", "remove the content")
     elif not have or not have["made"]:
@@ -209,8 +214,8 @@ def plan_volume(want: Fields | None, have: Fields | None) -> Iterator[Step]:
 
 
 def resolve_volume_source(host: LocalHost, completed: Fields, document: Document | None) -> int:
-    """Replace the source in *completed* by the source's uuid; return the source's size in bytes, 0 for an empty volume.
-    """
+    """Replace the name of the volume's source (image, snapshot, volume, backup) in *completed* by its uuid. Return the
+    size of the source in bytes, 0 for an empty volume. *document*: the stored volume, ``None`` for a new one."""
     source_fields = [name for name in (*content.SOURCES, "remote_source", "existing")
                      if completed.get(name) is not None]
     if len(source_fields) > 1:
@@ -241,9 +246,9 @@ def _origin_is_encrypted(host: LocalHost, completed: Fields) -> bool:
 
 
 def _encryption(host: LocalHost, completed: Fields, document: Document | None, hidden: bool) -> None:
-    """Replace the caller's ``key`` in *completed* by the key sealed with the host's own key. *hidden*: the volume is a
-    copy of an encrypted source; then its ``key`` is ``None``, since the key of the source opens the copy. An existing
-    volume (*document*) keeps its key."""
+    """Replace ``key`` (the encryption key from the caller) in *completed* by the key sealed with the host's key, or by
+    ``None``. *hidden*: the volume is copied from an encrypted source, whose key also opens the copy. *document*: the
+    stored volume, whose key stays; ``None`` for a new one."""
     if document is not None:
         completed["key"] = document.want.get("key")
         return
@@ -255,7 +260,8 @@ def _encryption(host: LocalHost, completed: Fields, document: Document | None, h
 
 
 def _fits(host: LocalHost, pool: Pool, size: int) -> None:
-    """Raise ``InvalidField`` if *size* GiB exceed the capacity of the whole *pool* times ``disk_allocation_ratio``."""
+    """Raise ``InvalidField`` if *size* (GiB) exceeds the total capacity of the *pool* times the setting
+    ``disk_allocation_ratio``."""
     capacity, ratio = pool.capacity(), host.settings.disk_allocation_ratio
     if capacity is not None and size > (most := int(capacity * ratio / GIB)):
         raise InvalidField("size", f"must be no more than {most} GiB: pool {pool.name!r} has {capacity / GIB:.1f} GiB, "
@@ -281,7 +287,7 @@ def _content(host: LocalHost, document: Document, pool: str | None) -> Fields:
 
 
 def _make(task: Task) -> None:
-    """Make the volume's content, empty or from its source."""
+    """Create the volume's content: empty, or copied from its source."""
     host, want, id = task.host, task.document.want, task.document.id
     pool, size = pools.find_pool(host, want["pool"]), want["size"] * GIB
     if want.get("adopt"):
@@ -317,14 +323,14 @@ def _make(task: Task) -> None:
 
 
 def _reimage(task: Task) -> None:
-    """Make the volume's content again, from an image or backup, while no guest runs with the volume."""
+    """Replace the volume's content by an image or a backup. Raises an error if a guest with the volume runs."""
     reimaging.begin_reimage(task)
     with exports.not_served(task.host, task.document.id):
         _make(task)
 
 
 def _take(task: Task) -> None:
-    """Copy the volume's content to the content of the snapshot."""
+    """Copy the volume's current content to the snapshot."""
     host, want = task.host, task.document.want
     volume = host.documents.get("volume", want["volume"])
     if volume is None:
@@ -339,9 +345,9 @@ def _take(task: Task) -> None:
 
 
 def _begin(task: Task, pool: Pool, size: int, notes: Fields) -> None:
-    """Record in the document, before the content is created, that the content with the document's uuid as its name
-    belongs to the document. After a crash the agent then creates the content again or removes it. *size*: bytes.
-    *notes*: further fields of the state to record. Raises ``Conflict`` if content of that name exists already."""
+    """Record in the document, before the content is created, that the creation has begun. After a crash, the agent then
+    knows that incomplete content with this uuid is the document's, and creates it again or removes it. *size*: bytes.
+    *notes*: further fields of the document's state. Raises ``Conflict`` if other content with this uuid exists."""
     state, id = task.document.state, task.document.id
     if not content.is_content_begun(state) and pool.has(id):
         raise pool.taken(id)
@@ -368,7 +374,8 @@ def _made(task: Task, pool: Pool, size: int) -> None:
 
 
 def _grow(task: Task) -> None:
-    """Grow the volume's content to the requested size, through QEMU if a running server has it."""
+    """Grow the volume's content to the requested size. If a running server has the volume, tell its QEMU the new size.
+    """
     host, document, size = task.host, task.document, task.document.want["size"] * GIB
     live = _running(host, document)
     pool = pools.find_pool(host, document.want["pool"])
@@ -382,8 +389,8 @@ def _grow(task: Task) -> None:
 
 
 def _running(host: LocalHost, document: Document) -> list[tuple[str, str]]:
-    """Return the running servers that have the volume as pairs: the server's uuid, and the volume's device name. Raises
-    ``Conflict`` for servers that prevent growing."""
+    """Return the running servers that the volume is attached to, as pairs: the server's uuid, and the device name such
+    as vdb. Raises ``Conflict`` if a server prevents growing the volume, such as a suspended one."""
     attaching.refuse_while_swapped(host, document.id)
     for holder in holders_of_volume(host, document.id):
         if holder.kind == "volume_export":

@@ -49,7 +49,8 @@ __all__ = ["FakeHypervisor"]
 
 
 class FakeHypervisor(GuestAgent, Consoles, Mirrors, Devices, Statistics, Migrations, Storage, Disks, Adoptions):
-    """A complete fake host. Each call takes *delay* seconds; *folder* stores the state of the fake."""
+    """A complete fake of a host's hypervisor, for tests and simulations. Each call takes *delay* seconds. The state is
+    stored in files in *folder*, or only in memory without it."""
 
     #: The result of ``routes``: the host is on no network that could conflict.
     on_networks: Sequence[tuple[str, IPv4Network]] = ()
@@ -92,82 +93,84 @@ class FakeHypervisor(GuestAgent, Consoles, Mirrors, Devices, Statistics, Migrati
 
     # Called by tests ----------------------------------------------------------------------------------------------
     def flush_filters(self) -> None:
-        """Flush the host's firewall, as an operator might."""
+        """Simulate that an operator flushes the host's firewall, and so the agent's filters."""
         self.filtered = None
         if self._on_filters_gone is not None:
             self._on_filters_gone()
 
     def fail_next(self, method: str, error: Exception, times: int = 1) -> None:
-        """Make the next *times* calls of *method* raise *error*, before they change anything."""
+        """Make the next *times* calls of the method named *method* raise *error*, before they change anything."""
         self._failures[method].extend([error] * times)
 
     def disconnect(self) -> None:
-        """Make the fake host's libvirt stop answering."""
+        """Simulate that libvirt stops answering."""
         self._connected = False
 
     def reconnect(self) -> None:
-        """Make the fake host's libvirt answer again, and call the listeners for new connections."""
+        """Simulate that libvirt answers again, and call the listeners that ``on_connect`` has registered."""
         self._connected = True
         for listener in list(self._on_connect):
             threading.Thread(target=listener, name="fake-connected", daemon=True).start()
 
     def guest_powers_off(self, uuid: str) -> None:
-        """Have the guest shut itself down."""
+        """Simulate that the guest shuts itself down."""
         self._outside(uuid, OFF, "guest", DomainEvent(uuid, "stopped", "guest"))
 
     def guest_reboots(self, uuid: str) -> None:
-        """Have the guest reboot itself."""
+        """Simulate that the guest reboots itself."""
         self._outside(uuid, RUNNING, "unknown", DomainEvent(uuid, "rebooted"))
 
     def crash(self, uuid: str, reason: str = "failed") -> None:
-        """Have QEMU die (*reason* ``failed``), or the guest panic (*reason* ``panic``)."""
+        """Simulate that QEMU dies (*reason* ``failed``) or that the guest panics (*reason* ``panic``)."""
         self._outside(uuid, CRASHED, reason, DomainEvent(uuid, "crashed", reason))
 
     def waits_for_disk(self, uuid: str) -> None:
-        """Have QEMU stop the guest because a disk does not answer."""
+        """Simulate that QEMU pauses the guest because of an I/O error of a disk."""
         self._outside(uuid, PAUSED, "io-error", DomainEvent(uuid, "suspended", "io-error"))
 
     def destroyed_outside(self, uuid: str) -> None:
-        """Run ``virsh destroy``, as an operator might."""
+        """Simulate that an operator powers the domain off with ``virsh destroy``."""
         self._outside(uuid, OFF, "outside", DomainEvent(uuid, "stopped", "outside"))
 
     def undefined_outside(self, uuid: str) -> None:
-        """Run ``virsh destroy`` and ``virsh undefine``, as an operator might."""
+        """Simulate that an operator removes the domain with ``virsh destroy`` and ``virsh undefine``."""
         with self._change(f"domain {uuid}"):
             del self._domains[uuid]
             self._events += [DomainEvent(uuid, "stopped", "outside"), DomainEvent(uuid, "undefined")]
 
     def undefined_while_it_runs(self, uuid: str) -> None:
-        """Run ``virsh undefine`` only: the domain disappears when it stops."""
+        """Simulate that an operator runs ``virsh undefine`` on a running domain: the domain runs on, and disappears
+        when it stops."""
         with self._change(f"domain {uuid}"):
             self._domains[uuid].persistent = False
             self._events.append(DomainEvent(uuid, "undefined"))
 
     def defined_outside(self, xml: str, state: str = OFF) -> None:
-        """Define or edit a domain, as another program might."""
+        """Simulate that another program defines the domain *xml*, or replaces its definition. *state*: the domain's
+        power state afterwards."""
         uuid = parse_domain(xml).uuid
         with self._change(f"domain {uuid}"):
             self._domains[uuid] = FakeDomain(xml, state, live=xml)
             self._events.append(DomainEvent(uuid, "defined"))
 
     def xml(self, uuid: str) -> str:
-        """Return the XML of a domain."""
+        """Return the XML of the domain's definition."""
         return self._domains[uuid].xml
 
     def network_outside(self, name: str, active: bool = True, cidrs: tuple[str, ...] = ()) -> None:
-        """Create a network, as another program might."""
+        """Simulate that another program creates a libvirt network."""
         with self._change(f"network {name}"):
             self._networks[name] = FakeNetwork(NetworkSeen(f"outside-{name}", name, active, active, "virbr0",
                                                            cidrs=cidrs))
 
     def lease(self, network: str, lease: Lease) -> None:
-        """Add a lease to the network."""
+        """Add a DHCP lease to the network."""
         with self._change(f"network {network}"):
             self._networks[network].leases.append(lease)
 
     def host_reboots(self) -> None:
-        """Reboot the host: no guest runs afterwards, and libvirt does not know why each stopped. Managed saves and
-        definitions remain, mediated devices do not."""
+        """Simulate a reboot of the host: afterwards no guest runs, and the reason of each stop is ``unknown``.
+        Definitions and managed saves remain, mediated devices do not."""
         self._mdevs.clear()
         self.functions.clear()
         with self._change(*(f"domain {uuid}" for uuid in self._domains)):
@@ -311,7 +314,7 @@ class FakeHypervisor(GuestAgent, Consoles, Mirrors, Devices, Statistics, Migrati
         return existing
 
     def reserved(self, network: str) -> dict[str, str]:
-        """Return the DHCP reservations of *network*: addresses by MAC."""
+        """Return the DHCP reservations of *network* as a mapping of MAC to IP address."""
         return dict(self._networks[network].hosts)
 
     def taps(self, uuid: str | None = None) -> list[Tap]:

@@ -12,20 +12,21 @@ from .state import State, parse_domain
 
 
 class Adoptions(State):
-    """The methods of ``LocalHypervisor`` for domains that other programs have defined."""
+    """The part of the fake that implements ``LocalHypervisor`` for domains that other programs have defined."""
 
     def autostarts(self, uuid: str, autostart: bool = True) -> None:
-        """Have the domain started when the host boots, as ``virsh autostart`` does."""
+        """Simulate ``virsh autostart``: libvirt will start the domain when the host boots, or not if *autostart* is
+        false."""
         with self._change(f"domain {uuid}"):
             self._domains[uuid].autostart = autostart
 
     def snapshot_outside(self, uuid: str, name: str) -> None:
-        """Make a snapshot inside of the disk, as ``virsh snapshot-create`` does."""
+        """Simulate ``virsh snapshot-create``: add an internal snapshot *name* to the domain."""
         with self._change(f"domain {uuid}"):
             self._domains[uuid].snapshots.append(name)
 
     def rename_outside(self, uuid: str, name: str) -> None:
-        """Rename a domain, as ``virsh domrename`` does."""
+        """Simulate ``virsh domrename``: rename the domain to *name*."""
         with self._change(f"domain {uuid}"):
             domain = self._domains[uuid]
             domain.xml = domain.xml.replace(f"<name>{parse_domain(domain.xml).name}</name>", f"<name>{name}</name>")
@@ -60,7 +61,8 @@ def _note(uuid: str) -> str:
 
 
 def _marked(xml: str, uuid: str) -> str:
-    """Return a domain's XML with Magnetar's mark; an empty text unchanged."""
+    """Return the domain XML *xml* with Magnetar's metadata element, which marks the domain as a server of Magnetar.
+    Return an empty *xml* unchanged."""
     note = _note(uuid)
     if not xml or note in xml:
         return xml

@@ -28,7 +28,7 @@ BREAK = "[break]"
 
 
 class Consoles(Domains):
-    """The methods of ``LocalHypervisor`` for consoles."""
+    """The part of the fake that implements ``LocalHypervisor`` for consoles."""
 
     def open_graphics(self, uuid: str, type: str) -> socket.socket:
         with self._call("open_graphics"):
@@ -49,7 +49,7 @@ class Consoles(Domains):
             self.guest_says(uuid, BREAK)
 
     def guest_says(self, uuid: str, text: str) -> None:
-        """Write *text* to the guest's serial console."""
+        """Simulate that the guest writes *text* to its serial console."""
         self._say(uuid, text.encode(), *self._consoles.get(uuid, ()))
 
     def _say(self, uuid: str, output: bytes, *lines: socket.socket) -> None:

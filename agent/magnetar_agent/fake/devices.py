@@ -30,8 +30,8 @@ if TYPE_CHECKING:
 
 
 class Devices(State):
-    """The methods of ``LocalHypervisor`` for devices of running domains, and for mediated devices, which are in memory
-    only."""
+    """The part of the fake that implements ``LocalHypervisor`` for devices of running domains, and for mediated
+    devices. The latter are stored in memory only."""
 
     @property
     def _mdevs(self) -> dict[str, Mdev]:

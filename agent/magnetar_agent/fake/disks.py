@@ -28,7 +28,7 @@ LUKS = 2
 
 
 class Disks(Exports):
-    """The methods of ``LocalHypervisor`` for disks."""
+    """The part of the fake that implements ``LocalHypervisor`` for disks."""
 
     #: The last injection into guests' disks, by path; the parts that cannot be written, each with the reason; an error
     #: for all.
@@ -39,7 +39,8 @@ class Disks(Exports):
     no_injection = ""
 
     def disk(self, path: Path, format: str | None = None) -> DiskSeen | None:
-        """Return the facts of a disk file; ``None`` if it is missing. Tests may leave *format* out."""
+        """Return format, sizes and backing file of a disk file; ``None`` if it is missing. *format*: the format of the
+        disk; ``None`` reads it from the file."""
         with self._call("disk", needs_libvirt=False):
             return read_fake_disk(path, format)
 
@@ -125,7 +126,7 @@ def _check_key(format: str, key: DiskKey | None) -> None:
 
 
 def copy_sparse(source: Path, target: Path) -> None:
-    """Copy a file; holes stay holes."""
+    """Copy a file; holes of a sparse file stay holes."""
     with source.open("rb") as old, target.open("wb") as new:
         size, at = os.fstat(old.fileno()).st_size, 0
         while at < size:
@@ -152,7 +153,8 @@ def write_fake_disk(path: Path, disk: DiskSeen) -> None:
 
 
 def read_fake_disk(path: Path, format: str | None = None) -> DiskSeen | None:
-    """Return the facts of a disk file; ``None`` if it is missing. If *format* is raw, the content is not examined."""
+    """Return format, sizes and backing file of a disk file of the fake; ``None`` if it is missing. *format*: the format
+    of the disk; ``None`` reads it from the file."""
     if not path.exists():
         return None
     with path.open("rb") as file:

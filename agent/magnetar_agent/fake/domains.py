@@ -25,7 +25,7 @@ def _variables(xml: str) -> Path | None:
 
 
 class Domains(State):
-    """The methods of ``LocalHypervisor`` for domains."""
+    """The part of the fake that implements ``LocalHypervisor`` for domains."""
 
     def domains(self) -> dict[str, Domain]:
         with self._call("domains"):
@@ -173,7 +173,7 @@ class Domains(State):
         self._events.append(DomainEvent(uuid, "stopped", reason))
 
     def _check_parts(self, domain: Domain) -> None:
-        """Raise ``HypervisorError`` if a disk or network of the domain is missing; QEMU would refuse to start."""
+        """Raise ``HypervisorError`` if a disk or network of the domain is missing, as libvirt does at a start."""
         for disk in domain.disks:
             files = [disk.path, *([disk.backing.path] if disk.backing else [])]
             for path in files if disk.remote is None else ():

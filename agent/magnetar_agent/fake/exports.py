@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class Exports(State):
-    """The methods of ``LocalHypervisor`` for disks served to other hosts."""
+    """The part of the fake that implements ``LocalHypervisor`` for disks that are served to other hosts over NBD."""
 
     _served: dict[str, tuple[Export, _Server]] | None = None
     #: Connections to exports in place of QEMU's, by socket path.
@@ -76,7 +76,7 @@ class Exports(State):
             raise HypervisorError(f"qemu-img could not open {path}: another process uses it.")
 
     def close_exports(self) -> None:
-        """Stop serving all disks, as when the agent's process ends."""
+        """Stop all NBD servers, as at the end of the agent's process."""
         for id in list(self._served or {}):
             self.unserve(id)
         with self._lock:
@@ -98,7 +98,7 @@ class _Server:
         threading.Thread(target=self._answer, name="fake-export", daemon=True).start()
 
     def end(self) -> None:
-        """Cut all connections."""
+        """Close the listening socket and all connections."""
         for sock in (self._listener, *self._clients):
             with contextlib.suppress(OSError):
                 sock.shutdown(socket.SHUT_RDWR)

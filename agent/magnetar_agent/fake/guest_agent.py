@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 
 
 def answer_as_idle_guest(_uuid: str, request: str) -> str:
-    """Return the answer of an imagined guest to the *request* for its guest agent: each program ends immediately
-    without output. Raises ``GuestRefused`` for other commands."""
+    """Return the JSON answer of a simulated guest agent to the JSON *request*: each program that it is asked to run
+    ends immediately without output. Raises ``GuestRefused`` for unknown commands."""
     command = json.loads(request)["execute"]
     answers: dict[str, Any] = {
         "guest-info": {"version": "fake", "supported_commands": [
@@ -38,7 +38,7 @@ def answer_as_idle_guest(_uuid: str, request: str) -> str:
 
 
 class GuestAgent(Domains, Exports):
-    """The methods of ``LocalHypervisor`` for the guest agent, and for copies of disks."""
+    """The part of the fake that implements ``LocalHypervisor`` for the QEMU guest agent, and for copies of disks."""
 
     #: Answers the requests to guest agents, given the guest's uuid and the request; tests replace it.
     answer_guest: Callable[[str, str], str] = staticmethod(answer_as_idle_guest)
@@ -74,7 +74,7 @@ class GuestAgent(Domains, Exports):
         return self.answer_guest(uuid, request)
 
     def agent_comes_up(self, uuid: str) -> None:
-        """Have the guest start its guest agent."""
+        """Simulate that the guest starts its guest agent."""
         with self._change():
             self.talking.add(uuid)
             self._events.append(DomainEvent(uuid, "agent"))
@@ -102,12 +102,12 @@ class GuestAgent(Domains, Exports):
             self._copies.add(uuid)
 
     def backup_outside(self, uuid: str) -> None:
-        """Copy a disk of the domain, as another program might; the copy goes on until the domain stops."""
+        """Simulate that another program copies a disk of the domain; the copy lasts until the domain stops."""
         with self._change("copies"):
             self._copies.add(uuid)
 
     def copying(self, uuid: str) -> bool:
-        """Return whether another program copies a disk of the domain."""
+        """Return whether another program is copying a disk of the domain."""
         return uuid in self._copies
 
     def finish_copy(self, uuid: str, path: Path, progress: Progress) -> None:

@@ -20,7 +20,8 @@ MANY = 1000
 
 
 class Journal:
-    """The file *path* with the last state of named objects. An object's state is plain JSON."""
+    """A file that stores the state of named objects. Each change appends a line, and the last line of an object is its
+    state, as JSON. The file is rewritten when it has many outdated lines."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -28,7 +29,7 @@ class Journal:
         self._lines = self._least = 0
 
     def read(self) -> dict[str, Any]:
-        """Return all objects. A truncated last line is ignored."""
+        """Return the state of all objects by name. An incomplete last line is ignored."""
         state: dict[str, Any] = {}
         if self.path.exists():
             for line in self.path.read_text().splitlines(keepends=True):
@@ -38,8 +39,9 @@ class Journal:
         return {name: content for name, content in state.items() if content is not None}
 
     def write(self, changed: Iterable[str], plain: Callable[[str], Any], every: Callable[[], Iterable[str]]) -> None:
-        """Write the current state of the objects *changed*. *plain* returns the JSON of an object by its name, ``None``
-        for a removed one; *every* returns the names of all objects, for when the file is rewritten."""
+        """Write the current state of the objects named in *changed*. *plain*: returns the state of an object as JSON by
+        its name, ``None`` for a removed object. *every*: returns the names of all objects; called to rewrite the file.
+        """
         whole = self._lines == 0 or self._lines > MANY + 4 * self._least
         lines = [(name, plain(name)) for name in (every() if whole else changed)]
         self._put("".join(json.dumps(line) + "\n" for line in lines).encode(), whole)
@@ -47,8 +49,8 @@ class Journal:
         self._least = len(lines) if whole else self._least
 
     def _put(self, content: bytes, whole: bool) -> None:
-        """Write *content* in one call, so that a killed process leaves all of it or nothing. *whole*: replace the
-        file."""
+        """Append *content* to the file in one write, so that a killed process leaves all of it or nothing. *whole*:
+        replace the file's content instead."""
         path = self.path.with_name(self.path.name + ".part") if whole else self.path
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | (os.O_TRUNC if whole else os.O_APPEND), 0o600)
         try:

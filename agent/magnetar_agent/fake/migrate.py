@@ -32,10 +32,11 @@ LONGEST = 107
 
 
 class Migrations(State):
-    """The methods of ``LocalHypervisor`` for migration.
+    """The part of the fake that implements ``LocalHypervisor`` for migrations.
 
-    *lose*: the next migration raises an error at the source, although the domain has arrived at the target. If *lose*
-    is ``answer``, the guest at the source keeps running too; if it is ``end``, the guest at the source has stopped.
+    Tests set *lose* to simulate a lost connection: the next migration raises an error on the source, although the
+    domain has arrived on the target. With ``answer`` the guest on the source also continues to run; with ``end`` it has
+    stopped.
     """
 
     lose: str | None = None
@@ -55,8 +56,8 @@ class Migrations(State):
         return self._where
 
     def _place(self) -> Path:
-        """Return the path of the socket for arriving domains. The socket is in the host's own folder, and so is removed
-        with the folder, unless that path is too long for a socket."""
+        """Return the path of the unix socket for incoming domains: in the folder of the fake's state, or in the folder
+        for temporary files if that path is too long for a socket."""
         name = f"libvirt-{os.getpid()}-{id(self):x}.sock"
         if self._folder is not None and len(os.fsencode(self._folder / name)) <= LONGEST:
             self._folder.mkdir(parents=True, exist_ok=True)
@@ -66,7 +67,7 @@ class Migrations(State):
         return where
 
     def close_socket(self) -> None:
-        """Close the socket: no further domain can arrive."""
+        """Close the socket for incoming domains."""
         if self._listener is not None:
             self._where.unlink(missing_ok=True)
             with contextlib.suppress(OSError):

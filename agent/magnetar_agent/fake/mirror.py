@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class Mirrors(Devices, Disks):
-    """The methods of ``LocalHypervisor`` for copies of disks of running domains."""
+    """The part of the fake that implements ``LocalHypervisor`` for copying disks of running domains."""
 
     def capacity(self, uuid: str, target: str) -> int:
         with self._call("capacity"):
@@ -82,14 +82,14 @@ class Mirrors(Devices, Disks):
 
 
 def _size(disk: Disk) -> int:
-    """Return the size of a disk in bytes; 0 for a disk on another host."""
+    """Return the size of a disk in bytes; 0 for a missing disk or a disk on another host."""
     content = None if disk.remote else read_fake_disk(disk.path, disk.format)
     return content.virtual_size if content else 0
 
 
 def _give(domain: FakeDomain, target: str, xml: str) -> None:
-    """Replace the source of the domain's disk *target* by the source in *xml* (of a disk), in the running domain and
-    the definition."""
+    """Replace the source of the disk with the device name *target* by the source in the disk element *xml*, in the
+    running domain and in its definition."""
     new = ET.fromstring(xml)  # noqa: S314 (made here)
     domain.live, domain.xml = (_with_source(definition, target, new) for definition in (domain.live, domain.xml))
 

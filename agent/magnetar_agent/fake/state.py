@@ -33,10 +33,9 @@ parse_domain = lru_cache(maxsize=5000)(_parse)
 
 @dataclass
 class FakeDomain:
-    """A stored domain: the XML of its definition, its state, the XML of the running domain, and the disk copies in
-    progress by target: {path, xml, looks}, where *looks* counts queries. *tpm*: the secret and the content of its TPM.
-    *snapshots*: the names of those inside of its disks.
-    """
+    """A domain of the fake. *xml*: its definition; *live*: the XML of the running domain. *mirrors*: the running disk
+    copies by device name, each ``{path, xml, looks}``; *looks* counts how often its progress was read. *tpm*: the
+    secret and the content of its TPM. *snapshots*: the names of its internal snapshots."""
 
     xml: str
     state: str = OFF
@@ -49,13 +48,13 @@ class FakeDomain:
     snapshots: list[str] = field(default_factory=list)
 
     def seen(self) -> Domain:
-        """Return the domain as the agent sees it."""
+        """Return the domain as the ``LocalHypervisor`` methods report it."""
         return replace(parse_domain(self.xml), state=self.state, reason=self.reason, persistent=self.persistent)
 
 
 @dataclass
 class FakeNetwork:
-    """A network of the fake hypervisor, as the state file stores it."""
+    """A libvirt network of the fake: its state, DHCP leases, and reservations (IP address by MAC)."""
 
     seen: NetworkSeen
     leases: list[Lease] = field(default_factory=list)
@@ -63,19 +62,19 @@ class FakeNetwork:
 
 
 def host_of(network: str, mac: str) -> str:
-    """Return the name of the object that holds the DHCP reservation and the lease of *mac* in *network*; see
-    ``State._change``."""
+    """Return the name of the journal object that stores the DHCP reservation of *mac* in *network*."""
     return f"host {network} {mac}"
 
 
 def hung_file(folder: Path, uuid: str) -> Path:
-    """Return the file that marks the QEMU of a domain of the fake in *folder* as hung."""
+    """Return the path of the file whose existence makes the fake's QEMU of domain *uuid* hang. *folder*: the folder of
+    the fake's state."""
     return folder / f"fake-hung-{uuid}"
 
 
 class State:
-    """The state of the fake, and two ways to access it: ``_call`` for methods of ``LocalHypervisor``, ``_change`` for
-    changes made by other programs or guests."""
+    """The state of the fake, shared by its parts. Methods of ``LocalHypervisor`` access it with ``_call``; simulated
+    actions of guests and other programs with ``_change``."""
 
     #: The datapath of the bridge for ports of OVN, and what the host lacks for OVN.
     datapath, ovn_lacks = "system", ""
@@ -118,9 +117,12 @@ class State:
 
     def _call(self, method: str, changed: str = "",
               needs_libvirt: bool = True) -> AbstractContextManager[list[str]]:
-        """Begin a call of a ``LocalHypervisor`` method: wait *delay*, check the connection, raise a planned failure.
-        Return a context manager, in whose block the method does its work. *changed*: the name of the object that the
-        call may change; see ``_change``."""
+        """Begin a call of the ``LocalHypervisor`` method named *method*: wait *delay*, check the connection to libvirt,
+        and raise an error that a test has planned.
+
+        Return the context manager in which the method does its work. *changed*: the name of the object that the call
+        changes, see ``_change``; empty if the call changes nothing.
+        """
         if self.delay:
             time.sleep(self.delay)
         if needs_libvirt and not self._connected:
@@ -133,8 +135,8 @@ class State:
     @contextmanager
     def _change(self, *names: str) -> Iterator[list[str]]:
         """Hold the lock while the block changes the objects *names*: ``domain UUID``, ``network NAME``, ``host NETWORK
-        MAC``, ``backup``. After the block, write these objects and those that it has added to the yielded list, release
-        the lock, and send events."""
+        MAC`` or ``copies``. The block may append names to the yielded list. After the block, store all these objects,
+        release the lock, and deliver the new events to the listeners."""
         changed = list(names)
         with self._lock:
             yield changed
@@ -147,9 +149,9 @@ class State:
                 listener(event)
 
     def hangs(self, uuid: str) -> None:
-        """Make the domain's QEMU stop answering, until ``goes_on`` is called or the QEMU ends. If the fake has a
-        folder, a file in it marks the QEMU as hung: other processes may make and remove the file, and it stays valid
-        when the agent starts again."""
+        """Make the domain's QEMU stop answering, until ``goes_on`` is called or QEMU ends. If the fake has a folder, a
+        file in the folder marks QEMU as hung: other processes may create and remove the file, and it outlasts a restart
+        of the agent."""
         if self._folder is None:
             self.hung.add(uuid)
         else:
@@ -163,7 +165,7 @@ class State:
             hung_file(self._folder, uuid).unlink(missing_ok=True)
 
     def _must_answer(self, uuid: str, purpose: str) -> None:
-        """Raise ``GuestSilent`` when the QEMU of the domain does not answer. *purpose*: the request, for the message.
+        """Raise ``GuestSilent`` if the domain's QEMU hangs. *purpose*: the verb of the request, for the error message.
         """
         if uuid in self.hung or (self._folder is not None and hung_file(self._folder, uuid).exists()):
             raise GuestSilent(f"The guest {uuid} does not answer: its QEMU is hung and has left libvirt's request to "
@@ -173,10 +175,10 @@ class State:
         return self.guest_agents or uuid in self.talking
 
     def _happened(self, event: DomainEvent) -> None:
-        """Do nothing with *event*: subclasses override this to end consoles and other parts of a stopped domain."""
+        """Do nothing. Subclasses override this to handle *event*, such as closing the consoles of a stopped domain."""
 
     def _names(self) -> list[str]:
-        """Return the names of all objects, in the order of their dependencies."""
+        """Return the names of all objects, for the journal. An object comes after the objects that it belongs to."""
         return [*(f"domain {uuid}" for uuid in self._domains), *(f"network {name}" for name in self._networks),
                 *(host_of(name, mac) for name, network in self._networks.items() for mac in network.hosts), "copies"]
 

@@ -23,7 +23,7 @@ HOST = {"time": "08:32:11", "uptime": 8101500, "users": 12, "load_average": [0.2
 
 
 class Statistics(State):
-    """The methods of ``LocalHypervisor`` for statistics."""
+    """The part of the fake that implements ``LocalHypervisor`` for usage statistics."""
 
     def statistics(self, uuid: str) -> dict[str, Any] | None:
         with self._call("statistics"):
@@ -60,7 +60,8 @@ def _group(name: str, members: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def _live(xml: str) -> str:
-    """Return *xml* with the names that libvirt gives to the devices of running NICs."""
+    """Return the domain XML *xml* with a ``target`` element in each interface, such as vnet0: libvirt adds these while
+    a domain runs."""
     root = ET.fromstring(xml)  # noqa: S314 (made here)
     for at, nic in enumerate(root.iterfind("devices/interface")):
         ET.SubElement(nic, "target", dev=f"vnet{at}")

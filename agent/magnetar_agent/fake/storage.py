@@ -20,10 +20,12 @@ PLENTY = 2**40
 
 
 class Storage(Exports):
-    """The methods of ``LocalHypervisor`` for storage pools. Their volumes look like block devices."""
+    """The part of the fake that implements ``LocalHypervisor`` for storage pools. A volume is a file that the fake
+    reports as a block device."""
 
     def add_pool(self, name: str, room: int | None = None) -> Path:
-        """Define and start a pool of *room* bytes, as an operator would; return its folder."""
+        """Simulate that an operator defines and starts a pool with a capacity of *room* bytes (``None``: unlimited).
+        Return its folder."""
         folder = self._pool(name)
         folder.mkdir(parents=True)
         if room is not None:
@@ -32,8 +34,8 @@ class Storage(Exports):
 
     @contextmanager
     def export_image(self, image: CephImage) -> Iterator[tuple[int, Iterator[bytes]]]:
-        """Yield size and content of a Ceph image: the file ``ceph/FSID/POOL/NAME@SNAPSHOT`` next to the fake's
-        state."""
+        """Yield the size of a Ceph image and an iterator over its content. The image is the file
+        ``ceph/FSID/POOL/NAME@SNAPSHOT`` in the folder of the fake's state."""
         with self._call("export_image"):
             pool = (self._folder or Path("/nonexistent")) / "ceph" / image.fsid / image.pool
             path = pool / f"{image.name}@{image.snapshot}"
@@ -91,7 +93,8 @@ class Storage(Exports):
             return total, max(0, total - _used(folder))
 
     def pool_identity(self, pool: str) -> str:
-        """Return the real path of the pool's folder: hosts share a pool if their folders are links to one folder."""
+        """Return the real path of the pool's folder, without symbolic links. Hosts share a pool if this path is the
+        same on both."""
         with self._call("pool_identity"):
             return str(self._there(pool).resolve())
 
