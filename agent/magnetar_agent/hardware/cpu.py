@@ -17,8 +17,8 @@ Features = tuple[tuple[str, str], ...]
 
 
 class CpuMode(NamedTuple):
-    """The CPU of guests as the agent's settings define it: libvirt's *mode*, or ``none`` for QEMU's default CPU; the
-    *model* for the mode ``custom``; and additional *features*."""
+    """The CPU of guests that the agent's settings define: *mode* is a CPU mode of libvirt, or ``none`` for QEMU's
+    default CPU; *model* is set for the mode ``custom``; *features* are CPU flags to add or remove."""
 
     mode: str
     model: str = ""
@@ -26,25 +26,27 @@ class CpuMode(NamedTuple):
 
     @property
     def note(self) -> str:
-        """Return all fields as one text, to be stored in the domain."""
+        """Return mode, model and features as one text, such as ``custom Haswell -avx2``, to compare with the text
+        stored in the domain's metadata."""
         return " ".join((self.mode, *([self.model] if self.model else ()),
                          *(("-" if policy == DISABLE else "+") + name for policy, name in self.features)))
 
 
 class CpuChoices(NamedTuple):
-    """The CPU modes that guests can have, and the CPU models, each with whether this host can provide it."""
+    """The CPU modes that guests can have, and the CPU models that libvirt knows. *models*: whether this host can
+    provide the model, by its name."""
 
     modes: frozenset[str]
     models: Mapping[str, bool]
 
     @property
     def usable(self) -> list[str]:
-        """Return the models that this host can provide."""
+        """Return the sorted names of the CPU models that this host can provide."""
         return sorted(name for name, usable in self.models.items() if usable)
 
 
 class Topology(NamedTuple):
-    """The topology of a guest's CPU. The product of the fields is the number of virtual CPUs."""
+    """The CPU topology of a guest. The number of virtual CPUs is ``sockets * cores * threads``."""
 
     sockets: int
     cores: int
@@ -52,8 +54,9 @@ class Topology(NamedTuple):
 
 
 class Cpu(NamedTuple):
-    """The CPU of a domain. *mode*: libvirt's; "" for QEMU's default. *model*: of mode ``CUSTOM``. *features*: policy
-    and name. *pmu*: ``None`` for QEMU's own choice. *maxphysaddr*: mode and bits of physical addresses. *tune*:
+    """The CPU of a domain. *mode*: of libvirt, "" for QEMU's default CPU. *model*: for the mode ``CUSTOM``. *features*:
+    pairs of libvirt's policy and the feature's name. *hidden*: whether the guest cannot see that it runs under a
+    hypervisor. *pmu*: ``None`` leaves the choice to QEMU. *maxphysaddr*: mode and bits of physical addresses. *tune*:
     elements of libvirt's ``cputune``."""
 
     mode: str
@@ -68,23 +71,24 @@ class Cpu(NamedTuple):
 
 
 def parse_cpu_flags(flags: Iterable[str]) -> Features:
-    """Return the features of the setting ``cpu_model_extra_flags``: ``+name`` or ``name`` adds one, ``-name`` removes
-    one."""
+    """Return the CPU features in the setting ``cpu_model_extra_flags`` as pairs of libvirt's policy and the name. The
+    flags ``+name`` and ``name`` require a feature, ``-name`` disables it."""
     return tuple((DISABLE if flag.startswith("-") else REQUIRE, flag.lstrip("+-").lower()) for flag in flags)
 
 
 def with_features(model_features: frozenset[str], requested_features: Features) -> frozenset[str]:
-    """Return the features *model_features* of a CPU, with *requested_features* added or removed by their policies."""
+    """Return *model_features*, the features of a CPU model, after adding or removing *requested_features*: pairs of
+    libvirt's policy (require or disable) and the name."""
     return (model_features | {name for policy, name in requested_features if policy == REQUIRE}) - {
         name for policy, name in requested_features if policy == DISABLE}
 
 
 def guest_cpu(hardware: Mapping[str, Any], virt_type: str, requested_mode: CpuMode | None = None) -> Cpu:
-    """Return the CPU of the domain of a server with this *hardware*. *virt_type*: kvm or qemu.
+    """Return the CPU for the domain of a server.
 
-    *requested_mode*: the CPU mode of the agent's settings. Without it the mode is ``HOST_MODEL`` with KVM, and QEMU's
-    default CPU under emulation. The CPU shares of the hardware are passed to libvirt unchanged: they become
-    ``cpu.shares`` with cgroup v1, and ``cpu.weight`` with v2.
+    *hardware*: the server's hardware fields, such as ``cpu_shares``. *virt_type*: kvm or qemu. *requested_mode*: the
+    CPU mode of the agent's settings; ``None``: ``HOST_MODEL`` with KVM, QEMU's default CPU under emulation. CPU shares
+    are passed to libvirt unchanged: they become ``cpu.shares`` with cgroup v1, ``cpu.weight`` with v2.
     """
     hidden = hardware.get("hide_hypervisor_id", False)
     counts = [hardware.get(f"cpu_{name}") for name in Topology._fields]

@@ -20,8 +20,9 @@ QUEUES = 256
 
 
 class GuestDevices(NamedTuple):
-    """The devices of a guest. *watchdog*: its action, or ``None`` for none. *rng_rate*: (bytes, milliseconds), or
-    ``None`` for no limit. *tpm*: version and model. *video_ram*: KiB. *usb*: whether there is a USB controller."""
+    """The devices of a guest, except disks and NICs. *watchdog*: libvirt's action for the watchdog, ``None`` for no
+    watchdog. *rng_rate*: the limit of the random number generator as (bytes, milliseconds), ``None`` for no limit.
+    *tpm*: version and model, ``None`` for no TPM. *video_ram*: KiB. *usb*: whether there is a USB controller."""
 
     watchdog: str | None
     rng: bool
@@ -38,12 +39,12 @@ class GuestDevices(NamedTuple):
 
     @property
     def ports(self) -> int:
-        """Return how many PCI Express ports these devices take, in addition to the ports of every machine."""
+        """Return how many PCI Express ports these devices occupy: watchdog, USB and SCSI controller take one each."""
         return bool(self.watchdog) + self.usb + bool(self.scsi_model)
 
 
 def guest_devices(hardware: Mapping[str, Any]) -> GuestDevices:
-    """Return the devices of a server with this *hardware*."""
+    """Return the devices of a server with these *hardware* fields, such as ``watchdog`` and ``tpm_version``."""
     watchdog, pointer = hardware.get("watchdog", "disabled"), hardware.get("pointer", "virtio")
     rate = hardware.get("rng_bytes")
     return GuestDevices(
@@ -58,7 +59,8 @@ def guest_devices(hardware: Mapping[str, Any]) -> GuestDevices:
 
 
 def apply_nic_hardware(hardware: Mapping[str, Any], nic: Nic, vcpus: int) -> Nic:
-    """Return *nic* with the queues (at most *vcpus*), ring, IOMMU and bandwidth that *hardware* requests."""
+    """Return a copy of *nic* with the queues, packed ring, IOMMU and bandwidth limits from the server's *hardware*
+    fields. *vcpus*: the server's number of CPUs, which limits the queues."""
     if not hardware:
         return nic
     virtio = nic.model == "virtio"
@@ -68,28 +70,31 @@ def apply_nic_hardware(hardware: Mapping[str, Any], nic: Nic, vcpus: int) -> Nic
 
 
 def apply_disk_hardware(hardware: Mapping[str, Any], disk: Disk) -> Disk:
-    """Return *disk*, of any kind, with the ring and IOMMU that *hardware* requests."""
+    """Return a copy of *disk* with packed ring and IOMMU as in the server's *hardware* fields. Only disks on the virtio
+    bus have these options; other disks are returned unchanged."""
     if disk.bus != "virtio" or not (hardware.get("packed_ring") or hardware.get(MEMORY)):
         return disk
     return replace(disk, packed=bool(hardware.get("packed_ring")), iommu=bool(hardware.get(MEMORY)))
 
 
 def volume_bus(hardware: Mapping[str, Any]) -> str:
-    """Return the bus of volumes that request none: the bus of the server's own disks (from its *hardware*), or virtio
-    if volumes cannot use that bus."""
+    """Return the bus of volumes for which no bus was requested: the bus of the server's local disks, or virtio if
+    volumes cannot be attached to that bus. *hardware*: the server's hardware fields."""
     bus = str(hardware.get("disk_bus", "virtio"))
     return bus if bus in BUSES else "virtio"
 
 
 def place_config_drive(hardware: Mapping[str, Any], disk: Disk) -> Disk:
-    """Return the config drive *disk* on the bus of the server's other disks, with a device name that follows theirs.
-    Return it unchanged if that bus is virtio, or IDE, which has no free device name."""
+    """Return a copy of the config drive *disk* on the bus of the server's local disks, with the device name sdf (or the
+    like) after theirs. Return *disk* unchanged if that bus is virtio or IDE. *hardware*: the server's hardware fields.
+    """
     bus = hardware.get("disk_bus", "virtio")
     return disk if bus in ("virtio", "ide") else replace(disk, bus=bus, target=PREFIX[bus] + "f")
 
 
 def own_disk(hardware: Mapping[str, Any], disk: Disk) -> Disk:
-    """Return *disk*, one of the server's own disks, with the bus, device name and limits of the server's *hardware*."""
+    """Return a copy of *disk*, a local disk of a server, with the bus, device name and I/O limits from the server's
+    *hardware* fields."""
     if not hardware:
         return disk
     if disk.device == "cdrom":

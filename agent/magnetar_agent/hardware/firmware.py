@@ -9,18 +9,18 @@ from typing import Any, NamedTuple
 
 
 class Firmware(NamedTuple):
-    """The UEFI firmware of a guest. *variables*: the file of its variables; libvirt creates a missing file from the
-    firmware's template. *secure*: whether it has secure boot."""
+    """The UEFI firmware of a guest. *variables*: the path of the file with the UEFI variables; libvirt creates a
+    missing file from a template. *secure*: whether secure boot is enabled."""
 
     variables: Path
     secure: bool
 
 
 def guest_firmware(hardware: Mapping[str, Any], machine: str, host: Mapping[str, Any], place: Path) -> Firmware | None:
-    """Return the UEFI firmware of a server with this *hardware*, whose folder is *place*; ``None`` for BIOS. *machine*:
-    its machine type. *host*: fields of ``kinds.Host``.
+    """Return the UEFI firmware of a server with these *hardware* fields; ``None`` for BIOS. *machine*: the server's
+    machine type. *host*: the fields of the API's ``host`` resource. *place*: the server's folder.
 
-    With secure boot the file of variables is ``uefi.secure``: it contains keys, without which secure boot is off.
+    With secure boot, the file of variables is ``uefi.secure``. It contains the keys that secure boot needs.
     """
     if hardware.get("firmware") != "uefi":
         return None

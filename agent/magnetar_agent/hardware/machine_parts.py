@@ -11,12 +11,12 @@ from magnetar_core.hardware.architectures import AARCH64, PPC64LE, S390X, X86_64
 
 
 class MachineParts(NamedTuple):
-    """The parts of a machine of one architecture.
+    """The basic devices of a guest, which depend on its CPU architecture.
 
-    *serial*: type and model of the serial port of the console; the model is empty if there is only one. *panic*: the
-    device that reports a crash of the guest's system, empty for none. *pc*, *gic*: whether it has the interrupt
-    controller (and timers) of a PC, or of ARM. *tables*: whether its system finds ACPI and SMBIOS tables. *express*:
-    whether devices need PCI Express ports, for every machine type.
+    *serial*: type and model of the console's serial port; the model is empty if there is only one. *panic*: the device
+    that reports a crash of the guest's operating system, empty for none. *pc*: whether it has a PC's interrupt
+    controller and timers; *gic*: whether it has ARM's interrupt controller. *tables*: whether the guest gets ACPI and
+    SMBIOS tables. *express*: whether devices need PCI Express ports with every machine type.
     """
 
     serial: tuple[str, str]
@@ -37,5 +37,6 @@ _OF: Mapping[str, MachineParts] = {
 
 
 def architecture_parts(architecture: str) -> MachineParts:
-    """Return the parts of guests of an *architecture*; a PC's for an unknown one."""
+    """Return the basic devices of guests with the CPU *architecture*, such as aarch64; for an unknown architecture
+    those of a PC."""
     return _OF.get(architecture, PC)

@@ -16,7 +16,8 @@ if TYPE_CHECKING:
 
 
 class Mdev(NamedTuple):
-    """A mediated device: a part of the device with PCI address *parent*, of a *type* that its driver names."""
+    """A mediated device. *parent*: the PCI address of the physical device that it is a part of. *type*: the mdev type,
+    such as nvidia-35."""
 
     uuid: str
     parent: str
@@ -24,8 +25,8 @@ class Mdev(NamedTuple):
 
 
 class MdevParent(NamedTuple):
-    """A device that can be divided into *total* parts of a *type*. *made*: the uuids of the parts that exist. *node*:
-    its NUMA cell, -1 if the host does not report one. *traits*: from the settings."""
+    """A physical device that can be split into at most *total* mediated devices of the mdev type *type*. *made*: the
+    uuids of those that exist. *node*: the NUMA node, -1 if unknown. *traits*: the traits from the settings."""
 
     address: str
     type: str
@@ -36,8 +37,9 @@ class MdevParent(NamedTuple):
 
 
 def mdev_parents(sysfs: Path, types: Sequence[Mapping[str, str]]) -> list[MdevParent]:
-    """Return the devices under *sysfs* that have one of *types* (the setting ``enabled_mdev_types``), by address. Each
-    has the first type that it supports and that the settings allow at its address."""
+    """Return the physical devices that support one of *types*, sorted by PCI address. *types*: the setting
+    ``enabled_mdev_types``, whose entries may name an ``address``. A device gets the first type that it supports and
+    whose entry matches its address."""
     if not types:
         return []
     parents = []

@@ -12,8 +12,8 @@ from magnetar_core.hardware.numa import SMALL_KIB, HostCell, held_cpus, numa_nee
 
 
 class GuestNode(NamedTuple):
-    """A NUMA cell of the guest: its virtual CPUs, its memory in MiB, the number of the host's cell that it uses, and
-    the KiB of its pages (0 for normal pages)."""
+    """A NUMA node of a guest. *cpus*: its virtual CPUs as text, such as ``0-3``. *host*: the NUMA node of the host that
+    provides its CPUs and memory. *page*: the size of its pages in KiB, 0 for normal pages."""
 
     id: int
     cpus: str
@@ -23,11 +23,11 @@ class GuestNode(NamedTuple):
 
 
 class Numa(NamedTuple):
-    """The placement of a domain on the host's CPUs and cells.
+    """The placement of a domain on the host's CPUs and NUMA nodes.
 
-    *pins*: pairs (virtual CPU, CPUs of the host). *cpuset*: the CPUs for virtual CPUs without a pin; "" for any.
-    *emulator*: the CPUs for QEMU's own threads, "" for *cpuset*. *realtime*: the virtual CPUs that run in real time,
-    and the priority.
+    *pins*: pairs of a virtual CPU and the host CPUs it may run on. *cpuset*: host CPUs for virtual CPUs without a pin,
+    "" for all. *emulator*: host CPUs for QEMU's own threads, "" for *cpuset*. *locked*: whether the memory is never
+    swapped. *realtime*: the virtual CPUs with real-time scheduling, and the priority.
     """
 
     cpuset: str = ""
@@ -39,23 +39,25 @@ class Numa(NamedTuple):
 
     @property
     def pages(self) -> tuple[GuestNode, ...]:
-        """Return the guest's cells whose memory consists of large pages."""
+        """Return the guest's NUMA nodes whose memory consists of huge pages."""
         return tuple(node for node in self.nodes if node.page)
 
     @property
     def hosts(self) -> str:
-        """Return the numbers of the host's cells that the domain uses, as text with ranges."""
+        """Return the numbers of the host's NUMA nodes that the domain uses, as text with ranges such as ``0-1``."""
         return cpu_text({node.host for node in self.nodes})
 
 
 def guest_numa(hardware: Mapping[str, Any], vcpus: int, ram: int, placement: Mapping[str, Any] | None,
                cells: Sequence[HostCell], shared: str, priority: int = 1) -> Numa:
-    """Return the CPUs, NUMA cells and pages of the domain of a server, from its *placement*. *ram*: MiB. *cells*: the
-    host's NUMA cells; *shared*: the host's shared CPUs, "" if all CPUs are shared. *priority*: the priority of virtual
-    CPUs that run in real time.
+    """Return the placement for the domain of a server on the host's CPUs and NUMA nodes.
 
-    QEMU's own threads run on the CPU that the placement reserves for them. Without such a CPU they run on the shared
-    CPUs if the hardware has ``emulator_threads: share`` or the server has no dedicated CPUs, otherwise on the server's
+    *hardware*: the server's hardware fields. *ram*: MiB. *placement*: the stored choice of host CPUs and NUMA nodes,
+    ``None`` without one. *cells*: the host's NUMA nodes. *shared*: the host's shared CPUs, "" if all CPUs are shared.
+    *priority*: the priority of virtual CPUs with real-time scheduling.
+
+    QEMU's own threads run on the CPU that the placement reserves for them. Without such a CPU, they run on the shared
+    CPUs if the hardware has ``emulator_threads: share`` or the server has no dedicated CPUs; otherwise on the server's
     CPUs except those of real-time virtual CPUs.
     """
     requirements = numa_needs(hardware, vcpus, ram)

@@ -40,8 +40,8 @@ ADDRESS = re.compile(r"[0-9a-f]{4}:[0-9a-f]{2}:[01][0-9a-f]\.[0-7]")
 
 
 class RemoteFunction(NamedTuple):
-    """The identity of a virtual function for a SmartNIC and its OVN, as in Nova's ``binding:profile``: the serial
-    number of the card, the MAC of the physical function, and the number of the virtual function on it."""
+    """The identity of a virtual function of a SmartNIC, as OVN and Neutron's ``binding:profile`` use it: serial number
+    of the card, MAC of the physical function, and number of the virtual function."""
 
     card_serial_number: str
     pf_mac_address: str
@@ -49,18 +49,18 @@ class RemoteFunction(NamedTuple):
 
 
 class PciDevice(NamedTuple):
-    """A PCI device of the host.
+    """A PCI device of the host that servers may get.
 
-    *address* is like ``0000:81:00.0``, both ids are four hexadecimal digits, *numa_node* is -1 if the host does not
-    report one. *managed*: libvirt takes the device from the host's driver when a guest starts, and gives it back.
-    *type*: one of ``core.hardware.pci.TYPES``. *once*: only one server may ever have the device. *parent*: the address
-    of the physical function of a virtual one. *own_class*, *own_traits*: resource class and traits from the settings.
-    *live*: its driver can transfer its state to another host.
+    *address*: such as ``0000:81:00.0``. *vendor_id*, *product_id*: four hexadecimal digits. *numa_node*: -1 if unknown.
+    *managed*: whether libvirt detaches the device from the host's driver when a guest starts. *type*: an item of
+    ``core.hardware.pci.TYPES``. *once*: only one server may ever get the device. *parent*: the address of a virtual
+    function's physical function. *own_class*, *own_traits*: resource class and traits from the settings. *live*: the
+    device supports live migration.
 
-    *physical_network*: the network that its NIC is plugged into. *trusted*: servers may request that the card trusts
-    it. *vdpa*: the host's name of the character device of its vDPA device, such as ``vhost-vdpa-0``; *remote*: its
-    identity for a SmartNIC. A device with *vdpa* or *remote* is not named by any alias. *card*: for a virtual function
-    that is a NIC without OVN, the network device of its parent.
+    *physical_network*: the network that the NIC is connected to. *trusted*: servers may request trusted mode. *vdpa*:
+    the character device of its vDPA device, such as ``vhost-vdpa-0``. *remote*: its identity on a SmartNIC. Aliases
+    never match a device with *vdpa* or *remote*. *card*: the network device of the physical function, for a virtual
+    function that is a NIC without OVN.
     """
 
     address: str
@@ -82,19 +82,19 @@ class PciDevice(NamedTuple):
 
     @property
     def provider(self) -> str:
-        """Return the address of the resource provider that counts the device: its own, or its parent's for a virtual
-        function."""
+        """Return the PCI address that identifies the resource provider that counts the device: for a virtual function
+        the physical function's address, otherwise its own."""
         return self.parent or self.address
 
     @property
     def resource_class(self) -> str:
-        """Return the resource class that the device is counted as."""
+        """Return the resource class under which Placement counts the device."""
         return self.own_class or pci_resource_class(self.vendor_id, self.product_id)
 
     @property
     def nic_names(self) -> tuple[str, ...]:
-        """Return the names by which NICs request the device (``core.hardware.pci.network_devices_name``); empty if the
-        device cannot be a NIC."""
+        """Return the names with which NICs request the device, made of physical network and VNIC type
+        (``core.hardware.pci.network_devices_name``). Empty if the device cannot be a NIC."""
         kind = REMOTE if self.remote else VDPA if self.vdpa else {VF: DIRECT, PF: WHOLE}.get(self.type)
         by_ovn = kind in BY_OVN
         if kind is None or not self.physical_network or (self.physical_network == TUNNELS and not by_ovn):
@@ -104,17 +104,17 @@ class PciDevice(NamedTuple):
 
     @property
     def card_nic_names(self) -> tuple[str, ...]:
-        """Return the names by which NICs request the device on its own card: those of ``nic_names`` with the card
-        added. Empty for a device without *card*."""
+        """Return the names with which NICs request a device of this network card: the names of ``nic_names`` with the
+        card appended. Empty for a device without *card*."""
         return tuple(card_devices_name(name, self.card) for name in self.nic_names) if self.card else ()
 
     def place(self) -> dict[str, str]:
-        """Return the device's address as attributes of libvirt's ``address``."""
+        """Return the PCI address as attributes of libvirt's ``address`` element."""
         return pci_address_attributes(self.address)
 
 
 def pci_address_attributes(address: str) -> dict[str, str]:
-    """Return an address such as ``0000:81:00.0`` as attributes of libvirt's ``address``."""
+    """Return a PCI address such as ``0000:81:00.0`` as attributes of libvirt's ``address`` element."""
     domain, bus, slot_function = address.split(":")
     slot, _dot, function = slot_function.partition(".")
     return {"domain": f"0x{domain}", "bus": f"0x{bus}", "slot": f"0x{slot}", "function": f"0x{function}"}
@@ -122,12 +122,13 @@ def pci_address_attributes(address: str) -> dict[str, str]:
 
 def allowed_devices(sysfs: Path, specs: Sequence[Mapping[str, str]],
                     serials: Mapping[str, str] = MappingProxyType({})) -> list[PciDevice]:
-    """Return the devices under *sysfs* that one of *specs* (the setting ``pci_device_spec``) allows, by address. The
-    first spec that matches decides whether a device is managed, and whether only one server may ever get the device.
+    """Return the host's PCI devices that an entry of *specs*, the setting ``pci_device_spec``, matches, sorted by
+    address. The first matching entry determines the device's properties, such as ``managed``.
 
-    Bridges are left out, as are a physical function while it has virtual ones, and devices whose address does not fit
-    into a guest's configuration. *serials*: address to the serial number of a card, from its vital product data; a
-    virtual function that must be remote-managed is left out without one."""
+    *sysfs*: the path of /sys. *serials*: serial number of the card by PCI address, from its vital product data. Left
+    out are bridges, physical functions that have virtual functions, devices whose address is invalid in libvirt's XML,
+    and remote-managed virtual functions without a serial number.
+    """
     if not specs:
         return []
     devices, vdpa, physical_functions = [], vdpa_devices(sysfs), dict[str, tuple[str, dict[str, int]]]()
@@ -161,15 +162,17 @@ def allowed_devices(sysfs: Path, specs: Sequence[Mapping[str, str]],
 
 
 def is_remote(spec: Mapping[str, str]) -> bool:
-    """Return whether an entry of ``pci_device_spec`` is about virtual functions of SmartNICs."""
+    """Return whether *spec*, an entry of the setting ``pci_device_spec``, is for remote-managed virtual functions (of
+    SmartNICs)."""
     return spec.get("remote_managed") == "yes"
 
 
 def _remote(sysfs: Path, device: PciDevice, serials: Mapping[str, str],
             physical_functions: dict[str, tuple[str, dict[str, int]]]) -> RemoteFunction | None:
-    """Return the identity of a device as the virtual function of a SmartNIC; ``None`` if a part of it is unknown.
-    *serials*: serial number of the card, by PCI address. *physical_functions*: a cache that this function fills: MAC
-    and virtual functions of each physical function."""
+    """Return the identity of *device* as a virtual function of a SmartNIC; ``None`` if serial number, MAC or function
+    number is unknown. *serials*: serial number of the card by PCI address. *physical_functions*: a cache that this
+    function fills: by the address of a physical function, its MAC and the numbers of its virtual functions by address.
+    """
     if device.parent not in physical_functions:
         physical_functions[device.parent] = mac_address(sysfs, device.parent), _functions_of(sysfs, device.parent)
     mac, numbers = physical_functions[device.parent]
@@ -179,9 +182,9 @@ def _remote(sysfs: Path, device: PciDevice, serials: Mapping[str, str],
 
 
 def alias_names_device(device: PciDevice, alias: str, aliases: Sequence[Mapping[str, str]]) -> bool:
-    """Return whether *alias* names the device by *aliases*, the setting ``pci_alias``, in which one alias may occur
-    several times. An alias names only devices of its ``device_type``. The names by which NICs request the device
-    (``PciDevice.nic_names``, ``card_nic_names``) count as aliases."""
+    """Return whether a request for *alias* may get *device*. *aliases*: the setting ``pci_alias``, in which an alias
+    may have several entries; an entry matches devices of its ``device_type`` only. The names with which NICs request
+    the device (``nic_names``, ``card_nic_names``) count as aliases."""
     if alias in device.nic_names or alias in device.card_nic_names:
         return True
     return not device.vdpa and device.remote is None and any(
@@ -192,21 +195,22 @@ def alias_names_device(device: PciDevice, alias: str, aliases: Sequence[Mapping[
 
 
 def network_device(sysfs: Path, address: str) -> str:
-    """Return the host's name of the network device that belongs to the PCI device at *address*; empty while no driver
-    of the host has the PCI device."""
+    """Return the name of the host's network device (such as eth0) of the PCI device at *address*; empty if it has none,
+    as while no driver of the host is bound to it. *sysfs*: the path of /sys."""
     names = sorted(folder.name for folder in sysfs_entries(sysfs / "bus/pci/devices" / address / "net"))
     return names[0] if names else ""
 
 
 def mac_address(sysfs: Path, address: str) -> str:
-    """Return the MAC of the network device that belongs to the PCI device at *address*; empty without one."""
+    """Return the MAC of the network device of the PCI device at *address*; empty if it has none. *sysfs*: the path of
+    /sys."""
     name = network_device(sysfs, address)
     return sysfs_text(sysfs / "bus/pci/devices" / address / "net" / name / "address").lower() if name else ""
 
 
 def vdpa_devices(sysfs: Path) -> dict[str, str]:
-    """Map the address of each PCI device that has a vDPA device with the driver vhost_vdpa to the name of the vDPA
-    device's character device."""
+    """Return the vDPA devices with the driver vhost_vdpa: the name of the character device, such as ``vhost-vdpa-0``,
+    by PCI address. *sysfs*: the path of /sys."""
     devices = {}
     for link in sysfs_entries(sysfs / "bus/vdpa/devices"):
         place = link.resolve()
@@ -218,8 +222,8 @@ def vdpa_devices(sysfs: Path) -> dict[str, str]:
 
 
 def representor_of(sysfs: Path, address: str) -> str:
-    """Return the host's network device that represents the virtual function at *address* while its card is a switch
-    (switchdev); empty otherwise."""
+    """Return the name of the representor, the host's network device for the virtual function at *address* while its
+    card is in switchdev mode; empty otherwise. *sysfs*: the path of /sys."""
     of, net = card_of_function(sysfs, address), sysfs / "class/net"
     switch = sysfs_text(net / of.card / "phys_switch_id") if of else ""
     if of is None or not switch:
@@ -232,15 +236,15 @@ def representor_of(sysfs: Path, address: str) -> str:
 
 
 class FunctionOf(NamedTuple):
-    """A virtual function, by its *card* (a network device) and its *number* on that card."""
+    """A virtual function. *card*: the network device of its physical function. *number*: its number on that card."""
 
     card: str
     number: int
 
 
 def card_of_function(sysfs: Path, address: str) -> FunctionOf | None:
-    """Return card and number of the virtual function at *address*; ``None`` if it is missing, or its card has no
-    network device."""
+    """Return network device and number of the virtual function at the PCI *address*; ``None`` if there is no such
+    function, or its physical function has no network device. *sysfs*: the path of /sys."""
     devices = sysfs / "bus/pci/devices"
     parent = _parent(devices / address)
     card = network_device(sysfs, parent) if parent else ""
@@ -249,31 +253,30 @@ def card_of_function(sysfs: Path, address: str) -> FunctionOf | None:
 
 
 def _functions_of(sysfs: Path, parent: str) -> dict[str, int]:
-    """Map the PCI address of each virtual function of the physical function at the address *parent* to the number of
-    the virtual function."""
+    """Return the virtual functions of the physical function with the PCI address *parent*: their numbers by PCI
+    address. *sysfs*: the path of /sys."""
     links = {link: link.name.removeprefix("virtfn") for link in sysfs_entries(sysfs / "bus/pci/devices" / parent)
              if link.name.startswith("virtfn") and link.is_symlink()}
     return {link.readlink().name: int(number) for link, number in links.items() if number.isdecimal()}
 
 
 def may_be_allowed(sysfs: Path, specs: Sequence[Mapping[str, str]]) -> list[PciDevice]:
-    """Return the devices that one of *specs* allows, as ``allowed_devices`` does, but without asking libvirt: every
-    device with vital product data (VPD) counts as having a serial number."""
+    """Return the devices of ``allowed_devices`` without a call of libvirt. Every device with vital product data (VPD)
+    counts as having a serial number, so the result may contain devices that have none."""
     serials = {folder.name: "?" for folder in sysfs_entries(sysfs / "bus/pci/devices")
                if (folder / "vpd").exists()} if any(map(is_remote, specs)) else {}
     return allowed_devices(sysfs, specs, serials)
 
 
 def moves_live(alias: str, aliases: Sequence[Mapping[str, str]]) -> bool:
-    """Return whether *alias* names only devices that can move to another host while their guest runs, by *aliases*, the
-    setting ``pci_alias``."""
+    """Return whether all devices of *alias* support live migration. *aliases*: the setting ``pci_alias``."""
     mine = [spec for spec in aliases if spec["name"] == alias]
     return bool(mine) and all(spec.get("live_migratable") == "yes" for spec in mine)
 
 
 def check_parents(devices: Sequence[PciDevice]) -> None:
-    """Raise ``InvalidSettings`` if virtual functions of one parent differ in resource class or traits: one resource
-    provider counts them all."""
+    """Raise ``InvalidSettings`` if virtual functions of one physical function differ in resource class or traits: one
+    resource provider counts all of them."""
     first: dict[str, PciDevice] = {}
     for device in devices:
         other = first.setdefault(device.provider, device)
@@ -288,8 +291,9 @@ def check_parents(devices: Sequence[PciDevice]) -> None:
 
 def device_aliases(device: PciDevice, aliases: Sequence[Mapping[str, str]], places: Container[str] = ()) -> tuple[str,
                                                                                                                   ...]:
-    """Return all names by which servers can request the device: aliases of the setting (*aliases*), the name for its
-    physical network and, if its card is among *places* (``NETWORK/CARD``), the name for its card."""
+    """Return all names with which servers can request the device: its aliases, and the names for NICs on its physical
+    network and on its card. *aliases*: the setting ``pci_alias``. *places*: the cards with a bandwidth setting, as
+    ``NETWORK/CARD``; only these have names."""
     candidates = dict.fromkeys([*(spec["name"] for spec in aliases), *device.nic_names,
                                 *(device.card_nic_names if f"{device.physical_network}/{device.card}" in places
                                   else ())])
@@ -298,9 +302,9 @@ def device_aliases(device: PciDevice, aliases: Sequence[Mapping[str, str]], plac
 
 def pci_warnings(sysfs: Path, specs: Sequence[Mapping[str, str]], types: Sequence[Mapping[str, str]],
                  places: Iterable[str] = ()) -> Iterator[str]:
-    """Yield a warning for each thing that this host lacks and that guests need for the devices of the settings
-    ``pci_device_spec`` (*specs*) and ``enabled_mdev_types`` (*types*), or for the bandwidth of cards (*places*,
-    ``NETWORK/CARD``)."""
+    """Yield a warning text for each problem of this host with the settings for PCI and mediated devices, such as a
+    missing IOMMU. *specs*: ``pci_device_spec``; *types*: ``enabled_mdev_types``; *places*: the cards with a bandwidth
+    setting, as ``NETWORK/CARD``. *sysfs*: the path of /sys."""
     if specs and not sysfs_entries(sysfs / "class/iommu"):
         yield ("pci_device_spec names devices, and the host has no IOMMU that is on, so no guest with one would start. "
                "Switch it on in the firmware, and for the kernel (intel_iommu=on or amd_iommu=on).")
@@ -329,7 +333,8 @@ def _suits(device: PciDevice, spec: Mapping[str, str]) -> bool:
 
 
 def setting_traits(spec: Mapping[str, str]) -> tuple[str, ...]:
-    """Return the traits in *spec*, an entry of the setting ``pci_device_spec``, where they are separated by commas."""
+    """Return the traits in *spec*, an entry of ``pci_device_spec`` or ``enabled_mdev_types``, which separates them by
+    commas."""
     return tuple(filter(None, spec.get("traits", "").split(",")))
 
 
@@ -342,7 +347,8 @@ def _text(names: frozenset[str]) -> str:
 
 
 def _parent(folder: Path) -> str:
-    """Return the address of the physical function of the virtual function in *folder*; empty for other devices."""
+    """Return the PCI address of the physical function of the virtual function in the sysfs *folder*; empty for other
+    devices."""
     link = folder / "physfn"
     return link.readlink().name if link.is_symlink() else ""
 

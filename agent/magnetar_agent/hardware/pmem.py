@@ -22,8 +22,8 @@ _NAMESPACE, _DEVDAX = "namespace", "dax"
 
 
 class Namespace(NamedTuple):
-    """A namespace of persistent memory. *name*: from the settings. *path*: the device or file. *align_kib*: the
-    alignment that QEMU's mapping needs; 0 for a file."""
+    """A namespace of persistent memory. *label*, *name*: from the setting ``pmem_namespaces``. *path*: the device, or a
+    file that is used instead of one. *align_kib*: the alignment that QEMU's mapping needs; 0 for a file."""
 
     label: str
     name: str
@@ -33,12 +33,12 @@ class Namespace(NamedTuple):
 
     @property
     def is_device(self) -> bool:
-        """Return whether the namespace is persistent memory, not a file."""
+        """Return whether the namespace is real persistent memory; false for a file that is used instead."""
         return self.align_kib > 0
 
 
 class GuestPmem(NamedTuple):
-    """A device of persistent memory in a domain; sizes are KiB."""
+    """A persistent memory device of a domain; sizes are in KiB."""
 
     path: Path
     size_kib: int
@@ -46,8 +46,8 @@ class GuestPmem(NamedTuple):
 
 
 def present_namespaces(sysfs: Path, labelled: Mapping[str, Sequence[str]]) -> list[Namespace]:
-    """Return those namespaces of *labelled* (the setting ``pmem_namespaces``: names by label) that exist, in the order
-    of the setting."""
+    """Return the namespaces of the setting ``pmem_namespaces`` (*labelled*: names by label) that exist on this host, in
+    the order of the setting. A name with a leading slash is the path of a file. *sysfs*: the path of /sys."""
     if not labelled:
         return []
     devices = _devices(sysfs) if any(not name.startswith("/") for names in labelled.values() for name in names) else {}
@@ -65,9 +65,9 @@ _NOTHING = (Path(), 0, 0)
 
 
 def _file(path: Path, known_files: set[tuple[int, int]]) -> tuple[Path, int, int]:
-    """Return path, size in KiB and alignment (0) of the file at *path*, which stands for a namespace. Return
-    ``_NOTHING`` if the file is missing, or if *known_files*, pairs of device and inode, contains the file already: a
-    file with two names would belong to two servers. Otherwise add the file to *known_files*."""
+    """Return path, size in KiB and alignment (0) of the file at *path*, which is used as a namespace; ``_NOTHING`` if
+    it is missing or in *known_files*. *known_files*: (device, inode) of the files used so far, to which the file is
+    added: a file with two names would belong to two servers."""
     try:
         status = path.stat()
     except OSError:
@@ -79,7 +79,8 @@ def _file(path: Path, known_files: set[tuple[int, int]]) -> tuple[Path, int, int
 
 
 def _devices(sysfs: Path) -> dict[str, tuple[Path, int, int]]:
-    """Return the namespaces in mode devdax by name (``ndctl --name``): path, size in KiB, alignment in KiB."""
+    """Return the namespaces in mode devdax by name (of ``ndctl --name``), each as path, size in KiB, and alignment in
+    KiB. *sysfs*: the path of /sys."""
     devices = {}
     for folder in sysfs_entries(sysfs / "bus/nd/devices"):
         if folder.name.startswith(_NAMESPACE) and sysfs_text(folder / "mode") == _DEVDAX and (name := sysfs_text(
@@ -91,12 +92,13 @@ def _devices(sysfs: Path) -> dict[str, tuple[Path, int, int]]:
 
 
 def guest_device(namespace: Namespace) -> GuestPmem:
-    """Return the guest's device for a namespace: the guest gets the whole namespace."""
+    """Return the domain's persistent memory device for a namespace. The guest gets the whole namespace."""
     return GuestPmem(namespace.path, namespace.size_kib, namespace.align_kib)
 
 
 def pmem_warnings(sysfs: Path, labelled: Mapping[str, Sequence[str]]) -> Iterator[str]:
-    """Yield warnings about namespaces of the setting (*labelled*) that this host cannot provide."""
+    """Yield warning texts about namespaces of the setting ``pmem_namespaces`` (*labelled*: names by label) that this
+    host cannot provide. *sysfs*: the path of /sys."""
     present = present_namespaces(sysfs, labelled)
     present_names = {namespace.name for namespace in present}
     if missing := [name for names in labelled.values() for name in names if name not in present_names]:

@@ -15,8 +15,9 @@ SEV, SEV_ES = "amd-sev", "amd-sev-es"
 
 
 class LaunchSecurity(NamedTuple):
-    """The parameters of ``launchSecurity``. *cbitpos*: the bit of an address that marks an encrypted page.
-    *reduced_phys_bits*: the number of address bits that encryption takes. *policy*: AMD's guest policy."""
+    """The parameters of libvirt's ``launchSecurity`` for AMD SEV. *cbitpos*: the bit of an address that marks an
+    encrypted page. *reduced_phys_bits*: the number of address bits that encryption takes. *policy*: AMD's guest policy.
+    """
 
     cbitpos: int
     reduced_phys_bits: int
@@ -25,8 +26,8 @@ class LaunchSecurity(NamedTuple):
 
 def launch_security(hardware: Mapping[str, Any], host_encryption: Mapping[str,
                                                                           Mapping[str, int]]) -> LaunchSecurity | None:
-    """Return the parameters for the domain of a server with this *hardware*; ``None`` without encryption.
-    *host_encryption*: the host's field ``memory_encryption``."""
+    """Return the SEV parameters for the domain of a server with these *hardware* fields; ``None`` without encrypted
+    memory. *host_encryption*: the host's field ``memory_encryption``, parameters by the model (SEV, SEV-ES)."""
     if not (name := memory_model(hardware)):
         return None
     parameters = host_encryption.get(name, {})

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 
 def sysfs_entries(folder: Path) -> list[Path]:
-    """Return the entries of *folder* by name; empty if it does not exist."""
+    """Return the paths in *folder*, sorted by name; empty if the folder does not exist."""
     try:
         return sorted(folder.iterdir())
     except OSError:

@@ -15,8 +15,8 @@ T = TypeVar("T")
 
 @dataclass
 class _Entry(Generic[T]):
-    """The last *value* of a read, the time *at* which it ended, and the thread of the read that is running, with its
-    beginning."""
+    """The state of one named read: *value*, its last result; *at*, the time of that result; *thread*, the thread that
+    is reading now, or ``None``; *began*, the start time of that thread."""
 
     value: T | None = None
     at: float | None = None
@@ -25,8 +25,9 @@ class _Entry(Generic[T]):
 
 
 class BackgroundReads(Generic[T]):
-    """Values that threads read again after *interval* seconds. There is one thread for each name at most, so a read
-    that hangs is not begun a second time. Callers wait for a read until *patience* seconds after its begin."""
+    """A cache of values that are read in background threads, because a read may hang, as with a dead file server. A
+    value is read again when it is *interval* seconds old. There is at most one thread per name. Callers wait for a read
+    at most until *patience* seconds after it began."""
 
     def __init__(self, interval: float = 15.0, patience: float = 1.0) -> None:
         self.interval, self.patience = interval, patience
@@ -34,9 +35,11 @@ class BackgroundReads(Generic[T]):
         self._lock = threading.Lock()
 
     def latest(self, reads: Mapping[str, Callable[[], T]]) -> dict[str, tuple[T | None, float]]:
-        """Begin the *reads* that are due, functions by name, and wait for all that are running, whoever began them.
-        Return by name the newest value (``None``: no read has ended yet), and for how many seconds the read that was
-        waited for has been running (0.0: it has ended, or none was due). A read must not raise."""
+        """Return, by name, the newest value and for how many seconds its current read has been running. First start the
+        *reads* (functions by name, which must not raise) whose values are too old, and wait for running reads.
+
+        The value is ``None`` if no read has ended yet. The seconds are 0.0 if no read is running.
+        """
         running = {name: self._begin(name, read) for name, read in reads.items()}
         for thread, began in filter(None, running.values()):
             thread.join(max(0.0, began + self.patience - time.monotonic()))
@@ -46,8 +49,8 @@ class BackgroundReads(Generic[T]):
                     for name, begun in running.items() for entry in (self._entries[name],)}
 
     def _begin(self, name: str, read: Callable[[], T]) -> tuple[threading.Thread, float] | None:
-        """Begin the read *name* if it is due. Return the thread that is running, and when it began; ``None`` if the
-        value is new enough."""
+        """Start the read *name* in a thread if its value is too old and no read is running. Return the running thread
+        and its start time; ``None`` if the value is new enough."""
         now = time.monotonic()
         with self._lock:
             entry = self._entries.setdefault(name, _Entry())

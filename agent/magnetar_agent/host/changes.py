@@ -7,21 +7,22 @@ import threading
 
 
 class Changes:
-    """A signal that wakes threads when an event of a domain arrives."""
+    """A signal with which the thread that receives libvirt's events wakes threads that wait for an event of a domain.
+    """
 
     def __init__(self) -> None:
         self._happened = threading.Condition()
         self._count: dict[str, int] = {}
 
     def tell(self, id: str) -> None:
-        """Wake the threads that wait for domain *id*."""
+        """Wake the threads that wait for an event of the domain with the uuid *id*."""
         with self._happened:
             if id in self._count:
                 self._count[id] += 1
                 self._happened.notify_all()
 
     def wait(self, id: str, seconds: float) -> None:
-        """Wait at most *seconds* until an event of domain *id* arrives."""
+        """Wait until an event of the domain with the uuid *id* arrives, at most *seconds*."""
         with self._happened:
             count_before = self._count.setdefault(id, 0)
             self._happened.wait_for(lambda: self._count.get(id, 0) != count_before, seconds)

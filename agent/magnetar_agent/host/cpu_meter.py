@@ -15,8 +15,8 @@ LEAST = 2.0
 
 
 class CpuMeter:
-    """Metrics of the host's CPUs, with Nova's names: times in ns since the host was started, and shares from 0 to 1 of
-    the time between two measurements."""
+    """The host's CPU metrics under Nova's names, such as ``cpu.user.time`` (ns since the host's start) and
+    ``cpu.percent`` (the share from 0 to 1 between two measurements)."""
 
     def __init__(self, stat: Path = Path("/proc/stat"), cpuinfo: Path = Path("/proc/cpuinfo")) -> None:
         self._stat, self._cpuinfo, self._lock = stat, cpuinfo, threading.Lock()
@@ -24,8 +24,8 @@ class CpuMeter:
         self._shares: dict[str, float] = {}
 
     def look(self) -> dict[str, float]:
-        """Return the current metrics; empty where /proc does not provide them. Shares are in the result from the second
-        call on."""
+        """Measure and return the metrics by name; empty if /proc does not provide them. The shares (``percent``) are in
+        the result from the second measurement on."""
         try:
             first = self._stat.read_text().split("\n", 1)[0].split()[1:]
             ticks = {name: sum(int(first[at]) for at in places) for name, places in _TIMES.items()}

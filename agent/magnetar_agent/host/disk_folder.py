@@ -32,7 +32,8 @@ _MAKING = threading.Lock()
 
 
 class DiskFolder(NamedTuple):
-    """The shared folder at *path*: its identity *id*, and the uuid *owner* that names this host in it."""
+    """The shared folder at *path* for the disks of several hosts' servers. *id*: the uuid of the folder, stored in it.
+    *owner*: the uuid of this host, which marks its servers' disks in the folder."""
 
     path: Path
     id: str
@@ -40,13 +41,13 @@ class DiskFolder(NamedTuple):
 
 
 def is_disk_folder_shared(host: LocalHost) -> bool:
-    """Return whether the settings put the disks of servers on shared storage."""
+    """Return whether the setting ``instances_path`` puts the disks of servers into a shared folder."""
     return host.settings.instances_path is not None
 
 
 def find_disk_folder(host: LocalHost) -> DiskFolder | None:
-    """Return the shared folder of disks; ``None`` if the settings have none. The first call writes the identity. Raises
-    ``Conflict`` if the folder cannot be used: no file system is mounted there, or another one than before."""
+    """Return the shared folder of the setting ``instances_path``; ``None`` without that setting. The first call stores
+    a uuid in the folder. Raises ``Conflict`` if the folder is not mounted, or has another uuid than before."""
     path = host.settings.instances_path
     if path is None:
         return None
@@ -74,8 +75,8 @@ def find_disk_folder(host: LocalHost) -> DiskFolder | None:
 
 
 def report_disk_folder(host: LocalHost) -> Fields | None:
-    """Return the field ``disk_folder`` of the host, and the total and free bytes; ``None`` if the settings have no
-    shared folder. A file server that does not answer delays nothing."""
+    """Return the host's field ``disk_folder``, with the total and free bytes; ``None`` if the settings have no shared
+    folder. The folder is read in the background, so a hanging file server does not delay the caller."""
     path = host.settings.instances_path
     if path is None:
         return None
@@ -90,7 +91,7 @@ def report_disk_folder(host: LocalHost) -> Fields | None:
 
 
 def _read_disk_folder(host: LocalHost) -> Fields:
-    """Return the size of the shared folder, or the reason why it cannot be used."""
+    """Return total and free bytes of the shared folder (``total``, ``free``), or ``reason``: why it cannot be used."""
     try:
         folder = find_disk_folder(host)
         assert folder is not None
@@ -110,6 +111,7 @@ def _read(path: Path) -> str | None:
 
 
 def _draw(path: Path) -> str:
-    """Write a new uuid into the file *path*, unless another process was faster. Return the uuid in the file."""
+    """Write a new uuid into the file *path*, unless another process has created the file first. Return the uuid in the
+    file."""
     write_once(path, f"{uuid.uuid4()}\n".encode())
     return _read(path) or ""

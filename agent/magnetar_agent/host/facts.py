@@ -43,8 +43,8 @@ def stored_image_ids(host: LocalHost) -> list[str]:
 
 
 def injection_status(host: LocalHost) -> dict[str, Any] | None:
-    """Return the partition for injected keys and files, and the reason why this host cannot inject ("" if it can);
-    ``None`` when the settings disable injection."""
+    """Return ``{"partition", "reason"}``: the setting ``inject_partition``, and why this host cannot inject keys and
+    files into disks ("" if it can). ``None`` if the settings disable injection."""
     partition = host.settings.inject_partition
     if partition == NO_INJECTION:
         return None
@@ -52,8 +52,8 @@ def injection_status(host: LocalHost) -> dict[str, Any] | None:
 
 
 def image_cache_gb(host: LocalHost) -> int:
-    """Return the GiB of disk that stored images take and the scheduler must reserve; 0 if the settings disable this, or
-    put root disks into a pool."""
+    """Return the GiB of disk that stored images take, for the scheduler to reserve. 0 if the settings disable the
+    reservation, or put root disks into a storage pool."""
     if not host.settings.reserve_disk_resource_for_image_cache or host.settings.root_format in root_pool.WHAT:
         return 0  # content in a pool is not on the disk of the images
     return -(-sum(int(image.state.get("size") or 0) for image in host.documents.peek("image")
@@ -62,14 +62,15 @@ def image_cache_gb(host: LocalHost) -> int:
 
 
 def host_facts(host: LocalHost) -> dict[str, Any]:
-    """Return the host's facts (``LocalHypervisor.host``). If the settings put root disks into a pool, where encryption
-    is not possible, ``disk_encryption`` is empty."""
+    """Return the facts of ``LocalHypervisor.host``. ``disk_encryption`` is empty if the settings put root disks into a
+    storage pool, where encryption is not possible."""
     facts = host.hypervisor.host()
     return facts | {"disk_encryption": []} if host.settings.root_format in root_pool.WHAT else facts
 
 
 def traits_of(host: LocalHost, facts: Mapping[str, Any], kvm: bool) -> list[str]:
-    """Return the host's traits. *facts*: ``LocalHypervisor.host``. *kvm*: whether guests run under KVM."""
+    """Return the host's Placement traits. *facts*: the result of ``LocalHypervisor.host``. *kvm*: whether the host has
+    usable KVM."""
     under = kvm and host.settings.virt_type != "qemu"
     return traits.host_traits(facts, under, cpu_modes.guest_cpu_features(host, facts, under),
                               host.hypervisor.serves_shares(), (*host.settings.traits, *host.provider_config.traits))

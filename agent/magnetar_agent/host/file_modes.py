@@ -29,8 +29,8 @@ FOLDERS = ("backups", "documents", "events", "frozen", "guest_runs", "images", "
 
 
 def make_state_folder(path: Path, mode: int = PASSABLE) -> None:
-    """Create the folder *path*, and missing parents, with exactly this *mode*. An existing folder is not changed.
-    Raises ``OSError``."""
+    """Create the folder *path* and missing parents with the permissions *mode*, regardless of the umask. Existing
+    folders are not changed. Raises ``OSError``."""
     if path.is_dir():
         return
     make_state_folder(path.parent, mode)
@@ -39,18 +39,19 @@ def make_state_folder(path: Path, mode: int = PASSABLE) -> None:
 
 
 def close_file(path: Path) -> None:
-    """Remove all rights to a file from users other than its owner and group. Raises ``OSError``."""
+    """Remove all permissions of users other than owner and group from a file. Raises ``OSError``."""
     mode = stat.S_IMODE(path.stat().st_mode)
     if mode & ANY:
         path.chmod(mode & ~ANY)
 
 
 def close_state(state_dir: Path) -> int:
-    """Remove other users' read and write rights in the agent's folders in *state_dir*. Return how many files and
-    folders had such rights.
+    """Remove other users' read and write permissions from the agent's folders and files in *state_dir*. Return how many
+    had such permissions.
 
-    A folder that other users cannot enter is skipped: they reach nothing in it. Files that disappear meanwhile, such as
-    logs of running guests, are skipped. Files whose mode cannot be changed are logged."""
+    The content of a folder that other users cannot enter is skipped: they cannot reach it. Files that disappear
+    meanwhile are ignored. Errors are logged.
+    """
     count = 0
     for top in (state_dir / name for name in FOLDERS):
         for path, names, files, folder_descriptor in os.fwalk(top) if top.is_dir() else ():
@@ -73,8 +74,8 @@ def _passable(name: str, folder: int) -> bool:
 
 
 def _close(name: str, folder: int) -> bool:
-    """Remove other users' rights to the entry *name* of the open *folder*. Return whether it had such rights. Links,
-    sockets and devices are not changed."""
+    """Remove other users' permissions from the entry *name* of the folder with the descriptor *folder*. Return whether
+    it had such permissions. Symbolic links, sockets and devices are not changed."""
     status = os.stat(name, dir_fd=folder, follow_symlinks=False)
     if not (stat.S_ISREG(status.st_mode) or stat.S_ISDIR(status.st_mode)) or not status.st_mode & READ_WRITE:
         return False

@@ -10,9 +10,9 @@ from typing import Protocol
 
 @dataclass(frozen=True)
 class DomainDefinition:
-    """The definition of a domain. *xml*: what it starts from next time. *autostart*: whether libvirt starts it when the
-    host boots. *snapshots*: the names of its snapshots inside of disks or with memory, as libvirt lists them. *busy*:
-    the job that libvirt or QEMU does on it, such as a backup; "" without one."""
+    """The definition of a domain. *xml*: the persistent (inactive) XML. *autostart*: whether libvirt starts it when the
+    host boots. *snapshots*: the names of the snapshots that libvirt lists. *busy*: the job that libvirt or QEMU runs on
+    the domain, such as a backup; "" for none."""
 
     uuid: str
     name: str
@@ -23,16 +23,16 @@ class DomainDefinition:
 
 
 class HypervisorAdoption(Protocol):
-    """The methods of ``LocalHypervisor`` for domains that other programs have defined."""
+    """The methods of ``LocalHypervisor`` for adopting domains that other programs have defined."""
 
     def definition(self, uuid: str) -> DomainDefinition | None:
-        """Return the definition of a domain of any owner; ``None`` when it does not exist."""
+        """Return the definition of the domain, whether Magnetar or another program defined it; ``None`` if it does not
+        exist."""
 
     def mark(self, uuid: str) -> None:
-        """Mark a domain as an adopted server: add Magnetar's element to the metadata of its definition and of its guest
-        if it runs. Nothing else changes. Raises ``Conflict`` for a domain that is missing, has no definition, or is
-        Magnetar's own. A marked domain is no error."""
+        """Mark a domain of another program as an adopted server: add Magnetar's element to the metadata in its
+        definition and, if it runs, in its live XML. Raises ``Conflict`` for a domain that is missing, has no persistent
+        definition, or was defined by Magnetar. Does nothing if the domain is already marked."""
 
     def unmark(self, uuid: str) -> None:
-        """Remove the element of ``mark``, so that the domain is as it was before. A domain that is missing or not
-        marked is no error."""
+        """Remove the metadata element that ``mark`` added. Does nothing if the domain is missing or not marked."""

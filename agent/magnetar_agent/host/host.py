@@ -36,13 +36,15 @@ if TYPE_CHECKING:
 
 
 class EnsureCall(Protocol):
-    """The signature of ``reconcile.ensure_resource``, with the default permissions, and never as a dry run."""
+    """The signature of ``LocalHost.ensure``, which creates, changes or removes a resource:
+    ``reconcile.ensure_resource`` with the default permissions and without a dry run."""
 
     def __call__(self, kind: type[Kind], key: str, want: Fields | None, operation: Operation) -> Result: ...
 
 
 class ReviseCall(Protocol):
-    """The signature of ``reconcile.revise_resource``, which changes an existing resource."""
+    """The signature of ``LocalHost.revise``, which changes an existing resource (``reconcile.revise_resource``).
+    *revised* returns the new fields for the current document."""
 
     def __call__(self, kind: type[Kind], id: str, revised: Callable[[Document], Fields], dry_run: bool,
                  operation: Operation) -> Result: ...
@@ -54,8 +56,8 @@ CONSOLES = (SERIAL, SPICE, VNC)
 
 
 class LocalHost:
-    """The host that the agent runs on: hypervisor, documents, locks, operations, links and settings. Objects that the
-    caller does not pass are created for this machine."""
+    """The host that the agent runs on, with the objects that all functions of the agent share: settings, hypervisor,
+    documents (desired states of resources), locks, operations and links to other agents."""
 
     #: Create, change or remove another resource.
     ensure: EnsureCall
@@ -91,12 +93,12 @@ class LocalHost:
         self.documents.listen(self._forget)
 
     def disk_space(self) -> tuple[int, int]:
-        """Return the total and free bytes of the file system with the servers' disks."""
+        """Return the total and free bytes of the file system with the servers' local disks."""
         usage = shutil.disk_usage(self.settings.instances_path or self.settings.state_dir)
         return usage.total, usage.free
 
     def kinds_of_consoles(self) -> list[str]:
-        """Return the kinds of consoles that a server would have if it were started now."""
+        """Return the console types, such as vnc and spice, that a server would have if it were started now."""
         has_spice = self.settings.spice and self.hypervisor.has_spice()
         return [kind for kind in CONSOLES if kind != SPICE or has_spice]
 
@@ -105,6 +107,7 @@ class LocalHost:
             self.reboots.pop(document.id, None)
 
     def count_reboot(self, event: DomainEvent) -> None:
-        """Count *event*, an event of the hypervisor, if it is the reboot of a server of this host."""
+        """Count the reboots of this host's servers in ``reboots``. *event*: an event of the hypervisor; events that are
+        no reboots are ignored."""
         if event.what == "rebooted" and self.documents.look("server", event.uuid):
             self.reboots[event.uuid] = self.reboots.get(event.uuid, 0) + 1

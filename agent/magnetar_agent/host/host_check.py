@@ -22,9 +22,10 @@ HARDWARE: Mapping[str, Mapping[str, str]] = {
 
 
 def print_host_check(socket: str, needed: Collection[str]) -> int:
-    """Print for each feature whether it works, as the agent at the unix *socket* reports. Return the exit status: 1 if
-    a required feature is missing, otherwise 0. Required are *needed*, libvirt, local disks, port security, and a shared
-    folder of disks and injection if the settings have them."""
+    """Print for each feature of the host whether it works, as reported by the agent at the unix *socket*. Return the
+    exit status: 1 if a required feature does not work, otherwise 0. Always required are libvirt, local disks and port
+    security; also required are the features in *needed* and, if the settings use them, injection and the shared folder
+    of disks."""
     with Client(f"unix://{socket}") as client:
         host = client.get("host")
     bad = False
@@ -37,7 +38,8 @@ def print_host_check(socket: str, needed: Collection[str]) -> int:
 
 
 def host_findings(host: Mapping[str, Any]) -> Iterator[tuple[str, bool, str]]:
-    """Yield for each feature its name, whether it works, and an explanation, from the agent's resource ``host``."""
+    """Yield (name, works, explanation) for each feature of the host. *host*: the fields of the API's resource ``host``.
+    """
     connected = bool(host["connected"])
     yield "libvirt", connected, (f"{host['libvirt_version']}, QEMU {host['hypervisor_version']}" if connected else
                                  "libvirt does not answer. Start libvirtd, and look at its log.")
