@@ -39,17 +39,16 @@ NO_GRAPHICS = {
 
 @dataclass(frozen=True)
 class Domain:
-    """The observed state of a domain. *owned*: the domain has Magnetar's metadata with the same *uuid*. *adopted*:
+    """The observed state of a libvirt domain. *owned*: it has Magnetar's metadata with the same *uuid*. *adopted*:
     another program has defined it, and Magnetar never changes its definition.
 
-    *reason* says why the domain is in this state: ``guest`` (it shut itself down), ``outside`` (another program
-    destroyed it), ``failed`` (QEMU died), ``panic``, ``saved``, ``io-error``, ``unknown``.
+    *reason* is the cause of the state: ``guest`` (the guest shut itself down), ``outside`` (another program destroyed
+    it), ``failed`` (QEMU died), ``panic``, ``saved``, ``io-error``, ``unknown``.
 
-    The fields after *reason* come from the inactive XML, the persistent definition, which may contain changes that the
-    running domain does not have yet. *hardware*: the hardware in Magnetar's metadata. *cpuset*: the CPUs that the
-    domain may run on; "" for any. *cpu*: the CPU mode in Magnetar's metadata. *file_backed*: its memory is in files.
-    *probed*: some disks do not name their backing file, so libvirt will read it from the disks' headers at the next
-    start. *spice*: it has a SPICE server.
+    The fields after *reason* come from the persistent (inactive) XML, which may differ from the running domain.
+    *hardware*, *cpu* (the CPU mode): from Magnetar's metadata. *cpuset*: the CPUs that the domain may run on; "" for
+    any. *file_backed*: its memory is in files. *probed*: some disks do not specify their backing file, so libvirt will
+    read it from the disks' headers at the next start. *spice*: it has a SPICE server.
     """
 
     uuid: str
@@ -77,8 +76,9 @@ class Domain:
 
 @dataclass(frozen=True)
 class DomainSpec:
-    """The desired state of a domain, which the template ``domain.xml.j2`` renders. See ``virt.domain.domain``.
-    *hardware*: fields of ``core.hardware.rows`` that differ from the defaults."""
+    """The desired state of a domain, from which the template ``domain.xml.j2`` makes libvirt's XML
+    (``virt.domain.domain``). *hardware*: the server's hardware fields (``core.hardware.rows``) that differ from the
+    defaults."""
 
     uuid: str
     name: str
@@ -118,17 +118,15 @@ class DomainSpec:
 class MigrationParams:
     """The parameters of a live migration.
 
-    *libvirt*, *qemu* and *disks*: unix sockets on this host that lead to the target's libvirt and to its two QEMU
-    sockets; QEMU listens on the same paths there. *folder*: the folder of the guest's files, as a pair (path on the
-    source, path on the target). Without *copies_disks* both hosts share the folder, and no disk is copied. *nics*: the
-    target's (network, bridge, tap, port) of each NIC, by MAC. *devices*: the alias of each PCI device of this host, by
-    its address.
+    *libvirt*, *qemu*, *disks*: unix sockets on this host that are forwarded to the target's libvirt and to the target's
+    two QEMU sockets, which have the same paths there. *folder*: the folder of the guest's files, as (path on the
+    source, path on the target). *copies_disks*: false if both hosts share that folder. *nics*: (network, bridge, tap,
+    port) on the target by MAC. *devices*: the alias of each PCI device by its address on this host.
 
-    *native*: the host that QEMU sends memory and disks to directly, and the name in the certificate that QEMU shows
-    there; without it memory and disks go through the sockets. *persistent* is the domain's XML for later starts at the
-    target. *bandwidth* is MiB/s, *max_downtime* ms, *time_limit* s. *downtime_steps*: the number of steps to reach
-    *max_downtime* (without it, one step), one every *downtime_delay* s. *post_copy*: whether a call of
-    ``LocalHypervisor.post_copy`` may switch to post-copy.
+    *native*: the host that QEMU sends memory and disks to directly, and the name in that host's certificate; ``None``:
+    memory and disks go through the sockets. *persistent*: the domain's XML for later starts on the target. *bandwidth*:
+    MiB/s. *max_downtime*: ms, reached in *downtime_steps* steps (``None``: one), one every *downtime_delay* seconds.
+    *time_limit*: seconds. *post_copy*: whether the method ``LocalHypervisor.post_copy`` is allowed.
     """
 
     libvirt: Path
@@ -151,7 +149,8 @@ class MigrationParams:
 
     @property
     def may_post_copy(self) -> bool:
-        """Return whether the guest may run at the target before all of its memory is there."""
+        """Return whether the migration may switch to post-copy: the guest then runs on the target before all of its
+        memory has arrived."""
         return self.post_copy or bool(self.time_limit and self.on_time_limit == "post_copy")
 
 
@@ -166,9 +165,9 @@ NIC_COUNTERS = ("rx_octets", "rx_packets", "rx_errors", "rx_drop", "tx_octets", 
 
 @dataclass(frozen=True)
 class DomainEvent:
-    """An event of a domain. *what* is defined, undefined, started, suspended, resumed, stopped, crashed, rebooted (by
-    the guest or its reset button), detached or kept (the guest released a device, or refused to), agent (its guest
-    agent has come up)."""
+    """An event of a domain. *what*: defined, undefined, started, suspended, resumed, stopped, crashed, rebooted (by the
+    guest or a reset), detached (the guest released a device), kept (the guest refused to release a device), or agent
+    (the guest agent has connected). *reason*: as in ``Domain``."""
 
     uuid: str
     what: str
@@ -176,39 +175,40 @@ class DomainEvent:
 
 
 class LocalHypervisor(HypervisorNetworks, HypervisorDisks, HypervisorStorage, HypervisorAdoption, Protocol):
-    """The operations on a host: on its domains, networks, disks and storage pools."""
+    """The operations of an agent on its host: on domains, networks, disks and storage pools."""
 
     # The host ---------------------------------------------------------------------------------------------------
     def connected(self) -> bool:
         """Return whether libvirt answers now; never raises."""
 
     def host(self) -> dict[str, Any]:
-        """Return the host's facts, by the names of ``kinds.host``: id, name, hypervisor_type, …, cpu_model,
-        memory_mb."""
+        """Return facts about the host, such as ``cpu_model`` and ``memory_mb``, under the field names of the API's
+        resource ``host``."""
 
     def kvm(self) -> dict[str, Any]:
-        """Return ``{"usable", "reason", "checked_at"}`` of a test that starts a tiny guest under KVM, with a time
-        limit."""
+        """Return whether guests can use KVM, as ``{"usable", "reason", "checked_at"}``. A test starts a small guest
+        under KVM, with a time limit."""
 
     def serves_shares(self) -> bool:
-        """Return whether the host has virtiofsd, which serves folders to guests."""
+        """Return whether the host has virtiofsd, which shares folders of the host with guests."""
 
     def has_spice(self) -> bool:
-        """Return whether QEMU has SPICE."""
+        """Return whether the host's QEMU supports SPICE."""
 
     def lacks_traffic_control(self) -> str:
-        """Return what the host lacks to limit the traffic of NICs; "" if nothing."""
+        """Return a text with the tools that the host lacks for limiting the bandwidth of NICs; "" if it lacks none."""
 
     def numa_cells(self) -> list[HostCell]:
-        """Return the NUMA cells of the host by id, at least one. All CPUs of a cell are returned as shared CPUs (the
-        settings that dedicate CPUs are applied elsewhere), and of its pages only the large ones."""
+        """Return the NUMA nodes of the host, sorted by id; at least one. All CPUs are returned as shared: the settings
+        for dedicated CPUs are applied elsewhere. Of the pages only huge pages are returned."""
 
     def cpu_choices(self, virt_type: str) -> CpuChoices:
-        """Return the CPU modes and models that guests of this type (kvm, qemu) can have."""
+        """Return the CPU modes and models that guests of the type *virt_type* (kvm or qemu) can have."""
 
     def cpu_features(self, virt_type: str, model: str = "", features: Features = ()) -> frozenset[str]:
-        """Return the features of a guest's CPU of this *model* (default: the host's) with *features* added. Raises
-        ``HypervisorError`` for a model or feature that is unknown, or that the host cannot provide."""
+        """Return the features of a guest's CPU *model* (default: the host's CPU) after applying *features*: pairs of
+        libvirt's policy and the name. *virt_type*: kvm or qemu. Raises ``HypervisorError`` for a model or feature that
+        is unknown or not supported by the host."""
 
     def on_event(self, listener: Callable[[DomainEvent], None]) -> None:
         """Call *listener* for each event of a domain, from the event thread; it must return quickly."""
@@ -217,221 +217,231 @@ class LocalHypervisor(HypervisorNetworks, HypervisorDisks, HypervisorStorage, Hy
         """Call *listener* after each (re)connection to libvirt, from a separate thread."""
 
     def close(self) -> None:
-        """Stop threads and connections."""
+        """Stop the threads and close the connections."""
 
     # Domains ----------------------------------------------------------------------------------------------------
     def domains(self) -> dict[str, Domain]:
-        """Return all domains of the host by uuid, Magnetar's and others, with few calls."""
+        """Return all domains of the host by uuid, including domains of other programs."""
 
     def domain(self, uuid: str) -> Domain | None:
-        """Return one domain; ``None`` when it does not exist."""
+        """Return the domain with the devices of its next start; ``None`` when it does not exist."""
 
     def render(self, spec: DomainSpec) -> str:
         """Return the domain XML of *spec*; no side effects."""
 
     def define(self, spec: DomainSpec) -> None:
-        """Define the domain of *spec*, or redefine it if it exists. Raises ``Conflict`` when the uuid or name belongs
-        to a domain that is not Magnetar's, or is adopted."""
+        """Define the domain of *spec*, or redefine it if it exists. Raises ``Conflict`` when another program defined a
+        domain with that uuid or name, even if Magnetar has adopted it."""
 
     def undefine(self, uuid: str, keep_nvram: bool = False) -> None:
-        """Remove the definition of a stopped domain, its managed save, the state of its TPM, and its UEFI variables
-        unless *keep_nvram*; UEFI variables and TPM of an adopted domain stay. Raises ``Conflict`` when the domain is
-        not Magnetar's. A missing domain is no error."""
+        """Remove a stopped domain's definition, managed save, TPM state, and UEFI variables unless *keep_nvram*. An
+        adopted domain's TPM state and UEFI variables stay. Raises ``Conflict`` when another program defined the domain.
+        Does nothing for a missing domain."""
 
     def start(self, uuid: str, paused: bool = False, secret: str | None = None, keys: Sequence[DiskKey] = ()) -> None:
-        """Start a stopped domain, or restore a suspended one; *paused*: do not run its CPUs yet. *secret*: the secret
-        of its TPM; *keys*: the keys of its encrypted disks."""
+        """Start a stopped domain, or restore a suspended one. *paused*: do not let its CPUs run yet. *secret*: the
+        secret of its TPM. *keys*: the keys of its encrypted disks."""
 
     def save_tpm(self, uuid: str, path: Path) -> None:
-        """Copy the TPM state of a domain that is off to the file *path*. If there is no state, no file exists
-        afterwards."""
+        """Copy the TPM state of a stopped domain to the file *path*. If the domain has no TPM state, remove the file.
+        """
 
     def load_tpm(self, uuid: str, path: Path) -> None:
-        """Load the file that ``save_tpm`` wrote into the TPM of a domain that is off. If the file is missing, the TPM
-        starts empty."""
+        """Replace the TPM state of a stopped domain by the file that ``save_tpm`` wrote. If the file is missing, the
+        TPM starts empty."""
 
     def shutdown(self, uuid: str) -> None:
-        """Press the power button (ACPI) of the domain; return immediately."""
+        """Press the domain's power button (ACPI). Does not wait for the guest to shut down."""
 
     def destroy(self, uuid: str) -> None:
-        """Power the domain off without asking its guest."""
+        """Power the domain off immediately, without a shutdown of the guest."""
 
     def pause(self, uuid: str) -> None:
-        """Stop the domain's CPUs."""
+        """Pause the domain's CPUs."""
 
     def resume(self, uuid: str) -> None:
-        """Let the domain's CPUs run."""
+        """Let the CPUs of a paused domain run."""
 
     def save(self, uuid: str) -> None:
         """Suspend the domain to disk (managed save)."""
 
     def discard_save(self, uuid: str) -> None:
-        """Remove the managed save, so that the next start boots."""
+        """Remove the domain's managed save, so that the next start boots the guest."""
 
     def reboot(self, uuid: str) -> None:
-        """Ask the guest to reboot (ACPI); return immediately."""
+        """Ask the guest to reboot (ACPI). Does not wait for the reboot."""
 
     # Devices of running domains ---------------------------------------------------------------------------------
     def running(self, uuid: str) -> Domain | None:
-        """Return the domain with its current devices; ``None`` when it does not run. ``domain`` returns the devices of
-        its next start."""
+        """Return the domain with the devices that it has now; ``None`` when it does not run."""
 
     def attach(self, uuid: str, device: Disk | Nic) -> None:
-        """Plug a device into a running domain, until the domain stops. If it has the device already (by target or MAC),
-        that is no error."""
+        """Hot-plug a device into a running domain; the definition is not changed. Does nothing if the domain already
+        has a disk with this device name or a NIC with this MAC."""
 
     def detach(self, uuid: str, device: Disk | Nic) -> None:
-        """Ask the guest of a running domain to release a device, and return. The guest may take long: see ``running``
-        and the event ``detached``. Repeating the call, or calling it for a missing device, is no error."""
+        """Ask the guest of a running domain to release a device. Does not wait: the guest may take long, and the event
+        ``detached`` tells the end. May be repeated, and does nothing for a missing device."""
 
     def resize(self, uuid: str, target: str, size: int) -> None:
-        """Tell a running domain that its disk *target* has *size* bytes; QEMU grows the file."""
+        """Tell a running domain that its disk with the device name *target* has *size* bytes now; QEMU grows a file
+        accordingly."""
 
     # Mediated devices -------------------------------------------------------------------------------------------
     def mdevs(self) -> list[Mdev]:
-        """Return the mediated devices of PCI devices, sorted. They do not survive a boot of the host."""
+        """Return the host's mediated devices, sorted. They disappear when the host reboots."""
 
     def make_mdev(self, mdev: Mdev) -> None:
-        """Create the mediated device *mdev*. Raises ``HypervisorError`` when its parent has none left, or the host
-        lacks the tools."""
+        """Create the mediated device *mdev*. Raises ``HypervisorError`` when its parent supports no further one, or the
+        host lacks the tools."""
 
     def remove_mdev(self, uuid: str) -> None:
-        """Remove a mediated device; a missing one is no error."""
+        """Remove a mediated device. Does nothing if it does not exist."""
 
     def card_serials(self) -> Mapping[str, str]:
-        """Map the address of each PCI device to the serial number of its card, for cards whose vital product data (VPD)
-        have one."""
+        """Return the serial number of the card by PCI address, for devices whose vital product data (VPD) contain one.
+        """
 
     def empty_pmem(self, path: Path) -> None:
-        """Write zeros to a whole namespace of persistent memory, or to a file in place of one, which keeps its size.
-        Raises ``HypervisorError`` when *path* is missing, or the host lacks the tools."""
+        """Overwrite a persistent memory namespace, or the file used instead of one, with zeros; its size stays. Raises
+        ``HypervisorError`` when *path* is missing, or the host lacks the tools."""
 
     # Consoles ---------------------------------------------------------------------------------------------------
     def open_graphics(self, uuid: str, type: str) -> socket:
-        """Return a connected socket to the VNC or SPICE server (*type* vnc or spice) of an active domain; it is closed
-        when the domain ends. Raises ``Conflict`` when the domain does not run, or has no such server."""
+        """Return a socket connected to the VNC or SPICE server (*type* vnc or spice) of an active domain. The
+        connection ends with the domain. Raises ``Conflict`` when the domain does not run, or has no such server."""
 
     def open_serial(self, uuid: str) -> int:
-        """Return a descriptor of the serial line of an active domain, raw and non-blocking; it ends with the domain.
-        The caller must read all output of the guest from the descriptor, although the console log has it too. Raises
-        the errors of ``open_graphics``.
-        """
+        """Return a raw, non-blocking descriptor of the serial console of an active domain, valid until the domain ends.
+        The caller must read all output from it, although the console log also contains the output. Raises ``Conflict``
+        when the domain does not run, or has no serial console."""
 
     def send_break(self, uuid: str) -> None:
-        """Send a break over the serial line of an active domain."""
+        """Send a break signal over the serial console of an active domain."""
 
     # Inside the guest -------------------------------------------------------------------------------------------
     def freeze(self, uuid: str) -> bool:
-        """Ask the guest agent to freeze the file systems. Return whether they are frozen; ``False`` when no agent
-        answers."""
+        """Ask the guest agent to freeze the guest's file systems. Return whether they are frozen; ``False`` when no
+        guest agent answers."""
 
     def thaw(self, uuid: str) -> None:
-        """Thaw the file systems that ``freeze`` froze. No error when nothing is frozen, or no agent answers."""
+        """Thaw the file systems that ``freeze`` froze. Does nothing when none are frozen, or no guest agent answers."""
 
     def agent_connected(self, uuid: str) -> bool:
-        """Return whether the guest agent of an active domain has come up, according to its channel."""
+        """Return whether the guest agent of an active domain is connected, by the state of its virtio channel."""
 
     def set_password(self, uuid: str, user: str, password: str) -> None:
-        """Have the guest agent set the *password* of *user*. Raises ``Conflict`` when no agent answers."""
+        """Have the guest agent set the *password* of *user*. Raises ``Conflict`` when no guest agent answers."""
 
     def ask_guest_agent(self, uuid: str, request: str, seconds: int) -> str:
-        """Send the JSON *request* to the guest agent, and return the JSON of its answer, as the guest wrote it. Raises
-        ``NoGuestAgent`` when no agent answers within *seconds*, ``GuestRefused`` for an error of the agent."""
+        """Send the JSON *request* to the guest agent and return its JSON answer, unchecked. Raises ``NoGuestAgent``
+        when no guest agent answers within *seconds*, ``GuestRefused`` when it answers with an error."""
 
     def inject_nmi(self, uuid: str) -> None:
-        """Send a non-maskable interrupt to the guest, which writes a dump or panics, depending on its setup."""
+        """Send a non-maskable interrupt to the guest. Depending on its configuration, the guest writes a crash dump or
+        panics."""
 
     # Another disk for a running domain ---------------------------------------------------------------------------
     def capacity(self, uuid: str, target: str) -> int:
-        """Return the size in bytes that the guest of an active domain sees of its disk *target*."""
+        """Return the size in bytes that the guest of an active domain sees for its disk with the device name *target*.
+        """
 
     def begin_mirror(self, uuid: str, target: str, disk: Disk) -> None:
-        """Begin to copy the disk *target* of an active domain to *disk*, together with all writes of the guest
-        meanwhile. The content of *disk* is lost. *disk* has the same size; a raw one may be larger, and the guest sees
-        that size at its next start at the latest. Raises ``Conflict`` when *target* is being copied to another disk."""
+        """Start mirroring the disk with the device name *target* of an active domain to *disk*, including writes of the
+        guest meanwhile. The old content of *disk* is lost. *disk* must have the same size; a raw one may be larger, and
+        the guest sees the larger size at its next start at the latest. Raises ``Conflict`` when the disk is already
+        being mirrored elsewhere."""
 
     def mirror(self, uuid: str, target: str) -> Mirror | None:
-        """Return the state of the copy of the disk *target* that ``begin_mirror`` began; ``None`` when there is none,
-        or it has ended."""
+        """Return the progress of the copy that ``begin_mirror`` started for the disk with the device name *target*;
+        ``None`` when there is none, or it has ended."""
 
     def pivot(self, uuid: str, target: str) -> None:
-        """Switch the domain, and its definition, from the disk *target* to its copy; device name and serial number
-        stay. Raises ``HypervisorError`` while the two disks differ."""
+        """Switch the running domain and its definition from the disk with the device name *target* to its mirror copy;
+        device name and serial number stay. Raises ``HypervisorError`` while the copy is not complete."""
 
     def end_mirror(self, uuid: str, target: str, path: Path) -> None:
-        """End the copy of the disk *target* to the disk *path*; the domain keeps *target*. No error when there is no
-        copy."""
+        """Cancel the copy that ``begin_mirror`` started for the disk with the device name *target* to the disk *path*;
+        the domain continues with its old disk. Does nothing when there is no such copy."""
 
     # Disks for other hosts --------------------------------------------------------------------------------------
     def serve(self, export: Export) -> None:
-        """Serve the disk of *export* over NBD (qemu-nbd) at a unix socket until ``unserve``; return when clients can
-        connect. A server that dies is started again. A disk that is already served in the same way is no error; if it
-        is served differently, its clients are disconnected and the server is replaced."""
+        """Serve the disk of *export* over NBD (qemu-nbd) at its unix socket until ``unserve``. Return when clients can
+        connect. A server that dies is restarted. Does nothing if the disk is served in the same way already; if it is
+        served differently, replace the server and disconnect its clients."""
 
     def serving(self, id: str) -> Export | None:
-        """Return the running export with this id; ``None`` when there is none."""
+        """Return the export with the id *id* if its NBD server runs; otherwise ``None``."""
 
     def reconnect_disk(self, uuid: str, socket: Path) -> None:
-        """Make QEMU of an active domain read from the disk that it reaches at *socket*. After a broken connection, QEMU
-        connects again at the second or third read."""
+        """Make QEMU of an active domain reconnect to the disk behind the unix socket *socket*, by reading from it.
+        After a broken connection, QEMU reconnects only at the second or third read."""
 
     def unserve(self, id: str) -> None:
-        """Flush cached writes, end the NBD server and disconnect its clients. A disk that is not served is no error."""
+        """Flush cached writes, stop the NBD server of the export with the id *id*, and disconnect its clients. Does
+        nothing if there is none."""
 
     # Migration --------------------------------------------------------------------------------------------------
     def libvirt_socket(self) -> Path:
-        """Return the path of this host's libvirtd socket. Other hosts' libvirtds connect to the socket through a
-        link."""
+        """Return the path of the local libvirtd's unix socket, for migrations: the other host's libvirtd connects to it
+        through a connection between the agents."""
 
     def cpu(self, uuid: str) -> str | None:
-        """Return the CPU of a running domain as XML of libvirt; ``None`` when any host can emulate it."""
+        """Return the CPU of a running domain as libvirt's XML, for ``cpu_lacks`` on another host; ``None`` when any
+        host can emulate it."""
 
     def cpu_lacks(self, cpu: str) -> str:
-        """Return a text with the model of *cpu* (from the method ``cpu``, of a KVM guest) and those of its features
-        that this host lacks; "" if it lacks none."""
+        """Return a text with the CPU model and the features that this host lacks for the guest CPU *cpu* (XML from the
+        method ``cpu`` of another host); "" if it lacks none."""
 
     def migrate(self, uuid: str, params: MigrationParams, on_progress: ProgressCallback,
                 on_cut_over: CutOverCallback) -> None:
-        """Migrate a running domain live to another host, as *params* say. *on_progress* is called repeatedly with the
-        progress. *on_cut_over* is called once, as early as the result is certain: the domain is then off here and
-        paused at the target; after post-copy it runs at the target. After an exception, ``domain`` tells whether the
-        domain still runs here."""
+        """Migrate a running domain live to another host.
+
+        *on_progress* is called repeatedly with the progress in bytes. *on_cut_over* is called once, as soon as success
+        is certain: the domain is then off here and paused on the target, or after post-copy running on the target.
+        After an exception, call ``domain`` to find out whether the domain still runs here.
+        """
 
     def post_copy(self, uuid: str) -> bool:
-        """Switch a migrating domain to post-copy, if its parameters allow that: the domain then runs at the target, and
-        the rest of its memory follows. Return ``False`` while post-copy cannot begin: disks are still being copied."""
+        """Switch a migrating domain to post-copy, if its parameters allow that: it continues on the target, and its
+        remaining memory follows. Return ``False`` if that is not possible yet, because disks are still being copied."""
 
     def arrived(self, uuid: str) -> bool:
-        """Return whether a migrated domain is complete on this host: active and persistent."""
+        """Return whether an incoming domain is complete on this host: active and with a persistent definition."""
 
     def abort_stale_job(self, uuid: str) -> None:
-        """Abort a migration of this domain that an earlier process of the agent began, and wait for its end."""
+        """Abort a migration of this domain that was started by a former process of the agent, and wait for its end."""
 
     # Statistics -----------------------------------------------------------------------------------------------------
     def statistics(self, uuid: str) -> dict[str, Any] | None:
-        """Return the usage of an active domain since it was started; ``None`` when it is off. Raises ``Conflict`` when
-        the domain is not Magnetar's.
+        """Return the usage of an active domain since its start; ``None`` when it is off. Raises ``Conflict`` when
+        another program defined the domain.
 
-        ``virt_type``; ``uptime`` in s; ``cpus`` ``{id, time}`` in ns; ``memory`` in KiB, with the names of
-        virDomainMemoryStats and ``maximum``; ``disks`` ``{device}`` with ``DISK_COUNTERS``; ``nics`` ``{device, mac}``
-        with ``NIC_COUNTERS``. Values that only QEMU knows are ``None`` or missing while other calls wait for an answer
-        of QEMU.
+        ``virt_type``; ``uptime`` in s; ``cpus``: list of ``{id, time}``, time in ns; ``memory``: KiB, with the names of
+        virDomainMemoryStats and ``maximum``; ``disks``: list of ``{device}`` with ``DISK_COUNTERS``; ``nics``: list of
+        ``{device, mac}`` with ``NIC_COUNTERS``. Values that only QEMU can provide are ``None`` or missing while QEMU is
+        busy with other calls.
         """
 
     def guest_usages(self) -> dict[str, GuestUsage]:
-        """Return the usage of each active domain of Magnetar, by uuid, from its process: no QEMU is asked. A domain
-        whose process cannot be read is missing."""
+        """Return the CPU and memory usage of each active domain of Magnetar, by uuid. It is read from /proc, without
+        QEMU. Domains whose process cannot be read are left out."""
 
     def uptime(self) -> dict[str, Any]:
-        """Return ``time`` of day (HH:MM:SS), ``uptime`` in s, ``users`` logged in, ``load_average`` of 1, 5 and 15
-        minutes. Works without libvirt."""
+        """Return the host's ``time`` (HH:MM:SS), ``uptime`` in s, ``users`` (the number of logged-in users) and
+        ``load_average`` of 1, 5 and 15 minutes. Works without libvirt."""
 
     # Other files ----------------------------------------------------------------------------------------------------
     def make_iso(self, path: Path, label: str, files: Mapping[str, bytes], flushed: bool = True) -> None:
-        """Write an ISO 9660 image with Joliet and Rock Ridge names atomically. *flushed*: as in ``make_disk``."""
+        """Write an ISO 9660 image with Joliet and Rock Ridge names to *path* atomically. *label*: the volume label.
+        *files*: content by path in the image. *flushed*: flush the file to disk; otherwise the caller must."""
 
     def make_vfat(self, path: Path, label: str, files: Mapping[str, bytes], flushed: bool = True) -> None:
-        """Write a sparse FAT16 file system of 64 MiB with long names atomically. *flushed*: as in ``make_disk``."""
+        """Write a sparse image of a FAT16 file system of 64 MiB with long names to *path* atomically. *label*: the
+        volume label. *files*: content by path in the image. *flushed*: flush the file to disk; otherwise the caller
+        must."""
 
     def permit(self, paths: Iterable[Path]) -> None:
-        """Let QEMU's user read everything under these paths. (libvirt changes the ownership when a domain starts.)"""
+        """Let QEMU's user read all files under *paths*. (When a domain starts, libvirt changes the owner of its files.)
+        """

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 def host_resource(drivers: Drivers) -> dict[str, Any]:
-    """Return the fields of kind ``host``. When libvirt does not answer, ``connected`` is ``False``."""
+    """Return the fields of the API's resource ``host``. When libvirt does not answer, ``connected`` is ``False``."""
     fields, hypervisor = host_usage(drivers.host), drivers.host.hypervisor
     try:
         fields |= _virt(hypervisor.kvm()) | {"orphans": host_orphans(drivers, hypervisor.domains())}
@@ -40,8 +40,8 @@ def host_resource(drivers: Drivers) -> dict[str, Any]:
 
 
 def host_usage(host: LocalHost) -> dict[str, Any]:
-    """Return the fields of ``host_resource`` except ``orphans``, which take long to find. This needs few calls to
-    libvirt and no scan of the disks. Without libvirt ``connected`` is ``False``."""
+    """Return the fields of the API's resource ``host`` except ``orphans``, which take long to find: this needs few
+    calls of libvirt and no scan of disks. When libvirt does not answer, ``connected`` is ``False``."""
     documents = host.documents.peek("server")
     room, persistent = own_disks.own_disk_room(host), pmem.pmem_facts(host)
     fields: dict[str, Any] = {
@@ -82,20 +82,22 @@ def host_usage(host: LocalHost) -> dict[str, Any]:
 
 
 def disk_folder_fields(host: LocalHost) -> dict[str, Any] | None:
-    """Return the shared folder of servers' disks without its size; ``None`` if the settings have none."""
+    """Return path, id, owner and error of the shared folder for servers' disks, without its size, which changes often;
+    ``None`` if the settings have no shared folder."""
     report = report_disk_folder(host)
     return report and {name: report[name] for name in ("path", "id", "owner", "reason")}
 
 
 def host_load(host: LocalHost) -> dict[str, Any]:
-    """Return the load of the host and its guests, measured now if it was not measured for half a minute."""
+    """Return the load of the host and its guests. It is measured now, unless the last measurement is less than half a
+    minute old."""
     host.load.measure(host.hypervisor.guest_usages)
     return host.load.report()
 
 
 def _parts(host: LocalHost) -> dict[str, Any]:
-    """Return the host's fields about NUMA cells, PCI devices and mediated devices, and ``providers``: the resource
-    providers that count these."""
+    """Return the host's fields about NUMA nodes, PCI devices and mediated devices, and ``providers``: the Placement
+    resource providers for them."""
     devices, dividable, cells = pci.assignable_devices(host), mdevs.divisible_devices(host), placement.placement_facts(
         host)
     above = numa_providers.cell_parents(cell["id"] for cell in cells["numa_cells"])
@@ -104,8 +106,8 @@ def _parts(host: LocalHost) -> dict[str, Any]:
 
 
 def ovn_status(host: LocalHost) -> dict[str, str]:
-    """Return the state of OVN's integration bridge. ``reason``: why ports of OVN cannot be plugged in; "" if they
-    can."""
+    """Return ``bridge``, ``datapath``, ``chassis`` and ``reason`` of OVN's integration bridge. ``reason``: why ports of
+    OVN cannot be connected to the bridge; "" if they can."""
     bridge = host.hypervisor.integration_bridge(host.settings.integration_bridge)
     return {"bridge": bridge.name, "datapath": bridge.datapath, "chassis": bridge.chassis, "reason": bridge.reason}
 
@@ -115,8 +117,9 @@ def _virt(kvm: dict[str, Any]) -> dict[str, Any]:
 
 
 def host_orphans(drivers: Drivers, domains: dict[str, hv.Domain]) -> dict[str, list[str]]:
-    """Return Magnetar's domains and files that belong to no document. There should be none; they are reported, never
-    removed."""
+    """Return the domains and files of Magnetar that belong to no document: ``domains``, ``files``, and for RBD
+    ``shared``. There should be none. They are reported for an operator, and never removed. *domains*: all domains of
+    the host by uuid."""
     known_ids = {d.id for d in drivers.host.documents.peek("server")} | arriving_servers(drivers.host)
     unknown = {
         "domains": sorted(f"{d.name} ({d.uuid})" for d in domains.values() if d.owned and d.uuid not in known_ids),

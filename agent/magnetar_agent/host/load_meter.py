@@ -16,23 +16,23 @@ LEAST, WINDOW = 30.0, 600.0
 
 
 class GuestUsage(NamedTuple):
-    """The usage of a guest: the CPU seconds of its QEMU since its start, and the memory of its QEMU in KiB."""
+    """The resource usage of a guest's QEMU process: CPU seconds since its start, and memory in KiB."""
 
     cpu_seconds: float
     memory_kib: int
 
 
 class _Average(NamedTuple):
-    """The value of a counter of CPU seconds at the time *moment*, and the average number of CPUs in use until then
-    (``None``: not known yet)."""
+    """A moving average of the number of CPUs in use, computed from a counter of CPU seconds. *moment*, *cpu_seconds*:
+    time and value of the last measurement. *cpus*: the average; ``None`` before the second measurement."""
 
     moment: float
     cpu_seconds: float
     cpus: float | None = None
 
     def after(self, moment: float, cpu_seconds: float) -> _Average:
-        """Return the average after a new measurement: *cpu_seconds* is the counter at the time *moment*. If the counter
-        was reset, as by a new start of the guest, a new average begins."""
+        """Return the average after a new measurement: the counter had the value *cpu_seconds* at the time *moment*. If
+        the counter was reset, because the guest was started again, begin a new average."""
         elapsed = moment - self.moment
         if cpu_seconds < self.cpu_seconds or elapsed <= 0:
             return _Average(moment, cpu_seconds)
@@ -42,7 +42,7 @@ class _Average(NamedTuple):
 
 
 class LoadMeter:
-    """The averages of the load of a host and of its running guests. Averages of guests that stopped are dropped."""
+    """The average load of the host and of its running guests. Guests that have stopped are dropped."""
 
     def __init__(self, proc: Path = Path("/proc"), clock: Callable[[], float] = time.monotonic) -> None:
         self._proc, self._clock, self._lock = proc, clock, threading.Lock()
@@ -52,8 +52,8 @@ class LoadMeter:
         self._guests: dict[str, tuple[_Average, int]] = {}
 
     def measure(self, read_usage: Callable[[], Mapping[str, GuestUsage]]) -> None:
-        """Measure host and guests, unless this was done in the last ``LEAST`` seconds. *read_usage*: returns the usage
-        of the running guests by uuid; its exceptions are not caught."""
+        """Measure the host and its guests, unless the last measurement is less than ``LEAST`` seconds old. *read_usage*
+        returns the usage of the running guests by uuid; its exceptions are passed to the caller."""
         with self._lock:
             moment = self._clock()
             if moment - self._measured < LEAST:
@@ -68,7 +68,7 @@ class LoadMeter:
                 self._host = self._host.after(moment, busy) if self._host else _Average(moment, busy)
 
     def report(self) -> dict[str, Any]:
-        """Return the load of the host and of each guest, as ``GET /v1/host/load`` shows it. Values that are not known
+        """Return the load of the host and of each guest in the form of ``GET /v1/host/load``. Values that are not known
         yet are ``None``."""
         total, available = memory_sizes(self._proc)
         with self._lock:
@@ -83,7 +83,8 @@ class LoadMeter:
 
 
 def busy_seconds(proc: Path) -> float | None:
-    """Return the seconds that all CPUs have worked since the host was started; ``None`` if /proc does not report it."""
+    """Return how many seconds the host's CPUs have been busy since its start, summed over all CPUs; ``None`` if /proc
+    does not report it. *proc*: the path of /proc."""
     try:
         ticks = [int(word) for word in (proc / "stat").read_text().split("\n", 1)[0].split()[1:8]]
         user, nice, system, _idle, _iowait, irq, softirq = ticks
@@ -93,8 +94,8 @@ def busy_seconds(proc: Path) -> float | None:
 
 
 def memory_sizes(proc: Path) -> tuple[int | None, int | None]:
-    """Return the host's total and available memory in MiB; ``None`` for a value that /proc does not report. Free huge
-    pages count as available."""
+    """Return the host's total and available memory in MiB, with ``None`` for values that /proc does not report. Free
+    huge pages count as available. *proc*: the path of /proc."""
     try:
         lines = (line.split() for line in (proc / "meminfo").read_text().splitlines())
         sizes = {words[0].rstrip(":"): int(words[1]) for words in lines if len(words) > 1}
@@ -105,8 +106,8 @@ def memory_sizes(proc: Path) -> tuple[int | None, int | None]:
 
 
 def process_usage(pid_file: Path, proc: Path = Path("/proc")) -> GuestUsage | None:
-    """Return the CPU seconds that all threads of the process in *pid_file* (its pid) have used, and its memory
-    including huge pages; ``None`` if they cannot be read."""
+    """Return the CPU seconds and the memory (including huge pages) of the process whose pid is in *pid_file*; ``None``
+    if they cannot be read."""
     try:
         folder = proc / str(int(pid_file.read_text()))
         words = (folder / "stat").read_text().rpartition(")")[2].split()

@@ -12,9 +12,9 @@ _OCTAL = re.compile(r"\\([0-7]{3})")
 
 
 def mount_source(folder: Path, mountinfo: Path = MOUNTINFO) -> str:
-    """Return the source of the file system that is mounted at *folder*, such as SERVER:EXPORT; "" if nothing is mounted
-    there. Only *mountinfo* is read, not the folder, so a file server that hangs does not matter. Of several mounts at
-    one place, the last one counts."""
+    """Return the source of the file system that is mounted at *folder*, such as ``SERVER:EXPORT``; "" if none is
+    mounted there. With several mounts at the same folder, the last one counts. Only *mountinfo* is read, so a hanging
+    file server does not block the call."""
     source = ""
     for line in mountinfo.read_text().splitlines():
         before, _dash, after = line.partition(" - ")

@@ -14,19 +14,19 @@ from typing import Any, Protocol
 
 @dataclass(frozen=True)
 class Nic:
-    """A network card of a domain. Exactly one of *network* (libvirt's name), *bridge* and *device* is set.
+    """A NIC of a domain. Exactly one of *network* (a libvirt network), *bridge* and *device* is set.
 
-    *device*: the address of a device of the host, which libvirt takes from the host's driver when *managed*; *vlan*:
-    the tag of the device's VLAN. *vnic_type*: how the guest gets the device (``core.hardware.pci.VNIC_TYPES``);
-    ``None`` without a device. *netdev*: the host's name of the virtual function's network device (macvtap), or of the
-    character device of its vDPA device.
+    *device*: the PCI address of a host device that is passed to the guest; *managed*: whether libvirt detaches it from
+    the host's driver; *vlan*: the VLAN tag of the device. *vnic_type*: how the guest gets the device
+    (``core.hardware.pci.VNIC_TYPES``); ``None`` without a device. *netdev*: the host's name of the virtual function's
+    network device (macvtap), or of the vDPA character device.
 
-    *place*: bus and address, once libvirt has assigned them. *tap*: the name of the tap on the host. *port*: set when
-    *bridge* is Open vSwitch's: the NIC's interface id in OVN. *mtu*: of tap and card; 0 for the bridge's. *checksums*:
-    whether the guest may leave checksums and segmentation to the card.
+    *place*: bus and address in the guest, once libvirt has assigned them. *tap*: the tap device on the host. *port*:
+    the interface id in OVN, set if *bridge* is an Open vSwitch bridge. *mtu*: of tap and NIC; 0 for the bridge's.
+    *checksums*: whether the guest may use checksum and segmentation offload.
 
-    *queues*, *packed* (rings), *iommu* and *bandwidth* (see ``hardware.limits``) follow from the server's hardware;
-    they are not read back from the domain.
+    *queues*, *packed* (ring layout), *iommu* and *bandwidth* (see ``hardware.limits``) are computed from the server's
+    hardware fields. They are not read back from the domain.
     """
 
     mac: str
@@ -51,15 +51,15 @@ class Nic:
 
     @property
     def alias(self) -> str:
-        """Return the alias of a NIC that is a device of the host. It contains the MAC and the device's address, since
-        libvirt's XML of such a device has no other field for these."""
+        """Return the libvirt alias of a NIC that is a host device. The alias contains the MAC and the PCI address,
+        because libvirt's XML of such a device has no other element for them."""
         return f"ua-nic-{self.mac}-{self.device}".replace(":", "-").replace(".", "-")
 
 
 @dataclass(frozen=True)
 class RepresentorPort:
-    """The port of a virtual function's representor in Open vSwitch: on the integration *bridge*, with OVN's *port* id,
-    the *mac* and the *server* of the NIC."""
+    """The Open vSwitch port of a virtual function's representor. *bridge*: the integration bridge. *port*: the port's
+    id in OVN. *mac*, *server*: of the NIC, and of the server that has the NIC."""
 
     bridge: str
     port: str
@@ -69,8 +69,8 @@ class RepresentorPort:
 
 @dataclass(frozen=True)
 class NetworkSpec:
-    """The desired state of a libvirt network. *mode* is nat or isolated; *hosts*: pairs of MAC and its reserved
-    address."""
+    """The desired state of a libvirt network. *mode*: nat or isolated. *hosts*: the DHCP reservations, pairs of MAC and
+    IP address."""
 
     uuid: str
     name: str
@@ -88,7 +88,7 @@ class NetworkSpec:
 @dataclass(frozen=True)
 class NetworkSeen:
     """The observed state of a libvirt network. *owned*: it has Magnetar's metadata. *cidrs*: the IPv4 networks that its
-    DHCP serves."""
+    DHCP server serves."""
 
     uuid: str
     name: str
@@ -111,10 +111,11 @@ class Lease:
 
 @dataclass(frozen=True)
 class Tap:
-    """The tap on the host of a NIC of a running server.
+    """The tap device of a NIC of a running server.
 
-    *index* is the kernel's number of *device*, which is never used again. *switched*: the tap is in Open vSwitch, whose
-    bridges are not bridges of the kernel; *bridge_index* is then the tap's own index."""
+    *index*: the kernel's interface index, which is never reused. *switched*: the tap is in Open vSwitch, not in a
+    bridge of the kernel; *bridge_index* is then the tap's own index.
+    """
 
     server: str
     mac: str
@@ -127,11 +128,12 @@ class Tap:
 
 @dataclass(frozen=True)
 class IntegrationBridge:
-    """The bridge of Open vSwitch that ports of OVN are plugged into.
+    """The Open vSwitch bridge to which ports of OVN are connected.
 
-    *datapath*: ``system`` (the kernel's), or ``netdev`` (ovs-vswitchd forwards packets itself, and does not fill in
-    checksums that a guest has left to its card). *chassis*: the host's name in OVN. *reason*: why ports cannot be
-    plugged in, and what to do; "" if they can."""
+    *datapath*: ``system`` (the kernel's), or ``netdev`` (ovs-vswitchd forwards packets itself, without support for
+    checksum offload). *chassis*: the host's name in OVN. *reason*: why ports cannot be connected, and what to do; "" if
+    they can.
+    """
 
     name: str
     datapath: str = ""
@@ -140,23 +142,24 @@ class IntegrationBridge:
 
     @property
     def checksums(self) -> bool:
-        """Return whether guests may leave checksums and segmentation to their cards; ``False`` if the datapath is
+        """Return whether guests may use checksum and segmentation offload on this bridge; ``False`` if the datapath is
         unknown."""
         return self.datapath == "system"
 
 
 @dataclass(frozen=True)
 class Port:
-    """The rules for the frames of a guest's NIC, whose device on the host is *tap*.
+    """The filter rules for a NIC. *tap*: its tap device on the host.
 
-    The guest may send frames with the source *mac*, and with source addresses in *ipv4* and *ipv6* (addresses and
-    networks; ``None``: any, as the NIC's addresses are unknown). *dhcp*: IPv4 addresses that the host's DHCP gives the
-    NIC are permitted too. *not_from*: addresses of the host that a guest must never use. Without *secure*, all frames
-    pass.
+    The guest may send frames with the source *mac* and source addresses in *ipv4* and *ipv6* (addresses and networks;
+    ``None``: any, because the NIC's addresses are unknown). *dhcp*: also permit IPv4 addresses that the host's DHCP
+    server assigns to the NIC. *not_from*: addresses of the host, never permitted as source. *secure*: if false, all
+    frames pass.
 
-    *switched*: the tap is in Open vSwitch, and OVN filters; the host's own network stack accepts nothing from the tap.
-    *groups*: sorted ids of the security groups that limit what the NIC sends and receives; ``None``: no limit.
-    *resolver*: the host's address that answers the guest's DNS requests."""
+    *switched*: the tap is in Open vSwitch and OVN filters; the host's network stack drops all traffic from the tap.
+    *groups*: sorted ids of the security groups that limit the NIC's traffic; ``None``: no limit. *resolver*: the
+    address of the host's DNS server for the guest.
+    """
 
     tap: str
     mac: str
@@ -171,16 +174,18 @@ class Port:
 
     @property
     def addresses(self) -> tuple[str, ...]:
-        """Return the known addresses and networks of the NIC, of both families."""
+        """Return the known IPv4 and IPv6 addresses and networks of the NIC."""
         return (*(self.ipv4 or ()), *(self.ipv6 or ()))
 
 
 @dataclass(frozen=True)
 class GroupRule:
-    """A rule of a security group: traffic that a port may receive (ingress) or send (egress), of IP *version* 4 or 6.
+    """A rule of a security group: it permits incoming (*direction* ingress) or outgoing (egress) traffic of the IP
+    *version* 4 or 6.
 
-    *protocol*: its number. *least*, *most*: the range of destination ports, or type and code of ICMP. The other end has
-    an address in the network *prefix*, or is a port with the security group *group*. ``None`` is any."""
+    *protocol*: the IP protocol number. *least*, *most*: the range of destination ports, or type and code of ICMP. The
+    peer has an address in the network *prefix*, or is a port with the security group *group*. ``None`` means any.
+    """
 
     direction: str
     version: int
@@ -193,7 +198,7 @@ class GroupRule:
 
 @dataclass(frozen=True)
 class PortGroup:
-    """A security group, with the addresses of its ports: *members*."""
+    """A security group. *members*: the IP addresses of its ports."""
 
     id: str
     rules: tuple[GroupRule, ...] = ()
@@ -202,12 +207,12 @@ class PortGroup:
 
 @dataclass(frozen=True)
 class PortFilter:
-    """The complete filter that an agent loads into its host's kernel.
+    """The complete packet filter that an agent loads into its host's kernel.
 
-    Of all taps whose names begin with *prefix*, only those of *ports* may send. *bridges*: bridges of networks that the
-    agent created. *open_ports*: services of the host that guests reach, in addition to DHCP, DNS and the metadata
-    service, such as ``tcp/3142``. *groups*: the security groups of the ports, and groups that their rules name.
-    *metadata*: the prefix of the names of the metadata service's devices.
+    Tap devices whose names begin with *prefix* may send only if they are in *ports*. *bridges*: bridges of networks
+    that the agent created. *open_ports*: services of the host that guests may use, in addition to DHCP, DNS and the
+    metadata service, such as ``tcp/3142``. *groups*: the security groups of the ports, and the groups that their rules
+    refer to. *metadata*: the name prefix of the metadata service's devices.
     """
 
     prefix: str
@@ -219,14 +224,15 @@ class PortFilter:
 
 
 def tap_prefix(state_dir: Path) -> str:
-    """Return the prefix of the names of an agent's taps, derived from *state_dir*: a machine may have several
-    agents."""
+    """Return the name prefix of an agent's tap devices. It is derived from *state_dir*, so that several agents on one
+    machine have different prefixes."""
     return f"mt{_letters(str(state_dir), 4)}"
 
 
 def tap_name(state_dir: Path, server: str, mac: str) -> str:
-    """Return the name of the tap of the NIC *mac* of a *server* (uuid). It is computed from its arguments, so it is
-    known before the tap exists and never changes. It has 15 characters, the limit of Linux."""
+    """Return the name of the tap device for the NIC with the MAC *mac* of the *server* (uuid). The name is computed
+    from the arguments, so it is known before the device exists, and never changes. It has 15 characters, the limit of
+    Linux."""
     return tap_prefix(state_dir) + _letters(f"{server} {mac}", 9)
 
 
@@ -238,69 +244,71 @@ class HypervisorNetworks(Protocol):
     """The methods of ``LocalHypervisor`` for networks."""
 
     def bridges(self) -> frozenset[str]:
-        """Return the names of the bridges of the host."""
+        """Return the names of the host's bridges."""
 
     def integration_bridge(self, name: str) -> IntegrationBridge:
-        """Return the state of the bridge *name* in Open vSwitch, and whether ovn-controller manages it. Never
-        raises."""
+        """Return the state of the Open vSwitch bridge *name*, which ovn-controller should manage. Never raises:
+        ``reason`` in the result says why the bridge cannot be used."""
 
     def filter_switch(self, bridge: str) -> None:
-        """Make *bridge* drop router advertisements that OVN has marked, from now on, also after a restart of Open
-        vSwitch or ovn-controller. Return immediately."""
+        """Make the Open vSwitch bridge *bridge* drop router advertisements that OVN has marked, and restore this rule
+        after each restart of Open vSwitch or ovn-controller. Return immediately."""
 
     def switch_unfiltered(self) -> str:
-        """Return why marked router advertisements are not dropped; "" if they are, or if ``filter_switch`` was never
+        """Return why the rule of ``filter_switch`` is not in effect; "" if it is, or if ``filter_switch`` was never
         called."""
 
     def set_function(self, card: str, number: int, settings: Mapping[str, str]) -> None:
-        """Set virtual function *number* of the network device *card*. The *settings* have the names of ip-link(8):
-        ``trust``, ``max_tx_rate``, ``min_tx_rate`` (Mbit/s, 0 for none). Raises ``HypervisorError`` when the card's
-        driver refuses."""
+        """Configure the virtual function *number* of the network device *card*. *settings*: values by option of
+        ip-link(8): ``trust``, ``max_tx_rate``, ``min_tx_rate`` (Mbit/s, 0 for none). Raises ``HypervisorError`` when
+        the driver rejects them."""
 
     def plug_representor(self, netdev: str, desired: RepresentorPort | None) -> None:
-        """Set the port of the network device *netdev* in Open vSwitch as *desired*; if that is ``None``, remove the
-        port. Raises ``HypervisorError`` if this fails."""
+        """Make the Open vSwitch port of the network device *netdev* match *desired*; ``None`` removes the port. Raises
+        ``HypervisorError`` if this fails."""
 
     def routes(self) -> Sequence[tuple[str, IPv4Network]]:
-        """Return device ("" without one) and destination network of each IPv4 route of the host, in all tables: also of
-        routes to its own addresses, but not of default routes."""
+        """Return the host's IPv4 routes as pairs of device ("" for none) and destination network: from all routing
+        tables, including routes to the host's own addresses, without default routes."""
 
     def networks(self) -> dict[str, NetworkSeen]:
         """Return all libvirt networks by name."""
 
     def make_network(self, spec: NetworkSpec) -> None:
-        """Define and start the network of *spec*, and enable its autostart. Raises ``Conflict`` when its name belongs
-        to a network that is not Magnetar's."""
+        """Define and start the libvirt network of *spec*, with autostart. Raises ``Conflict`` when another program's
+        network has that name."""
 
     def remove_network(self, name: str) -> None:
-        """Stop and undefine a network. Raises ``Conflict`` when it is not Magnetar's. A missing network is no error."""
+        """Stop and undefine a libvirt network. Raises ``Conflict`` when another program defined it. Does nothing for a
+        missing network."""
 
     def reserve(self, network: str, mac: str, address: str) -> None:
-        """Reserve *address* in the DHCP of a network of Magnetar for *mac*. A missing network is no error."""
-
-    def release(self, network: str, mac: str) -> None:
-        """Remove the reservation that ``reserve`` made for *mac* in *network*, and end the DHCP lease of *mac*; no
-        error when there is none."""
-
-    def leases(self, network: str) -> list[Lease]:
-        """Return the DHCP leases of a libvirt network, newest last."""
-
-    def taps(self, uuid: str | None = None) -> list[Tap]:
-        """Return the taps of a domain of Magnetar, or of all its domains; none for a domain that does not run."""
-
-    def filter_ports(self, desired: PortFilter, loaded: PortFilter | None = None) -> None:
-        """Load the filter *desired* into the kernel, in one step; without ports and bridges, remove the filter.
-        *loaded*: the filter that is loaded now, so that only the difference is sent. Addresses learned from DHCP are
-        kept.
+        """Reserve *address* for *mac* in the DHCP server of a network of Magnetar. Does nothing for a missing network.
         """
 
+    def release(self, network: str, mac: str) -> None:
+        """Remove the DHCP reservation that ``reserve`` made for *mac* in *network*, and end the lease of *mac*. Does
+        nothing when there is none."""
+
+    def leases(self, network: str) -> list[Lease]:
+        """Return the DHCP leases of a libvirt network, the newest last."""
+
+    def taps(self, uuid: str | None = None) -> list[Tap]:
+        """Return the tap devices of the running domain *uuid* of Magnetar; by default of all its running domains."""
+
+    def filter_ports(self, desired: PortFilter, loaded: PortFilter | None = None) -> None:
+        """Replace the packet filter in the kernel by *desired*, in one transaction; if *desired* has no ports and
+        bridges, remove the filter. *loaded*: the filter that is in the kernel now, so that only the difference is sent;
+        ``None``: unknown. Addresses that the filter has learned from DHCP are kept."""
+
     def filters_ports(self, prefix: str) -> bool:
-        """Return whether the filter with this *prefix* is loaded: a reload of the host's own firewall may have flushed
-        it."""
+        """Return whether the filter with this *prefix* is in the kernel: a reload of the host's firewall may have
+        flushed it."""
 
     def on_filters_gone(self, listener: Callable[[], None]) -> None:
-        """Call *listener*, from a separate thread, whenever filters may have been removed, until ``close``."""
+        """Call *listener* from a separate thread whenever the packet filter may have been removed. Ends with ``close``.
+        """
 
     def allow_leased(self, prefix: str, leased: Sequence[tuple[str, str]]) -> None:
-        """Add to the filter of *prefix* addresses that DHCP gave before the filter was loaded. *leased*: pairs of tap
-        and address."""
+        """Permit addresses that DHCP assigned before the filter with this *prefix* was loaded. *leased*: pairs of tap
+        device and address."""

@@ -46,7 +46,8 @@ ALL, GROUPS, THERE, END = "", "groups", "there", "end"
 
 
 class PortSecurity:
-    """The thread that updates the host's filter when documents change."""
+    """The thread that updates the host's packet filter for guests' NICs when documents (desired states of resources)
+    change."""
 
     def __init__(self, host: LocalHost) -> None:
         self.host = host
@@ -65,8 +66,7 @@ class PortSecurity:
         self.reason = ""
 
     def start(self) -> None:
-        """Load the filter, and start the thread that keeps it up to date. Must be called before any guest is
-        started."""
+        """Load the filter, and start the thread that updates it. Must be called before any guest is started."""
         self.host.documents.listen(self._written)
         self.host.hypervisor.on_connect(lambda: self._todo.put(THERE))
         self.host.hypervisor.on_filters_gone(lambda: self._todo.put(THERE))
@@ -74,7 +74,7 @@ class PortSecurity:
         self._thread.start()
 
     def close(self) -> None:
-        """End the thread. The filter stays as long as there are servers."""
+        """Stop the thread. The filter stays in the kernel."""
         if self._thread.is_alive():
             self._ending.set()
             self._todo.put(END)
@@ -99,8 +99,8 @@ class PortSecurity:
             self._todo.put(document.want["server"])
 
     def _server_written(self, id: str) -> None:
-        """Wake the thread if the server's NICs have changed. Other changes are ignored: a server is written several
-        times while it is created, and each wake-up would slow its operation."""
+        """Wake the thread if the server's NICs have changed. Other changes are ignored: a document is written several
+        times while a server is created, and each update of the filter would delay the server."""
         server = self.host.documents.look("server", id)
         nics: Any = server.want["networks"] if server is not None else []
         changed = nics != self._nics.get(id, [])
@@ -125,8 +125,8 @@ class PortSecurity:
                 return
 
     def _keep(self, todo: set[str]) -> None:
-        """Read the ports of *todo* (server ids and tasks) again. Load the filter into the kernel if it has changed, or
-        if the kernel has lost it."""
+        """Read the ports of *todo* (server ids and tasks) from the documents. Update the filter in the kernel if it has
+        changed or was removed. Errors are logged, and stored in ``reason``."""
         try:
             if self.reason or (THERE in todo and self._loaded is not None and not self._is_there()):
                 self._loaded, self._seeded = None, False
@@ -147,7 +147,7 @@ class PortSecurity:
         return none or self.host.hypervisor.filters_ports(self.prefix)
 
     def _look(self, todo: set[str]) -> None:
-        """Read the ports of the servers in *todo* (ids; ``ALL``: all servers) from the documents."""
+        """Read the ports of the servers in *todo* (ids; ``ALL``: all servers) from the documents into ``_ports``."""
         documents = self.host.documents
         if ALL in todo or self._loaded is None:
             todo = {server.id for server in documents.peek("server")} | {
@@ -183,7 +183,7 @@ class PortSecurity:
             self._seed(desired)
 
     def _groups(self, ports: frozenset[Port]) -> frozenset[PortGroup]:
-        """Return the security groups of *ports*, and the groups that their rules name."""
+        """Return the security groups of *ports*, and the groups that the rules of these groups refer to."""
         members: dict[str, set[str]] = {}
         for port in ports:
             for id in port.groups or ():
@@ -201,8 +201,8 @@ class PortSecurity:
         return frozenset(groups.values())
 
     def _seed(self, desired: PortFilter) -> None:
-        """Add to the loaded filter the addresses that DHCP gave to ports of *desired* before the filter was loaded: the
-        filter itself learns only addresses that are given later."""
+        """Permit the addresses that DHCP assigned to ports of *desired* before the filter was loaded. The filter itself
+        learns only addresses that are assigned later."""
         taps = {port.mac: port.tap for port in desired.ports if port.dhcp}
         with contextlib.suppress(MagnetarError):  # libvirt is away: try again once it is back
             networks = [network.name for network in self.host.documents.peek("network")
@@ -214,7 +214,7 @@ class PortSecurity:
 
 
 def port_of_nic(host: LocalHost, server: str, nic: Fields) -> Port:
-    """Return the ``Port`` of a server's NIC: the rules for its frames."""
+    """Return the filter rules for the NIC *nic* (an item of ``networks``) of the server with the uuid *server*."""
     tap = tap_name(host.settings.state_dir, server, nic["mac"])
     if nic.get("port"):
         return Port(tap, nic["mac"], switched=True)
@@ -228,7 +228,8 @@ def _groups_of(nic: Fields) -> tuple[str, ...] | None:
 
 
 def _addressed(host: LocalHost, tap: str, nic: Fields) -> Port:
-    """Return the ``Port`` of *nic*, which has port security and the tap *tap*; without its security groups."""
+    """Return the filter rules for a NIC with port security, without its security groups. *tap*: its tap device. *nic*:
+    an item of ``networks`` of a server."""
     network = managed_network(host, nic)
     allowed = [_short(address) for address in nic.get("allowed_addresses") or ()]
     four = tuple(dict.fromkeys(filter(None, (bare_address(nic),
@@ -250,7 +251,7 @@ def _short(address: str) -> str:
 
 
 def _coming(host: LocalHost) -> dict[str, Iterable[Fields]]:
-    """Return the NICs of servers that migrate to this host, by the server's uuid."""
+    """Return the NICs of servers that are migrating to this host, by the server's uuid."""
     return {migration.want["server"]: migration.state["server"]["want"]["networks"]
             for migration in host.documents.peek("migration")
             if migration.want["side"] == "target" and migration.state.get("server")}

@@ -65,7 +65,8 @@ LOOK = 0.5
 
 
 class PowerSync:
-    """The thread that handles events of domains in order, and updates the documents of servers."""
+    """The thread that copies power states of domains into the documents (desired states) of servers when libvirt
+    reports events."""
 
     def __init__(self, drivers: Drivers) -> None:
         self.host, self.drivers = drivers.host, drivers
@@ -80,8 +81,8 @@ class PowerSync:
         self.settled = threading.Event()
 
     def hold(self) -> None:
-        """Mark servers of a cloud that ran before a reboot as held, until the cloud permits their start. Called before
-        any start of a server."""
+        """After a reboot of the host, mark the servers of a cloud that ran before as held: they must not start until
+        the cloud permits it. Must be called before any server is started."""
         for document in self.host.documents.list("server") if self._rebooted() else ():
             if CLOUD in document.state and not document.deleting and (
                     document.state.get("unfinished") or _resumes(document)):
@@ -90,16 +91,14 @@ class PowerSync:
                 self.host.documents.write(document)
 
     def start(self) -> None:
-        """Start the thread. First it calls ``restore_power_states``, which finishes interrupted operations and updates
-        power states.
-        """
+        """Start the thread. Its first task is ``restore_power_states``."""
         self.host.hypervisor.on_event(self._event)
         self.host.hypervisor.on_connect(lambda: self._todo.put("connected"))
         self._thread.start()
         self._todo.put("connected")
 
     def close(self) -> None:
-        """End the thread."""
+        """Stop the thread."""
         self._todo.put(None)
         if self._thread.is_alive():
             self._thread.join(5)
@@ -129,8 +128,8 @@ class PowerSync:
 
     def _next(self) -> hv.DomainEvent | str | None:
         """Wait for the next task of the thread and return it: an event, ``connected`` after a connection to libvirt, or
-        ``None`` at the end. Events that were postponed, because their server was busy, come again after ``AGAIN``
-        seconds."""
+        ``None`` to stop. After ``AGAIN`` seconds without a task, events that were postponed because their server was
+        busy are due again."""
         while True:
             try:
                 return self._todo.get(timeout=AGAIN if self._later else None)
@@ -140,21 +139,21 @@ class PowerSync:
                     self._todo.put(event)
 
     def idle(self) -> bool:
-        """Return whether all events so far have been handled."""
+        """Return whether all events have been handled."""
         return not self._busy and self._todo.empty() and not self._later
 
     # One domain ---------------------------------------------------------------------------------------------------
     def follow(self, id: str, reason: str) -> None:
-        """Copy the power state of the domain, and the *reason* of a stop, into the document of server *id*, unless the
-        server is unfinished or migrates. Waits for the server's lock."""
+        """Copy the power state of the domain of server *id*, and the *reason* of a stop, into the server's document.
+        Does nothing if the server has an unfinished change or migrates. Waits for the server's lock."""
         if self.host.documents.get("server", id) is None:
             return
         with self.host.locks.hold("server", id):
             self._follow(id, reason)
 
     def _follow_if_free(self, event: hv.DomainEvent) -> None:
-        """Call ``follow``. If an operation holds the server's lock, postpone the event, so that it does not delay other
-        events."""
+        """Handle *event* as ``follow`` does, but without waiting: if an operation holds the server's lock, postpone the
+        event so that events of other servers are not delayed."""
         if self.host.documents.get("server", event.uuid) is None:
             return
         with self.host.locks.hold_if_free("server", event.uuid) as is_free:
@@ -183,7 +182,8 @@ class PowerSync:
         self._write(document, domain.state, reason, crashed)
 
     def _forget_reason(self, document: Document, domain: hv.Domain, reason: str) -> None:
-        """Remove the stop reason from the document of a server that runs again."""
+        """Remove the reason of the last stop from the document of a server that runs again. *reason*: of the domain's
+        current state."""
         if domain.state in LIVE and reason != "io-error" and (
                 document.state.pop("crashed", None) or document.state.pop("reason", None)):
             document.state.pop("reason", None)
@@ -201,8 +201,8 @@ class PowerSync:
                  extra={"server": document.id})
 
     def _restart(self, document: Document, reason: str) -> bool:
-        """Start a crashed server again if its document or a setting says so, and it does not crash too often. Return
-        whether it was started."""
+        """Start a crashed server again, if the server or the settings have ``restart_on_crash`` and it has not crashed
+        too often recently. Return whether it was started."""
         if not (document.want["restart_on_crash"] or self.host.settings.restart_on_crash):
             return False
         if tpm.is_away(document.want):
@@ -228,8 +228,9 @@ class PowerSync:
 
     # The whole host -----------------------------------------------------------------------------------------------
     def restore_power_states(self) -> None:
-        """Finish interrupted operations, then update or restore power states. Called after a start of agent, libvirt or
-        host."""
+        """Finish the operations that a stop of the agent or the host interrupted. After a reboot of the host, start
+        servers again; otherwise copy the power states of domains into the documents. Called after each start of the
+        agent and each new connection to libvirt."""
         rebooted = self._rebooted()
         quiesce.thaw_left(self.host)
         later = self._finish()
@@ -250,8 +251,9 @@ class PowerSync:
         self.settled.set()
 
     def _finish(self) -> list[Document]:
-        """Clean up interrupted snapshots of servers, then finish deletions, then creations and changes. Return the
-        documents whose operations may take hours, so that other servers do not wait for them."""
+        """Finish interrupted operations: first clean up interrupted images of servers, then finish deletions, then
+        creations and changes. Return the documents whose operations may take hours: the caller finishes these in the
+        background."""
         for document in self.host.documents.list("server"):
             if document.state.get("imaging"):
                 self._clear(document.id)
@@ -267,8 +269,9 @@ class PowerSync:
         return later
 
     def _finish_change(self, kind: type[Kind], document: Document) -> list[Document]:
-        """Finish the interrupted change of *document*. If that may take hours, do not begin it, and return a list with
-        the document; otherwise return an empty list. Migrations are finished in the background."""
+        """Finish the interrupted change of *document*, a resource of type *kind*. If that may take hours, do nothing
+        and return a list with the document; otherwise return an empty list. Migrations are finished in the background.
+        """
         if kind is Migration:
             self._in_background(document, [])
         elif _lasts(document):
@@ -288,8 +291,8 @@ class PowerSync:
                 log.warning("what an image of server %s left cannot be removed now: %s", document.name, error)
 
     def _begin(self, later: list[Document]) -> None:
-        """Finish the operations of *later* in the background. Each document waits for earlier documents that its fields
-        name."""
+        """Finish the changes of the documents *later* in background operations. An operation waits for the operations
+        of earlier documents whose uuids its document contains, such as the volumes of a server."""
         begun: dict[str, Operation] = {}
         busy = {operation.key for operation in self.host.operations.list()
                 if operation.name == "settle" and operation.status == IN_HAND}
@@ -300,8 +303,8 @@ class PowerSync:
                 begun[document.id] = self._in_background(document, needed)
 
     def _in_background(self, document: Document, needed: list[Operation]) -> Operation:
-        """Finish the interrupted operation of *document* in the background, after the operations *needed* have ended.
-        Return the operation, which is listed and can be cancelled."""
+        """Finish the interrupted change of *document* in a background operation, after the operations *needed* have
+        ended. Return the operation; the API lists it, and it can be cancelled."""
         def finish(operation: Operation) -> None:
             for earlier in needed:  # they began earlier, so they already have threads
                 while not earlier.wait(LOOK):
@@ -333,8 +336,8 @@ class PowerSync:
 
     def _ensure(self, kind: type[Kind], document: Document, want: dict[str, object] | None,
                 operation: Operation) -> None:
-        """Apply the changes *want* to the resource of *document*, or remove the resource if *want* is ``None``. A
-        resource that was removed meanwhile is skipped. Other errors are logged and raised."""
+        """Apply the changed fields *want* to the resource of *document*; ``None`` removes the resource. Does nothing if
+        the resource was removed meanwhile. Other errors are logged and raised."""
         try:
             if want is None:
                 reconcile.ensure_resource(self.drivers, kind, document.id, None, Permissions.defaults(), False,
@@ -368,14 +371,14 @@ class PowerSync:
 
 
 def _resumes(document: Document) -> bool:
-    """Return whether the server starts by itself after a boot of the host. It does not if only its user can unlock its
-    TPM."""
+    """Return whether the server starts automatically after a reboot of the host: it ran before, has
+    ``resume_on_host_boot``, and its TPM can be unlocked without its user."""
     return document.want["power"] in LIVE and document.want["resume_on_host_boot"] and not tpm.is_users(document.want)
 
 
 def _lasts(document: Document) -> bool:
-    """Return whether finishing the change of *document* may take hours: content is loaded or copied, a volume is
-    swapped, or a server is created, which may need content."""
+    """Return whether finishing the change of *document* may take hours, because content is downloaded or copied, a
+    volume is replaced, or a server is created."""
     state, replaced = document.state, REPLACEMENT in document.state
     if document.kind == "volume_attachment":
         return bool(document.want.get("replaces"))

@@ -27,8 +27,9 @@ MOST = 2**31 - 1
 
 @dataclass(frozen=True)
 class ProviderConfig:
-    """The merged content of the files for this host. ``resources``: inventories by resource class; ``problems``: a text
-    for each ignored file."""
+    """The merged content of the provider configuration files (Nova's ``provider.yaml``) for this host. *resources*:
+    inventories by resource class. *traits*: additional traits. *files*: the names of the files. *problems*: an error
+    text for each ignored file."""
 
     resources: dict[str, dict[str, Any]] = field(default_factory=dict)
     traits: tuple[str, ...] = ()
@@ -37,25 +38,25 @@ class ProviderConfig:
 
     @property
     def as_field(self) -> dict[str, list[str]]:
-        """Return the host's field ``provider_config``: the ``files`` that were read, and the ``problems`` of ignored
-        files."""
+        """Return the host's field ``provider_config``: ``files``, the names of the files that were read, and
+        ``problems``, an error text for each ignored file."""
         return {"files": [*self.files], "problems": [*self.problems]}
 
 
 def make_inventory(total: int, max_unit: int) -> dict[str, Any]:
-    """Return an inventory of *total*, at most *max_unit* for one consumer, in the form of provider files. For resources
-    that the agent itself reports."""
+    """Return a Placement inventory of *total* units, in the form of the provider configuration files, for resources
+    that the agent itself reports. *max_unit*: the maximum for one consumer."""
     return {"total": total, "reserved": 0, "min_unit": 1, "max_unit": max_unit, "step_size": 1,
             "allocation_ratio": 1.0}
 
 
 class _Wrong(Exception):
-    """An error in a provider file."""
+    """An error in a provider configuration file. The file is ignored."""
 
 
 @dataclass
 class _Provider:
-    """One provider in a file. *explicit*: it names this host, so it has precedence over a provider with the name
+    """One provider of a provider configuration file. *explicit*: the file names this host, which has precedence over
     ``$COMPUTE_NODE`` (any host)."""
 
     path: Path
@@ -65,7 +66,7 @@ class _Provider:
 
 
 def read_provider_config(folder: Path, name: str) -> ProviderConfig:
-    """Return the merged content of the files in *folder* for the host *name*."""
+    """Return the merged content of all ``*.yaml`` files in *folder* for the host named *name*."""
     files: list[str] = []
     problems: list[str] = []
     providers: list[_Provider] = []
@@ -86,7 +87,7 @@ def read_provider_config(folder: Path, name: str) -> ProviderConfig:
 
 
 def _parsed(path: Path, name: str) -> list[_Provider]:
-    """Return the providers in the file *path* that describe the host *name*."""
+    """Return the providers in the file *path* that apply to the host named *name*. Raises ``_Wrong``."""
     import yaml
 
     try:
@@ -133,8 +134,8 @@ def _provider(description: Any, where: str, path: Path, name: str) -> _Provider 
 
 
 def _check_alone(providers: list[_Provider]) -> None:
-    """Raise ``_Wrong`` when two of *providers* have the name ``$COMPUTE_NODE``, or two have the host's name: they could
-    contradict each other."""
+    """Raise ``_Wrong`` if two of *providers* are for ``$COMPUTE_NODE``, or two name the host: they could contradict
+    each other."""
     for explicit in (True, False):
         same = [provider.path.name for provider in providers if provider.explicit is explicit]
         if len(same) > 1:
@@ -172,8 +173,9 @@ def _custom(name: Any, where: str) -> None:
 
 
 def _object(content: Any, where: str, *keys: str, needed: tuple[str, ...] = ()) -> dict[str, Any]:
-    """Return the mapping *content*, the part *where* of a provider file. Raise ``_Wrong`` if it is not a mapping, lacks
-    one of the keys *needed*, or has a key that is not in *keys* (if *keys* are given)."""
+    """Return *content*, a section of a provider configuration file, if it is a mapping. Raises ``_Wrong`` if it is not,
+    lacks a key in *needed*, or has a key that is not in *keys* (if *keys* are given). *where*: the path of the section,
+    for the error message."""
     if not isinstance(content, dict):
         raise _Wrong(f"{where}: must be a mapping")
     if keys and (odd := next((key for key in content if key not in keys), None)) is not None:
