@@ -196,7 +196,7 @@ class LocalHypervisor(HypervisorNetworks, HypervisorDisks, HypervisorStorage, Hy
         """Return whether the host's QEMU supports SPICE."""
 
     def lacks_traffic_control(self) -> str:
-        """Return a text with the tools that the host lacks for limiting the bandwidth of NICs; "" if it lacks none."""
+        """Return why the host cannot limit the bandwidth of NICs; "" if it can."""
 
     def numa_cells(self) -> list[HostCell]:
         """Return the NUMA nodes of the host, sorted by id; at least one. All CPUs are returned as shared: the settings
@@ -247,8 +247,8 @@ class LocalHypervisor(HypervisorNetworks, HypervisorDisks, HypervisorStorage, Hy
         """
 
     def load_tpm(self, uuid: str, path: Path) -> None:
-        """Replace the TPM state of a stopped domain by the file that ``save_tpm`` wrote. If the file is missing, the
-        TPM starts empty."""
+        """Replace the TPM state of a stopped domain by the file that ``save_tpm`` wrote. Does nothing if the file is
+        missing."""
 
     def shutdown(self, uuid: str) -> None:
         """Press the domain's power button (ACPI). Does not wait for the guest to shut down."""

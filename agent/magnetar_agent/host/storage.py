@@ -15,10 +15,9 @@ Progress = Callable[[int, int], None]
 
 @dataclass(frozen=True)
 class NetworkSource:
-    """The location of a disk that QEMU reaches over a *protocol* (nbd, rbd): its *name* on the server (an export,
-    POOL/IMAGE), and the unix *socket* or *hosts* ``(name, port)`` of the server. For cephx: *user*, and *secret*, the
-    uuid of libvirt's secret.
-    """
+    """The location of a disk that QEMU accesses over the network. *protocol*: nbd or rbd. *name*: the NBD export, or
+    ``POOL/IMAGE``. *socket*: the server's unix socket, or *hosts*: pairs (host name, port). For cephx: *user*, and
+    *secret*, the uuid of the secret in libvirt."""
 
     protocol: str
     name: str
@@ -30,8 +29,8 @@ class NetworkSource:
 
 @dataclass(frozen=True)
 class CephImage:
-    """A snapshot of an RBD image in the cluster *fsid*, and access to it: the *user* of Ceph, whose keyring is in the
-    folder of the file *conf*, and the *timeout* in seconds to reach the cluster."""
+    """A snapshot of an RBD image in the Ceph cluster *fsid*, and how to access it. *user*: of Ceph, whose keyring is in
+    the same folder as the file *conf*. *timeout*: seconds to connect to the cluster."""
 
     conf: Path
     user: str
@@ -44,8 +43,8 @@ class CephImage:
 
 @dataclass(frozen=True)
 class DiskKey:
-    """The encryption key of a disk (LUKS): the uuid *id* that libvirt knows it by, and the passphrase *secret*, which
-    never appears in a definition or a log."""
+    """The encryption key of a disk (LUKS). *id*: the uuid of its secret in libvirt. *secret*: the passphrase, which
+    never appears in a domain definition or a log."""
 
     id: str
     secret: str = field(default="", repr=False, compare=False)
@@ -53,7 +52,8 @@ class DiskKey:
 
 @dataclass(frozen=True)
 class Backing:
-    """The backing file *path* of a qcow2 disk. It has no backing file of its own. *format* is raw or qcow2."""
+    """The backing file *path* of a qcow2 disk. The backing file must not have another backing file. *format*: raw or
+    qcow2."""
 
     path: Path
     format: str
@@ -61,17 +61,16 @@ class Backing:
 
 @dataclass(frozen=True)
 class Disk:
-    """A disk of a domain: *device* is disk or cdrom, *format* raw or qcow2, *target* vda, vdb, sda, …
+    """A disk of a domain. *device*: disk or cdrom. *format*: raw or qcow2. *target*: the device name, such as vda.
 
-    *path* is a file; with *block* a block device; with *remote* it only names the disk. *boot* is the disk's position
-    among the devices to boot from, counted from 1; if no device has one, the domain boots from its first disk. Without
-    *backing* the disk has no backing file, regardless of its header. *place*: bus and address, once libvirt has
+    *path*: a file, or with *block* a block device; with *remote* only a name for the disk. *boot*: the position in the
+    boot order, counted from 1; if no device has one, the domain boots from its first disk. *backing*: the backing file;
+    without it QEMU uses none, even if the disk's header specifies one. *place*: bus and address, once libvirt has
     assigned them.
 
-    *packed* (ring), *iommu* (whether the guest maps the memory that the disk may reach) and *limits* (see
-    ``hardware.limits``) follow from the server's hardware; they are not read back from the domain. With *key* the disk
-    is encrypted: with the *format* raw it is LUKS with a raw disk inside, and the content of a qcow2 is encrypted by
-    LUKS.
+    *packed* (ring layout), *iommu* and *limits* (see ``hardware.limits``) are computed from the server's hardware
+    fields. They are not read back from the domain. With *key* the disk is encrypted: raw means LUKS with a raw disk
+    inside, and a qcow2 has its content encrypted with LUKS.
     """
 
     path: Path
@@ -96,8 +95,8 @@ class Disk:
 
 @dataclass(frozen=True)
 class DiskSeen:
-    """The facts in the header of a disk file of Magnetar. *backing* is only a name, which a guest may have written.
-    *encrypted*: whether the content of a qcow2 is encrypted."""
+    """The properties of a disk file, read from its header. *virtual_size*: bytes. *backing*: only a name, which a guest
+    may have written. *encrypted*: whether the content of a qcow2 is encrypted."""
 
     format: str
     virtual_size: int
@@ -107,15 +106,15 @@ class DiskSeen:
 
 @dataclass(frozen=True)
 class PoolContent:
-    """A volume in a storage pool: its *size*, and its *disk* for QEMU."""
+    """A volume in a storage pool. *size*: bytes. *disk*: the disk for QEMU, with an empty device name."""
 
     size: int
     disk: Disk
 
 
 class Mirror(NamedTuple):
-    """A copy of a disk of a running domain to the disk *path* (as ``Disk.path``). *done* of *total* is copied, in units
-    of the hypervisor. *ready*: both disks have the same content, and the guest's writes go to both."""
+    """The progress of copying a disk of a running domain to the disk *path* (as ``Disk.path``). *done* of *total* is
+    copied, in units of the hypervisor. *ready*: both disks are equal, and the guest's writes go to both."""
 
     path: Path
     done: int
@@ -124,7 +123,7 @@ class Mirror(NamedTuple):
 
 
 class SharedFolder(NamedTuple):
-    """A folder of the host that the guest mounts by its *tag* (virtiofs)."""
+    """A folder of the host that the guest mounts over virtiofs, with the mount tag *tag*."""
 
     path: Path
     tag: str
@@ -132,10 +131,11 @@ class SharedFolder(NamedTuple):
 
 @dataclass(frozen=True)
 class Export:
-    """A disk that is served at the unix *socket* under *name*.
+    """A disk that is served over NBD at the unix *socket* with the export name *name*.
 
-    With *stand_in*, clients get a temporary overlay of the disk, while a domain of this host still writes to the disk.
-    Their writes are lost: enough for a QEMU that waits for an incoming guest."""
+    *stand_in*: serve a temporary overlay of the disk, while a domain of this host still writes to the disk. Writes of
+    clients are lost. That is enough for a QEMU that waits for an incoming migration.
+    """
 
     id: str
     name: str
@@ -146,9 +146,9 @@ class Export:
 
 @dataclass(frozen=True)
 class Injection:
-    """Data to write into a guest's file system, in the *partition* of its disk (from 1; 0: the disk has none; -1: where
-    an operating system is found): *password*, a hash of crypt(5) for root; *key*, a line of root's authorized_keys;
-    *metadata*, for /meta.js; *files*, pairs of path and content in base64."""
+    """Data to write into a guest's file system before it starts. *partition*: the partition of its disk, counted from
+    1; 0: the disk has none; -1: the one with an operating system. *password*: the crypt(5) hash for root. *key*: a line
+    for root's authorized_keys. *metadata*: for /meta.js. *files*: pairs of path and base64 content."""
 
     partition: int
     password: str | None = field(default=None, repr=False)
@@ -157,24 +157,24 @@ class Injection:
     files: tuple[tuple[str, str], ...] = field(default=(), repr=False)
 
     def named(self) -> dict[str, Any]:
-        """Return the parts to write, by name."""
+        """Return the data that are set, by name: password, key, metadata, files."""
         parts = {"password": self.password, "key": self.key, "metadata": dict(self.metadata), "files": self.files}
         return {name: value for name, value in parts.items() if value}
 
 
 class RbdPool(Protocol):
-    """A pool of Ceph, whose RBD images other hosts reach too. A *base* is an image that can be cloned: it is complete,
-    and immutable from ``protect`` on. Every call raises ``HypervisorError`` when the cluster refuses or does not
+    """A Ceph pool whose RBD images several hosts can use. A *base* is a complete image that ``protect`` has made
+    immutable, so that it can be cloned. Every method raises ``HypervisorError`` when the cluster refuses or does not
     answer."""
 
     def source(self, name: str) -> NetworkSource:
-        """Return the location of the image *name* for QEMU, also if the image does not exist."""
+        """Return the network location of the image *name* for QEMU. The image need not exist."""
 
     def identity(self) -> str:
-        """Return the uuid of the cluster and the name of the pool."""
+        """Return the uuid of the cluster and the name of the pool as one text."""
 
     def names(self) -> list[str]:
-        """Return the names of all images."""
+        """Return the names of all images in the pool."""
 
     def size(self, name: str) -> int | None:
         """Return the size of an image in bytes; ``None`` when there is no such image."""
@@ -186,123 +186,130 @@ class RbdPool(Protocol):
         """Create the image *name* as a copy-on-write clone of *base*. Raises ``Conflict`` when it exists."""
 
     def grow(self, name: str, size: int) -> None:
-        """Grow an image to *size* bytes; never shrink it."""
+        """Grow an image to *size* bytes. A larger image is not changed."""
 
     def remove(self, name: str) -> None:
-        """Remove an image; a missing one is no error. While a QEMU has the image open, wait: Ceph takes half a minute
-        to notice that a QEMU has died."""
+        """Remove an image. Does nothing if it is missing. While QEMU has it open, wait: Ceph needs half a minute to
+        notice that a QEMU process has died."""
 
     def is_base(self, name: str) -> bool:
-        """Return whether the image *name* is a base: complete, immutable, and ready to be cloned."""
+        """Return whether the image *name* is a base: complete and immutable, so that it can be cloned."""
 
     def protect(self, name: str) -> None:
-        """Make the image *name* a base: immutable from now on, so that it can be cloned. Does nothing if it is a base
-        already."""
+        """Make the image *name* a base: immutable, so that it can be cloned. Does nothing if it is a base already."""
 
     def remove_base(self, name: str) -> None:
-        """Remove the base *name*, finished or not, unless it has clones. A missing image is no error."""
+        """Remove the image *name*, protected or not, unless it has clones. Does nothing if it is missing."""
 
 
 class HypervisorStorage(Protocol):
-    """The methods of ``LocalHypervisor`` for storage pools. Every call raises ``Conflict`` when there is no pool of
-    that name, or it does not run."""
+    """The methods of ``LocalHypervisor`` for libvirt storage pools. Every method raises ``Conflict`` when there is no
+    pool with that name, or the pool is not running."""
 
     def check_pool(self, pool: str) -> None:
-        """Raise ``Conflict`` when there is no pool of that name, or it does not run."""
+        """Raise ``Conflict`` when there is no pool with that name, or the pool is not running."""
 
     def contents(self, pool: str) -> dict[str, PoolContent]:
-        """Return all volumes of the pool, by name."""
+        """Return all volumes of the pool by name."""
 
     def content(self, pool: str, name: str) -> PoolContent | None:
-        """Return one volume; ``None`` if there is none. Refresh the pool if libvirt does not know the volume: another
-        host may have created it."""
+        """Return the volume *name* of the pool; ``None`` if it does not exist. If libvirt does not know it, refresh the
+        pool first: another host may have created it."""
 
     def make_content(self, pool: str, name: str, size: int) -> None:
-        """Create a raw volume of *size* bytes. Raises ``Conflict`` when it exists, and ``NoSpace``."""
+        """Create a raw volume of *size* bytes. Raises ``Conflict`` when the volume exists, ``NoSpace`` when the pool is
+        full."""
 
     def grow_content(self, pool: str, name: str, size: int) -> None:
-        """Grow a volume to *size* bytes, also while a domain uses it; then ``resize`` tells the domain the new size.
-        Never shrinks. Raises ``NoSpace``."""
+        """Grow a volume to *size* bytes, even while a domain uses it (call ``resize`` afterwards, so that QEMU
+        notices). A larger volume is not changed. Raises ``NoSpace`` when the pool is full."""
 
     def remove_content(self, pool: str, name: str, wipe: int | None) -> None:
-        """Remove a volume; a missing one is no error. *wipe*: how many bytes at its beginning to overwrite with zeros
-        first; 0 for all, ``None`` for none."""
+        """Remove a volume. Does nothing if it is missing. *wipe*: how many bytes at its start to overwrite with zeros
+        before; 0 for all bytes, ``None`` for no wiping."""
 
     def pool_room(self, pool: str) -> tuple[int, int]:
-        """Return the pool's total and free bytes."""
+        """Return the total and free bytes of the pool."""
 
     def pool_identity(self, pool: str) -> str:
-        """Return FSID/POOL of a pool of Ceph, and the uuid of the volume group of any other pool. Raises
-        ``HypervisorError`` if it cannot be read."""
+        """Return a text that is the same on all hosts that share the pool: ``FSID/POOL`` for a Ceph pool, the uuid of
+        the volume group otherwise. Raises ``HypervisorError`` if it cannot be read."""
 
     def rbd_pool(self, pool: str) -> RbdPool:
-        """Return the pool of Ceph that is behind a libvirt pool of type rbd."""
+        """Return the Ceph pool of the libvirt pool *pool*, which has the type rbd."""
 
     def export_image(self, image: CephImage) -> AbstractContextManager[tuple[int, Iterator[bytes]]]:
-        """Yield size and content of an RBD image, also of one in no pool of libvirt. Raises ``HypervisorError`` when it
-        does not exist, cannot be read, or the cluster is another one."""
+        """Yield the size of an RBD image and an iterator over its content. The image need not be in a libvirt pool.
+        Raises ``HypervisorError`` if it does not exist, cannot be read, or the cluster has another FSID."""
 
     def rbd_room(self, pool: str) -> tuple[int, int]:
-        """Return the total and free bytes of the Ceph pool. The values are at most a minute old."""
+        """Return the total and free bytes of the Ceph pool, from a cache that is at most a minute old."""
 
 
 class HypervisorDisks(Protocol):
-    """The methods of ``LocalHypervisor`` for disks that are files, and for copies of disks in use."""
+    """The methods of ``LocalHypervisor`` for disk files, and for copying disks that are in use."""
 
     def disk(self, path: Path, format: str) -> DiskSeen | None:
-        """Return the facts of a disk file of this *format*; ``None`` when the file is missing. The format is never
+        """Return the properties of a disk file of the format *format*; ``None`` when it is missing. The format is never
         detected from the content, because a guest can write any header into a raw disk."""
 
     def make_disk(self, path: Path, format: str, size: int, backing: Backing | None = None,
                   label: str | None = None, key: DiskKey | None = None, flushed: bool = True) -> None:
-        """Create an empty disk or an overlay on *backing* atomically. *label*: ``swap`` for a swap area, otherwise the
-        label of an ext4 file system, to create on the disk. *key* encrypts the disk: required for the format luks (also
-        in other methods); in a qcow2 it encrypts the content, except the data of *backing*. *flushed*: flush the file;
-        without it the caller must (``Task.note``). The caller always flushes the folder."""
+        """Create an empty disk, or an overlay on *backing*, atomically.
+
+        *label*: create a file system: ``swap`` for a swap area, otherwise an ext4 file system with this label. *key*:
+        encrypt the disk; required for the format luks. In a qcow2, it encrypts the content, but not the data of
+        *backing*. *flushed*: flush the file to disk; otherwise the caller must (``Task.note``). The caller must always
+        flush the folder.
+        """
 
     def copy_disk(self, source: Path | NetworkSource, source_format: str, path: Path, format: str,
                   progress: Progress, key: DiskKey | None = None) -> None:
-        """Copy the disk *source*, which has the *source_format*, to *path*, converted to *format*, atomically. The copy
-        is sparse, and flushed to disk. *key*: opens the source, if that is encrypted, and encrypts the copy, which is a
-        qcow2 or of the format luks."""
+        """Copy the disk *source* of the format *source_format* to the file *path*, converted to *format*, atomically.
+        The copy is sparse and flushed to disk. *key*: decrypts an encrypted source, and encrypts the copy, which must
+        be qcow2 or luks."""
 
     def lend_keys(self, uuid: str, keys: Sequence[DiskKey], secret: str | None) -> None:
-        """Define the keys of encrypted disks and the *secret* of the TPM of an incoming running domain in libvirt,
-        until ``take_back_keys``."""
+        """Store the disk *keys* of a domain that migrates live to this host, and the *secret* of its TPM, as secrets in
+        libvirt, until ``take_back_keys``."""
 
     def take_back_keys(self, uuid: str, ids: Sequence[str]) -> None:
-        """Remove the secret of the domain's TPM and the keys with these *ids* from libvirt; missing ones are no
-        error."""
+        """Remove the secrets that ``lend_keys`` stored in libvirt: the TPM's and the disk keys with these *ids*. Does
+        nothing for missing ones."""
 
     def copy_into(self, source: Path | NetworkSource, source_format: str, target: Disk, progress: Progress,
                   blank: bool = False) -> None:
-        """Copy the disk *source*, which has the *source_format*, into the existing raw disk *target* in a storage pool,
-        and flush it. After an exception the copy is incomplete. *blank*: the target reads as zeros where the source has
-        zeros, so zeros are not written."""
+        """Copy the disk *source* of the format *source_format* into the existing raw disk *target* in a storage pool,
+        and flush it to disk. After an exception the copy is incomplete. *blank*: the target already has zeros wherever
+        the source has zeros, so zeros are not written."""
 
     def label_disk(self, path: Path, label: str) -> None:
-        """Create a swap area or ext4 file system (*label* as in ``make_disk``) on an existing raw disk; flushed."""
+        """Create a swap area or an ext4 file system (*label* as in ``make_disk``) on the existing raw disk *path*, and
+        flush it to disk."""
 
     def grow_disk(self, path: Path, format: str, size: int, key: DiskKey | None = None) -> None:
-        """Grow the disk *path* of a stopped domain to *size* bytes. *key*: opens an encrypted disk."""
+        """Grow the disk *path* of a stopped domain to *size* bytes. *key*: the key of an encrypted disk."""
 
     def inject(self, disk: Disk, injection: Injection, kvm: bool) -> Mapping[str, str]:
-        """Write *injection* into the file system of a disk that is not in use. The call may be repeated. Return the
-        parts (names of ``Injection.named``) that could not be written, each with the reason, for the server's user; all
-        parts when no Linux is found. *kvm*: whether guests run under KVM. Raises ``HypervisorError`` when the host
-        cannot inject, or the time limit is exceeded."""
+        """Write *injection* into the file system of a disk that is not in use. May be repeated.
+
+        Return the data that could not be written (keys of ``Injection.named``), each with the reason for the server's
+        user; all of them when the disk has no Linux system. *kvm*: whether guests run under KVM. Raises
+        ``HypervisorError`` when the host cannot inject, or the time limit is exceeded.
+        """
 
     def lacks_injection(self) -> str:
-        """Return what the host lacks for ``inject``; "" if nothing."""
+        """Return why the host cannot ``inject``; "" if it can."""
 
     def begin_copy(self, uuid: str, target: str, path: Path, format: str = "qcow2", key: DiskKey | None = None) -> None:
-        """Begin to copy the disk *target* of an active domain, with its backing files, as it is at this instant. The
-        copy has the *format*, no backing file, and is encrypted with the *key*. ``finish_copy`` gives it the name
-        *path*."""
+        """Start copying the current content of the disk with the device name *target* of an active domain, including
+        its backing files. The copy has the *format*, no backing file, and is encrypted with *key* if given.
+        ``finish_copy`` renames it to *path*."""
 
     def finish_copy(self, uuid: str, path: Path, progress: Progress) -> None:
-        """Wait for the end of the copy that ``begin_copy`` began. Then the complete copy is at *path*, flushed to disk;
-        after an exception nothing of it is left."""
+        """Wait for the end of the copy that ``begin_copy`` started. Then the complete copy is at *path*, flushed to
+        disk. After an exception it is removed."""
 
     def abort_copy(self, uuid: str, path: Path) -> None:
-        """Abort the copy to *path* that no caller waits for, and remove its file; no error when there is none."""
+        """Abort the copy to *path* that ``begin_copy`` started, and remove its file. Does nothing when there is none.
+        """

@@ -27,8 +27,8 @@ def open_file_size(descriptor: int) -> int:
 
 
 def write_zeros(descriptor: int, start: int, end: int) -> None:
-    """Write zeros to the open file or block device *descriptor*, from offset *start* up to *end*; a device that can do
-    so fills the range with zeros itself. Raises ``OSError``."""
+    """Write zeros to the open file or block device *descriptor*, from offset *start* up to *end*, with the device's own
+    command for that if it has one. Raises ``OSError``."""
     block = stat.S_ISBLK(os.fstat(descriptor).st_mode)
     while start < end:
         length = min(end - start, REQUEST)

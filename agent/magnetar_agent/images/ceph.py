@@ -32,16 +32,16 @@ _LOCATION = re.compile(f"rbd://(?P<fsid>[0-9a-f]{{8}}(?:-[0-9a-f]{{4}}){{3}}-[0-
 
 
 def ceph_source(host: LocalHost, want: Fields) -> dict[str, Any]:
-    """Return the source ``{upload: true}``, with the location in Ceph from *want*'s source if this host may read from
-    Ceph and *want* has a checksum to verify the content."""
+    """Return the image's field ``source`` as stored: ``{upload: true}``, with the location in Ceph if this host may
+    read from Ceph and *want*, the image's requested fields, has a checksum to verify the content."""
     location = want["source"].get(FIELD)
     direct = location and host.settings.enable_rbd_download and want.get("checksum")
     return {**importing.UPLOAD, FIELD: location} if direct else dict(importing.UPLOAD)
 
 
 def take_ceph_image(task: Task, location: str) -> None:
-    """Store the image's content from its *location* in Ceph. If Ceph cannot be read, make the image wait for an upload.
-    """
+    """Store the image's content, read from its *location* in Ceph (``rbd://FSID/POOL/IMAGE/SNAPSHOT``). If Ceph cannot
+    be read, make the image wait for an upload instead."""
     host, document = task.host, task.document
     try:
         with host.hypervisor.export_image(_image(host, document.id, location)) as (size, pieces):
@@ -58,8 +58,9 @@ def take_ceph_image(task: Task, location: str) -> None:
 
 
 def _image(host: LocalHost, id: str, location: str) -> CephImage:
-    """Return the RBD image at *location*. Raises ``InvalidField`` for a *location* that does not belong to the image
-    *id*, or is outside the settings' pool: a user who may write into the image service could name other users' data."""
+    """Return the RBD snapshot at *location* (``rbd://FSID/POOL/IMAGE/SNAPSHOT``). Raises ``InvalidField`` unless it
+    belongs to the image *id* and is in the pool of the settings: a user with write access to the image service could
+    otherwise refer to other users' data."""
     location_match, settings = _LOCATION.fullmatch(location), host.settings
     if location_match is None:
         raise InvalidField("source.location", "must be rbd://FSID/POOL/IMAGE/SNAPSHOT", location[:200])

@@ -30,17 +30,18 @@ def image_store(host: LocalHost) -> ImageStore:
 
 
 def content_is_stored(document: Document) -> bool:
-    """Return whether this host stores the content of the image *document*. A file with the final name is complete: it
-    was flushed before it was renamed."""
+    """Return whether this host stores the content of the image *document*. Only complete content has the final file
+    name."""
     file = document.state.get("file")
     return file is not None and Path(file).is_file()
 
 
 def content_of(document: Document) -> tuple[Path, str]:
-    """Return path and format (raw, qcow2, iso, aki, ari) of the content that *document* describes. Raises ``Conflict``
-    when there is none.
+    """Return path and format (raw, qcow2, iso, aki, ari) of the content of the image *document*. Raises ``Conflict``
+    when this host does not store it.
 
-    The file never changes. A caller that needs it for longer than the image exists makes a hard link to it."""
+    The file never changes, but is removed with the image. A caller that needs it longer makes a hard link to it.
+    """
     if document.deleting or not content_is_stored(document):
         raise Conflict(f"Image {document.name!r} has no content on this host yet. Upload it, or wait until it is "
                        "active.")
@@ -48,21 +49,22 @@ def content_of(document: Document) -> tuple[Path, str]:
 
 
 def content_by_id(host: LocalHost, id: str) -> tuple[Path, str]:
-    """Return path and format of the content of the image with uuid *id*; see ``content_of``."""
+    """Return path and format of the content of the image with the uuid *id*; see ``content_of``."""
     return content_of(host.documents.get("image", id) or Document("image", id, id, {}))
 
 
 def check_image_room(host: LocalHost, source: dict[str, Any], freed: int = 0) -> None:
-    """Raise ``TooLarge`` or ``NoSpace`` before an upload if *source* states a size that does not fit, even after
-    *freed* bytes are removed."""
+    """Check before an upload that the size stated in *source* fits. Raises ``TooLarge`` or ``NoSpace``. *freed*: bytes
+    that will be removed first. Without a stated size do nothing."""
     if length := source.get("size"):
         check_length(length, host.settings.image_max_bytes)
         image_store(host).check_room(length, freed)
 
 
 def adopt_disk(host: LocalHost, document: Document, file: Path, operation: Operation) -> None:
-    """Make an image from *document* and the disk in *file*, which is moved. The caller holds the lock of the image's
-    name. A crash meanwhile leaves a document without content (see ``content_is_stored``), which the caller removes."""
+    """Make the disk *file* the content of the new image *document*; the file is moved. The caller must hold the lock of
+    the image's name. After a crash, the document may have no content (see ``content_is_stored``); the caller must
+    remove it then."""
     progress = partial(advance_bytes, operation, file.stat().st_size, "checksum")
     with image_store(host).adopt(document.id, file, host.settings.image_max_bytes, progress) as part:
         commit_content(host, document, part, UPLOAD, None, operation)
@@ -73,16 +75,17 @@ def advance_bytes(operation: Operation, total: int | None, phase: str, done: int
 
 
 def check_not_encrypted(document: Document | None) -> None:
-    """Raise ``Conflict`` for an image with encrypted content, from which only servers can be made."""
+    """Raise ``Conflict`` for an image with encrypted content (the root disk of a shelved server), which can only become
+    a server's disk again. ``None``: do nothing."""
     if document is not None and image_format.is_encrypted(document.want):
         raise Conflict(f"The content of image {document.name!r} is encrypted, as it is the root disk of a shelved "
                        "server. Nothing is made of it but that server; unshelve it.")
 
 
 def inspect_content(host: LocalHost, head: bytes, size: int, want: Fields) -> image_format.Facts:
-    """Return format and sizes of the new content for the image *want*, which begins with *head*; see
-    ``image_format.inspect_image``. Raises ``ImageRefused``, also for content that this host does not accept, or that
-    differs from its declaration."""
+    """Return format and sizes of the new content for an image (``image_format.inspect_image``). *head*: the first bytes
+    of the content; *size*: all bytes; *want*: the image's fields. Raises ``ImageRefused`` for content that this host
+    does not accept, or whose format differs from the declared ``disk_format``."""
     claimed = want.get("disk_format")
     facts = image_format.inspect_image(head, size, claimed, image_format.is_encrypted(want))
     limit = host.settings.image_max_virtual_bytes
@@ -97,8 +100,8 @@ def inspect_content(host: LocalHost, head: bytes, size: int, want: Fields) -> im
 
 
 def checked_content(host: LocalHost, want: Fields, part: ContentPart) -> image_format.Facts:
-    """Flush the content in *part* to disk, and return its format and sizes. Raises ``ImageRefused`` or ``InvalidField``
-    if the content differs from *want*, the image's fields."""
+    """Check the content in *part* against the image's fields *want*, flush it to disk, and return its format and sizes.
+    Raises ``ImageRefused`` or ``InvalidField``."""
     part.check_digests(want.get("checksum"))
     facts = inspect_content(host, part.head(), part.size, want)
     check_boot_fields(want, facts.format)
@@ -107,16 +110,18 @@ def checked_content(host: LocalHost, want: Fields, part: ContentPart) -> image_f
 
 
 def copy_paths(host: LocalHost, image: str) -> list[Path]:
-    """Return the paths of an unfinished copy or conversion for the image with this uuid: its name in the image's
-    folder, and the temporary name that QEMU's tools write."""
+    """Return the two paths of an unfinished copy or conversion for the image with the uuid *image*: the file, and the
+    temporary file that QEMU's tools write first."""
     return [image_store(host).path(image, name) for name in COPIES]
 
 
 def commit_content(host: LocalHost, document: Document, part: ContentPart, source: dict[str, Any],
                    origin: dict[str, Any] | None, operation: Operation) -> None:
-    """Check the content in *part* and make it the content of the image *document*. A VMDK is converted to qcow2, and
-    keeps the digests of the VMDK. Nothing is changed before all checks have passed. *source* and *origin* (identity of
-    a local file) are recorded in the document's state."""
+    """Check the content in *part* and make it the content of the image *document*. Nothing is changed if a check fails.
+
+    A VMDK is converted to qcow2; the recorded digests stay those of the VMDK. *source*: the image's source, and
+    *origin*: the attributes of a local source file (``file_origin``); both are recorded in the document.
+    """
     want, claimed = document.want, document.want.get("checksum")
     facts, format = checked_content(host, want, part), None
     if facts.format == VMDK:
@@ -135,11 +140,9 @@ def commit_content(host: LocalHost, document: Document, part: ContentPart, sourc
 
 
 def _converted(host: LocalHost, image: str, part: ContentPart, operation: Operation) -> str:
-    """Convert the VMDK in *part*, whose headers were checked, to a qcow2 that replaces it; return the format.
-
-    A process of QEMU's user reads the VMDK, with access to no other file. Raises ``TooLarge`` if the qcow2 is too
-    large: the VMDK may be compressed, or its headers may use the same data several times.
-    """
+    """Convert the VMDK in *part* to a qcow2 that replaces it; return the new format, ``qcow2``. A process of QEMU's
+    user reads the VMDK, without access to other files. Raises ``TooLarge`` if the qcow2 gets too large: the VMDK may be
+    compressed, or refer to the same data several times."""
     path, written = copy_paths(host, image)
 
     def report_progress(done: int, total: int) -> None:
@@ -161,7 +164,8 @@ def _converted(host: LocalHost, image: str, part: ContentPart, operation: Operat
 
 
 def check_boot_fields(want: Fields, format: str | None) -> None:
-    """Raise ``InvalidField`` unless kernel, ramdisk and command line fit together. *format* ``None``: not known yet."""
+    """Raise ``InvalidField`` unless the image's kernel, ramdisk, command line and format match. *format*: ``None``: not
+    known yet."""
     if want.get("kernel") and format in ("iso", "aki", "ari"):
         raise InvalidField("kernel", f"is for disks only, and this image is {format}")
     if want.get("ramdisk") and not want.get("kernel") and format != "aki" and format is not None:

@@ -25,8 +25,9 @@ FORMATS = ("qcow2", "raw")
 
 
 def complete_volume_source(host: LocalHost, want: Fields) -> Fields:
-    """Return the image's fields ``source``, with the volume's uuid, and ``disk_format``. Raises ``InvalidField`` or
-    ``Conflict`` when the volume cannot become an image."""
+    """Return the fields ``source`` (with the volume's uuid) and ``disk_format`` for an image to be made from a volume.
+    *want*: the image's requested fields. Raises ``InvalidField`` or ``Conflict`` if the volume cannot be used for an
+    image."""
     reference, format = want["source"]["volume"], want.get("disk_format") or FORMATS[0]
     if format not in FORMATS:
         raise InvalidField("disk_format", f"must be {' or '.join(FORMATS)} for an image of a volume", format)
@@ -55,7 +56,7 @@ def _check(host: LocalHost, volume: Document) -> None:
 
 
 def take_volume_image(task: Task, id: str) -> None:
-    """Copy the volume, and make the copy the image's content."""
+    """Copy the content of the volume *id* into the image of *task*."""
     host, image = task.host, task.document
     path, part = importing.copy_paths(host, image.id)
     format = image.want["disk_format"]

@@ -26,8 +26,8 @@ REDIRECTS = 5
 
 
 class Opened:
-    """An open source: its *chunks*, its *length* in bytes if known, and the identity of a file, to detect later
-    changes."""
+    """The open source of an image. *chunks*: iterator over the content. *length*: bytes, ``None`` if unknown. *origin*:
+    the attributes that identify a local file's content (``file_origin``); ``None`` for a URL."""
 
     def __init__(self, chunks: Iterator[bytes], length: int | None, origin: dict[str, Any] | None = None) -> None:
         self.chunks, self.length, self.origin = chunks, length, origin
@@ -35,8 +35,8 @@ class Opened:
 
 @contextmanager
 def open_source(source: dict[str, Any], folders: tuple[Path, ...], limit: int) -> Iterator[Opened]:
-    """Yield *source*, ``{"path"}`` or ``{"url"}``, opened; a file must be in one of *folders*. Content longer than
-    *limit* bytes is refused."""
+    """Open *source*, ``{"path"}`` or ``{"url"}``, and yield it. A file must be in one of *folders*. Raises ``TooLarge``
+    if the content is longer than *limit* bytes."""
     if "path" in source:
         with open_file(source["path"], folders) as file:
             size = os.fstat(file.fileno()).st_size
@@ -57,10 +57,11 @@ def _check_length(length: int | None, limit: int, field: str) -> None:
 
 
 def open_file(path: str, folders: tuple[Path, ...]) -> BufferedReader:
-    """Return the regular file *path*, open for reading. Raises ``InvalidField`` unless it really lies in one of
-    *folders*.
+    """Return the regular file *path*, open for reading. Raises ``InvalidField`` unless it is in one of *folders*, with
+    symbolic links resolved.
 
-    The check covers the open file, by its path in /proc: no process can swap a link between check and use."""
+    The check is repeated for the open file (its path in /proc), so no process can replace a link between check and use.
+    """
     where = ", ".join(map(str, folders)) or "none"
     rule = f"must be a file in one of the agent's image_paths ({where})"
     if not Path(path).is_absolute() or not any(Path(os.path.realpath(path)).is_relative_to(_real(f)) for f in folders):
@@ -86,7 +87,8 @@ def _real(folder: Path) -> Path:
 
 
 def file_origin(path: str, file: BufferedReader) -> dict[str, Any]:
-    """Return the attributes that identify the file's current content: a change alters at least one of these."""
+    """Return attributes of the file, such as size and modification time, to detect later that its content has changed:
+    every change alters at least one of them."""
     status = os.fstat(file.fileno())
     return {"path": path, "size": status.st_size, "mtime_ns": status.st_mtime_ns, "ctime_ns": status.st_ctime_ns,
             "inode": status.st_ino, "device": status.st_dev}
@@ -106,7 +108,7 @@ def check_url(url: str) -> None:
 
 
 class _Redirects(urllib.request.HTTPRedirectHandler):
-    """A redirect handler that follows few redirects, and only to addresses that a user may give."""
+    """An HTTP redirect handler that follows few redirects, and only to URLs that ``check_url`` permits."""
 
     max_redirections = REDIRECTS
     max_repeats = REDIRECTS
@@ -118,8 +120,8 @@ class _Redirects(urllib.request.HTTPRedirectHandler):
 
 
 def open_url(url: str) -> http.client.HTTPResponse:
-    """Return the open response for a GET of *url*. Raises ``InvalidField`` when the server refuses it (status below
-    500), ``Unreachable`` otherwise."""
+    """Send a GET request for *url* and return the open response. Raises ``InvalidField`` if the server answers with an
+    error below 500, ``Unreachable`` for other errors."""
     check_url(url)
     opener = urllib.request.OpenerDirector()  # by hand: build_opener would add file:, ftp: and data:
     for handler in (urllib.request.ProxyHandler(), urllib.request.HTTPHandler(), urllib.request.HTTPSHandler(),
@@ -141,8 +143,8 @@ def open_url(url: str) -> http.client.HTTPResponse:
 
 
 def _loaded(answer: http.client.HTTPResponse, url: str) -> Iterator[bytes]:
-    """Yield the body of *answer* as it arrives, in pieces of any size, so that a cancel is noticed soon. Raises
-    ``Unreachable``."""
+    """Yield the body of the response *answer* in pieces, as soon as data arrives, so that a cancelled operation ends
+    soon. Raises ``Unreachable``."""
     try:
         while piece := answer.read1(CHUNK):
             yield piece

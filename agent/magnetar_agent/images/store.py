@@ -41,7 +41,8 @@ MODE = 0o440
 
 
 class ContentPart:
-    """Content that is being written. *digests* are ready once ``write_chunks`` has returned."""
+    """A file with the content of an image while it is being written. *digests*: hex digest by algorithm, set by
+    ``write_chunks`` or ``measure``."""
 
     def __init__(self, path: Path, descriptor: int) -> None:
         self.path, self.descriptor = path, descriptor
@@ -50,8 +51,9 @@ class ContentPart:
 
     def write_chunks(self, chunks: Iterable[bytes], length: int | None, limit: int,
                      advance: Callable[[int], None]) -> None:
-        """Write all of *chunks*, sparsely; refuse more than *limit* bytes. *length*: the announced bytes. *advance* is
-        called with the bytes done."""
+        """Write all *chunks* to the file, sparsely, and compute the digests. *length*: the announced number of bytes,
+        if known. *advance*: called with the number of bytes written so far. Raises ``TooLarge`` for more than *limit*
+        bytes, ``InvalidRequest`` if the length is wrong."""
         hashes = {name: hashlib.new(name) for name in ALGORITHMS}
         for chunk in chunks:
             self.size += len(chunk)
@@ -68,7 +70,8 @@ class ContentPart:
         self.digests = {name: digest.hexdigest() for name, digest in hashes.items()}
 
     def measure(self, advance: Callable[[int], None]) -> None:
-        """Compute size and digests of existing content; *advance* is called with the bytes read."""
+        """Compute size and digests of content that is already in the file. *advance*: called with the number of bytes
+        read so far."""
         hashes = {name: hashlib.new(name) for name in ALGORITHMS}
         while chunk := os.pread(self.descriptor, CHUNK, self.size):
             self.size += len(chunk)
@@ -87,8 +90,9 @@ class ContentPart:
                 view = view[os.write(self.descriptor, view):]
 
     def replace(self, file: Path) -> None:
-        """Replace the written content by *file*. The file is locked before it gets the name of a part, so that no sweep
-        finds a part without a writer. Raises ``OSError``, with nothing changed, if the file cannot be moved."""
+        """Replace the content by the file *file*, which is moved. It is locked before it gets the name of a part, so
+        that ``ImageStore.sweep`` does not remove it. Raises ``OSError``, with nothing changed, if it cannot be moved.
+        """
         descriptor = os.open(file, os.O_RDONLY | os.O_CLOEXEC)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX)
@@ -101,15 +105,16 @@ class ContentPart:
         os.fchown(descriptor, os.geteuid(), os.getegid())
 
     def head(self) -> bytes:
-        """Return the first bytes of the content, as many as ``image_format.inspect_image`` needs."""
+        """Return the first bytes of the content, for ``image_format.inspect_image``."""
         return os.pread(self.descriptor, HEAD, 0)
 
     def check_digests(self, checksum: str | None) -> None:
-        """Raise ``ImageRefused`` unless the content has *checksum* (``sha256:…`` or ``sha512:…``)."""
+        """Raise ``ImageRefused`` unless the content has the *checksum* (``sha256:…`` or ``sha512:…``); ``None``: do
+        nothing."""
         check_digests(self.digests, checksum)
 
     def make_read_only(self) -> None:
-        """Flush the content to disk and make it read-only: ready for ``ImageStore.commit``."""
+        """Flush the content to disk and make the file read-only, as ``ImageStore.commit`` requires."""
         os.fchmod(self.descriptor, MODE)
         os.fsync(self.descriptor)
 
@@ -122,8 +127,8 @@ def check_length(length: int, limit: int) -> None:
 
 
 def check_digests(digests: Mapping[str, str], checksum: str | None) -> None:
-    """Raise ``ImageRefused`` unless *checksum* (``sha256:…`` or ``sha512:…``) is one of the *digests* of the content.
-    """
+    """Raise ``ImageRefused`` unless *checksum* (``sha256:…`` or ``sha512:…``) equals the content's digest. *digests*:
+    hex digest by algorithm. ``None``: do nothing."""
     if checksum is None:
         return
     name, _colon, expected = checksum.partition(":")
@@ -134,17 +139,18 @@ def check_digests(digests: Mapping[str, str], checksum: str | None) -> None:
 
 
 class ImageStore:
-    """The store of the contents of all images of a host."""
+    """The folder with the contents of all images of a host."""
 
     def __init__(self, root: Path, locks: Locks) -> None:
         self.root, self.locks = root, locks
 
     def path(self, image: str, digest: str) -> Path:
-        """Return the path for content of *image* with the SHA-256 *digest*. The file need not exist."""
+        """Return the path for content of the image with the uuid *image* and the SHA-256 *digest*. The file need not
+        exist."""
         return self.root / image / digest
 
     def check_room(self, length: int, freed: int = 0) -> None:
-        """Raise ``NoSpace`` when *length* bytes do not fit, even after *freed* bytes are removed."""
+        """Raise ``NoSpace`` when *length* bytes do not fit on the disk. *freed*: bytes that will be removed first."""
         free = shutil.disk_usage(next(folder for folder in (self.root, *self.root.parents) if folder.exists())).free
         if length > free + freed:
             raise NoSpace(f"The image needs up to {length} bytes, and {free + freed} are free under {self.root}. Free "
@@ -152,8 +158,9 @@ class ImageStore:
 
     @contextmanager
     def part(self, image: str, length: int | None) -> Iterator[ContentPart]:
-        """Yield a new ``ContentPart`` of *image*, to be filled. At the end of the block it is removed, unless it was
-        committed. Raises ``NoSpace`` if the disk is full, or has no room for *length* bytes."""
+        """Yield a new empty ``ContentPart`` for the image with the uuid *image*. After the block its file is removed,
+        unless it was committed. Raises ``NoSpace`` if the disk gets full, or has no space for *length* bytes (if
+        known)."""
         folder = self.root / image
         part = None
         try:
@@ -175,9 +182,9 @@ class ImageStore:
 
     @contextmanager
     def adopt(self, image: str, file: Path, limit: int, advance: Callable[[int], None]) -> Iterator[ContentPart]:
-        """Yield a ``ContentPart`` of *image* with the content of *file* and its digests. No other process may write to
-        *file*. The file is moved, or if it is on another file system, copied (at most *limit* bytes). *advance* is
-        called with the bytes done."""
+        """Yield a ``ContentPart`` of the image with the uuid *image* with the content of *file* and its digests. No
+        process may still write to *file*. It is moved, or copied from another file system (at most *limit* bytes).
+        *advance*: called with the number of bytes done."""
         size = file.stat().st_size
         with self.part(image, None) as part:
             try:
@@ -192,26 +199,27 @@ class ImageStore:
             yield part
 
     def ready(self, image: str, checksum: str) -> Path:
-        """Return the path of complete new content of *image* that does not replace the old content yet. *checksum*
-        (ALGORITHM:HEX) names the file, which need not exist."""
+        """Return the path for complete new content of the image with the uuid *image*, while the image still has its
+        old content. *checksum*: ``ALGORITHM:HEX``, from which the file name is made. The file need not exist."""
         return self.root / image / f"{checksum.partition(':')[2]}.ready"
 
     def keep_ready(self, part: ContentPart, path: Path) -> None:
-        """Move *part*, after its ``make_read_only``, to *path*, which ``ready`` has returned."""
+        """Move the file of *part*, after its ``make_read_only``, to *path*, a result of ``ready``."""
         part.path.rename(path)
         sync_folder(path.parent)
         sync_folder(self.root)
 
     @contextmanager
     def still(self) -> Iterator[None]:
-        """Prevent sweeps during the block, in which content gets its final name and the document that names the content
-        is written."""
+        """Prevent ``sweep`` during the block. Needed while content gets its final name and the document that refers to
+        it is written."""
         with self.locks.hold(*SWEEP):
             yield
 
     def commit(self, image: str, part: ContentPart) -> Path:
-        """Rename *part*, after its ``make_read_only``, to its final name, durably, and return that path. The caller is
-        in a block of ``still``, and has recorded the path in the document, so that ``sweep`` keeps the file."""
+        """Rename the file of *part*, after its ``make_read_only``, to its final name; flush the folder; return the
+        path. The caller must be in a block of ``still``, and must have recorded the path in the document, so that
+        ``sweep`` does not remove the file."""
         path = self.path(image, part.digests["sha256"])
         part.path.rename(path)
         sync_folder(path.parent)
@@ -219,7 +227,7 @@ class ImageStore:
         return path
 
     def sweep(self, keep: Callable[[], Iterable[Path]]) -> None:
-        """Remove all content except the paths that *keep* returns, and all parts without a writer."""
+        """Remove all content except the paths that *keep* returns, and all parts that no process is writing."""
         with self.still():
             kept_paths = set(keep())
             for folder in list(self.root.iterdir()) if self.root.is_dir() else []:
@@ -247,8 +255,8 @@ def _create(folder: Path) -> ContentPart:
 
 
 def _remove(path: Path) -> None:
-    """Remove the file at *path*, unless it is a ``.part`` file that its writer has locked. The removal takes the file's
-    lock: a writer that has just created the file, and waits for the lock, then notices that the file is gone."""
+    """Remove the file at *path*, unless it is a ``.part`` file that its writer has locked. The lock is held during the
+    removal: a writer that has just created the file, and waits for the lock, then notices that the file was removed."""
     if path.suffix != ".part":
         path.unlink(missing_ok=True)
         return

@@ -49,7 +49,9 @@ Door = Path | Callable[[socket.socket, str], None]
 
 @dataclass(frozen=True)
 class Offer:
-    """The doors (named endpoints) of link *id* on this host, and the *peers* that may connect to them."""
+    """The permission to connect to this host over a link, a TLS connection between two agents. *id*: of the link.
+    *peers*: the agents that may connect (common names of their certificates). *doors*: the named endpoints, each a unix
+    socket of this host or a function that handles a connected socket."""
 
     id: str
     peers: frozenset[str]
@@ -58,8 +60,8 @@ class Offer:
 
 @dataclass(frozen=True)
 class LinkAddress:
-    """The address of a link's offer: link *id* of the agent *peer* (common name of its certificate) at *host* and
-    *port*."""
+    """The address at which to connect to another agent for a link. *id*: of the link. *peer*: the common name of the
+    agent's certificate."""
 
     id: str
     peer: str
@@ -69,14 +71,15 @@ class LinkAddress:
 
 @dataclass
 class _Open:
-    """The listening sockets of a link on this host."""
+    """The listening unix sockets of a link on this host, made by ``Links.forward``, and their paths."""
 
     servers: list[asyncio.AbstractServer] = field(default_factory=list)
     paths: list[Path] = field(default_factory=list)
 
 
 class Links:
-    """The links of an agent. All methods may be called from any thread, and do not change documents."""
+    """The links of an agent: TLS connections to other agents that forward byte streams, such as of libvirt and QEMU.
+    All methods may be called from any thread."""
 
     def __init__(self, settings: AgentSettings) -> None:
         self.settings = settings
@@ -88,8 +91,8 @@ class Links:
 
     # Our identity ------------------------------------------------------------------------------------------------
     def name(self) -> str | None:
-        """Return the common name of this agent's certificate, which identifies it to peers; ``None`` when the settings
-        or the certificate do not allow links."""
+        """Return the common name of this agent's certificate, by which other agents identify it; ``None`` if links are
+        impossible because the settings lack TLS, or the certificate has no name."""
         if not (self.settings.listen and self.settings.tls_cert and self.settings.tls_client_ca):
             return None
         try:
@@ -101,8 +104,8 @@ class Links:
         return str(names[-1].value) if names else None
 
     def required(self) -> str:
-        """Return ``name``, this agent's common name. Raises ``Conflict`` when links are not possible; the message names
-        the settings."""
+        """Return the common name of this agent's certificate, as ``name`` does. Raises ``Conflict``, with the settings
+        to change, if links are impossible."""
         name = self.name()
         if name is None:
             raise Conflict("This agent has no TLS for links to other agents: set listen, tls_cert, tls_key and "
@@ -112,32 +115,33 @@ class Links:
 
     # The accepting side ------------------------------------------------------------------------------------------
     def offer(self, offer: Offer, kept_door: str = "") -> None:
-        """Let the peers of *offer* connect from now on. An earlier offer with the same id is replaced; connections of
-        peers that are not in the new offer are closed, except at the endpoint *kept_door*."""
+        """Let the peers of *offer* connect from now on. It replaces an earlier offer with the same id: connections of
+        peers that are not in the new one are closed, except connections to the endpoint *kept_door*."""
         with self._lock:
             self._offers[offer.id] = offer
         self._cut(offer.id, lambda end: end.accepted and end.peer not in offer.peers and end.door != kept_door)
 
     def offered(self, id: str) -> Offer | None:
-        """Return the offer with this id; ``None`` when there is none."""
+        """Return the offer of the link *id*; ``None`` if there is none."""
         return self._offers.get(id)
 
     def withdraw(self, id: str, kept_door: str = "") -> None:
-        """Remove the offer of link *id*, and close the link's connections, except at the endpoint *kept_door*."""
+        """Remove the offer of the link *id*, and close the link's connections, except connections to the endpoint
+        *kept_door*."""
         with self._lock:
             self._offers.pop(id, None)
         self._cut(id, lambda end: not kept_door or end.door != kept_door)
 
     def accept(self, transport: asyncio.BaseTransport, admitted: Callable[[], None]) -> None:
-        """Take over the TLS connection of a client that asked for a link by ALPN. Must be called in the server's event
-        loop. *admitted* is called when the client is connected to an endpoint of a link that is offered to it."""
+        """Handle the TLS connection of a client that asked for a link in the ALPN extension. Must be called in the
+        server's event loop. *admitted*: called when the client is connected to an endpoint."""
         end = AcceptedEnd(common_name(transport.get_extra_info("ssl_object")), self._admit, admitted)
         transport.set_protocol(end)
         end.connection_made(transport)
 
     def _admit(self, peer: str, id: str, door: str) -> Coroutine[Any, Any, LocalEnd]:
-        """Return a coroutine that connects to the endpoint *door* of link *id*. Raises ``NotFound`` unless the endpoint
-        is offered to *peer*."""
+        """Return a coroutine that connects to the endpoint *door* of link *id*, and returns the local end. Raises
+        ``NotFound`` unless the endpoint is offered to *peer* (common name of the certificate)."""
         with self._lock:
             offer = self._offers.get(id)
         if offer is None or not peer or peer not in offer.peers or door not in offer.doors:
@@ -164,14 +168,14 @@ class Links:
 
     # The connecting side -----------------------------------------------------------------------------------------
     def forward(self, remote: LinkAddress, door: str, path: Path, gid: int = -1) -> None:
-        """Listen on the unix socket *path* (mode 0660, group *gid*), and relay each connection to the endpoint *door*
-        of the link *remote*."""
+        """Listen on the unix socket *path* (mode 0660, group *gid*), and forward each connection to the endpoint *door*
+        of the link *remote* on the other agent."""
         path.unlink(missing_ok=True)
         self._run(self._serve(remote, door, path, bind_unix_socket(path, gid)))
 
     def call(self, remote: LinkAddress, door: str) -> socket.socket:
-        """Return a socket that is connected to the endpoint *door* of the link *remote*. Raises ``Unreachable``, or the
-        other agent's error."""
+        """Return a socket that is connected to the endpoint *door* of the link *remote* on the other agent. Raises
+        ``Unreachable``, or the error that the other agent answers."""
         ours, theirs = socket.socketpair()
         try:
             self._run(self._join(remote, door, theirs))
@@ -181,18 +185,18 @@ class Links:
         return ours
 
     def connected(self, id: str, door: str) -> bool:
-        """Return whether link *id* has an open connection to its endpoint *door*."""
+        """Return whether there is a connection to the endpoint *door* of the link *id*, opened by either agent."""
         with self._lock:
             return any(end.door == door for end in self._pipes.get(id, ()))
 
     def forwards(self, id: str) -> bool:
-        """Return whether this host listens for link *id* (``forward``)."""
+        """Return whether this host listens on a unix socket for the link *id* (``forward``)."""
         with self._lock:
             return id in self._forwards
 
     def greet(self, remote: LinkAddress) -> None:
-        """Check that the agent of the link *remote* is reachable, and that both agents accept each other's certificate.
-        Raises ``Conflict`` when they do not, and the errors of ``call``."""
+        """Check that the agent of the link *remote* can be reached, and that both agents accept each other's
+        certificate. Raises ``Conflict`` if a certificate is rejected, ``Unreachable`` if the agent does not answer."""
         try:
             self.call(replace(remote, id=""), "").close()
         except NotFound:  # it has answered: there is no link with an empty id
@@ -203,7 +207,7 @@ class Links:
             raise
 
     def close_forwards(self, id: str) -> None:
-        """Stop listening for link *id*; open connections stay."""
+        """Close the listening sockets that ``forward`` made for the link *id*. Open connections stay."""
         with self._lock:
             opened = self._forwards.pop(id, None)
         if opened and self._loop:
@@ -213,7 +217,7 @@ class Links:
                 path.unlink(missing_ok=True)
 
     def cut(self, id: str) -> None:
-        """Stop listening for link *id*, and close all its connections."""
+        """Close all listening sockets and all connections of the link *id*."""
         self.close_forwards(id)
         self._cut(id)
 
@@ -290,8 +294,8 @@ class Links:
     # Both sides --------------------------------------------------------------------------------------------------
     def _local(self, id: str, loop: asyncio.AbstractEventLoop, peer: str, door: str,
                accepted: bool = False) -> LocalEnd:
-        """Return a new local end of a connection to or from *peer* for the endpoint *door*, and register it under link
-        *id*, so that it is closed with the link. *accepted*: *peer* opened the connection."""
+        """Return a new local end of a connection between the endpoint *door* and the agent *peer*, and register it
+        under the link *id*, so that it is closed with the link. *accepted*: whether *peer* opened the connection."""
         end = LocalEnd(loop, lambda closed_end: self._gone(id, closed_end), peer, door, accepted)
         with self._lock:
             self._pipes.setdefault(id, set()).add(end)
@@ -332,7 +336,8 @@ def _forever(loop: asyncio.AbstractEventLoop) -> None:
 
 
 def _behind(door: Callable[[socket.socket, str], None], sock: socket.socket, peer: str) -> None:
-    """Call the function *door* (an endpoint) with the connected socket and the peer. Close the socket afterwards."""
+    """Call the function *door*, which implements an endpoint, with a connected socket and the name of the peer. Errors
+    are logged. Close the socket afterwards."""
     with sock:
         try:
             door(sock, peer)

@@ -33,14 +33,15 @@ TCP = ((socket.IPPROTO_TCP, socket.TCP_NODELAY, 1),
 
 
 def common_name(tls: ssl.SSLObject | None) -> str:
-    """Return the common name in the verified certificate of the other side; empty if the other side has sent none."""
+    """Return the common name in the verified certificate of the peer; empty if the peer has sent none."""
     shown: Any = tls.getpeercert() if tls else None
     names = [value for part in (shown or {}).get("subject", ()) for key, value in part if key == "commonName"]
     return names[-1] if names else ""
 
 
 class RelayEnd(asyncio.BufferedProtocol):
-    """One end of a relay. Bytes that it receives are written to the end *other*."""
+    """One of the two ends of a relay, which copies bytes between two connections. Bytes received here are written to
+    the end *other*."""
 
     def __init__(self) -> None:
         self.other: RelayEnd | None = None
@@ -59,7 +60,8 @@ class RelayEnd(asyncio.BufferedProtocol):
             self.transport.abort()
 
     def join(self, other: RelayEnd) -> None:
-        """Connect this end and *other* to each other. If one is closed already, close both."""
+        """Connect this end with *other*, and start copying bytes in both directions. If one is closed already, close
+        both."""
         self.other, other.other = other, self
         for end in (self, other):
             if end.closed:
@@ -73,16 +75,16 @@ class RelayEnd(asyncio.BufferedProtocol):
                 end.came(b"")
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        """Override asyncio's callback: return the buffer for the next bytes. The buffer is reused, because creating one
-        costs more than filling it."""
+        """Override asyncio's callback: return the buffer for the next received bytes. It is reused, because allocating
+        a buffer costs more than filling it."""
         return self._space  # a view: asyncio's TLS fills slices of it
 
     def buffer_updated(self, nbytes: int) -> None:
-        """Override asyncio's callback: handle the *nbytes* bytes that have arrived in the buffer."""
+        """Override asyncio's callback: handle the *nbytes* bytes that were received into the buffer."""
         self.came(self._space[:nbytes])
 
     def came(self, data: bytes | memoryview) -> None:
-        """Pass the received *data* to the other end. Without another end, keep the data and stop reading."""
+        """Write the received *data* to the other end. While there is no other end, buffer the data and stop reading."""
         if self.early or not self.other:
             self.early += data
             data = bytes(self.early)
@@ -111,13 +113,13 @@ class RelayEnd(asyncio.BufferedProtocol):
             self.other.close()
 
     def close(self) -> None:
-        """Close this end once its buffered data is sent."""
+        """Close this end after its buffered data has been sent."""
         self.closed = True
         if self.transport and not self.transport.is_closing():  # asyncio's TLS cannot abort after two closes
             self.transport.close()
 
     def abort(self) -> None:
-        """Close both ends now, without sending buffered data."""
+        """Close both ends immediately and discard their buffered data."""
         self.closed = True
         for end in (self, self.other):
             if end and end.transport:
@@ -125,10 +127,11 @@ class RelayEnd(asyncio.BufferedProtocol):
 
 
 class LocalEnd(RelayEnd):
-    """The end of a relay at a socket of this host; the other end is a TLS connection to another agent.
+    """The end of a relay at a unix socket of this host; the other end is a TLS connection to another agent.
 
-    *peer*: that agent; it opened the link connection if *accepted*, otherwise this host did. *door*: the endpoint that
-    the connection is for. *on_closed* is called when the connection ends."""
+    *peer*: the other agent. *accepted*: whether that agent opened the TLS connection. *door*: the endpoint that the
+    connection is for. *on_closed*: called when the connection has ended.
+    """
 
     def __init__(self, loop: asyncio.AbstractEventLoop, on_closed: Callable[[LocalEnd], None], peer: str = "",
                  door: str = "", accepted: bool = False) -> None:
@@ -142,7 +145,8 @@ class LocalEnd(RelayEnd):
 
 
 class _TlsEnd(RelayEnd):
-    """A TLS end. The first line that it receives is a message between the agents; later bytes are relayed."""
+    """The TLS end of a relay. The first line that it receives is a message between the agents; all later bytes are
+    copied to the other end."""
 
     _heard = False
 
@@ -161,13 +165,13 @@ class _TlsEnd(RelayEnd):
             self.spoken(line)
 
     def spoken(self, line: bytes) -> None:
-        """Handle *line*, the first line from the other side."""
+        """Handle *line*, the first line from the other agent."""
         raise NotImplementedError
 
 
 class AcceptedEnd(_TlsEnd):
-    """The TLS end of a connection that a peer has opened. *admit(peer, link, door)* returns a coroutine that connects
-    to the endpoint *door*; *admitted* is called when that has succeeded."""
+    """The TLS end of a connection that another agent has opened. *admit(peer, link, door)*: returns a coroutine that
+    connects to the endpoint *door*, or raises an error. *admitted*: called when that connection is established."""
 
     def __init__(self, peer: str, admit: Callable[[str, str, str], Coroutine[Any, Any, LocalEnd]],
                  admitted: Callable[[], None]) -> None:
@@ -185,7 +189,7 @@ class AcceptedEnd(_TlsEnd):
             self.abort()
 
     def spoken(self, line: bytes) -> None:
-        """Begin to connect to the link and endpoint that the peer's first *line* names."""
+        """Start to connect to the endpoint that the other agent requests in its first *line*, ``{"link", "door"}``."""
         task = asyncio.get_running_loop().create_task(self._open(line))
         self._tasks.add(task)
 
@@ -209,8 +213,8 @@ class AcceptedEnd(_TlsEnd):
 
 
 class DialledEnd(_TlsEnd):
-    """The TLS end of a connection that this host has opened to a peer. *answered*: a future whose result is ``None`` if
-    the peer accepts, otherwise the peer's error."""
+    """The TLS end of a connection that this host has opened to another agent. *answered*: a future for the answer:
+    ``None`` if the agent accepts the connection, otherwise its error as a dict."""
 
     def __init__(self, peer: str, hello: bytes, end: LocalEnd) -> None:
         super().__init__()
@@ -218,8 +222,8 @@ class DialledEnd(_TlsEnd):
         self.answered: asyncio.Future[dict[str, Any] | None] = asyncio.get_running_loop().create_future()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Override asyncio's callback: check the peer's certificate, then send the first line. With a wrong certificate
-        nothing is sent."""
+        """Override asyncio's callback: check the peer's certificate, then send the first line. If the certificate has
+        another common name, close the connection without sending anything."""
         super().connection_made(transport)
         for option in TCP:
             transport.get_extra_info("socket").setsockopt(*option)
@@ -237,7 +241,7 @@ class DialledEnd(_TlsEnd):
         self.abort()
 
     def spoken(self, line: bytes) -> None:
-        """Set the result of *answered* from *line*, the peer's answer to the first line."""
+        """Set the result of *answered* from *line*, the other agent's answer to the first line."""
         try:
             error = json.loads(line).get("error")
         except (ValueError, AttributeError):

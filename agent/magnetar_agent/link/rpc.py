@@ -15,8 +15,8 @@ LINE = 64 << 20
 
 
 class Rpc:
-    """A socket for calls to another agent, or for the answers to its calls. Closing it also ends calls of the other
-    side."""
+    """A connection for calls between two agents: each call and each answer is a line of JSON. Closing it also ends a
+    call that the other agent waits for."""
 
     def __init__(self, sock: socket.socket) -> None:
         self._sock = sock
@@ -35,12 +35,13 @@ class Rpc:
         self._sock.close()
 
     def send(self, line: dict[str, Any]) -> None:
-        """Send the mapping *line* as one line of JSON. Raises ``Unreachable``."""
+        """Send the dict *line* as one line of JSON. Raises ``Unreachable``."""
         self.write(json.dumps(line).encode() + b"\n")
         self.flush()
 
     def receive(self) -> dict[str, Any] | None:
-        """Wait for the next line and return its mapping; ``None`` when the other side has closed the connection."""
+        """Wait for the next line of JSON and return it as a dict; ``None`` if the other agent has closed the
+        connection."""
         line = self._file.readline(LINE)
         if not line.endswith(b"\n"):
             return None
@@ -50,13 +51,14 @@ class Rpc:
         return message
 
     def call(self, op: str, **line: Any) -> dict[str, Any]:
-        """Send the call *op* with its arguments *line*, and return the answer. Raises the error that the other side
-        answers, or ``Unreachable``."""
+        """Call *op* on the other agent, with the arguments *line*, and return the answer. Raises the error that the
+        other agent answers, or ``Unreachable``."""
         self.send({"op": op, **line})
         return self.result()
 
     def result(self) -> dict[str, Any]:
-        """Wait for the answer to the last call and return it. Raises the errors of ``call``."""
+        """Wait for the answer to a call that was sent before, and return it. Raises the error that the other agent
+        answers, or ``Unreachable``."""
         try:
             reply = self.receive()
         except OSError as error:
@@ -82,7 +84,7 @@ class Rpc:
             raise lost_connection_error(error) from error
 
     def read(self, count: int) -> bytes:
-        """Return exactly *count* raw bytes. Raises ``Unreachable`` if the connection ends earlier."""
+        """Return the next *count* raw bytes. Raises ``Unreachable`` if the connection ends before."""
         data = self._file.read(count)
         if len(data) < count:
             raise lost_connection_error(None)
@@ -90,6 +92,7 @@ class Rpc:
 
 
 def lost_connection_error(error: OSError | None) -> Unreachable:
-    """Return the ``Unreachable`` for a broken connection to the other agent."""
+    """Return the ``Unreachable`` error for a broken connection to another agent. *error*: the cause, ``None`` if the
+    other agent closed it."""
     why = f" ({error.strerror})" if error and error.strerror else ""
     return Unreachable(f"The connection to the other agent broke{why}. Repeat the call: it goes on where it was.")
