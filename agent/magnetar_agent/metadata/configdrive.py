@@ -16,7 +16,7 @@ EC2_VERSIONS = ("2009-04-04", "latest")
 
 
 def config_drive_files(guest: Guest) -> dict[str, bytes]:
-    """Map each path of the config drive to its content. Pure: the same guest gives the same drive."""
+    """Return the content of each file of the guest's config drive by its path. The result depends only on *guest*."""
     contents = metadata_tree(guest, EC2_VERSIONS)
     # Most versions have the same documents: each is padded once, and the drive's writer compares it once.
     whole = {content: content + b"\n" * (-len(content) % SECTOR) for content in set(contents.values())}

@@ -30,9 +30,9 @@ SEED, VENDOR, NETWORK, DEVICES, VENDOR2, TRUSTED, CPUS = (
 
 @dataclass(frozen=True)
 class Device:
-    """A tagged device in meta_data.json. *bus* and *address* are where the guest sees it, from libvirt; ``none`` if
-    libvirt has no address. A share has *share_id* and one tag, which the guest mounts. *trusted*: of a NIC: whether its
-    card trusts it."""
+    """A tagged device in meta_data.json. *bus*, *address*: in the guest, as assigned by libvirt; the address is
+    ``none`` if libvirt has none. *tags*: for a share, only its mount tag, together with *share_id*. *trusted*: for a
+    NIC, whether it is in SR-IOV trusted mode."""
 
     type: str
     bus: str
@@ -45,7 +45,7 @@ class Device:
     trusted: bool = False
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the fields of the device that are known, as in meta_data.json."""
+        """Return the device as an item of ``devices`` in meta_data.json, without unknown fields."""
         tags = {"tag": self.tags[0]} if self.share_id else {"tags": list(self.tags)}
         fields = {"type": self.type, "share_id": self.share_id, "bus": self.bus, "address": self.address, **tags,
                   "mac": self.mac, "serial": self.serial, "path": self.path}
@@ -54,7 +54,7 @@ class Device:
 
 @dataclass(frozen=True)
 class Key:
-    """A public key, with the name that its user gave. *type*: ssh, or x509."""
+    """A public key. *name*: the name of the keypair. *type*: ssh or x509."""
 
     name: str
     data: str
@@ -63,7 +63,8 @@ class Key:
 
 @dataclass(frozen=True)
 class NicAddress:
-    """The IPv4 address of a NIC: from *dhcp*, or set by the guest with *prefix*, *gateway* and *dns*."""
+    """The IPv4 address of a NIC. *dhcp*: whether the guest gets it by DHCP; otherwise the guest configures *prefix*,
+    *gateway* and *dns* itself."""
 
     address: str
     prefix: int | None
@@ -74,8 +75,8 @@ class NicAddress:
 
 @dataclass(frozen=True)
 class NicAddress6:
-    """An IPv6 address of a NIC with its *prefix*. *mode*: how the guest gets it (slaac, dhcpv6-stateful,
-    dhcpv6-stateless); ``None``: the guest sets it itself."""
+    """An IPv6 address of a NIC. *mode*: how the guest gets it: slaac, dhcpv6-stateful, dhcpv6-stateless; ``None``: the
+    guest configures it itself."""
 
     address: str
     prefix: int
@@ -86,10 +87,10 @@ class NicAddress6:
 
 @dataclass(frozen=True)
 class GuestNic:
-    """A NIC. *network* is the network's uuid or name for the user, *port* the uuid of the port if there is one, *type*
-    the type of its link in Nova's network_data.json (bridge, ovs, hw_veb, phy). *routes* are (network, gateway) without
-    the default route. *dns* are the name servers if they differ from the address's. *vlans* are the VLANs that it
-    carries, each with the tag that the guest gives its packets."""
+    """A NIC in network_data.json. *network*: the uuid or name that users know. *port*: the uuid of the Neutron port, if
+    any. *type*: Nova's link type (bridge, ovs, hw_veb, phy). *routes*: pairs (network, gateway), without the default
+    route. *dns*: the name servers, if they differ from those of the address. *vlans*: pairs (VLAN tag, NIC) for a
+    trunk."""
 
     mac: str
     network: str
@@ -104,20 +105,19 @@ class GuestNic:
 
     @property
     def nameservers(self) -> tuple[str, ...]:
-        """Return the name servers for the metadata; none if the guest gets them from DHCP."""
+        """Return the name servers to put into the metadata; none if the guest gets them by DHCP."""
         address_dns = self.address.dns if self.address and not self.address.dhcp else None
         return self.dns or ((address_dns,) if address_dns else ())
 
 
 @dataclass(frozen=True)
 class Guest:
-    """The data of a guest.
+    """The data of a guest that its metadata are made from.
 
-    *hostname* may have a domain. *seed* is 512 random bytes drawn for the guest. *user_data* is base64; *injected* are
-    its files: path, and content in base64. *image*, *kernel* and *ramdisk* are uuids. *mappings* is EC2's block device
-    mapping. *dedicated_cpus* are the guest's CPUs that have a dedicated CPU of the host. *vendor_data* is the
-    operator's data for all guests, *vendor_data2* the data for this one. *public_ipv4* is its floating IP. *admin_pass*
-    is a secret.
+    *hostname*: may include a domain. *seed*: 512 random bytes. *user_data*: base64. *injected*: files as pairs (path,
+    base64 content). *image*, *kernel*, *ramdisk*: uuids. *mappings*: EC2's block device mapping. *dedicated_cpus*: the
+    guest's CPUs that are pinned to a dedicated host CPU. *vendor_data*: the operator's data for all guests;
+    *vendor_data2*: for this guest. *public_ipv4*: its floating IP. *admin_pass*: secret, never logged.
     """
 
     uuid: str
@@ -148,13 +148,13 @@ class Guest:
 
     @property
     def local_ipv4(self) -> str:
-        """Return the first IPv4 address of the guest; "" if there is none."""
+        """Return the first IPv4 address of the guest; "" if it has none."""
         return next((nic.address.address for nic in self.nics if nic.address), "")
 
 
 def guest_hostname(name: str) -> str:
-    """Return a DNS label made of *name*, as Nova does: lower case, blanks and underscores to hyphens, the rest dropped.
-    """
+    """Return a host name made from the server name *name*, as Nova does: lower case, hyphens for blanks and
+    underscores, without other special characters."""
     spaced = name.lower().replace(" ", "-").replace("_", "-")
     label = "".join(c for c in spaced if c.isascii() and (c.isalnum() or c in "-."))
     return label.strip("-.")[:63].rstrip("-.") or "server"
@@ -162,7 +162,8 @@ def guest_hostname(name: str) -> str:
 
 # The tree -----------------------------------------------------------------------------------------------------------
 def metadata_tree(guest: Guest, ec2: Sequence[str] = EC2_VERSIONS) -> dict[str, bytes]:
-    """Map each path of the guest's metadata to its content. *ec2*: the versions of the EC2 format to include."""
+    """Return the content of each file of the guest's metadata by its path, such as ``openstack/latest/meta_data.json``.
+    *ec2*: the versions of the EC2 format to include."""
     return {**dict(_openstack(guest)), **dict(_of_ec2(guest, ec2))}
 
 
@@ -197,13 +198,13 @@ def _of_ec2(guest: Guest, versions: Sequence[str]) -> Iterator[tuple[str, bytes]
 
 
 def _places(guest: Guest) -> list[str]:
-    """Return the paths of the *guest*'s injected files below the folder openstack, numbered as in Nova."""
+    """Return the paths of the *guest*'s injected files in the folder ``openstack``, such as ``/content/0000``."""
     return [f"/content/{at:04}" for at in range(len(guest.injected))]
 
 
 # The documents ------------------------------------------------------------------------------------------------------
 def meta_data(guest: Guest, version: str = "latest") -> dict[str, Any]:
-    """Return the content of meta_data.json in a *version* of the OpenStack format."""
+    """Return the content of meta_data.json for *guest* in a *version* of the OpenStack format, such as 2016-10-06."""
     document: dict[str, Any] = {
         "uuid": guest.uuid,
         "name": guest.name,
@@ -250,7 +251,7 @@ def network_data(guest: Guest) -> dict[str, Any]:
 
 
 def _links(guest: Guest) -> Iterator[tuple[str, dict[str, Any], GuestNic]]:
-    """Yield id and fields of each link: NICs, each followed by its VLANs."""
+    """Yield (id, fields, NIC) for each link in network_data.json: each NIC, followed by its VLANs."""
     for nic in guest.nics:
         link = "tap" + (nic.port[:11] if nic.port else nic.mac.replace(":", "")[-8:])
         yield link, {"type": nic.type, "ethernet_mac_address": nic.mac}, nic
@@ -260,7 +261,8 @@ def _links(guest: Guest) -> Iterator[tuple[str, dict[str, Any], GuestNic]]:
 
 
 def _address(nic: GuestNic) -> dict[str, Any]:
-    """Return the IPv4 fields of a NIC in network_data.json. Guests ignore the address if the type is ipv4_dhcp."""
+    """Return the IPv4 part of a network in network_data.json for *nic*. With the type ``ipv4_dhcp``, guests ignore the
+    address."""
     address = nic.address
     fields: dict[str, Any] = {"type": "ipv4_dhcp" if address is None or address.dhcp else "ipv4"}
     if address is None:
@@ -276,7 +278,8 @@ def _address(nic: GuestNic) -> dict[str, Any]:
 
 
 def _address6(address: NicAddress6) -> dict[str, Any]:
-    """Return the fields of an IPv6 address in network_data.json, with Nova's types."""
+    """Return the fields of a network in network_data.json for an IPv6 address, with Nova's types, such as
+    ``ipv6_slaac``."""
     netmask = str(ipaddress.IPv6Network(f"::/{address.prefix}").netmask)
     return {"type": f"ipv6_{address.mode}" if address.mode else "ipv6", "ip_address": address.address,
             "netmask": netmask,
@@ -293,8 +296,8 @@ def _dns(servers: Sequence[str]) -> list[dict[str, str]]:
 
 
 def ec2_meta_data(guest: Guest, version: str = "latest") -> dict[str, Any]:
-    """Return the guest's metadata in a *version* of the EC2 format; a nested dict stands for a folder of the EC2
-    metadata service."""
+    """Return the content of EC2's ``meta-data`` folder for *guest* in a *version* of the EC2 format. A nested dict is a
+    subfolder."""
     host = guest.hostname
     document: dict[str, Any] = {
         "ami-id": _short("ami", guest.image) if guest.image else "None",
@@ -325,7 +328,7 @@ def ec2_meta_data(guest: Guest, version: str = "latest") -> dict[str, Any]:
 
 
 def _short(prefix: str, id: str) -> str:
-    """Return the uuid *id* as EC2 writes it: *prefix* and eight hexadecimal digits, such as ``i-1a2b3c4d``."""
+    """Return the uuid *id* in EC2's form: *prefix* and eight hexadecimal digits, such as ``i-1a2b3c4d``."""
     return f"{prefix}-{id.replace('-', '')[:8]}"
 
 

@@ -31,7 +31,7 @@ SendPassword = Callable[[str, str], Awaitable[tuple[int, str]]]
 
 
 class BadHead(Exception):
-    """A malformed request. It gets a response with *status*, and its connection is closed."""
+    """The error for a malformed HTTP request. The response has the code *status*, and the connection is closed."""
 
     def __init__(self, status: int, why: str) -> None:
         super().__init__(why)
@@ -40,8 +40,8 @@ class BadHead(Exception):
 
 @dataclass(frozen=True)
 class GuestRequest:
-    """The relevant parts of a request's head. *length*: of the body; ``None`` if it has none. *keep*: whether the
-    connection stays open."""
+    """The parsed head of an HTTP request. *length*: of the body, ``None`` without Content-Length. *keep*: whether the
+    connection stays open afterwards. *expects*: whether the client waits for ``100 Continue``."""
 
     method: str
     path: str
@@ -51,7 +51,8 @@ class GuestRequest:
 
 
 def parse_request_head(head: bytes) -> GuestRequest:
-    """Return the parts of a request's *head*, which ends with the empty line. Raises ``BadHead``."""
+    """Return the parsed *head* of an HTTP request: request line and headers, without the empty line at the end. Raises
+    ``BadHead`` if it is malformed."""
     lines = head.decode("latin-1").split("\r\n")
     words = lines[0].split(" ")
     if len(words) != 3 or words[2] not in ("HTTP/1.0", "HTTP/1.1") or not (
@@ -84,14 +85,16 @@ def _path(target: str) -> str:
 
 
 class GuestHttp:
-    """The HTTP server for connections of guests, in an event loop."""
+    """The HTTP server of the metadata service, for connections of guests. *find*: returns the data for a guest.
+    *send_password*: stores the password that a guest posts."""
 
     def __init__(self, find: Find, send_password: SendPassword) -> None:
         self._find, self._send_password = find, send_password
         self._open: Counter[str] = Counter()
 
     async def connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Serve the requests of one connection, and close it at the end, also after an error."""
+        """Handle a new connection of a guest: answer its requests until it ends. Close it immediately if there are too
+        many."""
         guest = str(writer.get_extra_info("sockname")[0])
         if self._open[guest] >= OF_GUEST or self._open.total() >= OF_ALL:
             writer.transport.abort()
@@ -112,8 +115,8 @@ class GuestHttp:
             writer.close()
 
     async def _answered(self, guest: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
-        """Read the next request of *guest* (its tap address) from *reader*, and write the answer to *writer*. Return
-        whether the connection stays open for another request."""
+        """Read the next request from *reader* and write its response to *writer*. *guest*: the address of the guest's
+        tap (``tap_addresses``). Return whether the connection stays open for another request."""
         try:
             request = await self._request(reader)
             if request is None:

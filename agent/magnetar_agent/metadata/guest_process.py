@@ -35,20 +35,21 @@ _PEER = struct.Struct("3i")
 
 
 def peer_is_root(end: socket.socket) -> bool:
-    """Return whether the process at the other end of the unix socket *end* runs as root, or as this process's user."""
+    """Return whether the process at the other end of the unix socket *end* runs as root or as the current user."""
     _pid, uid, _gid = _PEER.unpack(end.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size))
     return uid in (0, os.geteuid())
 
 
 def start_guest_process() -> GuestProcess:
-    """Return the process that speaks with guests, started and ready. Raises ``HypervisorError`` if it does not start.
-    """
+    """Start the process that answers guests' HTTP requests: by systemd if it provides a socket, otherwise as a child
+    process. Raises ``HypervisorError`` if the process does not start."""
     path = os.environ.get(SOCKET_VARIABLE)
     return UnitProcess(path) if path else ChildProcess()
 
 
 class GuestProcess:
-    """The process that speaks with guests, whether systemd or the agent started it."""
+    """The process that answers guests' HTTP requests, as the agent sees it: a socket for commands to the process, and
+    another for the questions of the process."""
 
     def __init__(self, commands: socket.socket) -> None:
         self.commands = commands
@@ -65,8 +66,8 @@ class GuestProcess:
             raise HypervisorError(str(reply.get("failed")))
 
     def tell(self, do: str, **arguments: Any) -> tuple[Message, int | None]:
-        """Send the command *do* to the process. Return its answer, and a descriptor or ``None``. Raises
-        ``HypervisorError`` if the command failed, or the process is gone."""
+        """Send the command *do* with its arguments to the process. Return the answer and a file descriptor that came
+        with it, or ``None``. Raises ``HypervisorError`` if the command failed or the process has ended."""
         try:
             messages.send_message(self.commands, {"do": do, "with": arguments})
             answer, descriptor = messages.receive_message(self.commands)
@@ -77,13 +78,13 @@ class GuestProcess:
         return answer, descriptor
 
     def gone(self) -> bool:
-        """Return whether the process has ended, or has sent an unexpected message."""
+        """Return whether the process has ended. An unexpected message from the process counts as its end."""
         poll = select.poll()
         poll.register(self.commands, select.POLLIN)
         return bool(poll.poll(0))
 
     def end(self) -> None:
-        """End the process; the kernel then removes its namespaces and devices."""
+        """End the process. The kernel then removes the process's network namespaces and their devices."""
         self.commands.close()
         with contextlib.suppress(OSError):
             self.questions.shutdown(socket.SHUT_RDWR)
@@ -91,12 +92,12 @@ class GuestProcess:
         self._wait()
 
     def _wait(self) -> None:
-        """Wait until the process has ended; kill it if it does not end."""
+        """Wait until the process has ended. Kill it after a time limit."""
         raise NotImplementedError
 
 
 class ChildProcess(GuestProcess):
-    """A process that the agent itself started, with the agent's sandbox and the user ``nobody``."""
+    """The process as a child of the agent. It runs as the user ``nobody`` in the agent's sandbox."""
 
     def __init__(self) -> None:
         commands, theirs = socket.socketpair()
@@ -115,7 +116,8 @@ class ChildProcess(GuestProcess):
 
 
 class UnitProcess(GuestProcess):
-    """A process that systemd started, with its own user and sandbox; *path*: where systemd listens."""
+    """The process as a systemd unit with its own user and sandbox. *path*: the unix socket on which systemd listens and
+    starts the unit."""
 
     def __init__(self, path: str) -> None:
         self._wait()  # the unit of a killed agent may still run
@@ -131,8 +133,8 @@ class UnitProcess(GuestProcess):
         super().__init__(commands)
 
     def _wait(self) -> None:
-        """Stop the unit with systemctl; systemd kills the process if it does not end. If systemctl fails, only the
-        closed connection makes the process end."""
+        """Stop the unit with systemctl; systemd kills the process if it does not end. Errors of systemctl are ignored:
+        the process also ends when its connection is closed."""
         with contextlib.suppress(OSError, subprocess.TimeoutExpired):
             subprocess.run(["systemctl", "stop", "--quiet", UNIT], check=False,  # noqa: S603, S607 (the host's)
                            stdin=subprocess.DEVNULL, capture_output=True, timeout=4 * ENDS)

@@ -21,13 +21,13 @@ Message = dict[str, Any]
 
 
 def encode_message(message: Message) -> bytes:
-    """Return the bytes of a message on the socket."""
+    """Return *message* encoded for the socket: the length in four bytes, then JSON."""
     text = json.dumps(message).encode()
     return _LENGTH.pack(len(text)) + text
 
 
 def send_message(end: socket.socket, message: Message, descriptor: int | None = None) -> None:
-    """Send a message, with a descriptor if there is one."""
+    """Send *message* over the unix socket *end*, together with an open file *descriptor* if there is one."""
     data = encode_message(message)
     if descriptor is None:
         end.sendall(data)
@@ -38,15 +38,16 @@ def send_message(end: socket.socket, message: Message, descriptor: int | None = 
 
 
 def receive_message(end: socket.socket) -> tuple[Message, int | None]:
-    """Return the next message, and its descriptor or ``None``; the caller must close the descriptor. Raises
-    ``EOFError`` if the other side is gone."""
+    """Return the next message from the unix socket *end*, and the file descriptor that came with it, or ``None``. The
+    caller must close the descriptor. Raises ``EOFError`` if the connection is closed."""
     head, descriptor = _first(end)
     head += _exactly(end, _LENGTH.size - len(head))
     return json.loads(_exactly(end, message_length(head))), descriptor
 
 
 def message_length(head: bytes) -> int:
-    """Return the length of the message with *head* as its first four bytes. Raises ``EOFError`` if it is too long."""
+    """Return the length in bytes of a message from its first four bytes, *head*. Raises ``EOFError`` if it is too long.
+    """
     size: int = _LENGTH.unpack(head)[0]
     if size > LONGEST:
         raise EOFError("a message is too long")

@@ -20,7 +20,8 @@ PATIENCE = 20.0
 
 
 def store_posted_password(host: LocalHost, id: str, password: str) -> tuple[int, str]:
-    """Store the *password* of server *id*. Return the status of the answer and, if it is refused, the reason."""
+    """Store the encrypted admin *password* that the guest of server *id* has posted. Return the HTTP status of the
+    response, and the reason if the password is refused ("" otherwise)."""
     begun = time.monotonic()
     with host.locks.hold("server", id):
         document = host.documents.get("server", id)
@@ -37,6 +38,7 @@ def store_posted_password(host: LocalHost, id: str, password: str) -> tuple[int,
 
 
 def clear_posted_password(host: LocalHost, document: Document) -> None:
-    """Remove the password that the guest has posted from the document. The caller holds the server's lock."""
+    """Remove the password that the guest has posted from the server's document. The caller must hold the server's lock.
+    """
     if document.state.pop(PASSWORD, None):
         host.documents.write(document)

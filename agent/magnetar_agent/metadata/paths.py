@@ -23,15 +23,15 @@ _JSON, _TEXT = "application/json", "text/plain; charset=UTF-8"
 
 @dataclass(frozen=True)
 class PathContent:
-    """The content of a path, and its media type."""
+    """The content at a path of the metadata service. *type*: the media type."""
 
     body: bytes
     type: str = _TEXT
 
 
 def path_parts(path: str) -> list[str]:
-    """Return the parts of *path* in normal form. A path outside the folders ``ec2`` and ``openstack`` counts as a path
-    below ``ec2``."""
+    """Return the parts of the URL path *path* in normal form. Paths that begin with neither ``ec2`` nor ``openstack``
+    get ``ec2`` in front."""
     parts = posixpath.normpath("/" + path.lstrip("/")).split("/")[1:]
     if parts[0] in ("ec2", "openstack"):
         return parts
@@ -39,14 +39,15 @@ def path_parts(path: str) -> list[str]:
 
 
 def is_password(path: str) -> bool:
-    """Return whether *path* is where guests post their password, in a metadata version that has passwords."""
+    """Return whether *path* is the path of the guest's password, in a metadata version that has passwords."""
     parts = path_parts(path)
     return (len(parts) == 3 and parts[0] == "openstack" and parts[1] in VERSIONS and parts[1] >= SEED
             and parts[2] == PASSWORD)
 
 
 class GuestPaths:
-    """All data that one guest may read: *tree* of ``guest_data``, and the *password* that the guest has posted."""
+    """The content of all paths of the metadata service for one guest. *tree*: content by path, from ``metadata_tree``.
+    *password*: the password that the guest has posted, or ""."""
 
     def __init__(self, tree: Mapping[str, bytes], password: str = "") -> None:
         self.password = password
@@ -54,7 +55,7 @@ class GuestPaths:
         self._ec2: dict[str, Any] = {}
 
     def find(self, path: str) -> PathContent | None:
-        """Return the content at *path*; ``None`` if there is none."""
+        """Return the content or the listing at *path*; ``None`` if there is no such path."""
         parts = path_parts(path)
         if parts[0] == "ec2":
             return self._of_ec2(parts[1:])
@@ -86,7 +87,8 @@ class GuestPaths:
         return PathContent(_render_element(element))
 
     def _version(self, version: str) -> dict[str, Any]:
-        """Return EC2's documents of a version: ``meta-data``, and ``user-data`` if the guest has any."""
+        """Return the EC2 data of a version: ``meta-data`` as a nested dict, and ``user-data`` as bytes if the guest has
+        user data."""
         if version not in self._ec2:
             documents: dict[str, Any] = {"meta-data": json.loads(self._tree[f"ec2/{version}/meta-data.json"])}
             user_data = self._tree.get(f"ec2/{version}/user-data")
@@ -100,8 +102,8 @@ def _listing(names: tuple[str, ...]) -> PathContent:
 
 
 def _render_element(element: Any) -> bytes:
-    """Return the text of an EC2 *element*, or the listing of its children: a slash follows children that have children;
-    public keys are listed as 0=NAME."""
+    """Return the text at an EC2 path. *element*: a value, or a dict for a folder, which is rendered as a listing: a
+    slash follows subfolders, and public keys are listed as ``0=NAME``."""
     if isinstance(element, bytes):
         return element
     if isinstance(element, dict):

@@ -49,8 +49,8 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 def confine_process() -> None:
-    """Become the user ``nobody``, who is root only in new user and network namespaces. All modules must be imported
-    before."""
+    """Drop the privileges of this process: become the user ``nobody`` in a new user namespace and network namespace, in
+    which it is root. Modules cannot be imported afterwards."""
     if os.geteuid() == 0:
         os.setgroups([])
         os.setresgid(NOBODY, NOBODY, NOBODY)
@@ -72,7 +72,8 @@ def _checked(result: int) -> None:
 
 
 class Questions:
-    """Questions to the agent, and its cached answers. Used in the event loop only."""
+    """The connection with which the process asks the agent for guests' data, and a cache of the answers. Used in the
+    event loop only. *guests*: the server's uuid by tap address."""
 
     def __init__(self, end: socket.socket) -> None:
         self._end = end
@@ -84,7 +85,7 @@ class Questions:
         self.guests: dict[str, str] = {}
 
     async def run(self) -> None:
-        """Read the agent's answers until the agent ends."""
+        """Receive the agent's answers until the connection is closed."""
         reader, self._writer = await asyncio.open_connection(sock=self._end)
         while True:
             try:
@@ -97,14 +98,14 @@ class Questions:
                 waiting.set_result(answer)
 
     def forget(self, servers: list[str]) -> None:
-        """Drop the cached data of *servers*, which have changed."""
+        """Drop the cached data of *servers* (uuids), because it has changed."""
         for server in servers:
             self._kept.pop(server, None)
             self._asked.pop(server, None)
 
     async def find(self, guest: str) -> GuestPaths | None:
-        """Return the data for the guest with the tap address *guest*; ``None`` if there is none. Simultaneous requests
-        share one question to the agent."""
+        """Return the data for the guest with the tap address *guest*, from the cache or from the agent; ``None`` if no
+        server has this address. Concurrent requests share one question to the agent."""
         server = self.guests.get(guest)
         if server is None:
             return None
@@ -136,8 +137,8 @@ class Questions:
                 del self._asked[server]
 
     async def send_password(self, guest: str, password: str) -> tuple[int, str]:
-        """Send to the agent the *password* that *guest* has posted. Return the status and the text of the agent's
-        answer."""
+        """Send the *password* that the guest with the tap address *guest* has posted to the agent. Return the HTTP
+        status and the reason of a refusal from the agent's answer."""
         server = self.guests.get(guest)
         if server is None:
             return 404, "Nobody is known at the place that this came from."
@@ -157,8 +158,8 @@ class Questions:
 
 
 class Namespaces:
-    """The network namespaces, one for each bridge, and the listeners in them. Commands run in one thread, which
-    switches between namespaces; sockets stay in the namespace that they were made in."""
+    """The network namespaces of the process, one for each bridge, with a listening socket in each. One thread runs the
+    agent's commands, because a thread must switch to a namespace to create a socket in it."""
 
     def __init__(self, end: socket.socket, loop: asyncio.AbstractEventLoop, http: GuestHttp,
                  questions: Questions) -> None:
@@ -167,7 +168,7 @@ class Namespaces:
         self._listening: dict[str, list[asyncio.Server]] = {}
 
     def run(self) -> None:
-        """Run the agent's commands until it ends; then end the process."""
+        """Receive and run the agent's commands until the connection is closed; then end the process."""
         try:
             while True:
                 command, _none = messages.receive_message(self._end)
@@ -180,15 +181,16 @@ class Namespaces:
             os._exit(0)
 
     def _make(self, name: str) -> tuple[Message, int]:
-        """Create a network namespace. Return an empty answer and the descriptor of the namespace, for the agent."""
+        """Run the command ``make``: create the network namespace *name*. Return an empty answer and the namespace's
+        descriptor, for the agent to put a device into it."""
         self._close(name)
         _checked(_libc.unshare(_NEW_NET))
         self._made[name] = os.open("/proc/thread-self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
         return {}, self._made[name]
 
     def _listen(self, name: str, seal: str) -> tuple[Message, None]:
-        """Set up the namespace *name* and listen in it, after the agent has put a device into it. *seal*: the source
-        MAC address of valid requests. Return the MAC of the device."""
+        """Run the command ``listen``: configure the device that the agent has put into the namespace *name*, and listen
+        there. *seal*: the source MAC that valid requests have. Return the MAC of the device."""
         _checked(_libc.setns(self._made[name], _NEW_NET))
         links, rules = steering.namespace_setup(seal)
         steering.run_network_program(["nft", "-f", "-"], rules)
@@ -220,8 +222,8 @@ class Namespaces:
 
 
 async def serve_guests(commands: socket.socket, question_socket: socket.socket) -> None:
-    """Serve the requests of guests until the agent ends. *commands*: the connection for the agent's commands;
-    *question_socket*: the connection for questions to the agent."""
+    """Answer guests' HTTP requests until the agent closes the connections. *commands*: the socket with the agent's
+    commands. *question_socket*: the socket for questions to the agent."""
     questions = Questions(question_socket)
     spaces = Namespaces(commands, asyncio.get_running_loop(), GuestHttp(questions.find, questions.send_password),
                         questions)
@@ -233,8 +235,8 @@ async def serve_guests(commands: socket.socket, question_socket: socket.socket) 
 
 
 def accept_agent(listener: socket.socket) -> socket.socket:
-    """Return the agent's connection at systemd's socket; connections of other users are closed. Raises ``TimeoutError``
-    if the agent does not connect in time."""
+    """Accept and return the agent's connection on systemd's listening socket. Connections from other users are closed.
+    Raises ``TimeoutError`` if the agent does not connect in time."""
     listener.settimeout(CONNECTS)
     while True:
         commands, _nobody = listener.accept()
@@ -244,8 +246,8 @@ def accept_agent(listener: socket.socket) -> socket.socket:
 
 
 def open_connections() -> tuple[socket.socket, socket.socket]:
-    """Return the connections for commands and for questions. Raises ``EOFError`` or ``OSError`` if the agent is
-    gone."""
+    """Return the agent's two sockets: for commands, and for questions to the agent. The first comes as an argument or
+    from systemd, the second as a message on the first. Raises ``EOFError`` or ``OSError`` if the agent has ended."""
     if len(sys.argv) > 1:
         commands = socket.socket(fileno=int(sys.argv[1]))
     else:
@@ -263,7 +265,7 @@ def open_connections() -> tuple[socket.socket, socket.socket]:
 
 
 def main() -> None:
-    """Run the process until the agent ends."""
+    """Run the process of the metadata service until the agent ends it."""
     try:
         commands, question_socket = open_connections()
     except (EOFError, OSError):

@@ -56,8 +56,9 @@ WAITING = 8
 
 @dataclass
 class _Gate:
-    """The metadata service's veth device on a bridge, or next to an Open vSwitch tap (*switched*). *mac*: the MAC of
-    the other end of the pair, which is in the service's namespace."""
+    """The veth device through which the metadata service is connected to a *bridge*, or with *switched* to the Open
+    vSwitch tap of that name. *mac*: the MAC of the veth peer in the service's network namespace; empty if the
+    connection failed."""
 
     bridge: str
     switched: bool = False
@@ -65,7 +66,8 @@ class _Gate:
 
 
 class MetadataService:
-    """The agent's part of the metadata service: its threads, and the devices and tables that it keeps up to date."""
+    """The agent's part of the metadata service. It keeps the devices, nftables tables and process of the service up to
+    date, and answers the questions of the process."""
 
     def __init__(self, host: LocalHost) -> None:
         self.host = host
@@ -86,7 +88,8 @@ class MetadataService:
         self.reason = "" if host.settings.metadata_service else "The setting metadata_service is false."
 
     def start(self) -> None:
-        """Start the thread, and follow domains from now on."""
+        """Start the thread that follows the events of domains. Do nothing if the setting ``metadata_service`` is false.
+        """
         if not self.host.settings.metadata_service:
             return
         self.host.hypervisor.on_event(self._happened)
@@ -96,15 +99,15 @@ class MetadataService:
         self._todo.put((ALL, ""))
 
     def close(self) -> None:
-        """Stop the thread, and remove all devices and tables."""
+        """Stop the thread, the process, and remove all devices and tables of the service."""
         if self._thread.is_alive():
             self._ending.set()
             self._todo.put((END, ""))
             self._thread.join(20)
 
     def status(self) -> dict[str, Any]:
-        """Return the host's field ``metadata_service``: the ``bridges`` that have the service, and the ``reason`` why
-        the service does not work ("" if it does)."""
+        """Return the host's field ``metadata_service``: ``bridges``, the names of the bridges that have the service,
+        and ``reason``, why it does not work ("" if it does)."""
         return {"bridges": sorted({gate.bridge for gate in tuple(self._gates.values()) if gate.mac}),
                 "reason": self.reason}
 
@@ -140,7 +143,8 @@ class MetadataService:
         self._end()
 
     def _keep(self, todo: set[tuple[str, str]]) -> None:
-        """Update devices, table and process for the tasks *todo*; without tasks check that all of them still work."""
+        """Update devices, tables and process for *todo*, pairs of a task (``TAPS``, ``DATA``, ``ALL``) and a server
+        uuid. If empty, check that everything still works. Errors are logged and stored in ``reason``."""
         try:
             if not todo or any(task_kind != DATA for task_kind, _id in todo):
                 self._see(todo)
@@ -160,12 +164,13 @@ class MetadataService:
             self.reason = self.reason or "The process that speaks with guests has ended; it is started again."
 
     def _forget(self, changed: set[str]) -> None:
-        """Make the process drop its cached data of the servers *changed*."""
+        """Make the process drop its cached data of the servers *changed* (uuids)."""
         if changed and self._process is not None:
             self._process.tell("forget", servers=sorted(changed))
 
     def _see(self, todo: set[tuple[str, str]]) -> None:
-        """Read the taps of the domains in *todo* from libvirt."""
+        """Read the tap devices of the servers in *todo* (pairs of a task and a server uuid) from libvirt into
+        ``_taps``."""
         if (ALL, "") in todo:
             taps, unchanged_taps = self.host.hypervisor.taps(), []
         else:
@@ -176,7 +181,8 @@ class MetadataService:
                       if (server := self.host.documents.look("server", tap.server)) and not is_adopted(server)}
 
     def _steer(self, again: bool) -> None:
-        """Update table, devices and process for the current taps; *again*: retry bridges that failed."""
+        """Update tables, devices and process for the current tap devices. *again*: also retry bridges that failed
+        before."""
         now, taps = self._taps, list(self._taps.values())
         if not taps:
             if self._process is not None:
@@ -202,14 +208,15 @@ class MetadataService:
                 self._todo.put((ALL, ""))
 
     def _number(self, index: int) -> int:
-        """Return a number for the tap with the device *index* that no other tap has; ``tap_addresses`` uses it."""
+        """Return a free number for the tap device with the interface index *index*; ``tap_addresses`` makes addresses
+        of it."""
         taken = set(self._numbers.values())
         return next(number for number in ((index + at) % MOST_TAPS or 1 for at in range(len(taken) + 2))
                     if number not in taken)
 
     def _open(self, taps: Iterable[Tap], again: bool) -> bool:
-        """Put a device on each bridge of *taps*, and remove all others. *again*: retry bridges that failed. Return
-        whether devices have changed."""
+        """Connect the service to each bridge of *taps*, and disconnect it from all other bridges. *again*: also retry
+        bridges that failed before. Return whether any connection was added or removed."""
         assert self._process is not None
         bridges = {tap.bridge_index: _Gate(tap.bridge, tap.switched) for tap in taps}
         obsolete = [index for index in self._gates if index not in bridges]
@@ -245,7 +252,7 @@ class MetadataService:
         threading.Thread(target=self._answer, args=(process,), name="metadata-answers", daemon=True).start()
 
     def _end(self) -> None:
-        """End the process, and remove its devices and tables from the host."""
+        """End the process, and remove the service's devices and tables from the host."""
         process, self._process = self._process, None
         gates = list(self._gates)
         self._gates, self._steered, self._numbers = {}, {}, {}
@@ -288,8 +295,8 @@ class MetadataService:
                 send({"number": question["number"], "status": 503, "why": "Try again later."})
 
     def _guest_message(self, id: str) -> Message:
-        """Return metadata and password of the guest of server *id*, as sent to the process; empty for a server that is
-        missing or being deleted. Files with equal content share one copy."""
+        """Return the answer to the process's question for the guest of server *id*: its metadata and posted password.
+        Paths with equal content refer to one item of ``parts``. Empty if the server is missing or being deleted."""
         document = self.host.documents.get("server", id)
         if document is None or document.deleting:
             return {}

@@ -46,22 +46,22 @@ TIMEOUT = 20.0
 
 @dataclass(frozen=True)
 class Steering:
-    """The names of one agent's objects in the kernel: its *table* of each family, and *device*, the prefix of its
-    devices. A machine may have several agents."""
+    """The names of the kernel objects of one agent's metadata service, which differ between several agents on a
+    machine. *table*: of its nftables tables. *device*: the name prefix of its veth devices."""
 
     table: str
     device: str
 
     @classmethod
     def of(cls, state_dir: Path) -> Steering:
-        """Return the names for the agent that works in *state_dir*."""
+        """Return the names for the agent with the folder *state_dir*."""
         mark = hashlib.sha256(bytes(state_dir)).hexdigest()[:6]
         return cls(f"magnetar_metadata_{mark}", f"mg{mark}")
 
     def load(self, taps: Sequence[SteeredTap], seal: str) -> bool:
-        """Replace the tables by rules for *taps*, each table in one transaction. *seal*: the source MAC address that
-        requests get. Return False if a tap of Open vSwitch has disappeared meanwhile: then no requests from Open
-        vSwitch taps reach the service until the next call."""
+        """Replace the nftables rules by rules for *taps*. *seal*: the source MAC that the rules give to requests.
+        Return ``False`` if an Open vSwitch tap has disappeared meanwhile. Then no requests from Open vSwitch taps reach
+        the service until the next call."""
         bridged = bridge_rules(self, [tap for tap in taps if not tap.switched], seal)
         switched = [tap for tap in taps if tap.switched]
         if not switched:  # one process is enough
@@ -78,17 +78,17 @@ class Steering:
         return True
 
     def loaded(self) -> bool:
-        """Return whether the tables exist: a reload of the host's own firewall may have flushed them."""
+        """Return whether the nftables tables exist. A reload of the host's firewall may have flushed them."""
         tables = _ran(["nft", "list", "tables"]).stdout.splitlines()
         return all(f"table {family} {self.table}" in tables for family in FAMILIES)
 
     def unload(self) -> None:
-        """Remove the tables, if there are any."""
+        """Remove the nftables tables, if they exist."""
         run_network_program(["nft", "-f", "-"], "".join(_without(family, self.table) for family in FAMILIES))
 
     def attach(self, bridge: str | None, index: int, namespace: int) -> None:
-        """Create the veth device with the number *index* on *bridge*, or on no bridge (``None``). Its peer goes into
-        the network *namespace* (a descriptor)."""
+        """Create the veth device number *index* and connect it to *bridge* (``None``: to no bridge). Its peer is put
+        into the network namespace with the descriptor *namespace*."""
         device = f"{self.device}{index}"
         self.detach(index)
         # On no bridge, the host itself must not use it as a link of its own.
@@ -98,15 +98,15 @@ class Steering:
                             f"link set {device} {place}\nlink set {device} up\n", (namespace,))
 
     def detach(self, index: int) -> None:
-        """Remove the device with the number *index*, if there is one."""
+        """Remove the veth device number *index*, if it exists."""
         _ran(["ip", "link", "delete", f"{self.device}{index}"])
 
 
 @dataclass(frozen=True)
 class SteeredTap:
-    """A tap whose requests go to the metadata service. *index*: the kernel's index of its device; *number*: the
-    argument of ``tap_addresses``; *gate*: the MAC of the service on its bridge; *switched*: its device if it is in Open
-    vSwitch."""
+    """A tap device whose guest can use the metadata service. *index*: its interface index. *number*: the argument of
+    ``tap_addresses``. *gate*: the MAC of the service on the tap's bridge. *switched*: the tap's name if it is in Open
+    vSwitch, otherwise empty."""
 
     index: int
     number: int
@@ -115,8 +115,8 @@ class SteeredTap:
 
 
 def bridge_rules(names: Steering, taps: Sequence[SteeredTap], seal: str) -> str:
-    """Return the input of ``nft`` that replaces the table of family bridge of *names* by rules for *taps*. *seal*: the
-    source MAC address that requests get."""
+    """Return input for ``nft`` that replaces the table of family bridge by rules for *taps*, which are on kernel
+    bridges. *names*: has the table's name. *seal*: the source MAC that the rules give to requests."""
     steered = [(tap.index, *tap_addresses(tap.number), tap.gate) for tap in taps]
     to = ADDRESS, ADDRESS6
     sides = [
@@ -154,8 +154,8 @@ def bridge_rules(names: Steering, taps: Sequence[SteeredTap], seal: str) -> str:
 
 
 def switched_rules(names: Steering, taps: Sequence[SteeredTap], seal: str) -> str:
-    """Return the input of ``nft`` that replaces the table of family netdev of *names* by rules for *taps*. *seal*: the
-    source MAC address that requests get."""
+    """Return input for ``nft`` that replaces the table of family netdev by rules for *taps*, which are in Open vSwitch.
+    *names*: has the table's name. *seal*: the source MAC that the rules give to requests."""
     lines = [_without("netdev", names.table), f"table netdev {names.table} {{"]
     target = f"@th,64,128 {int(IPv6Address(ADDRESS6)):#034x}"
     for tap in taps:
@@ -181,8 +181,7 @@ def switched_rules(names: Steering, taps: Sequence[SteeredTap], seal: str) -> st
 
 
 def _without(family: str, table: str) -> str:
-    """Return the ``nft`` commands that remove *table* of the nftables *family*; they do not fail if there is no such
-    table."""
+    """Return input for ``nft`` that removes *table* of the nftables *family*, without an error if there is none."""
     return f"add table {family} {table}\ndelete table {family} {table}\n"
 
 
@@ -192,8 +191,8 @@ def _set(name: str, type: str, elements: Iterable[str]) -> str:
 
 
 def namespace_setup(seal: str) -> tuple[str, str]:
-    """Return the input of ``ip -batch`` and of ``nft`` that sets up a namespace of the service, once its device is
-    there. *seal*: the source MAC address of valid requests."""
+    """Return the input for ``ip -batch`` and the input for ``nft`` that configure a network namespace of the service,
+    after the veth peer was put into it. *seal*: the source MAC that valid requests have."""
     links = (
         "link set lo up", f"addr add {ADDRESS}/32 dev {INNER}", f"addr add {ADDRESS6}/64 dev {INNER} nodad",
         f"link set {INNER} up", f"route add default dev {INNER}", f"route add local {TAPS}/4 dev lo",
@@ -207,8 +206,8 @@ def namespace_setup(seal: str) -> tuple[str, str]:
 
 # Running programs ---------------------------------------------------------------------------------------------------
 def run_network_program(words: Sequence[str], input_text: str = "", descriptors: Sequence[int] = ()) -> str:
-    """Run the program and arguments *words* with *input_text*, and return its output; it inherits *descriptors*. Raises
-    ``HypervisorError`` with its error output if it fails."""
+    """Run a program (*words*: its name and arguments) with *input_text* as input, and return its output. *descriptors*:
+    open files for the program to inherit. Raises ``HypervisorError`` with its error output if it fails."""
     done = _ran(words, input_text, descriptors)
     if done.returncode:
         raise HypervisorError(f"{words[0]} refuses what the metadata service needs: {done.stderr.strip()[:500]}")

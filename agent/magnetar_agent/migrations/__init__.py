@@ -28,28 +28,28 @@ ARRIVING = "arriving"
 
 
 def arriving_servers(host: LocalHost) -> set[str]:
-    """Return the uuids of the servers that are migrating to this host."""
+    """Return the uuids of the servers that are migrating to this host and have not arrived."""
     return {d.want["server"] for d in host.documents.list("migration")
             if d.want["side"] == "target" and not d.state.get("arrived")}
 
 
 def unsettled_migration(host: LocalHost, server: str) -> str | None:
-    """Return the id of the migration that brought *server* to this host and is not cleaned up yet; ``None`` if there is
-    none. If the server were deleted, such a migration would create it again."""
+    """Return the id of the incoming migration of *server* (uuid) that has arrived, but is not cleaned up; ``None`` if
+    there is none. The server must not be deleted before, as the migration would create it again."""
     return next((d.id for d in host.documents.peek("migration") if d.want["server"] == server
                  and d.want["side"] == "target" and d.state.get("arrived") and not d.state.get("settled")), None)
 
 
 def migration_of_server(host: LocalHost, server: Document) -> str | None:
-    """Return the id of the migration that the server's document is marked with; ``None`` without a mark. A mark is
-    ignored if this host has no document of the migration: the document was removed and the mark stayed."""
+    """Return the id of the migration that the server's document is marked with; ``None`` without a mark. A mark that
+    remained after its migration was removed from this host is ignored."""
     mark: str | None = server.state.get(MARK)
     return mark if mark and host.documents.look("migration", mark) else None
 
 
 def refuse_while_it_moves(host: LocalHost, server: Document | None, id: str | None = None) -> None:
-    """Raise ``Conflict`` if another migration than *id* has marked the *server*: nothing else may change a marked
-    server."""
+    """Raise ``Conflict`` if the *server* is being migrated, because nothing else may change it. *id*: a migration to
+    permit. A *server* of ``None`` is permitted."""
     mark = migration_of_server(host, server) if server is not None else None
     if server is not None and mark not in (None, id):
         raise Conflict(f"Server {server.name!r} is being migrated (migration {mark}). Wait until that has ended, or "

@@ -35,14 +35,15 @@ NAME = re.compile(r"[a-z][a-z0-9.-]{0,63}")
 
 
 def are_disks_shared(host: LocalHost, manifest: Fields) -> bool:
-    """Return whether the disks of the server in *manifest* lie in the shared folder of this host, so that none is
-    copied. Raises ``Conflict`` if this host has a shared folder that cannot be used now."""
+    """Return whether source and this host share the folder with the server's disks, so that none is copied. *manifest*:
+    the source's description of the server. Raises ``Conflict`` if this host's shared folder cannot be used now."""
     folder = find_disk_folder(host)
     return folder is not None and manifest.get("disk_folder") == folder.id
 
 
 def check_target_folder(host: LocalHost, manifest: Fields) -> None:
-    """Raise ``Conflict`` if the copy of the server would be written over the disks of another host."""
+    """Raise ``Conflict`` if copying the server would overwrite disks of another host, in a folder that both hosts
+    mount. *manifest*: the source's description of the server."""
     id = manifest["server"]
     if not are_disks_shared(host, manifest) and disk_owner.is_folder_of_another_host(host, id):
         raise Conflict(f"The target has the folder {server_folder(host, id)} already, and it is not the target's own: "
@@ -50,9 +51,9 @@ def check_target_folder(host: LocalHost, manifest: Fields) -> None:
 
 
 def check_disk_room(host: LocalHost, manifest: Fields, admitted: Sequence[Fields]) -> None:
-    """Raise ``Conflict`` if the server needs logical volumes that this host cannot provide, or RBD images that it does
-    not reach, and ``NoSpace`` if the disks do not fit. *admitted*: manifests of other servers that will migrate to this
-    host; their space counts as used."""
+    """Raise ``Conflict`` if this host cannot provide the logical volumes or RBD images of an incoming server, and
+    ``NoSpace`` if its disks do not fit. *manifest*: the source's description of the server. *admitted*: manifests of
+    other incoming servers, whose space counts as used."""
     format = manifest.get("root_format", "")
     if format not in root_pool.WHAT:
         return
@@ -77,9 +78,9 @@ def _size(manifest: Fields) -> int:
 
 
 def set_disk_location(server: Fields, earlier: Fields | None) -> None:
-    """Remove the location of the disks on the source from the server's document *server*, which the source sent. Set
-    the location on this host instead, if an earlier attempt has created disks (the document *earlier*). The location of
-    RBD images stays."""
+    """Replace the location of the disks on the source by the location on this host in *server*, the server's document
+    from the source. *earlier*: the document of an earlier attempt, which may have created disks. The location of RBD
+    images is the same on both hosts."""
     if rbd_images.uses_rbd_images(server["want"]):
         return
     server["state"].pop(root_pool.NOTE, None)
@@ -88,11 +89,13 @@ def set_disk_location(server: Fields, earlier: Fields | None) -> None:
 
 
 def prepare_target_disks(host: LocalHost, document: Document, server: Document, line: Fields) -> Fields:
-    """Prepare the server's folder and logical volumes. *line*: the source's call ``begin`` with files and disks.
+    """Prepare the folder and logical volumes of an incoming server. *line*: the source's call ``begin``, with files and
+    disks.
 
-    Return, by file name, how many valid bytes this host already has from an earlier attempt; ``None`` if the file is
-    complete. Bytes are valid if the file has not changed on the source. All other files are removed; disks that both
-    hosts share stay as they are. The migration's *document* records where logical volumes are."""
+    Return how many bytes of each file this host has already from an earlier attempt, by file name; ``None`` for a
+    complete file. Files that have changed on the source since count as 0. Files that are not in *line* are removed.
+    Disks that both hosts share are not changed. The migration's *document* records the location of logical volumes.
+    """
     def keep() -> None:
         document.state["server"]["state"][root_pool.NOTE] = server.state[root_pool.NOTE]
         host.documents.write(document)
@@ -125,7 +128,8 @@ def _bytes_by_file(place: Path, want: Fields, files: Sequence[str], states: Fiel
 
 
 def make_target_disks(host: LocalHost, server: Document, disks: Sequence[Fields], key: DiskKey | None) -> None:
-    """Create the *disks* of *server*, which libvirt will fill, encrypted with the *key*."""
+    """Create the *disks* of an incoming live *server*, into which libvirt will copy the content, encrypted with *key*
+    if given."""
     place = server_folder(host, server.id)
     backing = spec.root_backing(server.want, server.state, place)
     for disk in disks:
@@ -137,18 +141,20 @@ def make_target_disks(host: LocalHost, server: Document, disks: Sequence[Fields]
 
 
 def remove_target_disks(host: LocalHost, server: Document) -> None:
-    """Remove the logical volumes of a server whose migration is aborted."""
+    """Remove the logical volumes of an incoming server after an abort of its migration."""
     if logical_volumes.uses_logical_volumes(server.want):
         own_disks.remove_server_folder(host, server)
 
 
 def is_linked(want: Fields, name: str) -> bool:
-    """Return whether the file *name* of a server is a link to a logical volume. *want*: the server's fields."""
+    """Return whether the file *name* of a server is a symbolic link to a logical volume. *want*: the server's fields.
+    """
     return logical_volumes.uses_logical_volumes(want) and name in spec.guest_written_files(want)
 
 
 def check_file_name(name: str) -> str:
-    """Return *name*, which the source sent. Raises ``InvalidRequest`` unless a server's file can have this name."""
+    """Return *name*, a file name that the source sent. Raises ``InvalidRequest`` unless a server can have a file of
+    that name."""
     if not isinstance(name, str) or not NAME.fullmatch(name) or name.endswith((PART, ".at", ".link")):
         raise InvalidRequest(f"The source sends a file with the name {name!r}, which no file of a server has.")
     return name

@@ -19,7 +19,7 @@ LOG = "console.log"
 
 
 class Logs:
-    """The console logs in the folder *place* of a server, and their transfer in one attempt of a migration."""
+    """The console log files in a server's folder *place*, and their transfer to the target of a migration."""
 
     def __init__(self, place: Path) -> None:
         self.place = place
@@ -29,19 +29,19 @@ class Logs:
         self._sent = 0
 
     def close(self) -> None:
-        """Close all logs."""
+        """Close all log files."""
         while self._open:
             os.close(self._open.pop())
 
     def send(self, talk: Rpc) -> None:
-        """Send all logs over the connection *talk*, each as a separate file."""
+        """Send all log files over the connection *talk*."""
         logs = self._look()
         for number, log in reversed(list(enumerate(logs))):
             self._file(talk, f"{LOG}.{number - 1}" if number else LOG, log, 0, False)
 
     def send_rest(self, talk: Rpc) -> None:
-        """Send the output that was written since ``send`` over *talk*. The target appends it to its log before the
-        guest runs there, so the order is kept. Logs that were rotated meanwhile become parts of the same file."""
+        """Send the output that was logged since ``send`` over *talk*. The target appends it to its log before the guest
+        runs there. Log files that were rotated meanwhile are sent as parts of the same file."""
         last_inode = None if self._last is None else os.fstat(self._last).st_ino
         newer = []
         for log in self._look():
@@ -54,8 +54,8 @@ class Logs:
             self._file(talk, LOG, log, 0, True)
 
     def _look(self) -> list[int]:
-        """Return open descriptors of the logs, newest first. Each log is opened once, even if it is renamed meanwhile.
-        """
+        """Return open descriptors of the log files, the newest first. Each file is opened once, even if it is renamed
+        meanwhile."""
         by_inode: dict[int, int] = {}
         first = self._opened(self.place / LOG)
         numbers = [int(path.suffix[1:]) for path in self.place.glob(f"{LOG}.*") if path.suffix[1:].isdecimal()]

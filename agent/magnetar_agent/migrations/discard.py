@@ -28,9 +28,9 @@ EVENT = "discard"
 
 
 def discard_migration(host: LocalHost, key: str) -> None:
-    """End migration *key* on this host. A server of this host stays and can be deleted; an incomplete copy is removed.
-    Repeating this is safe; the document of a completed migration stays as a record. Raises ``NotFound`` if this host
-    has no such migration."""
+    """Give the migration *key* up on this host, without asking the other host. If the server belongs to this host, it
+    stays and can be deleted; otherwise its incomplete copy is removed. Repeating the call is safe. Does nothing for a
+    completed migration. Raises ``NotFound`` if this host has no such migration."""
     migration = host.documents.find("migration", key)
     if migration is None:
         raise NotFound(f"There is no migration {key!r} on this host.", kind="migration", key=key)
@@ -43,8 +43,8 @@ def discard_migration(host: LocalHost, key: str) -> None:
 
 
 def _at_source(host: LocalHost, document: Document) -> None:
-    """End the migration on the source. The mark in the server may stay: without the migration's document it has no
-    effect."""
+    """End the migration on the source. The server's document may stay marked: without the migration's document, the
+    mark has no effect."""
     host.links.cut(document.id)
     host.progress.pop(document.id, None)
     id = document.want["server"]

@@ -26,20 +26,21 @@ LENT = "lent keys"
 
 
 def export_server_keys(host: LocalHost, server: Document) -> dict[str, str | None]:
-    """Return the key of the server's disks and the secret of its TPM, as fields of the call ``begin``; ``None`` for a
-    missing one."""
+    """Return the server's disk key and the secret of its TPM for the target, as arguments of the call ``begin``;
+    ``None`` if the server has none."""
     return {"key": encryption.export_disk_key(host, server), "tpm_secret": tpm.export_tpm_secret(host, server)}
 
 
 def import_server_keys(host: LocalHost, server: Fields, sent: Fields) -> None:
-    """Seal the keys in *sent* (the call ``begin``), and store them in *server*, the parts of a server's document."""
+    """Store the keys in *sent* (arguments of the call ``begin``) in *server* (a server's document as a dict), sealed
+    with this host's key."""
     encryption.import_disk_key(host, server, sent.get("key"))
     tpm.import_tpm_secret(host, server, sent.get("tpm_secret"))
 
 
 def lend_server_keys(host: LocalHost, server: Document, talk: Rpc) -> DiskKey | None:
-    """Define the keys of an incoming live guest in libvirt, until the connection *talk* ends. Return the key of its
-    disks."""
+    """Store the keys of a server that migrates live to this host as secrets in libvirt, until the connection *talk*
+    ends. Return the disk key, ``None`` without encryption."""
     disk_key = encryption.open_disk_key(host, server)
     secret = tpm.open_tpm_secret(host, server, None)
     if disk_key or secret:
@@ -50,8 +51,9 @@ def lend_server_keys(host: LocalHost, server: Document, talk: Rpc) -> DiskKey | 
 
 
 def take_back_keys(host: LocalHost, server: str, talk: Rpc | None = None) -> None:
-    """Remove the keys of *server* (a uuid) from libvirt if they belong to the connection *talk*; with ``None``, if they
-    belong to an earlier process of the agent. Errors are ignored: a stopped libvirt has forgotten the keys."""
+    """Remove the secrets of *server* (uuid) from libvirt if ``lend_server_keys`` stored them for the connection *talk*;
+    ``None``: for an earlier process of the agent. Errors are ignored, because a libvirt that has stopped has no secrets
+    any more."""
     with host.locks.hold(LENT, server):
         if host.lent_keys.get(server) is not talk:
             return

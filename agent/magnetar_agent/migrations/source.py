@@ -61,8 +61,8 @@ FORCE_COMPLETE = "force_complete"
 
 # Before -----------------------------------------------------------------------------------------------------------
 def check_source(host: LocalHost, want: Fields, id: str | None) -> Document:
-    """Return the server's document for migration *id*. Raises ``InvalidField`` or ``Conflict`` if the server cannot
-    migrate; nothing has been changed then."""
+    """Check that the server can be migrated from this host, and return its document. *want*: the migration's fields.
+    *id*: the migration's uuid, ``None`` for a new one. Raises ``InvalidField`` or ``Conflict``. Nothing is changed."""
     server = host.documents.get("server", want["server"])
     if server is None or server.deleting:
         raise InvalidField("server", f"must be a server of this host, and {want['server']} is none")
@@ -91,7 +91,7 @@ def check_source(host: LocalHost, want: Fields, id: str | None) -> Document:
 
 
 def _check_live(server: Document, power: str) -> None:
-    """Raise ``Conflict`` for a server that cannot migrate live; *power*: its power state."""
+    """Raise ``Conflict`` if the server cannot migrate live. *power*: its current power state."""
     if power not in LIVE:
         raise Conflict(
             f"Server {server.name!r} is {power}; only a running or paused one can go live. Ask for type cold "
@@ -106,7 +106,8 @@ def _check_live(server: Document, power: str) -> None:
 
 
 def build_manifest(host: LocalHost, server: Document) -> Fields:
-    """Return the facts that the target needs to decide whether it can take the server. They contain no secrets."""
+    """Return the manifest of the server: the properties by which the target decides whether it can take the server,
+    such as RAM, disks and NICs. It contains no secrets."""
     domain, want = host.hypervisor.domain(server.id), server.want
     place = server_folder(host, server.id)
     power = domain.state if domain else OFF
@@ -137,8 +138,8 @@ def build_manifest(host: LocalHost, server: Document) -> Fields:
 
 
 def claim_server(task: Task) -> None:
-    """Mark the server in its document as being moved by this migration: no other operation may change it from now on.
-    """
+    """Mark the server in its document as being migrated by this task's migration. From now on no other operation may
+    change it."""
     _mark(task)
     task.document.state["claimed"] = True
     task.keep()
@@ -159,8 +160,8 @@ def _mark(task: Task) -> Document:
 
 # The move ---------------------------------------------------------------------------------------------------------
 def move_server(task: Task) -> None:
-    """Send the server to the target, which owns it afterwards. If that fails while the guest is here, unmark the server
-    and let its guest run."""
+    """Send the server to the target. If that fails and the guest is still here, remove the mark from the server and let
+    its guest run."""
     document = task.document
     document.state["tried"] = True
     document.state.pop("failed", None)
@@ -181,12 +182,13 @@ def move_server(task: Task) -> None:
 
 
 def file_state(path: Path, migration: str, run: str) -> str:
-    """Return a text that changes whenever the content of the server's file at *path* may have changed.
+    """Return a text that differs whenever the content of the server's file at *path* may have changed, so that an
+    interrupted transfer is continued only with equal content.
 
-    The text differs for each *migration* (its id). For files that a guest writes to, it also changes with each *run* of
-    the guest (an id) and each boot of the host: after a crash a file may have new data with its old time. It also
-    changes with the file's owner, which libvirt changes when a guest starts. For read-only files the time of the inode
-    is ignored, since new and removed hard links change it.
+    It differs for each *migration* (id). For files that a guest writes, it also differs for each *run* of the guest
+    (id) and each boot of the host, because after a crash new data may have an old time. It contains the inode's time,
+    which changes with the owner when libvirt starts a guest, except for read-only files, whose inode changes with each
+    hard link.
     """
     file_stat = path.stat()
     parts = [migration, file_stat.st_ino, file_stat.st_size, file_stat.st_mtime_ns]
@@ -196,14 +198,14 @@ def file_state(path: Path, migration: str, run: str) -> str:
 
 
 class Throughput:
-    """An estimate of the remaining time, from the average bytes per second so far."""
+    """Estimates the remaining time of a transfer from the average speed so far."""
 
     def __init__(self) -> None:
         self._first: tuple[float, int] | None = None
 
     def seconds_left(self, done: int, remaining: int) -> int | None:
-        """Return the seconds left; ``None`` before any bytes are done. Must be called at each measurement, with *done*
-        and *remaining* in bytes."""
+        """Return the estimated remaining seconds; ``None`` while the speed is unknown. *done*, *remaining*: bytes. Must
+        be called for each measurement."""
         clock = time.monotonic()
         if self._first is None or done <= self._first[1]:
             self._first = clock, done
@@ -213,14 +215,14 @@ class Throughput:
 
 @dataclass
 class _Counted:
-    """The total of bytes to send, and the bytes sent so far."""
+    """Counters of a transfer: the *total* bytes to send, and the bytes that are *done*."""
 
     total: int
     done: int = 0
 
 
 class _Move:
-    """One attempt of a migration to move its server to the target."""
+    """One attempt to move a server to the target of its migration."""
 
     def __init__(self, task: Task) -> None:
         self.task, self.host, self.document = task, task.host, task.document
@@ -232,7 +234,7 @@ class _Move:
         self.arrived = self.shared = False
 
     def run(self) -> None:
-        """Find out which steps of the migration an earlier attempt has completed, then do the remaining ones."""
+        """Ask the target which steps an earlier attempt has completed, then do the remaining steps."""
         with Rpc(self.host.links.call(self.remote, AGENT)) as talk, contextlib.closing(self.logs):
             reply = talk.call("look")
             self._note_shared(bool(reply.get(SHARED)))
@@ -243,8 +245,8 @@ class _Move:
                 self._hand_over(talk)
 
     def _note_shared(self, shared: bool) -> None:
-        """Record in the migration whether both hosts share the server's disks (*shared*, as the target says). Earlier
-        agents share none."""
+        """Record in the migration's document whether both hosts share the server's disks. *shared*: the target's
+        answer, false from an earlier version of the agent."""
         self.shared = shared
         if bool(self.document.state.get(SHARED)) != shared:
             self.document.state[SHARED] = shared
@@ -252,7 +254,7 @@ class _Move:
 
     def _hand_over(self, talk: Rpc) -> None:
         """Make the target the owner of the server, by the call ``arrive`` over *talk*. The guest must be off here, and
-        is not started here again."""
+        must not be started here again."""
         if not self.live:  # in a live migration it was done before
             nics.release_source_nics(server_task(self.task, self.server))
         self.document.state["decided"] = True
@@ -294,13 +296,13 @@ class _Move:
             self._migrate(talk, plan)
 
     def _ran(self) -> None:
-        """Store a new id for the guest's run (see ``file_state``): the guest may have written to its disks since the
-        last attempt."""
+        """Store a new id for the guest's run (see ``file_state``), because the guest may have changed its disks since
+        the last attempt."""
         self.document.state[RUN] = uuid.uuid4().hex
         self.task.keep()
 
     def _stop(self) -> None:
-        """Shut the guest down. The server's document still says that it runs, so the target starts it."""
+        """Shut the guest down. The server's document still requests a running server, so the target starts it."""
         power = self.server.want["power"]
         self._say("stop", 0, 1)
         domain = self.host.hypervisor.domain(self.server.id)
@@ -310,14 +312,14 @@ class _Move:
         self.server.want["power"] = power
 
     def _wake(self) -> None:
-        """Resume a live guest that an earlier attempt left paused, because libvirt had not noticed the end of that
-        attempt. Called when the target has removed its copy, so that the guest may run here."""
+        """Resume a live guest that an earlier attempt left paused on this host. The target must have removed its copy
+        before."""
         domain = self.host.hypervisor.domain(self.server.id)
         if self.live and domain and domain.state == PAUSED and self.server.want["power"] == RUNNING:
             self.host.hypervisor.resume(self.server.id)
 
     def _states(self) -> dict[str, str]:
-        """Return the ``file_state`` of each file to send, by name, small files first."""
+        """Return the ``file_state`` of each file to send, by name, the smallest files first."""
         # libvirt copies the disks of a running guest; all other files in the folder are sent as they are, also those
         # that mark an RBD image as complete.
         libvirt_copied = spec.guest_written_files(self.server.want) if self.live and not own_disks.are_shared(
@@ -332,8 +334,8 @@ class _Move:
         return {path.name: file_state(path, self.document.id, self.document.state[RUN]) for path in paths}
 
     def _send(self, talk: Rpc, present: Fields, states: dict[str, str]) -> None:
-        """Send the files, each with its ``file_state`` (*states*), over *talk*. *present*: by file name, how many bytes
-        the target has already; ``None``: all. Earlier agents report nothing, so they get all files."""
+        """Send the files in *states* (``file_state`` by name) over *talk*. *present*: how many bytes of each file the
+        target has already, by name; ``None``: all. Files that are not in *present* are sent completely."""
         size = {name: stored_bytes(self.place / name) for name in states}
         bytes_present = sum(size[name] if present.get(name, 0) is None else min(present.get(name, 0), size[name])
                             for name in states)
@@ -363,9 +365,8 @@ class _Move:
             talk.result()
 
     def _limit(self) -> int | None:
-        """Return the time limit of a cold migration in seconds; ``None`` if it has none, or if the action for an
-        exceeded limit is not abort: other actions need a running guest. A live migration has its limit in
-        ``hv.MigrationParams``."""
+        """Return the time limit in seconds for sending the files of a cold migration; ``None`` without a limit. Only
+        ``on_time_limit: abort`` applies here, since the other actions need a running guest."""
         want = self.document.want
         limit: int | None = want["time_limit"] if not self.live and want["on_time_limit"] == "abort" else None
         return limit
@@ -409,8 +410,8 @@ class _Move:
             shutil.rmtree(run, ignore_errors=True)
 
     def _cut_over(self, talk: Rpc) -> bool:
-        """Make the target the owner of the server, if the target's copy is complete; the target resumes the guest
-        immediately. Return whether the target is the owner. The guest's QEMU must have ended on this host."""
+        """Make the target the owner of the server if the target's copy is complete; the target then resumes the guest.
+        Return whether it is complete. The guest must be off on this host."""
         if not talk.call("look")["arrived"]:
             return False
         if not self.shared:
@@ -429,10 +430,10 @@ class _Move:
 
 
 def force_live_migration(host: LocalHost, key: str) -> None:
-    """Switch migration *key* to post-copy if that is allowed and the memory is being copied; otherwise pause the guest.
-    A paused guest is resumed by the target, or by the source if the migration fails. Repeating this is safe. Raises
-    ``NotFound`` if there is no such migration, and ``Conflict`` if it is not a running live migration from this host.
-    """
+    """Complete the live migration *key* soon: switch it to post-copy if its fields allow that and its memory is being
+    copied, otherwise pause the guest. A paused guest is resumed on the target, or here if the migration fails.
+    Repeating the call is safe. Raises ``NotFound`` if there is no such migration, ``Conflict`` if it is not a running
+    live migration from this host."""
     document = host.documents.find("migration", key)
     if document is None:
         raise NotFound(f"There is no migration {key!r} on this host.", kind="migration", key=key)

@@ -36,7 +36,8 @@ RUN = "run"
 
 
 def target_address(id: str, want: Fields) -> LinkAddress:
-    """Return the address of link *id* to the target's agent, from the migration's fields *want*."""
+    """Return the address of the target's agent for the link *id*. *want*: the migration's fields. Raises
+    ``InvalidField``."""
     host, _colon, port = (want.get("address") or "").rpartition(":")
     if not host or not port.isdigit():
         raise InvalidField("address", "must be host:port", want.get("address"))
@@ -44,21 +45,20 @@ def target_address(id: str, want: Fields) -> LinkAddress:
 
 
 def is_here(host: LocalHost, document: Document) -> bool:
-    """Return whether the server of a migration is certainly on this host: its guest is active here, or the migration is
-    cold and the target has not been told to take the server. While the guest is active here, the target's copy never
-    runs."""
+    """Return whether the server of a migration is certainly still on this host: its guest is active here, or the
+    migration is cold and this host has not handed the server over to the target."""
     if guest_runs(host, document):
         return True
     return document.want["type"] == "cold" and not document.state.get("decided")
 
 
 def server_task(task: Task, server: Document) -> Task:
-    """Return a task for the document *server* that runs in the operation of the migration's *task*."""
+    """Return a ``Task`` for the server's document *server*, in the operation of the migration's *task*."""
     return type(task)(task.host, server, task.operation)
 
 
 def clean_up_source(task: Task) -> None:
-    """Remove the remains of a server that has moved to the target."""
+    """Remove the domain, files and document of a server that has moved to the target from this host."""
     host, id = task.host, task.document.want["server"]
     with host.locks.hold("server", id):
         server = host.documents.get("server", id)
@@ -77,9 +77,9 @@ def clean_up_source(task: Task) -> None:
 
 
 def recover_source(task: Task) -> None:
-    """Abort the migration on the source: the server stays on this host. Raises ``NotRemovable`` if the server has
-    moved, or if the target cannot say whether it has, and ``Unreachable`` if the target must be asked and does not
-    answer."""
+    """Abort the migration on the source, so that the server stays on this host. Raises ``NotRemovable`` if the server
+    has moved, or if the target does not know whether it has. Raises ``Unreachable`` if the target must be asked and
+    does not answer."""
     document = task.document
     if document.state.get("moved"):
         raise NotRemovable("The server has gone already; it cannot be taken back. Run the migration again to settle "
@@ -99,8 +99,7 @@ def recover_source(task: Task) -> None:
 
 
 def _drop(task: Task) -> None:
-    """Tell the target to remove its copy of the server. Raises ``NotRemovable`` if the server has arrived on the
-    target."""
+    """Tell the target to remove its copy of the server. Raises ``NotRemovable`` if the server has arrived there."""
     with Rpc(task.host.links.call(target_address(task.document.id, task.document.want), AGENT)) as talk:
         if talk.call("look")["arrived"] and not guest_runs(task.host, task.document):
             raise NotRemovable("The server has arrived at the target; it cannot be taken back. Run the migration "
@@ -127,8 +126,8 @@ def _start(host: LocalHost, server: Document) -> None:
 
 
 def restore_server(task: Task) -> None:
-    """End the migration on the source: unmark the server. Start or resume its guest if the server's document says that
-    it runs."""
+    """End the migration on the source: remove the mark from the server, and start or resume its guest if the server's
+    document requests a running server."""
     host, document = task.host, task.document
     with contextlib.suppress(MagnetarError):
         host.hypervisor.abort_stale_job(document.want["server"])

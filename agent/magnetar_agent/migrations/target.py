@@ -53,8 +53,8 @@ log = logging.getLogger(__name__)
 
 # Before -----------------------------------------------------------------------------------------------------------
 def check_migration_target(host: LocalHost, want: Fields) -> None:
-    """Raise ``Conflict``, ``InvalidField`` or ``NoSpace`` for a server that this host cannot take. Nothing has been
-    changed then."""
+    """Check that this host can take the server of a migration. *want*: the migration's fields, with the manifest (the
+    source's description of the server). Raises ``Conflict``, ``InvalidField`` or ``NoSpace``. Nothing is changed."""
     manifest = want.get("manifest")
     if not isinstance(manifest, dict) or manifest.get("server") != want["server"]:
         raise InvalidField("manifest", "is required on the target: the manifest that the migration on the source shows")
@@ -146,7 +146,7 @@ def _room(host: LocalHost, manifest: Fields) -> None:
 
 
 def _coming(host: LocalHost) -> list[Fields]:
-    """Return the manifests of the servers that may migrate to this host and do not belong to it yet."""
+    """Return the manifests of the servers that are migrating to this host and have not arrived."""
     return [migration.want["manifest"] for migration in _on_their_way(host)]
 
 
@@ -157,7 +157,8 @@ def _on_their_way(host: LocalHost) -> list[Document]:
 
 
 def _missing(host: LocalHost, manifest: Fields) -> int:
-    """Return how many bytes of the disks of the server in *manifest* have not arrived yet."""
+    """Return how many bytes of the incoming server's disks have not arrived. *manifest*: the source's description of
+    the server."""
     if coming_disks.are_disks_shared(host, manifest):
         return 0
     bytes_present = 0
@@ -168,7 +169,7 @@ def _missing(host: LocalHost, manifest: Fields) -> int:
 
 def prepare_target(task: Task) -> None:
     """Let the source's agent connect to this host for the migration. Raises ``Conflict`` if another migration of the
-    server is under way."""
+    server to this host has not ended."""
     server = task.document.want["server"]
     with task.host.locks.hold("server", server):
         _is_alone(task.host, server, task.document.id)
@@ -178,8 +179,8 @@ def prepare_target(task: Task) -> None:
 
 
 def offer_migration_link(host: LocalHost, document: Document) -> None:
-    """Let the source's agent connect to the endpoints of this migration: this agent, libvirt, and QEMU's two sockets.
-    Called again after a restart of the agent."""
+    """Let the source's agent connect to the endpoints of this migration: this agent, libvirt, and two sockets of QEMU.
+    Must be called again after a restart of the agent."""
     run = run_folder(host, document.id)
     host.links.offer(Offer(document.id, frozenset([document.want["peer"]]), {
         AGENT: partial(_talk, host, document.id), LIBVIRT: host.hypervisor.libvirt_socket(),
@@ -188,8 +189,8 @@ def offer_migration_link(host: LocalHost, document: Document) -> None:
 
 
 def resume_migrations(host: LocalHost) -> None:
-    """Let the sources of all unfinished migrations connect again, and take over servers that have arrived. Called when
-    the agent starts."""
+    """Let the sources of all unfinished migrations to this host connect again, and take over servers that have arrived.
+    Called when the agent starts."""
     for document in host.documents.list("migration"):
         if document.want["side"] != "target":
             continue
@@ -207,14 +208,14 @@ def resume_migrations(host: LocalHost) -> None:
 
 
 def run_folder(host: LocalHost, id: str) -> Path:
-    """Return the folder of QEMU's sockets for migration *id*; it has the same path on the source."""
+    """Return the folder with QEMU's sockets for the migration *id*. It has the same path on the source."""
     return host.settings.socket.parent / "links" / id
 
 
 # The connection ---------------------------------------------------------------------------------------------------
 def _talk(host: LocalHost, id: str, sock: socket.socket, _peer: str) -> None:
-    """Answer the calls of the source on the connection *sock*. At its end, remove the keys that came over this
-    connection from libvirt; a repeated migration defines them again."""
+    """Answer the source's calls on the connection *sock*. When it ends, remove the keys that the source sent over it
+    from libvirt; a repeated migration sends them again."""
     with Rpc(sock) as talk, ExitStack() as lent:
         while (line := talk.receive()) is not None:
             try:
@@ -245,8 +246,8 @@ def _document(host: LocalHost, id: str) -> Document:
 
 
 def _look(host: LocalHost, document: Document, _talk: Rpc, _line: Fields) -> Fields:
-    """Answer the call ``look``: return in the field ``arrived`` whether this host has the whole server, and in
-    ``shared_disks`` whether both hosts share its disks: as noted by ``begin``, without a look at the folder."""
+    """Answer the call ``look``: return ``arrived``, whether this host has the complete server, and ``shared_disks``,
+    whether both hosts share its disks (as recorded by the call ``begin``)."""
     shared = document.state.get(coming_disks.SHARED)
     if shared is None:
         shared = coming_disks.are_disks_shared(host, document.want["manifest"])
@@ -255,9 +256,12 @@ def _look(host: LocalHost, document: Document, _talk: Rpc, _line: Fields) -> Fie
 
 
 def _begin(host: LocalHost, document: Document, _talk: Rpc, line: Fields) -> Fields:
-    """Answer the call ``begin`` with the arguments *line*: remove the domain that an earlier attempt left, store the
-    server's document in the migration's, and prepare the server's disks. Return what the source needs to send the
-    server: how many bytes of each file are here already, and folders, NICs and domain XML on this host."""
+    """Answer the call ``begin``, with the arguments *line*: remove the domain of an earlier attempt, store the server's
+    document in the migration's *document*, and prepare the server's disks.
+
+    Return what the source needs to send the server: how many bytes of each file this host has already, and the folders,
+    NICs and domain XML on this host.
+    """
     sent_server, id = line["document"], document.want["server"]
     _not_arrived(document)
     if sent_server["id"] != id:
@@ -293,8 +297,8 @@ def _begin(host: LocalHost, document: Document, _talk: Rpc, line: Fields) -> Fie
 
 
 def _file(host: LocalHost, document: Document, talk: Rpc, line: Fields) -> Fields:
-    """Answer the call ``file``: receive the content of one file of the server from *talk*. *line*: the file's name,
-    mode, state, and the offset from which it is sent."""
+    """Answer the call ``file``: receive one file of the server from *talk*. *line*: the arguments: the file's name,
+    mode, state (``file_state``), and the offset at which the content begins."""
     _not_arrived(document)
     path = server_folder(host, document.want["server"]) / coming_disks.check_file_name(line["name"])
     linked = coming_disks.is_linked(document.state["server"]["want"], path.name)
@@ -305,8 +309,8 @@ def _file(host: LocalHost, document: Document, talk: Rpc, line: Fields) -> Field
 
 
 def _ready(host: LocalHost, document: Document, talk: Rpc, _line: Fields) -> Fields:
-    """Answer the call ``ready``, which the source sends after all files: create the disks that libvirt will fill, and
-    let QEMU read the server's files."""
+    """Answer the call ``ready``, which the source sends after all files: create the disks into which libvirt will copy,
+    and let QEMU read the server's files."""
     _not_arrived(document)
     place = server_folder(host, document.want["server"])
     server = _server(document)
@@ -318,8 +322,8 @@ def _ready(host: LocalHost, document: Document, talk: Rpc, _line: Fields) -> Fie
 
 
 def _arrive(host: LocalHost, document: Document, _talk: Rpc, _line: Fields) -> Fields:
-    """Answer the call ``arrive``, which the source sends when the guest is off there and will not be started there
-    again: record the arrival. From now on the server belongs to this host."""
+    """Answer the call ``arrive``, which the source sends when the guest is off there for good: record that the server
+    belongs to this host from now on, and take it over."""
     if not document.state.get("arrived"):
         if document.want["type"] == "live" and not host.hypervisor.arrived(document.want["server"]):
             raise Conflict("The target has no complete copy of the guest. Repeat the call.")
@@ -334,7 +338,8 @@ def _arrive(host: LocalHost, document: Document, _talk: Rpc, _line: Fields) -> F
 
 
 def _drop(host: LocalHost, document: Document, _talk: Rpc, _line: Fields) -> Fields:
-    """Answer the call ``drop``: remove the copy of the server. Raises ``Conflict`` if the server has arrived."""
+    """Answer the call ``drop``: remove the incomplete copy of the server. Raises ``Conflict`` if the server has
+    arrived."""
     _not_arrived(document)
     remove_copy(host, document)
     return {}
@@ -351,7 +356,8 @@ def _not_arrived(document: Document) -> None:
 
 
 def _server(document: Document) -> Document:
-    """Return the server's document as the source sent it. Its fields are checked like a request's."""
+    """Return the server's document that the source sent with the call ``begin``. Its fields are checked like those of
+    an API request."""
     sent_server = document.state["server"]
     fields = {name: sent_server["want"].get(name) for name in {f.name
                                                                for f in Server.settable()} & set(sent_server["want"])}
@@ -366,8 +372,7 @@ def _server(document: Document) -> Document:
 
 # The end ----------------------------------------------------------------------------------------------------------
 def _take_over(host: LocalHost, document: Document) -> None:
-    """Write the document of a server that has arrived, and reconcile the server. A live guest that ran on the source is
-    resumed before that."""
+    """Store the document of a server that has arrived, resume its live guest, and apply the document to the host."""
     server = _server(document)
     if host.documents.get("server", server.id) is None:
         if document.state.get(coming_disks.SHARED):
@@ -392,8 +397,8 @@ def _take_over(host: LocalHost, document: Document) -> None:
 
 
 def clean_up_target(task: Task) -> None:
-    """Write the document of the server if that is missing, close the link, and remove all that only the migration
-    needed. Raises ``Conflict`` if the server has not arrived."""
+    """Complete the migration on the target: take the server over if that has not happened, close the link to the
+    source, and remove everything that only the migration needed. Raises ``Conflict`` if the server has not arrived."""
     host, document = task.host, task.document
     if not document.state.get("arrived"):
         raise Conflict("The server has not arrived here yet. Move it first: phase moved on the source.")
@@ -408,7 +413,8 @@ def clean_up_target(task: Task) -> None:
 
 
 def abandon_target(task: Task) -> None:
-    """Abort the migration: remove the copy of the server. Raises ``NotRemovable`` if the server has arrived."""
+    """Abort the migration on the target: remove the incomplete copy of the server. Raises ``NotRemovable`` if the
+    server has arrived."""
     host, document = task.host, task.document
     if document.state.get("settled"):
         return
@@ -421,7 +427,7 @@ def abandon_target(task: Task) -> None:
 
 
 def remove_copy(host: LocalHost, document: Document) -> None:
-    """Remove the copy of a server that does not belong to this host."""
+    """Remove the copy of a server that does not belong to this host: its domain, attachments and files."""
     _discard(host, document.want["server"])
     volumes.drop_attachments(host, document)
     shutil.rmtree(run_folder(host, document.id), ignore_errors=True)
@@ -433,8 +439,8 @@ def remove_copy(host: LocalHost, document: Document) -> None:
 
 
 def _discard(host: LocalHost, id: str) -> None:
-    """Remove the domain of a server that has no document on this host, if the domain is Magnetar's. The server belongs
-    to the source, so its guest has never run here."""
+    """Remove the domain of the server *id* if Magnetar defined it and this host has no document of the server. The
+    guest has never run here, as the server belongs to the source."""
     if host.documents.get("server", id) is None:
         domain = host.hypervisor.domain(id)
         if domain is not None and domain.owned:

@@ -25,7 +25,8 @@ if TYPE_CHECKING:
 
 
 def target_manifest(manifest: Fields) -> Fields:
-    """Return a copy of *manifest* with the vCPUs, RAM, hardware and cards that the server gets on the target."""
+    """Return a copy of *manifest*, the source's description of the server, with the vCPUs, RAM, hardware and network
+    cards that the server gets on the target."""
     becomes = manifest.get("becomes") or {}
     flavor = becomes.get("flavor") or {}
     return {**manifest, **{name: flavor[name] for name in ("vcpus", "ram") if name in flavor},
@@ -34,17 +35,16 @@ def target_manifest(manifest: Fields) -> Fields:
 
 
 def _on_cards(networks: Sequence[Fields], manifest: Mapping[str, Any]) -> list[Fields]:
-    """Return the NICs *networks* with the target's network cards (``cards`` of the manifest) in place of the source's.
-    """
+    """Return the NICs *networks* with the target's network cards instead of the source's. *manifest*: ``cards`` has the
+    card by MAC."""
     cards = manifest.get("cards") or {}
     return [{**{name: value for name, value in nic.items() if name != "card"},
              **({"card": cards[nic["mac"]]} if nic["mac"] in cards else {})} for nic in networks]
 
 
 def check_target_resources(host: LocalHost, manifest: Fields, live: bool) -> None:
-    """Raise ``Conflict`` if this host lacks the resources in the manifest (from ``target_manifest``), or the server
-    cannot migrate *live*, and ``InvalidField`` for a flavor beyond this host's limits. An earlier agent sends no
-    hardware: its servers need none."""
+    """Raise ``Conflict`` if this host lacks the resources in *manifest* (from ``target_manifest``), or if the server
+    cannot migrate *live*. Raises ``InvalidField`` for a flavor beyond this host's limits."""
     if flavor := (manifest.get("becomes") or {}).get("flavor"):
         local = any(disk["name"] == ROOT for disk in manifest["disks"])
         check_sizes(host, {size: flavor.get(size, 0) for size in SIZES}, not local, manifest.get("root_format", ""))
@@ -65,9 +65,13 @@ def check_target_resources(host: LocalHost, manifest: Fields, live: bool) -> Non
 
 
 def claim_target_resources(host: LocalHost, manifest: Mapping[str, Any], server: Fields, live: bool) -> None:
-    """Set the flavor and hardware that *manifest* requests in ``want`` of *server* (a server's document as a dict), and
-    choose the server's resources on this host. *live*: the guest runs, and keeps the size of its pages. Raises
-    ``Conflict`` if this host lacks them. The caller holds the lock ``CHOICES`` until the document is written."""
+    """Choose the incoming server's resources on this host (CPUs, PCI devices, …), and store them in *server*, the
+    server's document as a dict. *manifest*: may specify a new flavor and hardware. *live*: the guest runs, so its page
+    size stays.
+
+    Raises ``Conflict`` if this host lacks the resources. The caller must hold the lock ``CHOICES`` until the document
+    is written, so that no other server gets the same resources.
+    """
     becomes, want = manifest.get("becomes") or {}, server["want"]
     if "flavor" in becomes:
         # An earlier agent may not have noted the sizes, and the flavor with them is replaced.

@@ -36,8 +36,8 @@ PART, NOTE = ".part", ".part.at"
 
 # Sending --------------------------------------------------------------------------------------------------------
 def send_file_frames(talk: Rpc, path: Path, offset: int, sent: Callable[[int], None], rate: int | None = None) -> int:
-    """Send the file *path* from *offset* on over *talk*, and return the size of the file. *sent* is called with the
-    number of bytes of each frame. *rate*: the limit in bytes/s."""
+    """Send the file *path* from *offset* to its end over *talk*, in frames with checksums and without holes. Return the
+    size of the file. *sent*: called with the bytes of each frame. *rate*: the limit in bytes/s."""
     began, total = time.monotonic(), 0
     with path.open("rb") as file:
         device = stat.S_ISBLK(os.fstat(file.fileno()).st_mode)
@@ -58,7 +58,7 @@ def send_file_frames(talk: Rpc, path: Path, offset: int, sent: Callable[[int], N
 
 
 def stored_bytes(path: Path) -> int:
-    """Return how many bytes the file takes on disk; for a logical volume its size."""
+    """Return how many bytes the file occupies on disk; for a block device its size."""
     file_stat = path.stat()
     if not stat.S_ISBLK(file_stat.st_mode):
         return file_stat.st_blocks * 512
@@ -67,8 +67,8 @@ def stored_bytes(path: Path) -> int:
 
 
 def data_pieces(descriptor: int, offset: int) -> Iterator[tuple[int, bytes]]:
-    """Yield offset and data of the parts of a file that are not holes, from *offset* on. A block device is read in
-    full: it has no holes, and SEEK_DATA does not work on a block device."""
+    """Yield (offset, data) for the parts of an open file that are not holes, from *offset* to its end. A block device
+    has no holes and is read completely."""
     size, device = zeros.open_file_size(descriptor), stat.S_ISBLK(os.fstat(descriptor).st_mode)
     while offset < size:
         try:
@@ -87,9 +87,9 @@ def data_pieces(descriptor: int, offset: int) -> Iterator[tuple[int, bytes]]:
 
 # Receiving ------------------------------------------------------------------------------------------------------
 def bytes_present(path: Path, state: str | None, linked: bool = False) -> int | None:
-    """Return how many bytes of the file *path* are flushed to disk on the receiver: 0 if none, ``None`` if the file is
-    complete. A file with another or unknown *state* is removed and counts as 0. *linked*: the path is a link to a
-    logical volume; only the link is removed."""
+    """Return how many bytes of the file *path* the receiver has flushed to disk; ``None`` if the file is complete. If
+    *state*, the sender's ``file_state``, is unknown or differs from the recorded one, remove the file and return 0.
+    *linked*: *path* is a symbolic link to a logical volume; only the link is removed."""
     part, note = (path.with_name(path.name + end) for end in (PART, NOTE))
     of, sure = _noted(note)
     if state is not None and of == state:
@@ -108,8 +108,8 @@ def bytes_present(path: Path, state: str | None, linked: bool = False) -> int | 
 
 
 def _noted(note: Path) -> tuple[str | None, int]:
-    """Return the state of the received content, and how many of its bytes are flushed, from the file *note*; ``None``
-    and 0 if it cannot be read."""
+    """Return the contents of the *note* file of a partly received file: its ``file_state``, and how many bytes are
+    flushed to disk; ``None`` and 0 if the note cannot be read."""
     try:
         content = json.loads(note.read_bytes())
         return content["state"], int(content["sure"])
@@ -119,11 +119,13 @@ def _noted(note: Path) -> tuple[str | None, int]:
 
 def receive_file_frames(talk: Rpc, path: Path, offset: int, append: bool = False, state: str | None = None,
                         linked: bool = False) -> int:
-    """Receive from *talk* a file that ``send_file_frames`` sends from *offset* on; rename it to *path* when all of it
-    is on disk. Return its size. *append*: append the frames to the existing file at *path*. *state*: a text that
-    identifies the content (``file_state``), noted in a file, so that an interrupted transfer can be continued;
-    ``None``: it cannot. *linked*: the ``.part`` is a link to a logical volume; write to this volume, and zeros where
-    nothing is sent."""
+    """Receive a file that ``send_file_frames`` sends, from *offset* on. When it is complete and flushed to disk, rename
+    it to *path*. Return its size.
+
+    *append*: append the data to the existing file at *path* instead. *state*: the sender's ``file_state``, recorded so
+    that an interrupted transfer can be continued; ``None``: it cannot. *linked*: the ``.part`` file is a link to a
+    logical volume; write to the volume, with zeros for holes.
+    """
     part = path if append else path.with_name(path.name + PART)
     how = 0 if linked else os.O_CREAT | os.O_NOFOLLOW | (os.O_APPEND if append else 0)
     if not append:
@@ -167,8 +169,9 @@ def _receive(talk: Rpc, place: _Place, offset: int, sure: Callable[[int], None])
 
 @dataclass
 class _Place:
-    """An open file that is written as *part* and will be renamed to *path*. *link*: the ``_inode`` of *part* if that is
-    a link to a logical volume; a later attempt may write to the same volume."""
+    """The open file into which a transfer is received. *part*: its temporary path, and *path*: its final one. *link*:
+    if *part* is a link to a logical volume, the ``_inode`` of the link, which tells whether a later attempt has
+    replaced it. *append*: append to an existing file."""
 
     path: Path
     part: Path
@@ -177,8 +180,8 @@ class _Place:
     append: bool
 
     def write(self, data: bytes, start: int, end: int) -> None:
-        """Write *data* at offset *start*. On a logical volume, first write zeros from *end* (the end of the data so
-        far) up to *start*."""
+        """Write *data* at the offset *start*. On a logical volume, first write zeros from *end*, the end of the data so
+        far, up to *start*."""
         if self.append:
             os.write(self.descriptor, data)
         elif self.link is None:
@@ -195,14 +198,14 @@ class _Place:
                 fcntl.flock(self.descriptor, fcntl.LOCK_UN)
 
     def check(self) -> None:
-        """Raise ``HypervisorError`` if a later attempt has replaced the file."""
+        """Raise ``HypervisorError`` if a later attempt of the migration has replaced the file."""
         if not (_is_same_file(self.part, self.descriptor) if self.link is None else _inode(self.part) == self.link):
             raise _lost_file(self.path)
 
 
 def _inode(link: Path) -> tuple[int, int] | None:
-    """Return the inode and time of a symbolic link, which differ for a new link of the same name; ``None`` if there is
-    none."""
+    """Return inode and time of a symbolic link, to detect that it was replaced by another link; ``None`` if it does not
+    exist."""
     try:
         link_stat = link.lstat()
     except FileNotFoundError:
@@ -216,10 +219,10 @@ def _note(path: Path, state: str, count: int) -> None:
 
 
 def _clear(path: Path, offset: int, linked: bool) -> None:
-    """Remove the complete file at *path*, before a note of its new content is written.
+    """Remove the complete file at *path*, before the note of its new content is written.
 
-    If *offset* is 0, also remove the note and the partial file of the former transfer; the partial file stays if it is
-    *linked* to a volume.
+    If *offset* is 0, also remove the note and the ``.part`` file of the former transfer. If *linked*, the ``.part``
+    file stays: it is a link to a logical volume.
     """
     path.unlink(missing_ok=True)
     if not offset:
@@ -229,7 +232,7 @@ def _clear(path: Path, offset: int, linked: bool) -> None:
 
 
 def _is_same_file(path: Path, descriptor: int) -> bool:
-    """Return whether *path* still is the name of the open file *descriptor*: a later attempt may have replaced the
+    """Return whether *path* is still the path of the open file *descriptor*. A later attempt may have replaced the
     file."""
     try:
         return os.path.samestat(path.lstat(), os.fstat(descriptor))
@@ -244,7 +247,7 @@ def _lost_file(path: Path) -> HypervisorError:
 
 def _frames(talk: Rpc, place: _Place, sure: Callable[[int], None], end: int) -> int:
     """Receive all frames of a file from *talk* and write them to *place*. Return the size of the file. *end*: the end
-    of the data so far. *sure(end)* is called whenever the data up to *end* is flushed to disk."""
+    of the data that is already there. *sure*: called with the end offset whenever data has been flushed to disk."""
     since = 0
     while True:
         start, length, digest = _FRAME.unpack(talk.read(_FRAME.size))

@@ -35,7 +35,7 @@ log = logging.getLogger(__name__)
 
 # The source -------------------------------------------------------------------------------------------------------
 def check_attachments(host: LocalHost, server: Document, want: Fields) -> None:
-    """Raise ``Conflict`` for attached volumes that prevent the migration with the fields *want*."""
+    """Raise ``Conflict`` if an attached volume prevents the migration of the server. *want*: the migration's fields."""
     for attachment in attaching.server_attachments(host, server.id, leaving=True):
         volume = host.documents.get("volume", attachment.want["volume"])
         if attachment.deleting or attachment.state.get("unfinished"):
@@ -57,20 +57,21 @@ def check_attachments(host: LocalHost, server: Document, want: Fields) -> None:
 
 
 def _post_copy(want: Fields) -> str | None:
-    """Return the name of the field of *want*, a migration's fields, that allows a post-copy; ``None`` if none does."""
+    """Return the name of the field in *want* (a migration's fields) that allows post-copy; ``None`` if none does."""
     return "post_copy" if want.get("post_copy") else "on_time_limit" if want["on_time_limit"] == "post_copy" else None
 
 
 def describe_volumes(host: LocalHost, server: Document) -> list[Fields]:
-    """Return the facts about the server's volumes for the manifest, by which the target decides whether it can take the
-    server."""
+    """Return the uuid and origin (host and pool) of each volume of the server, for the manifest that the target checks.
+    """
     return [{"volume": attachment.want["volume"], "origin": _origin(host, attachment)}
             for attachment in attaching.server_attachments(host, server.id)]
 
 
 def share_volumes(host: LocalHost, server: Document, peer: str, live: bool) -> list[Fields]:
-    """Give the agent *peer*, the target, access to all volumes of the server; in a *live* migration to stand-ins of
-    this host's volumes. Return the attachments that the target must store."""
+    """Let the target's agent *peer* access all volumes of the server. In a *live* migration it gets a temporary overlay
+    (stand-in) of volumes of this host, as long as the guest writes to them here. Return the attachments for the target
+    to store."""
     shared = []
     for attachment in attaching.server_attachments(host, server.id):
         if attachment.want.get("origin") and not remote.is_taken_over(host, attachment):
@@ -99,7 +100,8 @@ def _export(host: LocalHost, attachment: Document, server: str, peer: str, live:
 
 
 def serve_disks(host: LocalHost, server: str) -> None:
-    """Serve the server's volumes themselves to the target, instead of stand-ins. The guest must be off on this host."""
+    """Let the target access the volumes of *server* (uuid) themselves instead of temporary overlays (stand-ins). The
+    guest must be off on this host."""
     for export in host.documents.list("volume_export"):
         if export.want["server"] == server and export.state.pop("stand_in", False):
             host.documents.write(export)
@@ -107,8 +109,8 @@ def serve_disks(host: LocalHost, server: str) -> None:
 
 
 def release_source_volumes(host: LocalHost, server: str, peer: str) -> None:
-    """Give up this host's access to the volumes of a server that is on *peer* now, and remove the attachments. Raises
-    ``Unreachable`` if the host of a volume does not answer."""
+    """End this host's access to the volumes of *server* (uuid), which is on the host of the agent *peer* now, and
+    remove its attachments. Raises ``Unreachable`` if the host of a volume does not answer."""
     for attachment in attaching.server_attachments(host, server, leaving=True):
         if attachment.want.get("origin"):
             with suppress(NotFound):  # we have said so before, and are not let in any more
@@ -118,8 +120,8 @@ def release_source_volumes(host: LocalHost, server: str, peer: str) -> None:
 
 
 def revoke_sharing(host: LocalHost, server: str) -> None:
-    """End the target's access to the volumes of a server that stays on this host. If the agent of a volume's host does
-    not answer, log that; ``RemoteVolumes`` repeats the request."""
+    """End the target's access to the volumes of *server* (uuid), which stays on this host. Errors of other hosts are
+    logged; ``RemoteVolumes`` repeats the request."""
     for attachment in attaching.server_attachments(host, server):
         if attachment.want.get("origin") and not remote.is_taken_over(host, attachment):
             try:
@@ -136,7 +138,8 @@ def revoke_sharing(host: LocalHost, server: str) -> None:
 
 # The target -------------------------------------------------------------------------------------------------------
 def check_origins(host: LocalHost, manifest: Fields) -> None:
-    """Raise ``Conflict`` or ``InvalidField`` if this host cannot reach a volume in the manifest."""
+    """Raise ``Conflict`` or ``InvalidField`` if this host cannot access a volume of the incoming server. *manifest*:
+    the source's description of the server."""
     for volume in manifest.get("volumes", []):
         if volume["origin"]["pool"]:
             remote.check_origin(host, volume["origin"])
@@ -144,8 +147,7 @@ def check_origins(host: LocalHost, manifest: Fields) -> None:
 
 
 def prepare_attachments(host: LocalHost, migration: Document, sent_attachments: list[Fields]) -> None:
-    """Write *sent_attachments*, documents that the source sent for *migration*, and open the sockets to their volumes.
-    """
+    """Store *sent_attachments*, which the source sent for *migration*, and connect to their volumes."""
     drop_attachments(host, migration)
     for sent_attachment in sent_attachments:
         document = _checked(migration, sent_attachment)
@@ -154,8 +156,8 @@ def prepare_attachments(host: LocalHost, migration: Document, sent_attachments: 
 
 
 def _checked(migration: Document, sent_attachment: Fields) -> Document:
-    """Return the document of *sent_attachment*, which the source sent for *migration*. Its fields are checked like a
-    request's."""
+    """Return the document of the volume attachment *sent_attachment*, which the source sent for *migration*. Its fields
+    are checked like those of an API request."""
     id, server = str(sent_attachment["id"]), migration.want["server"]
     settable = {f.name: sent_attachment["want"][f.name] for f in VolumeAttachment.settable()
                 if f.name in sent_attachment["want"]}
@@ -170,7 +172,7 @@ def _checked(migration: Document, sent_attachment: Fields) -> Document:
 
 
 def drop_attachments(host: LocalHost, migration: Document) -> None:
-    """Remove the attachments that an aborted *migration* brought to this host."""
+    """Remove the attachments that the source sent for *migration*, after an abort."""
     for attachment in host.documents.list("volume_attachment"):
         if attachment.state.get(ARRIVING) == migration.id:
             remote.close_volume_socket(host, attachment)
@@ -178,7 +180,7 @@ def drop_attachments(host: LocalHost, migration: Document) -> None:
 
 
 def forget_attachments(host: LocalHost, server: str) -> None:
-    """Remove the remaining attachments of a *server* that has no document on this host."""
+    """Remove the remaining attachments of *server* (uuid), which has no document on this host."""
     for attachment in attaching.server_attachments(host, server, leaving=True):
         if attachment.want.get("origin"):
             remote.close_volume_socket(host, attachment)
@@ -186,8 +188,8 @@ def forget_attachments(host: LocalHost, server: str) -> None:
 
 
 def adopt_attachments(host: LocalHost, migration: Document) -> None:
-    """Remove the state field ``ARRIVING`` from the attachments of a server: the server has arrived, and
-    they belong to this host now."""
+    """Mark the attachments that the source sent for *migration* as arrived, by removing their state field ``ARRIVING``:
+    they belong to this host from now on."""
     for attachment in host.documents.list("volume_attachment"):
         if attachment.state.get(ARRIVING) == migration.id:
             del attachment.state[ARRIVING]
@@ -195,8 +197,8 @@ def adopt_attachments(host: LocalHost, migration: Document) -> None:
 
 
 def reconnect_volumes(host: LocalHost, server: str) -> None:
-    """Make QEMU on this host connect again to the server's volumes of other hosts: the source now serves its volumes
-    instead of stand-ins. Called before the guest is resumed."""
+    """Make QEMU on this host reconnect to the server's volumes on other hosts, because the source now serves the
+    volumes themselves instead of stand-ins. Must be called before the guest is resumed."""
     runs = host.hypervisor.running(server)
     used: set[Any] = {disk.remote.socket for disk in runs.disks if disk.remote} if runs else set()
     for attachment in attaching.server_attachments(host, server):
