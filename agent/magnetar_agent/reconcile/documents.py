@@ -47,17 +47,17 @@ UPGRADES: dict[int, Any] = {}
 
 
 class UnreadableDocument(MagnetarError):
-    """A document on disk cannot be read; repair or remove the file, then start the agent again."""
+    """The error for a document file that cannot be parsed. An operator must repair or remove the file, and start the
+    agent again."""
 
     code = "unreadable-document"
 
 
 @dataclass
 class Document:
-    """The requested fields of one resource (*want*, in normal form) and the agent's own records about it (*state*).
-
-    *deleting* is set before the first part of the resource is removed; if the agent dies, its next start finishes that.
-    """
+    """The stored JSON document of one resource. *kind*: the resource type, such as ``server``. *want*: the requested
+    fields (the desired state) in normal form. *state*: the agent's own records about the resource. *deleting*: set
+    before a deletion begins; after a crash, the agent's next start finishes the deletion."""
 
     kind: str
     id: str
@@ -70,12 +70,12 @@ class Document:
     schema: int = SCHEMA
 
     def copy(self) -> Document:
-        """Return an independent copy; changes in it take effect when it is written."""
+        """Return a deep copy. Changes to it take effect when it is written with ``Documents.write``."""
         return Document(**marshal.loads(marshal.dumps(vars(self))))  # noqa: S302 - ours; deepcopy takes ten times as long
 
 
 class Index:
-    """An index of documents: their uuids, by each of the keys that the function *keys* returns for a document."""
+    """An index of documents: the uuids of the documents by key. *keys*: returns the keys of a document."""
 
     def __init__(self, keys: Callable[[Document], Iterable[str]]) -> None:
         self._keys = keys
@@ -83,7 +83,7 @@ class Index:
         self._of: dict[str, frozenset[str]] = {}
 
     def put(self, document: Document) -> None:
-        """Add the document, or update its keys."""
+        """Add the document to the index, or update its keys."""
         keys = frozenset(self._keys(document))
         if self._of.get(document.id) != keys:
             self.drop(document.id)
@@ -92,7 +92,7 @@ class Index:
                 self.ids.setdefault(key, set()).add(document.id)
 
     def drop(self, id: str) -> None:
-        """Remove the document with this uuid."""
+        """Remove the document with the uuid *id* from the index."""
         for key in self._of.pop(id, ()):
             ids = self.ids[key]
             ids.discard(id)
@@ -105,7 +105,8 @@ def _name(document: Document) -> tuple[str]:
 
 
 class Documents:
-    """All documents of a host under ``<root>/documents/<kind>/<id>.json``; thread-safe."""
+    """The documents (desired states and records) of all resources of a host, in files
+    ``<root>/documents/<kind>/<id>.json`` and in memory. Thread-safe."""
 
     def __init__(self, root: Path) -> None:
         self.root = root / "documents"
@@ -135,25 +136,26 @@ class Documents:
                     path.unlink()
 
     def get(self, kind: str, id: str) -> Document | None:
-        """Return a copy of the document with this uuid; ``None`` if there is none."""
+        """Return a copy of the document of type *kind* with the uuid *id*; ``None`` if there is none."""
         with self._lock:
             document = self._found[kind].get(id)
             return document.copy() if document else None
 
     def look(self, kind: str, id: str) -> Document | None:
-        """Return the document with this uuid, not a copy, or ``None``: read it immediately, never change it."""
+        """Return the document with the uuid *id* without copying it, for speed; ``None`` if there is none. The caller
+        must not change it or store it."""
         with self._lock:
             return self._found[kind].get(id)
 
     def find(self, kind: str, key: str) -> Document | None:
-        """Return a copy of the document with the uuid or else the name *key*; ``None`` if there is none. Raises
-        ``Ambiguous``, which names the uuids."""
+        """Return a copy of the document with the uuid *key*, or else with the name *key*; ``None`` if there is none.
+        Raises ``Ambiguous``, with the uuids, if several have that name."""
         document = self.look_for(kind, key)
         return document.copy() if document else None
 
     def look_for(self, kind: str, key: str) -> Document | None:
-        """Return the document with the uuid or else the name *key*, not a copy; ``None`` if there is none. Read it
-        immediately, never change it. Raises ``Ambiguous``."""
+        """Return the document with the uuid or else the name *key* without copying it, for speed; ``None`` if there is
+        none. The caller must not change it or store it. Raises ``Ambiguous`` if several have that name."""
         with self._lock:
             by_id = self._found[kind].get(key.lower())
             if by_id:
@@ -168,48 +170,50 @@ class Documents:
         return named[0] if named else None
 
     def standing(self, kind: str, key: str) -> Document | None:
-        """Return a copy of the document, as ``find`` does; ``None`` also for a resource that is being deleted, which
-        must get no new references."""
+        """Return a copy of the document with the uuid or else the name *key*, for a new reference to it; ``None`` if
+        there is none or its resource is being deleted. Raises ``Ambiguous``."""
         document = self.find(kind, key)
         return None if document is None or document.deleting else document
 
     def list(self, kind: str) -> list[Document]:
-        """Return copies of all documents of *kind*, sorted by name and then uuid."""
+        """Return copies of all documents of the type *kind*, sorted by name and then uuid."""
         with self._lock:
             return sorted((d.copy() for d in self._found[kind].values()), key=lambda d: (d.name, d.id))
 
     def peek(self, kind: str) -> tuple[Document, ...]:
-        """Return all documents of *kind*, not copies, in no order: read them immediately, never change or keep them."""
+        """Return all documents of the type *kind* without copying them, for speed, in no order. The caller must not
+        change them or store them."""
         with self._lock:
             return tuple(self._found[kind].values())
 
     def index(self, kind: str, name: str, keys: Callable[[Document], Iterable[str]]) -> None:
-        """Create the index *name* of documents of *kind*, for ``having``; *keys* returns the keys of a document."""
+        """Create the index *name* of the documents of type *kind*, for the method ``having``. *keys*: returns the keys
+        of a document."""
         with self._lock:
             made = self._indexes[kind][name] = Index(keys)
             for document in self._found[kind].values():
                 made.put(document)
 
     def having(self, kind: str, name: str, key: str) -> tuple[Document, ...]:
-        """Return the documents with *key* in index *name*, not copies, in no order: read them immediately, as with
-        ``peek``. The time does not depend on the number of documents. Every kind has the index ``name``."""
+        """Return the documents of type *kind* with *key* in the index *name*, without copying them, in no order. The
+        caller must not change them or store them. Fast, even with many documents. Every type has the index ``name``."""
         with self._lock:
             documents = self._found[kind]
             return tuple(documents[id] for id in self._indexes[kind][name].ids.get(key, ()))
 
     def listen(self, listener: Callable[[Document, bool], None]) -> None:
-        """Call *listener* with each written or removed document, and whether it was removed; *listener* must return
+        """Call *listener* after each write and removal, with the document and whether it was removed. It must return
         quickly."""
         self._listeners.append(listener)
 
     def count(self, kind: str) -> int:
-        """Return the number of documents of *kind*."""
+        """Return the number of documents of the type *kind*."""
         with self._lock:
             return len(self._found[kind])
 
     def write(self, document: Document, durable: bool = True) -> None:
-        """Write *document* to disk, then to memory. Raises ``NoSpace`` with nothing changed. Not *durable*: a loss of
-        power before the next durable write brings back the former document."""
+        """Write *document* to disk, then to memory. Raises ``NoSpace``, with nothing changed. *durable*: flush it to
+        disk; otherwise a loss of power may restore the former document."""
         # In one line: json indents in Python, which takes ten times as long.
         text = json.dumps(vars(document), sort_keys=True)
         try:
@@ -225,7 +229,7 @@ class Documents:
         self._tell(document, False)
 
     def remove(self, document: Document) -> None:
-        """Remove *document*. A missing document is ignored."""
+        """Remove *document* from disk and memory. Does nothing if it is missing."""
         self._discard(document)
         with self._lock:
             self._found[document.kind].pop(document.id, None)
@@ -248,13 +252,15 @@ class Documents:
         sync_folder(path.parent)
 
     def _note(self, path: str, text: str) -> None:
-        """Write *text*, a newer document, as the note next to the existing file at *path*."""
+        """Write *text*, a newer version of the document file *path*, into its note file, which is not flushed to disk.
+        """
         content = f'{{"boot": {json.dumps(self._boot)}, "over": {_version(path)}, "document": {text}}}\n'
         write_atomically(f"{path}.note", content.encode(), durable=False)
         self._notes.add(f"{path}.note")
 
     def _noted(self, path: Path) -> Document | None:
-        """Return the document in the note of the file at *path*; ``None`` without a valid note."""
+        """Return the document in the note file of the document file *path*; ``None`` if there is none, or it is
+        outdated."""
         note = Path(f"{path}.note")
         try:
             content = json.loads(note.read_bytes())
@@ -267,7 +273,7 @@ class Documents:
         return document
 
     def _remove_note(self, path: str) -> None:
-        """Remove the note of the file at *path*, since the file is newer."""
+        """Remove the note file of the document file *path*, because the document file is newer."""
         note = f"{path}.note"
         if note in self._notes:
             with suppress(FileNotFoundError):
@@ -280,11 +286,11 @@ class Documents:
 
 
 def write_atomically(path: Path | str, content: bytes, mode: int = 0o600, durable: bool = True) -> None:
-    """Replace the content of the file *path*, which gets the permission bits *mode*. A crash leaves the old content or
-    the new, never a part of it.
+    """Replace the content of the file *path*. A crash leaves either the old or the new content. *mode*: the permission
+    bits of the file.
 
-    The new content survives a loss of power once the function returns. Without *durable* there is no fsync: a loss of
-    power may then leave a part of the content, but a killed process does not.
+    *durable*: flush it to disk, so that it survives a loss of power. Otherwise a loss of power may leave incomplete
+    content, but a crash of the process does not.
     """
     name = os.fspath(path)  # text: each step of a server is written, and a Path takes ten times as long to make
     part = f"{name}.part"
@@ -306,8 +312,8 @@ def write_atomically(path: Path | str, content: bytes, mode: int = 0o600, durabl
 
 
 def write_once(path: Path, content: bytes) -> None:
-    """Write the new file *path*, unless it exists: of several processes, also on several hosts of a shared folder, the
-    first one writes it. The file is never incomplete."""
+    """Create the file *path* atomically. Does nothing if it exists: of several processes, even on several hosts with a
+    shared folder, the first one creates the file."""
     part = path.with_name(f"{path.name}.{uuid.uuid4()}")
     write_atomically(part, content)
     try:
@@ -318,19 +324,19 @@ def write_once(path: Path, content: bytes) -> None:
 
 
 def _version(path: Path | str) -> list[int]:
-    """Return inode and modification time of the file at *path*, to detect whether another file has got this name. Both
-    are needed: an editor may keep the inode, and a file system may reuse an inode."""
+    """Return inode and modification time of the file at *path*, to detect later that it was replaced or edited. Both
+    are needed: an editor may keep the inode, and a file system may reuse it."""
     file_stat = os.stat(path)  # noqa: PTH116
     return [file_stat.st_ino, file_stat.st_mtime_ns]
 
 
 def sync_folder(folder: Path | str) -> None:
-    """Make renames and removals in *folder* durable."""
+    """Flush a folder to disk, so that renames and removals in it survive a loss of power."""
     flush_file(folder, os.O_DIRECTORY)
 
 
 def flush_file(path: Path | str, flags: int = 0) -> None:
-    """Make the content of a file, or the names in a folder, durable. *flags*: further flags of open(2)."""
+    """Flush the content of a file, or the entries of a folder, to disk. *flags*: additional flags of open(2)."""
     descriptor = os.open(path, os.O_RDONLY | flags)
     try:
         os.fsync(descriptor)
@@ -346,7 +352,8 @@ def _read(path: Path) -> Document:
 
 
 def _document(content: Any, path: Path) -> Document:
-    """Return the document with the *content* of the file at *path*; convert it if it has an earlier schema."""
+    """Return the document with *content*, the parsed JSON of the file *path*, converted from earlier schemas if
+    necessary. Raises ``UnreadableDocument``."""
     try:
         while content["schema"] in UPGRADES:
             content = UPGRADES[content["schema"]](content)

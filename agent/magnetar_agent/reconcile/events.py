@@ -43,7 +43,7 @@ REPEATABLE: Mapping[str, Mapping[str, Callable[[LocalHost, str], None]]] = {
 
 
 def check_event_name(kind: type[Kind], name: str) -> None:
-    """Raise ``InvalidField`` if there is no event *name* of the *kind*."""
+    """Raise ``InvalidField`` if resources of type *kind* have no event (action such as reboot) named *name*."""
     events_by_kind: Mapping[str, Collection[str]] = {"server": ACTIONS, **REPEATABLE}
     if name not in events_by_kind.get(kind.noun, ()):
         noun = kind.noun if kind.noun in events_by_kind else "server"
@@ -52,9 +52,8 @@ def check_event_name(kind: type[Kind], name: str) -> None:
 
 def perform_event(drivers: Drivers, kind: type[Kind], key: str, name: str, args: Mapping[str, Any], request_id: str,
                   operation: Operation) -> dict[str, Any]:
-    """Do the event *name* on resource *key*, once per *request_id*.
-
-    Return ``{"done": true, "resource": …}`` and the action's further fields (``actions``).
+    """Perform the event (action such as reboot) *name* with the arguments *args* on the resource *key* (uuid or name),
+    only once for each *request_id*. Return ``{"done": true, "resource": …}`` and further fields of the event's answer.
     """
     check_event_name(kind, name)
     if kind.noun in REPEATABLE:
@@ -93,16 +92,20 @@ def perform_event(drivers: Drivers, kind: type[Kind], key: str, name: str, args:
 
 
 class _Journal:
-    """Request ids of events, one small file each; the oldest are removed when there are more than *max_keys*."""
+    """The records of performed events, one small file per request id, to recognise repeated requests. The oldest files
+    are removed when there are more than *max_keys*."""
 
     def __init__(self, folder: Path, max_keys: int) -> None:
         self.folder, self.kept = folder, max_keys
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
 
     def ended(self, request_id: str, entry: dict[str, Any], again: bool) -> dict[str, Any] | None:
-        """Return the recorded answer of the request; ``None`` if its event must be done. *entry*: event, arguments and
-        server. *again*: whether an event with an unknown outcome may be repeated; if it may not, raises ``Conflict``
-        for such an event. Raises ``Conflict`` too if the id belongs to another event."""
+        """Return the recorded answer of the request if its event is done; ``None`` if the event must be performed.
+        *entry*: the request's event, arguments and server.
+
+        *again*: whether the event may be repeated if a crash has interrupted it; if not, raise ``Conflict`` for such an
+        event. Also raise ``Conflict`` if the request id was used for another event.
+        """
         try:
             recorded: dict[str, Any] = json.loads((self.folder / request_id).read_text())
         except OSError:
@@ -117,18 +120,18 @@ class _Journal:
         return dict(recorded.get("answer") or {})
 
     def begin(self, request_id: str, entry: dict[str, Any]) -> None:
-        """Record the request with its *entry* (as for ``ended``) on disk, before anything is done."""
+        """Record the request on disk before its event is performed. *entry*: event, arguments, server and time."""
         write_atomically(self.folder / request_id, json.dumps(entry).encode())
         if not hash(request_id) % 100:
             self._trim()
 
     def end(self, request_id: str, entry: dict[str, Any], answer: dict[str, Any]) -> None:
-        """Record that the event is done, with its *answer*."""
+        """Record that the event of the request is done, with its *answer*. *entry*: as for ``begin``."""
         content = {**entry, "ended": utc_timestamp(), "answer": answer}
         write_atomically(self.folder / request_id, json.dumps(content).encode())
 
     def drop(self, request_id: str) -> None:
-        """Remove the record of the request: its event was refused."""
+        """Remove the record of a request whose event was refused."""
         (self.folder / request_id).unlink(missing_ok=True)
 
     def _trim(self) -> None:

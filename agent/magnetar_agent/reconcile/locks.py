@@ -13,21 +13,21 @@ CHOICES = ("", "choices")
 
 
 class Locks:
-    """Locks by name, made on first use and dropped with their last user; not reentrant."""
+    """Locks by resource type and name. They are created on first use, and not reentrant."""
 
     def __init__(self) -> None:
         self._guard = threading.Lock()
         self._held: dict[tuple[str, str], tuple[threading.Lock, list[int]]] = {}
 
     def held(self, kind: str, name: str) -> bool:
-        """Return whether a thread holds the lock now, or waits to take it."""
+        """Return whether a thread holds the lock or waits for it."""
         with self._guard:
             return (kind, name) in self._held
 
     @contextmanager
     def hold_if_free(self, kind: str, name: str) -> Iterator[bool]:
-        """Hold the lock if no thread holds it or waits to take it; never wait. Yield whether this thread holds it now.
-        """
+        """Hold the lock during the block if no thread holds it or waits for it. Never wait. Yield whether the lock was
+        free."""
         with self._guard:
             free = (kind, name) not in self._held
             if free:
@@ -42,7 +42,7 @@ class Locks:
 
     @contextmanager
     def hold(self, kind: str, name: str) -> Iterator[None]:
-        """Hold the lock of *name* of *kind*; wait until it is free."""
+        """Hold the lock of the resource type *kind* and *name* during the block. Wait until it is free."""
         with self._guard:
             lock, users = self._held.setdefault((kind, name), (threading.Lock(), [0]))
             users[0] += 1

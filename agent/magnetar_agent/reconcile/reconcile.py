@@ -48,13 +48,16 @@ log = logging.getLogger(__name__)
 
 
 class _Changed(Exception):
-    """Another request created the resource while this one waited for its lock; the caller must start again."""
+    """Signals that another request has created the resource while this one waited for its lock. The caller must start
+    again."""
 
 
 def ensure_resource(drivers: Drivers, kind: type[Kind], key: str, want: Fields | None, permissions: Mapping[str, Any],
                     dry_run: bool, operation: Operation) -> Result:
-    """Make the resource *key* (uuid or name) of *kind* match *want*; ``None`` removes it. *permissions* is a checked
-    ``core.ensure.Permissions``. Return the result once all is done. Raises a ``MagnetarError`` (``core.errors``)."""
+    """Create or change the resource *key* (uuid or name) of type *kind*, so that it matches the requested fields
+    *want*; ``None`` removes it. *permissions*: the caller's checked options (``core.ensure.Permissions``), such as
+    ``on_immutable``. Return the result, with the steps and differences, when everything is done, or planned in a dry
+    run. Raises subclasses of ``MagnetarError``."""
     driver = drivers.of(kind)
     if isinstance(driver, SubresourceDriver):
         return driver.ensure(drivers.host, key, want, permissions, dry_run, operation)
@@ -71,7 +74,7 @@ def ensure_resource(drivers: Drivers, kind: type[Kind], key: str, want: Fields |
 
 
 def without_fields_of_clouds(kind: type[Kind], want: Fields) -> Fields:
-    """Return the requested document *want* without the fields that only a cloud has. Raises ``InvalidField`` if one of
+    """Return the requested fields *want* without those that only a cloud can provide. Raises ``InvalidField`` if one of
     them has a value."""
     for name in sorted(kind.of_clouds & want.keys()):
         if want[name] not in EMPTY:
@@ -82,8 +85,8 @@ def without_fields_of_clouds(kind: type[Kind], want: Fields) -> Fields:
 
 def revise_resource(drivers: Drivers, kind: type[Kind], id: str, revised: Callable[[Document], Fields], dry_run: bool,
                     operation: Operation) -> Result:
-    """Change the resource *id* to the fields that *revised* returns for its current document, both under the resource's
-    lock. Return the result. Raises ``NotFound``."""
+    """Change the resource with the uuid *id*. *revised* is called with its current document, while its lock is held,
+    and returns the new values of fields. Return the result as ``ensure_resource`` does. Raises ``NotFound``."""
     with _claim(drivers, kind, id, operation, dry_run) as document:
         if document is None:
             raise NotFound(f"The {kind.noun} {id} was removed meanwhile.", kind=kind.noun, key=id)
@@ -95,8 +98,8 @@ def revise_resource(drivers: Drivers, kind: type[Kind], id: str, revised: Callab
 @contextmanager
 def _claim(drivers: Drivers, kind: type[Kind], key: str, operation: Operation,
            dry_run: bool) -> Iterator[Document | None]:
-    """Hold the lock of the resource *key* for the block, even if it does not exist yet; yield its document or ``None``.
-    """
+    """Hold the lock of the resource *key* (uuid or name) during the block, even if it does not exist yet. Yield its
+    document, or ``None``. First finish an interrupted removal."""
     noun = kind.noun
     while True:
         document = drivers.host.documents.find(noun, key)
@@ -111,8 +114,8 @@ def _claim(drivers: Drivers, kind: type[Kind], key: str, operation: Operation,
 
 
 def _removed(drivers: Drivers, kind: type[Kind], document: Document, operation: Operation) -> Document | None:
-    """Finish the removal of *document*, which a crash interrupted. Return ``None``, or the document if the driver
-    refuses the removal and the resource stays."""
+    """Finish the removal of *document* that a crash has interrupted. Return ``None``, or the document if the driver
+    refuses the removal."""
     try:
         _remove(drivers.host, drivers.of(kind), document, False, operation)
     except NotRemovable:
@@ -122,15 +125,15 @@ def _removed(drivers: Drivers, kind: type[Kind], document: Document, operation: 
 
 def change_resource(drivers: Drivers, kind: type[Kind], document: Document, want: Fields,
                     permissions: Mapping[str, Any], operation: Operation) -> Result:
-    """Make the resource of *document* match *want*, as ``ensure_resource`` does; the caller holds the resource's lock.
-    The key ``rebuild`` in *permissions*, with the id of the request, makes the change a rebuild, even if no fixed field
-    differs."""
+    """Change the resource of *document* to match *want*, as ``ensure_resource`` does. The caller must hold the
+    resource's lock. *permissions*: ``on_immutable`` etc.; with the key ``rebuild`` (a request id), the resource is
+    rebuilt even if no fixed field differs."""
     requested = checked_request(kind, document.id, want)
     return _Change(drivers.host, drivers.of(kind), document.id, requested, permissions, False, operation).run(document)
 
 
 class _Change(Change):
-    """One request to create or change a resource on this host (an ensure; removals are separate)."""
+    """One request to create or change a resource on this host."""
 
     def __init__(self, host: LocalHost, driver: Driver, key: str, requested: Fields, permissions: Mapping[str, Any],
                  dry_run: bool, operation: Operation) -> None:
@@ -140,7 +143,8 @@ class _Change(Change):
         self.choosing = ExitStack()
 
     def run(self, document: Document | None) -> Result:
-        """Plan the change; then apply it, unless it is a dry run. Return the result."""
+        """Plan the change, and apply it unless it is a dry run. *document*: the current one, ``None`` for a new
+        resource. Return the result."""
         with ExitStack() as locks:
             fresh = document is None
             if document is None:
@@ -152,8 +156,8 @@ class _Change(Change):
                 return self._plan(document, fresh)
 
     def _new(self, locks: ExitStack) -> Document:
-        """Return a new document for the resource. The lock of its uuid and, if names are unique, the lock of its name
-        are taken and are held until *locks* is closed."""
+        """Return a document for a new resource. *locks*: a stack of context managers, to which the locks of its uuid
+        and, if names are unique, of its name are added."""
         document = Document(self.kind.noun, self.given.get("id") or str(uuid.uuid4()), self.given.get("name", ""), {})
         self.check_new()
         noun = self.kind.noun
@@ -210,13 +214,14 @@ class _Change(Change):
         return self.result(steps, changes, self._show_document(predicted))
 
     def _continues(self, document: Document) -> bool:
-        """Return whether the request repeats a planned one whose change of *document* is unfinished."""
+        """Return whether the request continues an unfinished change of *document*: it has the same planned revision."""
         planned = self.permissions.get("revision")
         return planned is not None and "unfinished" in document.state and document.state.get(PLANNED) == planned
 
     def _policy(self, document: Document, want: Fields, have: Fields | None) -> str:
-        """Return what to do if fixed fields of *document* and *want* differ: fail, ignore or recreate
-        (``Change.on_immutable``). Raises an error if recreating the resource would fail."""
+        """Return how to handle differences between *document* and *want* in fixed fields: fail, ignore, rebuild or
+        recreate, as ``Change.on_immutable`` does. *have*: the current fields. Raises an error if recreating the
+        resource would fail."""
         if REPLACEMENT in document.state:  # a crash cut it short after the decision
             return "recreate"
         status = self.driver.show(self.host, document, have).get("status") if self.kind.unfilled else None
@@ -226,20 +231,22 @@ class _Change(Change):
         return policy
 
     def _removal(self, document: Document, have: Fields | None) -> list[Step]:
-        """Return the steps that remove the old resource before it is recreated."""
+        """Return the steps that remove the old resource before it is recreated. *have*: its current fields."""
         self.driver.release(self.host, document)
         return list(self.driver.plan(None, have)) or [forget_step(self.kind, document.name)]
 
     def _noted(self, document: Document, rebuild: bool) -> Fields:
-        """Store the caller's permissions that the driver's plan needs in the state of *document*, and whether the
-        change is a *rebuild*. Return these fields. After a crash the change is finished with the same permissions."""
+        """Store the caller's permissions in the state of *document*, so that after a crash the change is finished with
+        the same permissions. *rebuild*: whether the change is a rebuild. Return the stored fields, for the driver's
+        plan."""
         state = document.state
         state.update(self.allowed(rebuild))
         return {name: state[name] for name in NOTES if name in state}
 
     def _complete(self, desired: Fields, document: Document | None) -> Fields:
-        """Return *desired* as the driver completes it. A result that will be recorded is computed under the lock
-        ``CHOICES``: so two threads never draw the same values, and no new reference to a removed resource is made."""
+        """Return the requested fields *desired* in the form in which they are stored (``Driver.complete``). If they
+        will be stored, hold the lock ``CHOICES``: two threads must not choose the same random values, and no resource
+        may be removed meanwhile that they refer to. *document*: the current one, ``None`` for a new resource."""
         with check_mode(self.dry_run, self.warnings):
             if document is not None or self.dry_run:
                 want = self.driver.complete(self.host, desired, document)
@@ -249,8 +256,8 @@ class _Change(Change):
             return self._choose(desired, document)
 
     def _choose(self, desired: Fields, document: Document | None) -> Fields:
-        """Return *desired* as the driver completes it. Hold the lock ``CHOICES`` from now on, until the result is
-        recorded."""
+        """Hold the lock ``CHOICES`` until the result is recorded, and return the requested fields *desired* in the form
+        in which they are stored (``Driver.complete``). *document*: the current one, ``None`` for a new resource."""
         self.choosing.enter_context(self.host.locks.hold(*CHOICES))
         want = self.driver.complete(self.host, desired, document)
         self._check_name(document.id if document else desired["id"], want["name"])  # another may have taken it
@@ -259,8 +266,9 @@ class _Change(Change):
 
     def _difference(self, document: Document, fresh: bool, have: Fields | None,
                     planned: Fields) -> list[dict[str, Any]]:
-        """Return the differences between the current fields, *have*, and the *planned* ones. For a field that the host
-        does not report, the document's value counts. *fresh*: the resource is new, so that all fields differ."""
+        """Return the differences between the current fields and the *planned* ones. *have*: the current fields that the
+        host reports; for other fields, the document's values count. *fresh*: the resource is new, so all fields differ.
+        """
         return field_differences(self.kind, None if fresh else _fields_before(document, have), planned)
 
     def _apply(self, document: Document, fresh: bool, first: list[Step], planned: list[Step]) -> None:
@@ -294,15 +302,15 @@ class _Change(Change):
             raise
 
     def _note_revision(self, document: Document) -> None:
-        """Note in *document* the revision that this change was planned for, until the change is finished."""
+        """Store in *document* the revision for which the caller planned this change, until the change is finished."""
         document.state.pop(PLANNED, None)
         if self.permissions.get("revision") is not None:
             document.state[PLANNED] = self.permissions["revision"]
 
     def _clear(self, task: Task, new: Document, old: list[Step], begun: list[str]) -> list[Step]:
-        """Perform the steps *old*, which remove the resource that *new* replaces; add their verbs to *begun*. Return
-        the steps that create *new*. The removal may take long and takes other locks, so the lock ``CHOICES`` is
-        released first, and *new* is completed again after the removal."""
+        """Perform the steps *old*, which remove the resource that *new* replaces, and add their verbs to *begun*.
+        Return the steps that create *new*. The lock ``CHOICES`` is released during the removal, which may take long, so
+        *new* is completed again afterwards."""
         task.document.state.update({REPLACEMENT: new.want, "unfinished": True})
         self._note_revision(task.document)
         task.keep()
@@ -318,13 +326,14 @@ class _Change(Change):
 
 
 def _fields_before(document: Document, have: Fields | None) -> Fields:
-    """Return the current fields of the resource of *document*: those that the host reports, *have*, and the document's
-    for the others."""
+    """Return the current fields of the resource of *document*: the fields that the host reports (*have*), and the
+    document's values for all other fields."""
     return {**document.want, **(have or {}), "id": document.id}
 
 
 def _finished(task: Task) -> None:
-    """Record in the document that its change is done. Raises ``NoSpace``: the document then stays unfinished."""
+    """Record in the document that its change is finished. Raises ``NoSpace``, and then the document stays unfinished.
+    """
     document, unfinished = task.document, dict(task.document.state)
     for note in ("unfinished", "making", "fault", PLANNED, *NOTES):
         document.state.pop(note, None)
@@ -372,7 +381,8 @@ def _remove(host: LocalHost, driver: Driver, document: Document | None, dry_run:
 
 
 def show_resource(drivers: Drivers, kind: type[Kind], key: str) -> Fields:
-    """Return one resource as answers show it. Raises ``NotFound``, ``Ambiguous``."""
+    """Return the resource *key* (uuid or name) of type *kind* as API responses show it. Raises ``NotFound`` or
+    ``Ambiguous``."""
     driver = drivers.of(kind)
     if isinstance(driver, SubresourceDriver):
         return driver.one(drivers.host, key)
@@ -384,8 +394,8 @@ def show_resource(drivers: Drivers, kind: type[Kind], key: str) -> Fields:
 
 
 def list_resources(drivers: Drivers, kind: type[Kind], filters: Mapping[str, Container[str]]) -> list[Fields]:
-    """Return the resources of *kind* that match *filters*, sorted by name and then uuid. *filters*: for each field the
-    permitted values, as text."""
+    """Return the resources of type *kind* as API responses show them, sorted by name and then uuid. *filters*: the
+    permitted values, as text, by field."""
     driver = drivers.of(kind)
     if isinstance(driver, SubresourceDriver):
         return [resource for resource in driver.every(drivers.host) if fits_filters(resource, filters)]

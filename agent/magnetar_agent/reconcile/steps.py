@@ -37,15 +37,16 @@ TIDY = frozenset({"fetch", "plug"})
 
 
 def is_undone_by_power_loss(former: Document | None, steps: Sequence[Step]) -> bool:
-    """Return whether a loss of power undoes *steps*: they only start, pause or resume the guest. After a loss of power
-    *former*, the document before the steps, describes the server correctly again. So the new document need not be
-    flushed to disk. False for a new server, and for a restore from saved memory, which removes that memory."""
+    """Return whether a loss of power would undo *steps*, because they only start, pause or resume a guest. Then the new
+    document need not be flushed to disk: after a loss of power, the old document *former* describes the server
+    correctly. False for a new server (``None``), and for a restore from saved memory, which removes that memory."""
     return former is not None and former.want.get("power") in (OFF, RUNNING, PAUSED) and PASSING.issuperset(
         step.verb for step in steps)
 
 
 def perform_steps(driver: Driver, task: Task, steps: list[Step], begun: list[str]) -> None:
-    """Do *steps* in order with the driver's verbs. Add to *begun* each verb that may have changed something."""
+    """Perform *steps* in order, each with the driver's verb (function) of that name. Add the verbs that may have
+    changed something to *begun*."""
     for step in steps:
         task.operation.advance(0, None, phase=step.text)
         log.debug("%s %s: %s", task.document.kind, task.document.id, step.text)
@@ -59,8 +60,8 @@ def perform_steps(driver: Driver, task: Task, steps: list[Step], begun: list[str
 
 
 def _do(driver: Driver, task: Task, step: Step) -> None:
-    """Do one step. If the connection to libvirt is lost during a step of a server, repeat the step when libvirt is
-    back: every verb may be repeated."""
+    """Perform one step. If the connection to libvirt breaks during a step of a server, repeat the step when libvirt
+    answers again."""
     for last in (*[False] * REPEATS, True):
         try:
             driver.verbs[step.verb](task, **step.args)
@@ -74,7 +75,7 @@ def _do(driver: Driver, task: Task, step: Step) -> None:
 
 
 def _is_back(task: Task) -> bool:
-    """Wait until libvirt answers again, at most ``RETURN_TIMEOUT`` seconds. Return whether it does."""
+    """Wait at most ``RETURN_TIMEOUT`` seconds until libvirt answers again. Return whether it does."""
     deadline = time.monotonic() + RETURN_TIMEOUT
     with task.operation.waiting():
         while not (back := task.host.hypervisor.connected()) and time.monotonic() < deadline:
@@ -84,7 +85,7 @@ def _is_back(task: Task) -> bool:
 
 
 def note_fault(task: Task, error: Exception) -> None:
-    """Note in the document why the change failed; the resource shows it as its fault."""
+    """Store *error* in the document as the reason why the change failed; API responses show it as ``fault``."""
     code = error.code if isinstance(error, MagnetarError) else "internal"
     message = str(error) if isinstance(error, MagnetarError) else "An internal error; see the agent's log."
     task.document.state["fault"] = {"code": code, "message": message[:1024], "created": utc_timestamp()}
@@ -95,11 +96,10 @@ def note_fault(task: Task, error: Exception) -> None:
 
 
 def undo_creation(driver: Driver, task: Task) -> None:
-    """Remove all parts of a resource that could not be made.
+    """Remove all parts of a resource whose creation failed, and its document.
 
-    The document is marked as deleted first, so that the next start of the agent removes any parts that remain. On a
-    full disk the mark cannot be written; removing needs no space. Files that the verbs have made are flushed
-    (``Task.note``) only if the resource stays.
+    The document is first marked as deleting, so that after a crash the agent's next start removes remaining parts. With
+    a full disk the mark cannot be written, but the removal is still possible.
     """
     host, document = task.host, task.document
     try:
@@ -122,9 +122,9 @@ def undo_creation(driver: Driver, task: Task) -> None:
 
 
 def cancelled_change(driver: Driver, former: Document, task: Task, begun: list[str]) -> Cancelled:
-    """Return the error of a cancelled change. *begun*: the verbs that may have changed something. If no data is lost
-    yet, first restore the resource to *former*; otherwise the next call continues the change. The message says which.
-    """
+    """Return the ``Cancelled`` error for a cancelled change. *begun*: the verbs that may have changed something. If no
+    data is lost yet, first restore the resource to its old document *former*; otherwise the next call continues the
+    change. The message says which."""
     label = f"{former.kind} {former.name!r}"
     if set(begun) <= TWO_WAY:
         return _back(driver, former, task, begun, label)
@@ -136,9 +136,10 @@ def cancelled_change(driver: Driver, former: Document, task: Task, begun: list[s
 
 
 def _back(driver: Driver, former: Document, task: Task, begun: list[str], label: str) -> Cancelled:
-    """Restore the resource to *former*, as it was before a cancelled change; return the error for the caller, which
-    says whether that succeeded. *begun*: as for ``cancelled_change``. The document is written first, so that after a
-    crash the agent does not continue the cancelled change."""
+    """Restore the resource to its old document *former* after a cancelled change. Return the ``Cancelled`` error, whose
+    message says whether that succeeded. *begun*: the verbs that may have changed something. *label*: names the resource
+    in the message. The document is written first, so that after a crash the agent does not continue the cancelled
+    change."""
     back = former.copy()
     if begun:  # the verbs' notes so far are true
         note_names = (REPLACEMENT, "unfinished", "fault", *NOTES)

@@ -23,8 +23,9 @@ if TYPE_CHECKING:
 
 @dataclass
 class Task:
-    """The input of a driver's verb: one resource to change. The verb may change ``document.state`` and must call
-    ``keep`` before it acts on the host."""
+    """The input of a driver's verb, a function that performs one step: the resource's document to apply, and the
+    operation for progress and cancelling. A verb may change ``document.state``, and must call ``keep`` before it acts
+    on the host."""
 
     host: LocalHost
     document: Document
@@ -36,21 +37,20 @@ class Task:
     folders: set[Path] = field(default_factory=set)
 
     def keep(self, durable: bool = True) -> None:
-        """Write the document as it is now. Not *durable*: the change survives a killed agent, but not a loss of power.
-        """
+        """Write the document to disk in its current state. *durable*: flush it; otherwise the change survives a crash
+        of the agent, but not a loss of power."""
         if durable:
             self._flush()
         self.host.documents.write(self.document, durable)
         self.noted = False
 
     def note(self, folder: Path | None = None, *files: Path) -> None:
-        """Note that the document has changed but need not be written yet: if the agent crashes before the next
-        ``keep``, the verb is only repeated. The document is written with the next change, and before the guest starts
-        (``keep_notes``).
+        """Record that the document has changed, without writing it now: after a crash of the agent, the verb is only
+        repeated. The document is written by the next ``keep`` or ``keep_notes``.
 
-        *folder*: a folder in which the verb has made files. It is flushed before the document is written: once for all
-        verbs. *files*: the files in it that are not flushed yet. They are flushed together, which takes hardly longer
-        than one file.
+        *folder*: a folder in which the verb has created files; it is flushed to disk before the document is written.
+        *files*: the files in it that are not flushed yet. Flushing the files of several verbs together takes hardly
+        longer than one file.
         """
         self.noted = True
         self.files.extend(files)
@@ -58,14 +58,14 @@ class Task:
             self.folders.add(folder)
 
     def keep_notes(self) -> None:
-        """Write the document if a change was noted, without a flush: if this agent is killed while the guest starts,
-        the next agent reads the notes. A loss of power brings back the former document. That is right: the guest is
-        then off, no caller has been told that it had started, and the verbs are repeated (``note``)."""
+        """Write the document without flushing it, if ``note`` has recorded a change. Called before the guest starts:
+        after a crash of the agent, the next agent knows the change. After a loss of power the former document is back.
+        That is correct, because the guest is off, and the verbs are repeated."""
         if self.noted:
             self.keep(durable=False)
 
     def _flush(self) -> None:
-        """Flush the files that verbs have made, to survive a loss of power. Raises ``NoSpace``."""
+        """Flush the files and folders that ``note`` has recorded to disk. Raises ``NoSpace``."""
         try:
             while self.files:
                 with suppress(FileNotFoundError):  # another verb removed it
@@ -82,4 +82,4 @@ Verb = Callable[..., None]
 
 
 class NotRemovable(Conflict):
-    """A verb refuses a removal before it has removed anything: the resource stays as it was."""
+    """The error of a verb that refuses a removal before anything was removed. The resource stays unchanged."""

@@ -25,30 +25,32 @@ MIB = 2**20
 
 
 def server_folder(host: LocalHost, id: str) -> Path:
-    """Return the folder of the disks of the server *id*."""
+    """Return the folder with the local disks of the server with the uuid *id*."""
     return _folder(server_path(host, id))
 
 
 @lru_cache(maxsize=256)
 def _folder(path: str) -> Path:
-    """Return the text *path* as a cached ``Path``: each step of a server needs it."""
+    """Return *path* as a ``Path``, from a cache: creating a ``Path`` is slow, and each step of a server needs it."""
     return Path(path)
 
 
 def server_path(host: LocalHost, id: str, *names: str) -> str:
-    """Return the path of the server's folder, or a path in it, as text. Lists and batches need the paths of all
-    servers, and a ``Path`` takes ten times as long to make."""
+    """Return the path of the server's folder as text, or with *names* a path in it. It is faster than a ``Path``: lists
+    of servers need the paths of all servers."""
     return os.path.join(host.settings.servers_folder, id, *names)  # noqa: PTH118
 
 
 def domain_name(id: str) -> str:
-    """Return the name of a server's libvirt domain. It has the uuid in it, since servers may share a name."""
+    """Return the name of a server's libvirt domain. It contains the uuid, because several servers may have the same
+    name."""
     return f"magnetar-{id}"
 
 
 @dataclass
 class DomainsView:
-    """A snapshot of the host: its domains, and the leases of its networks, which are read when first needed."""
+    """A snapshot of the host for answers about several servers: the domains by uuid, and DHCP leases, attachments and
+    PCI devices, which are read once when they are first needed."""
 
     host: LocalHost
     domains: dict[str, Domain]
@@ -57,13 +59,14 @@ class DomainsView:
     _devices: list[PciDevice] | None = None
 
     def devices(self, look: Callable[[LocalHost], list[PciDevice]]) -> list[PciDevice]:
-        """Return the PCI devices that servers may have; *look* reads them, once for the whole snapshot."""
+        """Return the PCI devices that servers may get. *look*: reads them; called only the first time."""
         if self._devices is None:
             self._devices = look(self.host)
         return self._devices
 
     def volumes(self, server: str) -> list[Document]:
-        """Return the volume attachments of *server*, sorted by device. The caller must not change them."""
+        """Return the documents of the volume attachments of *server* (uuid), sorted by device name. The caller must not
+        change them."""
         if self._volumes is None:
             self._volumes = {}
             for attachment in self.host.documents.peek("volume_attachment"):
@@ -71,8 +74,9 @@ class DomainsView:
         return sorted(self._volumes.get(server, []), key=by_device)
 
     def addresses(self, networks: list[dict[str, Any]], runs: bool = True) -> dict[str, list[dict[str, Any]]]:
-        """Map each network, bridge, port or physical network of the NICs *networks* to their addresses: the fixed ones
-        and, while the server *runs*, those from DHCP leases."""
+        """Return the addresses of a server's NICs by network (or bridge, port, physical network), in the form of the
+        field ``addresses``. *networks*: the server's NICs. *runs*: whether the server runs; if so, addresses from DHCP
+        leases are included."""
         by_network: dict[str, list[dict[str, Any]]] = {}
         for nic in networks:
             name = str(nic.get("network") or nic.get("bridge") or nic.get("port") or nic.get("physical_network"))
@@ -88,7 +92,7 @@ class DomainsView:
         return {name: addresses for name, addresses in by_network.items() if addresses}
 
     def _leased(self, network: str) -> dict[str, list[Lease]]:
-        """Return the leases of *network* by MAC."""
+        """Return the DHCP leases of the libvirt network *network* by MAC."""
         if network not in self._leases:
             by_mac: dict[str, list[Lease]] = {}
             for lease in self.host.hypervisor.leases(network):
@@ -98,6 +102,6 @@ class DomainsView:
 
 
 def domains_of_server(host: LocalHost, id: str) -> dict[str, Domain]:
-    """Map the server's uuid to its domain; an empty dict if it has none."""
+    """Return the server's domain as ``{uuid: domain}``, an empty dict if it has none, for ``DomainsView``."""
     domain = host.hypervisor.domain(id)
     return {id: domain} if domain else {}

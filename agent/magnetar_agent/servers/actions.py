@@ -46,7 +46,8 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class EventCall:
-    """The input of an action. The caller holds the action's ``lock``."""
+    """The input of an action such as reboot: the server's document, the checked arguments, and the request id. The
+    caller holds the lock that ``EventAction.lock`` specifies."""
 
     drivers: Drivers
     document: Document
@@ -56,18 +57,18 @@ class EventCall:
 
     @property
     def host(self) -> LocalHost:
-        """Return the host of the server."""
+        """Return the host that the server is on."""
         return self.drivers.host
 
     def state(self) -> str:
-        """Return the state of the domain; ``MISSING`` if there is none."""
+        """Return the current state of the server's domain; ``MISSING`` if it has none."""
         domain = self.host.hypervisor.domain(self.document.id)
         return domain.state if domain else MISSING
 
 
 def reboot_guest(call: EventCall) -> Fields:
-    """Reboot the guest as Nova does. A soft reboot asks the guest, which must run, and falls back to a hard one; a hard
-    reboot works in every state."""
+    """Reboot the guest, as Nova does. A soft reboot needs a running guest, and becomes a hard reboot if the guest does
+    not reboot in time. A hard reboot works in every state."""
     host, document, state = call.host, call.document, call.state()
     if adopted.is_adopted(document):
         adopted.check_reboot(host, document)
@@ -86,8 +87,8 @@ def reboot_guest(call: EventCall) -> Fields:
 
 def power_cycle(call: EventCall) -> None:
     """Power the server off, define its domain again from the document, and start it (Nova's hard reboot). Missing
-    disks, volumes and NICs are made again; a saved memory is dropped. After a crash the agent finishes the reboot when
-    it starts; it recognises the request by the id in the document, and so does not power the server off twice."""
+    disks, volumes and NICs are created again; a saved memory is discarded. If the agent crashes meanwhile, its next
+    start finishes the reboot. The request id in the document prevents a second power-off."""
     host, document, state = call.host, call.document, call.state()
     tpm_secret = call.args.get(tpm.GIVEN)
     tpm.open_tpm_secret(host, document, tpm_secret)  # before the plug is pulled
@@ -106,8 +107,8 @@ def power_cycle(call: EventCall) -> None:
 
 
 def _rebooted(host: LocalHost, document: Document, reboot_count: int, operation: Operation) -> bool:
-    """Wait for the guest to reboot, at most as long as a shutdown may take; return whether it did. *reboot_count*: how
-    often it had rebooted before."""
+    """Wait until the guest has rebooted, at most as long as a shutdown may take. Return whether it has. *reboot_count*:
+    the number of its reboots before the request."""
     id, deadline = document.id, time.monotonic() + shutdown.shutdown_seconds(host, document)
     while host.reboots.get(id, 0) == reboot_count:
         if time.monotonic() >= deadline:
@@ -118,20 +119,21 @@ def _rebooted(host: LocalHost, document: Document, reboot_count: int, operation:
 
 
 class HostCreateImageArgs(CreateImageArgs):
-    """Arguments of the action ``create_image``, with the fields that only a cloud sends."""
+    """The arguments of the action ``create_image``, including arguments that only a cloud sends."""
 
     secret_uuid = Field(Nullable(Uuid()), "What the server's own key is called in the cloud's key manager: an image of "
                         "its encrypted root disk is encrypted with that.", default=None)
 
 
 class HostRebootArgs(RebootArgs):
-    """Arguments of the action ``reboot``, with the fields that only a cloud sends."""
+    """The arguments of the action ``reboot``, including arguments that only a cloud sends."""
 
     tpm_secret = Field(Server.field("tpm_secret").value, "What its TPM is opened with.", secret=True)
 
 
 class HostRebuildArgs(RebuildArgs):
-    """Arguments of the action ``rebuild``, with new data for the guest, its hardware and its machine type."""
+    """The arguments of the action ``rebuild``, including arguments that only a cloud sends: new guest data, hardware
+    and machine type."""
 
     personality = Field(Server.field("personality").value, "Files for the guest's first boot.", secret=True)
     guest_data = Field(Server.field("guest_data").value, Server.field("guest_data").doc, secret=True)
@@ -147,8 +149,8 @@ class HostRebuildArgs(RebuildArgs):
 
 
 def rebuild_root_disk(call: EventCall) -> Fields:
-    """Make the root disk again from an image (Nova's rebuild). A state field of the document, with the id of the
-    request, lets the agent finish the rebuild after a crash, and recognise a request that was done."""
+    """Recreate the root disk from an image (Nova's rebuild). A state field of the document with the request id lets the
+    agent finish the rebuild after a crash, and recognise a repeated request."""
     document, state = call.document, call.document.state
     if state.get("rebuilt") == call.request:
         return {}
@@ -172,12 +174,13 @@ def rebuild_root_disk(call: EventCall) -> Fields:
 
 
 def image_root_disk(call: EventCall) -> Fields:
-    """Make an image of the root disk (Nova's createImage; module ``snapshot``)."""
+    """Create an image from the root disk (Nova's createImage). Return the further fields of the answer."""
     return snapshot.create_snapshot_image(call.host, call.document, call.args, call.operation, call.request)
 
 
 def inject_crash_dump(call: EventCall) -> Fields:
-    """Inject an NMI into the guest (Nova's trigger_crash_dump). Raises ``Conflict`` unless the server runs."""
+    """Inject an NMI into the guest (Nova's trigger_crash_dump). Raises ``Conflict`` unless the server is running or
+    paused."""
     state = call.state()
     if state not in LIVE:
         raise Conflict(f"A crash dump needs a running server, and {call.document.name!r} is {state}.",
@@ -197,8 +200,8 @@ class ChangePasswordArgs(Kind):
 
 def change_guest_password(call: EventCall) -> Fields:
     """Have the guest agent set a password (Nova's changePassword). The password is not stored. It replaces a password
-    that still waits for the guest agent. The server is not locked meanwhile: a guest that does not answer does not
-    block other calls."""
+    that still waits for the guest agent. The server's lock is not held meanwhile, so a guest that does not answer
+    blocks no other calls."""
     user, password = call.args["user"], call.args["password"]
     with admin_password.override_admin_password(call.host, call.document.id, user) as name, call.operation.waiting():
         call.host.hypervisor.set_password(call.document.id, name, password)
@@ -206,28 +209,29 @@ def change_guest_password(call: EventCall) -> Fields:
 
 
 def clear_password(call: EventCall) -> Fields:
-    """Remove the password that the guest posted (Nova's DELETE of os-server-password). Nothing changes in the guest."""
+    """Remove the password that the guest posted to the metadata service (Nova's DELETE of os-server-password). The
+    guest is not changed."""
     password.clear_posted_password(call.host, call.document)
     return {}
 
 
 def attach_share_folder(call: EventCall) -> Fields:
-    """Attach a share to a server that is off, as in Nova. The guest sees it from its next start on. Return the share's
-    folder as ``path``."""
+    """Attach a share (shared folder) to a stopped server, as Nova does. The guest can mount it after its next start.
+    Return the folder on the host as ``path``."""
     path = shares.check_attachable(call.host, call.args["share"])
     _change_shares(call, call.args["share"])
     return {"path": str(path)}
 
 
 def detach_share_folder(call: EventCall) -> Fields:
-    """Detach a share from a server that is off, as in Nova."""
+    """Detach a share (shared folder) from a stopped server, as Nova does."""
     _change_shares(call, None)
     return {}
 
 
 def _change_shares(call: EventCall, share: str | None) -> None:
-    """Record in the document the *share* that the call attaches (``None``: it detaches one). If the server is off,
-    define its domain and write its config drive again. Repeating all of it is safe."""
+    """Add *share* (name of a share; ``None``: remove the share) for the mount tag in the arguments to the server's
+    document. If the server is stopped, also update its domain definition and config drive. May be repeated."""
     host, document, state = call.host, call.document, call.state()
     shares.note_share(document, state, call.args["tag"], share, call.args.get("share_id"))
     host.documents.write(document)
@@ -240,7 +244,7 @@ def _change_shares(call: EventCall, share: str | None) -> None:
 
 
 class TellGuestArgs(Kind):
-    """Arguments of the action ``tell_guest``."""
+    """The arguments of the action ``tell_guest``, with which a cloud changes a server's metadata."""
 
     revision = Field(Integer(0, 2**53), "Counts the changes: what is older than what is known changes nothing.",
                      required=True)
@@ -250,9 +254,8 @@ class TellGuestArgs(Kind):
 
 
 def tell_guest(call: EventCall) -> Fields:
-    """Store new metadata from the cloud, such as another name: the metadata service serves it from now on. Nothing else
-    changes: the config drive keeps the former data until it is written again. A request with an older revision than the
-    stored one changes nothing."""
+    """Store new metadata from the cloud, such as a new server name. The metadata service returns it from now on; the
+    config drive is not changed. A request whose revision is not newer than the stored one changes nothing."""
     document = call.document
     if document.state.get("told_revision", -1) < call.args["revision"]:
         document.want.update(metadata=call.args["metadata"], guest_data=call.args["guest_data"])
@@ -262,26 +265,26 @@ def tell_guest(call: EventCall) -> Fields:
 
 
 class ChangeMachineArgs(Kind):
-    """Arguments of the action ``change_machine``."""
+    """The arguments of the action ``change_machine``, which changes a server's machine type."""
 
     machine = Field(Server.field("machine").value, "Machine type from now on.", required=True)
 
 
 def change_machine(call: EventCall) -> Fields:
-    """Change the machine type of a server that is off, although it is a fixed field; the caller has checked the new
-    type. The disks stay."""
+    """Change the machine type of a stopped server, although it is a fixed field. The caller has checked that the new
+    type is suitable. The disks are not changed."""
     reconcile.change_resource(call.drivers, Server, call.document, call.args,
                               {"on_immutable": "fail", "merge": [], "force": ["machine"]}, call.operation)
     return {}
 
 
 class KeepDisksArgs(Kind):
-    """Arguments of the action ``keep_disks``: none."""
+    """The arguments of the action ``keep_disks``: it has none."""
 
 
 def keep_adopted_disks(call: EventCall) -> Fields:
-    """Make this host the lasting owner of the disks of a server that was evacuated to it (``disk_owner.keep_disks``).
-    Repeating it is safe."""
+    """Make this host the permanent owner of the disks of a server that was evacuated to it (``disk_owner.keep_disks``).
+    May be repeated."""
     disk_owner.keep_disks(call.host, call.document)
     return {}
 
@@ -296,10 +299,13 @@ def _always(_args: Fields) -> bool:
 
 @dataclass(frozen=True)
 class EventAction:
-    """An action of a server. *rule* declares its arguments; *act* runs it and returns further fields of the answer.
-    *again* returns whether a call with given arguments may be repeated: the action recognises a request that it has
-    finished, or doing it twice has the same result. *lock*: the server's lock that the caller holds during the action.
-    If this is not the usual lock (``server``), the action itself takes the usual lock where it needs it."""
+    """An action of a server, such as reboot. *rule*: declares its arguments. *act*: performs it and returns further
+    fields of the answer.
+
+    *again*: returns whether a call with these arguments may be repeated after a crash. *lock*: the kind of the lock on
+    the server that the caller holds meanwhile: ``server``, or another one if the action takes the server's lock itself
+    when it needs it.
+    """
 
     rule: type[Kind]
     act: Callable[[EventCall], Fields]
@@ -324,6 +330,6 @@ ACTIONS: Mapping[str, EventAction] = {
 
 
 def check_event_args(name: str, args: Mapping[str, Any]) -> Fields:
-    """Return the checked arguments of the action *name*, with defaults."""
+    """Return the arguments *args* of the action *name*, checked and with defaults. Raises ``InvalidField``."""
     rule = ACTIONS[name].rule
     return {**rule.defaults(), **rule.check(dict(args))}

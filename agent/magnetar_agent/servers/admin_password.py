@@ -59,13 +59,14 @@ _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 
 
 def admin_user(document: Document) -> str:
-    """Return the user whose password is set when a request names none."""
+    """Return the user in the guest whose password is set when a request names no user."""
     return str(server_hardware(document.want).get("admin_user") or "root")
 
 
 def note_admin_password(document: Document) -> None:
-    """Move the password from the requested fields ``want`` to the state field ``admin_pass``, for the guest agent: the
-    config drive has it already, or the server has no config drive. The caller writes *document*."""
+    """Move the admin password from the requested fields (``want``) to the state field ``admin_pass``, from which the
+    guest agent gets it later. Called when the config drive was written, or when there is none. The caller must write
+    *document*."""
     password = document.want.get("admin_pass")
     if password is None:
         return
@@ -81,17 +82,20 @@ def note_admin_password(document: Document) -> None:
 
 
 def forget_admin_password(document: Document) -> bool:
-    """Drop the password that waits for the guest agent, since another password or another disk replaces it. Return
-    whether there was one; if so, the caller writes *document*."""
+    """Remove the password that waits for the guest agent from the document, because another password or a new disk
+    replaces it. Return whether there was one; then the caller must write *document*."""
     return document.state.pop(NOTE, None) is not None
 
 
 @contextmanager
 def override_admin_password(host: LocalHost, id: str, user_name: str | None) -> Iterator[str]:
-    """Yield the name of the user while the caller has the guest agent of server *id* set another password; *user_name*
-    defaults to the usual user. A pending password for that user is replaced. The caller holds the server's lock
-    ``SETTING`` and no other: the server's own lock is taken before and after the block. Raises ``Conflict`` if the
-    server does not run or moves, and ``NotFound`` if it is removed, also meanwhile."""
+    """Yield the name of the user whose password the caller sets during the block with the guest agent of server *id*.
+    *user_name*: defaults to ``admin_user``. A password that waits for the guest agent, for the same user, is not set
+    meanwhile; it is dropped if the block succeeds.
+
+    The caller must hold the server's lock ``SETTING``, but not the server's main lock, which is taken before and after
+    the block. Raises ``Conflict`` if the server is not running or is migrating, ``NotFound`` if it is removed.
+    """
     with _locked(host, id) as document:
         refuse_while_it_moves(host, document)
         domain = host.hypervisor.domain(id)
@@ -112,8 +116,9 @@ def override_admin_password(host: LocalHost, id: str, user_name: str | None) -> 
 
 
 def _resolve_aside_password(host: LocalHost, id: str, note: Fields | None, *, set_instead: bool) -> None:
-    """Remove *note* (the state field ``admin_pass``), a password set aside, if another password was *set_instead*;
-    otherwise make it pending again. The password of a server that moves stays aside."""
+    """Drop the waiting password *note* (a value of the state field ``admin_pass``), which was set aside, if another
+    password was *set_instead*; otherwise let it wait for the guest agent again. Nothing is changed while the server
+    migrates."""
     with _locked(host, id) as document:
         if note and document.state.get(NOTE) == note and not migration_of_server(host, document):
             if set_instead:
@@ -125,7 +130,7 @@ def _resolve_aside_password(host: LocalHost, id: str, note: Fields | None, *, se
 
 @contextmanager
 def _locked(host: LocalHost, id: str) -> Iterator[Document]:
-    """Hold the lock of the server and yield its document. Raises ``NotFound``."""
+    """Hold the lock of the server *id* during the block and yield its document. Raises ``NotFound``."""
     with host.locks.hold("server", id):
         document = host.documents.get("server", id)
         if document is None or document.deleting:
@@ -135,8 +140,9 @@ def _locked(host: LocalHost, id: str) -> Iterator[Document]:
 
 @dataclass
 class _PendingPassword:
-    """A server whose document has the state field ``admin_pass``: its guest has not got the password yet. *due*: time
-    of the next attempt; *looked*: time of the last one; *until* and *aside* as in that field."""
+    """A server whose document has the state field ``admin_pass``: a password that waits for the guest agent. *until*:
+    when it expires. *due*: time of the next attempt. *looked*: time of the last attempt. *aside*: whether another
+    password is being set."""
 
     until: float
     due: float
@@ -145,14 +151,14 @@ class _PendingPassword:
     looked: float = 0.0
 
     def sort_key(self, now: float) -> tuple[bool, int, float]:
-        """Return the sort key of the server at the time *now*: servers that are due come first, among them servers with
-        the fewest failed attempts."""
+        """Return the sort key of the server at the time *now*: servers that are due come first, ordered by the number
+        of failed attempts."""
         return (True, 0, self.due) if self.due > now else (False, self.tries, self.due)
 
 
 class AdminPasswords:
-    """A thread that sets passwords when guest agents connect. It sleeps while no server has a password that waits
-    (state field ``admin_pass``), and until an event of such a server."""
+    """The thread that sets waiting passwords (state field ``admin_pass``) when guest agents connect. It sleeps while no
+    password is due."""
 
     def __init__(self, host: LocalHost) -> None:
         self.host = host
@@ -161,7 +167,7 @@ class AdminPasswords:
         self._thread = threading.Thread(target=self._run, name="admin passwords", daemon=True)
 
     def start(self) -> None:
-        """Start the thread, with the waiting passwords that an earlier process of the agent left in documents."""
+        """Start the thread. It also handles the passwords that were waiting when the agent stopped."""
         self.host.documents.listen(self._written)
         for document in self.host.documents.peek("server"):
             self._written(document, False)
@@ -179,7 +185,7 @@ class AdminPasswords:
 
     # Listeners -------------------------------------------------------------------------------------------------------
     def _written(self, document: Document, removed: bool) -> None:
-        """Update the pending servers after *document* was written or *removed*."""
+        """Update the list of waiting passwords after *document* was written or *removed*."""
         if document.kind != "server":
             return
         note = None if removed or document.deleting else document.state.get(NOTE)
@@ -194,12 +200,12 @@ class AdminPasswords:
                 self._changed.notify()
 
     def _happened(self, event: DomainEvent) -> None:
-        """Wake the thread on events of the hypervisor."""
+        """Wake the thread if *event* may mean that a guest agent has connected."""
         if event.what in ("agent", "resumed", "started"):
             self._wake(event.uuid)
 
     def _wake(self, id: str | None = None) -> None:
-        """Make the server *id* due now; without *id* all servers, since libvirt is back."""
+        """Make the password of server *id* due now; ``None``: of all servers, because libvirt is connected again."""
         with self._changed:
             for pending in self._pending.values() if id is None else filter(None, [self._pending.get(id)]):
                 pending.due = min(pending.due, pending.looked + SOON)
@@ -217,8 +223,8 @@ class AdminPasswords:
                 log.exception("the password of server %s cannot be set now", id)
 
     def _next(self) -> str | None:
-        """Wait for the next server that is due and return its id; ``None`` when the thread ends. The server is due
-        again when its password expires, or when it is woken."""
+        """Wait until the password of a server is due and return the server's uuid; ``None`` when the thread must end.
+        The server becomes due again when its password expires or ``_wake`` is called."""
         with self._changed:
             while not self._ending:
                 now = time.time()
@@ -236,9 +242,8 @@ class AdminPasswords:
                 pending.due = time.time() + seconds
 
     def _look(self, id: str) -> None:
-        """Set the waiting password in the guest, if its agent is connected and no other operation holds the server's
-        lock. An expired password is only removed.
-        """
+        """Set the waiting password of server *id*, if its guest agent is connected and no operation holds the server's
+        lock. Drop an expired password."""
         with ExitStack() as setting:
             with self.host.locks.hold_if_free("server", id) as free:
                 document = self._noted(id) if free else None
@@ -267,7 +272,7 @@ class AdminPasswords:
         self._settle(id, document.state[NOTE], why)
 
     def _noted(self, id: str) -> Document | None:
-        """Return the document of server *id* if a password waits for its guest agent; otherwise ``None``."""
+        """Return the document of server *id* if it has a waiting password; otherwise ``None``."""
         document = self.host.documents.get("server", id)
         return None if document is None or document.deleting or NOTE not in document.state else document
 
@@ -276,7 +281,8 @@ class AdminPasswords:
         return domain is not None and domain.state == RUNNING
 
     def _ask(self, document: Document) -> str:
-        """Have the guest agent set the password. Return why it failed, "" on success. The server is not locked."""
+        """Have the guest agent set the waiting password, without holding the server's lock. Return why it failed, "" on
+        success."""
         try:
             self.host.hypervisor.set_password(document.id, admin_user(document), document.state[NOTE]["password"])
         except HypervisorDown:
@@ -288,8 +294,8 @@ class AdminPasswords:
         return ""
 
     def _settle(self, id: str, note: Fields, why: str) -> None:
-        """Record whether the guest agent has set the password in *note*, the document's state field ``admin_pass``.
-        *why*: the reason of its failure; "" on success. If the server is locked now, try again later."""
+        """Record the result of an attempt to set the password *note* (a value of the state field ``admin_pass``).
+        *why*: why it failed, "" on success. If the server is locked now, the attempt is repeated later."""
         with self.host.locks.hold_if_free("server", id) as free:
             document = self._noted(id) if free else None
             if document is None or document.state[NOTE] != note:
@@ -305,8 +311,8 @@ class AdminPasswords:
                 self._count_failure(document, why)
 
     def _count_failure(self, document: Document, why: str) -> None:
-        """Count a failed attempt of a connected guest agent to set the password, and plan the next one. After ``TRIES``
-        attempts drop the password. *why*: the reason of the failure, for the log."""
+        """Count a failed attempt of a connected guest agent, and schedule the next one; after ``TRIES`` attempts drop
+        the password. *why*: why it failed, for the log."""
         with self._changed:
             pending = self._pending.get(document.id)
             tries = TRIES if pending is None else pending.tries + 1

@@ -17,7 +17,8 @@ NOTHING: dict[str, Any] = {"virt_type": None, "uptime": None, "cpus": [], "memor
 
 
 def collect_diagnostics(drivers: Drivers, key: str) -> dict[str, Any]:
-    """Return the state of the server and the counters of its hypervisor. Raises ``NotFound``, ``Ambiguous``."""
+    """Return the diagnostics of the server *key* (uuid or name): its power state, and counters from
+    ``LocalHypervisor.statistics``. Raises ``NotFound`` or ``Ambiguous``."""
     shown = reconcile.show_resource(drivers, Server, key)
     statistics = drivers.host.hypervisor.statistics(str(shown["id"]))
     if statistics is None and shown["power_state"] == RUNNING:  # it has stopped in between

@@ -28,25 +28,26 @@ DEFINITION = "domain.xml"
 
 
 def is_adopted(document: Document | None) -> bool:
-    """Return whether the server is an adopted domain."""
+    """Return whether the server is an adopted domain, one that another program defined. ``None``: return ``False``."""
     return document is not None and adoption.ADOPTED in document.state
 
 
 def refuse_adopted(document: Document | None, what: str) -> None:
-    """Raise ``Conflict`` for an operation *what* on an adopted server, which would change its domain."""
+    """Raise ``Conflict`` if the server is an adopted domain, because the operation *what* (for the message) would
+    change the domain. ``None`` is permitted."""
     if document is not None and is_adopted(document):
         raise adoption.refused_for_adopted(document.name, what)
 
 
 def check_event(document: Document, name: str) -> None:
-    """Raise ``Conflict`` for an event that an adopted server does not take."""
+    """Raise ``Conflict`` if the server is an adopted domain and the event (action) *name* is not possible for those."""
     if name not in adoption.EVENTS:
         refuse_adopted(document, name)
 
 
 def check_reboot(host: LocalHost, document: Document) -> None:
-    """Raise ``Conflict`` if the domain of an adopted server is gone, or would be after a stop. Nothing has changed
-    then."""
+    """Raise ``Conflict`` if the domain of an adopted server is missing, would disappear when stopped, or lacks
+    Magnetar's mark. Called before a reboot; nothing is changed."""
     have = observe_adopted(host, document, host.hypervisor.domain(document.id))
     list(adoption.plan_adopted({**document.want, "power": OFF}, have))
     if have.get("unmarked"):
@@ -55,7 +56,7 @@ def check_reboot(host: LocalHost, document: Document) -> None:
 
 
 def new_server_fields(candidate: DomainCandidate, name: str) -> Fields:
-    """Return all fields of the server that *candidate* would become."""
+    """Return the requested fields of a new server called *name* that match the existing domain *candidate*."""
     domain, parts = candidate.domain, candidate.parts
     fields: Fields = {field: value for field, value in Server.defaults().items() if field not in Server.passing()}
     disk_formats = [disk.format for disk in parts.disks if disk.kind != "cdrom"]
@@ -68,7 +69,8 @@ def new_server_fields(candidate: DomainCandidate, name: str) -> Fields:
 
 
 def fields_of_foreign_domain(domain: Domain) -> Fields:
-    """Return the fields of a server that follow its domain, except the flavor."""
+    """Return the server fields that are determined by an existing domain: NICs, machine type and type of
+    virtualisation."""
     networks = [{"network": nic.network, "mac": nic.mac.lower(), "model": nic.model or "rtl8139"} if nic.network else
                 {"bridge": nic.bridge, "mac": nic.mac.lower(), "model": nic.model or "rtl8139"}
                 for nic in domain.nics if (nic.network or nic.bridge) and not nic.device]
@@ -76,12 +78,14 @@ def fields_of_foreign_domain(domain: Domain) -> Fields:
 
 
 def _kept_fields(document: Document) -> Fields:
-    """Return the stored fields of a server that are immutable: answers show those of the domain."""
+    """Return the fields in the document that stay as they were at the adoption. API responses show the domain's current
+    values instead."""
     return {name: document.want[name] for name in SHOWN}
 
 
 def current_fields(document: Document, domain: Domain | None) -> Fields:
-    """Return the fields of an adopted server as they are now: CPUs, memory and NICs are the domain's."""
+    """Return the current fields of an adopted server: CPUs, memory and NICs from the domain, other fields from the
+    document. *domain*: ``None`` if it is missing."""
     if domain is None:
         return dict(document.want)
     flavor = {**document.want["flavor"], "vcpus": domain.vcpus, "ram": domain.ram_mib}
@@ -89,7 +93,8 @@ def current_fields(document: Document, domain: Domain | None) -> Fields:
 
 
 def complete_adopted(host: LocalHost, want: Fields, document: Document) -> Fields:
-    """Return the fields to store for an adopted server. Raises ``Conflict`` for a change of the domain."""
+    """Return the requested fields *want* of an adopted server in the form in which they are stored. Raises ``Conflict``
+    if they would change the domain."""
     if want.get("power") == SHELVED:
         raise InvalidField("power", "cannot be shelved on a single host; stop the server")
     current = current_fields(document, host.hypervisor.domain(document.id))
@@ -98,7 +103,7 @@ def complete_adopted(host: LocalHost, want: Fields, document: Document) -> Field
 
 
 def observe_adopted(host: LocalHost, document: Document, domain: Domain | None) -> Fields:
-    """Return the current state of an adopted server, for ``adoption.plan_adopted``."""
+    """Return the current state of an adopted server, as ``adoption.plan_adopted`` needs it."""
     state = document.state
     current = current_fields(document, domain)
     have: Fields = {**current, **_kept_fields(document), "adopted": True, "power": MISSING,
@@ -117,7 +122,8 @@ def observe_adopted(host: LocalHost, document: Document, domain: Domain | None) 
 
 
 def shown_adoption(document: Document, have: Fields | None) -> Fields | None:
-    """Return the field ``adopted`` of a server: {domain, disks, adopted_at}; ``None`` for one that the agent made."""
+    """Return the field ``adopted`` of a server for API responses: ``{domain, disks, adopted_at}``; ``None`` for a
+    server that the agent created. *have*: its current state."""
     if not is_adopted(document):
         return None
     note = document.state[adoption.ADOPTED]

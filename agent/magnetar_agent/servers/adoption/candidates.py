@@ -26,7 +26,8 @@ if TYPE_CHECKING:
 
 @dataclass
 class DomainCandidate:
-    """A domain of another program. *chains*: the files of each disk, by the disk's name."""
+    """A domain of another program that may be adopted as a server. *parts*: its devices. *chains*: the files of each
+    disk, including backing files, by device name."""
 
     domain: Domain
     definition: DomainDefinition
@@ -34,11 +35,11 @@ class DomainCandidate:
     chains: dict[str, Chain] = field(default_factory=dict)
 
     def paths(self) -> list[str]:
-        """Return the paths of the disks, without their backing files."""
+        """Return the paths of the disk files, without their backing files."""
         return [self.chains[disk.device].layers[0].path for disk in self.parts.disks if self.chains[disk.device].layers]
 
     def root_bytes(self) -> int:
-        """Return the size of the first disk in bytes; 0 if it is unknown."""
+        """Return the size of the first disk in bytes; 0 if there is none or its size is unknown."""
         sizes = [layers[0].size for disk in self.parts.disks if disk.kind in ("disk", "lun")
                  and (layers := self.chains[disk.device].layers)]
         return sizes[0] if sizes else 0
@@ -49,8 +50,8 @@ Users = Mapping[str, list[tuple[str, str, bool]]]
 
 
 def read_candidates(host: LocalHost, reader: ChainReader, domains: Iterable[Domain]) -> list[DomainCandidate]:
-    """Return the candidates for *domains*. Domains that have vanished since are left out. All disks are read at once,
-    so that one silent file system delays the call once only."""
+    """Return a candidate for each of *domains*, except domains that have disappeared. All disks are read concurrently,
+    so that several hanging file systems cause only one delay. *reader*: reads the disks."""
     candidates = []
     for domain in domains:
         definition = host.hypervisor.definition(domain.uuid)
@@ -73,7 +74,8 @@ def read_candidates(host: LocalHost, reader: ChainReader, domains: Iterable[Doma
 
 
 def _located(disk: ForeignDisk, locate: Callable[[str, str], str]) -> Chain:
-    """Return the chain of a disk with its path only, or with the problem that it has none."""
+    """Return the chain of a disk with only its own path, without reading the file. If libvirt does not know the volume
+    of the disk, the chain's ``problem`` says so."""
     if disk.pool:
         try:
             return Chain([Layer(locate(disk.pool, disk.volume), disk.format)])
@@ -86,8 +88,8 @@ def _located(disk: ForeignDisk, locate: Callable[[str, str], str]) -> Chain:
 
 
 def disk_locator(host: LocalHost) -> Callable[[str, str], str]:
-    """Return a function that finds the path of a volume in a storage pool of libvirt; it raises ``MagnetarError``. It
-    reads each volume once."""
+    """Return a function that returns the path of a volume, by the names of the storage pool and the volume. It caches
+    the paths, and raises ``MagnetarError`` if the volume cannot be found."""
     paths: dict[tuple[str, str], str] = {}
 
     def locate(pool: str, volume: str) -> str:
@@ -102,7 +104,8 @@ def disk_locator(host: LocalHost) -> Callable[[str, str], str]:
 
 
 def disk_users(host: LocalHost, domains: Mapping[str, Domain]) -> Users:
-    """Return which of *domains* uses which disk."""
+    """Return which of *domains* use each disk file: for each path, (domain name, uuid, whether that use can be shared).
+    """
     users: dict[str, list[tuple[str, str, bool]]] = defaultdict(list)
     locate = disk_locator(host)
     for domain in domains.values():

@@ -31,7 +31,8 @@ DATA_FILE_BIT, BACKING_FORMAT, DATA_FILE = 2, 0xE2792ACA, 0x44415441
 
 @dataclass(frozen=True)
 class Layer:
-    """A disk file, or one of its backing files. *snapshots*: the number of snapshots inside."""
+    """One file of a disk: the disk file itself, or one of its backing files. *size*: bytes. *snapshots*: the number of
+    internal snapshots."""
 
     path: str
     format: str
@@ -41,8 +42,8 @@ class Layer:
 
 @dataclass
 class Chain:
-    """A disk with its backing files, the disk first. *problem*: why the rest of it cannot be read; *reason* is one
-    word for that: missing-disk, unreadable-disk, silent-storage."""
+    """A disk file followed by its backing files (*layers*). *problem*: why the chain is incomplete, as a text;
+    *reason*: the same as a code: missing-disk, unreadable-disk, silent-storage. Both are empty if it is complete."""
 
     layers: list[Layer] = field(default_factory=list)
     reason: str = ""
@@ -50,13 +51,15 @@ class Chain:
 
 
 class ChainReader:
-    """A reader of chains, which waits ``PATIENCE`` seconds at most."""
+    """A reader of disk files and their backing files, in background threads. It waits at most ``PATIENCE`` seconds for
+    file systems that do not answer."""
 
     def __init__(self, patience: float = PATIENCE) -> None:
         self._reads: BackgroundReads[Chain] = BackgroundReads(0.0, patience)
 
     def read(self, disks: Iterable[tuple[str, str]]) -> dict[tuple[str, str], Chain]:
-        """Return the chain of each of *disks*, pairs of an absolute path and a format."""
+        """Return the chain of each of *disks*, pairs (absolute path, format), by that pair. A file system that does not
+        answer in time gives a chain with the reason ``silent-storage``."""
         wanted = {f"{format}:{path}": (path, format) for path, format in disks}
         latest = self._reads.latest({name: partial(read_disk_chain, *disk) for name, disk in wanted.items()})
         return {wanted[name]: _silent(wanted[name]) if chain is None or seconds else chain
@@ -70,7 +73,8 @@ def _silent(disk: tuple[str, str]) -> Chain:
 
 
 def read_disk_chain(path: str, format: str) -> Chain:
-    """Return the chain of the disk at *path*. Never raises."""
+    """Return the chain of the disk file at *path*: the file and its backing files. Never raises; see ``Chain.problem``.
+    """
     chain, seen = Chain(), set[str]()
     following: tuple[str, str] | None = (path, format)
     while following is not None:
@@ -85,7 +89,8 @@ def read_disk_chain(path: str, format: str) -> Chain:
 
 
 def _read_layer(chain: Chain, path: str, format: str) -> tuple[str, str] | None:
-    """Add the file at *path* to the chain; return path and format of its backing file, or ``None``."""
+    """Add the file at *path* to *chain*. Return path and format of its backing file, or ``None`` if it has none or
+    cannot be read."""
     if not path.startswith("/"):  # a network disk, or a description in JSON
         chain.layers.append(Layer(path, format))
         return None
@@ -111,7 +116,7 @@ def _read_layer(chain: Chain, path: str, format: str) -> tuple[str, str] | None:
 
 
 def _head(path: str) -> tuple[bytes, int]:
-    """Return the beginning of a file or block device, and its size in bytes."""
+    """Return the first bytes (the header) of a file or block device, and its size in bytes. Raises ``OSError``."""
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY)
     try:
         mode = os.fstat(descriptor).st_mode
@@ -137,7 +142,7 @@ def _read_qcow2(chain: Chain, path: str, head: bytes) -> tuple[str, str] | None:
 
 
 def _extensions(head: bytes, at: int) -> dict[int, bytes]:
-    """Return the header extensions, which begin *at* this byte, by type."""
+    """Return the extensions in the qcow2 header *head*, by type. *at*: the offset of the first one."""
     extensions: dict[int, bytes] = {}
     while at + 8 <= len(head):
         kind, length = struct.unpack_from(">II", head, at)
@@ -149,7 +154,8 @@ def _extensions(head: bytes, at: int) -> dict[int, bytes]:
 
 
 def _beside(path: str, name: str) -> str:
-    """Return the path of the file *name* in the header of *path*. A name with a protocol is returned as it is."""
+    """Return the path of the file *name*, which the header of the disk *path* refers to, relative to the disk's folder.
+    A *name* with a protocol is returned unchanged."""
     name = name.removeprefix("file:")
     if name.startswith(("/", "json:")) or name.split("/")[0].endswith(":"):
         return name

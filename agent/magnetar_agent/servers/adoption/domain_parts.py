@@ -26,8 +26,9 @@ COUNTED = ("channel", "sound", "input", "redirdev", "filesystem", "watchdog", "r
 
 @dataclass(frozen=True)
 class ForeignDisk:
-    """A disk of a domain. *path*: of a file or block device, "" for an empty drive; *pool* and *volume*: of a disk
-    that libvirt finds in a pool; *remote*: of a disk on the network."""
+    """A disk of a domain that another program defined. *device*: the device name, such as vda. *kind*: disk, cdrom, lun
+    or floppy. *path*: of a file or block device, "" for an empty drive. *pool*, *volume*: set if the disk is a volume
+    of a storage pool. *remote*: set for a network disk, ``PROTOCOL:NAME``."""
 
     device: str
     bus: str
@@ -43,7 +44,8 @@ class ForeignDisk:
 
 @dataclass
 class DomainParts:
-    """The parts of a domain. *stays*: pairs of a part and its value. *unsupported*: devices that hinder an adoption."""
+    """The parts of a domain that matter for an adoption. *stays*: pairs (part, description) that an adoption does not
+    change. *unsupported*: texts about devices that prevent an adoption."""
 
     name: str
     description: str = ""
@@ -53,7 +55,7 @@ class DomainParts:
 
 
 def read_domain_parts(xml: str) -> DomainParts:
-    """Return the parts of the domain with this *xml*."""
+    """Return the parts of the domain with the definition *xml*."""
     root = ET.fromstring(xml)  # noqa: S314 (libvirt wrote it)
     found = root.find("devices")
     devices = ET.Element("devices") if found is None else found

@@ -27,7 +27,8 @@ Hindrance = tuple[str, str]
 
 
 def find_hindrances(host: LocalHost, candidate: DomainCandidate, server_name: str, users: Users) -> list[Fields]:
-    """Return what hinders the adoption of *candidate* as a server called *server_name*: {reason, message}."""
+    """Return the reasons why the domain *candidate* cannot be adopted as a server called *server_name*, as a list of
+    ``{reason, message}``. *users*: the domains that use each disk (``candidates.disk_users``)."""
     hindrances = [*_of_names(host, candidate, server_name), *_of_state(candidate), *_of_disks(host, candidate, users),
                   *_of_nics(host, candidate)]
     hindrances += [("unsupported-device", f"{text[0].upper()}{text[1:]}. Detach it (virsh detach-device), or leave the "
@@ -93,7 +94,8 @@ def _of_disks(host: LocalHost, candidate: DomainCandidate, users: Users) -> Iter
 
 
 def _others(users: Users, path: str, uuid: str, is_shared: bool) -> list[str]:
-    """Return the names of other domains that write to the disk at *path*, or that the domain writes over."""
+    """Return the names of other domains that use the file at *path*. Leave out harmless uses (read-only, shareable) if
+    the domain's own use *is_shared* too. *users*: uses by path. *uuid*: of the domain itself."""
     return [name for name, other, harmless in users.get(path, ()) if other != uuid and not (harmless and is_shared)]
 
 

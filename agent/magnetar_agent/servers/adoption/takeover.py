@@ -32,9 +32,9 @@ if TYPE_CHECKING:
 
 
 def adopt_domain(host: LocalHost, candidate: DomainCandidate, server_name: str, users: Users) -> Document | None:
-    """Make a server of the domain *candidate*, and return its document; ``None`` if another request has done that
-    meanwhile. *users*: of the disks of this host (``candidates.disk_users``). Raises ``Conflict`` if something hinders
-    that; nothing has changed then."""
+    """Adopt the domain *candidate* as a server called *server_name*, and return the server's document; ``None`` if it
+    is adopted already. *users*: the domains that use each disk (``candidates.disk_users``). Raises ``Conflict``, with
+    nothing changed, if the domain cannot be adopted."""
     id = candidate.domain.uuid
     with host.locks.hold(Server.noun, id):
         if is_adopted(host.documents.get(Server.noun, id)):
@@ -51,15 +51,16 @@ def adopt_domain(host: LocalHost, candidate: DomainCandidate, server_name: str, 
 
 
 def check_unhindered(host: LocalHost, candidate: DomainCandidate, server_name: str, users: Users) -> None:
-    """Raise ``Conflict`` with all that hinders the adoption of *candidate*."""
+    """Raise ``Conflict``, with all reasons, if the domain *candidate* cannot be adopted as a server called
+    *server_name*. *users*: the domains that use each disk (``candidates.disk_users``)."""
     if found := find_hindrances(host, candidate, server_name, users):
         reasons = " ".join(hindrance["message"] for hindrance in found)
         raise Conflict(f"The domain {candidate.domain.name!r} cannot be adopted. {reasons}", hindrances=found)
 
 
 def _mark(host: LocalHost, document: Document) -> None:
-    """Mark the domain of a new document. If libvirt refuses, remove the document. If libvirt does not answer, the
-    document stays unfinished, and the agent marks the domain when libvirt is back."""
+    """Mark the domain of a new document as a server of Magnetar. If libvirt refuses, remove the document. If libvirt
+    does not answer, the document stays unfinished, and the agent marks the domain later."""
     try:
         mark_document_domain(host, document)
         document.state.pop("unfinished")
@@ -74,7 +75,8 @@ def _mark(host: LocalHost, document: Document) -> None:
 
 
 def mark_document_domain(host: LocalHost, document: Document) -> None:
-    """Store the domain's XML at the adoption in the server's folder, and mark the domain."""
+    """Store the domain's XML in the server's folder, as it was before the adoption, and mark the domain as a server of
+    Magnetar."""
     place = server_folder(host, document.id)
     make_state_folder(place)
     xml = document.state[adoption.ADOPTED].pop(UNMARKED, None)
@@ -84,8 +86,8 @@ def mark_document_domain(host: LocalHost, document: Document) -> None:
 
 
 def mark_domain(task: Task, follows: bool = False) -> None:
-    """Mark the domain as a server of Magnetar; its definition is in the server's folder then. *follows*: the desired
-    power state becomes that of the guest, which may have changed since the adoption began."""
+    """Mark the domain of the task's document as a server of Magnetar. *follows*: also set the requested power state to
+    the domain's current one, which may have changed since the adoption began."""
     mark_document_domain(task.host, task.document)
     domain = task.host.hypervisor.domain(task.document.id)
     if follows and domain is not None and domain.state in WANTED:
@@ -94,18 +96,19 @@ def mark_domain(task: Task, follows: bool = False) -> None:
 
 
 def unmark_domain(task: Task) -> None:
-    """Remove Magnetar's mark from the domain."""
+    """Remove Magnetar's mark from the domain of the task's document."""
     task.host.hypervisor.unmark(task.document.id)
 
 
 def made_by_agent(name: str) -> Conflict:
-    """Return the error for the release of the server *name*, which is no adopted domain."""
+    """Return the error for an attempt to release the server *name*, which is not an adopted domain."""
     return Conflict(f"Server {name!r} was made by the agent, so it cannot be released: nothing else has its "
                     "definition. Delete it if it is not needed.")
 
 
 def release_adopted(host: LocalHost, id: str, operation: Operation) -> None:
-    """Forget the adopted server *id*; its domain and disks stay as they are. A server that is gone is no error."""
+    """Remove the adopted server *id* from Magnetar. Its domain and disks are not changed. Does nothing if the server is
+    missing. Raises ``Conflict`` if it is not an adopted domain."""
     with host.locks.hold(Server.noun, id):
         document = host.documents.get(Server.noun, id)
         if document is None:

@@ -59,15 +59,17 @@ MADE_FROM = {"image": "image", "snapshot": "snapshot"}
 
 # The document -------------------------------------------------------------------------------------------------------
 def local_disk_tags(want: Fields) -> dict[str, str]:
-    """Return the tags of local disks, by the name of their file."""
+    """Return the tags of the server's local disks by file name, from the block device mapping in the server's fields
+    *want*."""
     return {file: block_device["tag"] for block_device, file in local_disks.local_disk_files(want.get(FIELD, ()))
             if block_device.get("tag")}
 
 
 # Completing ---------------------------------------------------------------------------------------------------------
 def complete_device_mapping(host: LocalHost, desired: Fields, document: Document | None) -> list[Fields]:
-    """Return the block device mapping that *desired* requests, with names resolved and missing values filled in. Raises
-    ``InvalidField`` naming the item, or ``Conflict``."""
+    """Return the block device mapping that the server's requested fields *desired* contain, with names replaced by
+    uuids and defaults filled in. *document*: the stored server, ``None`` for a new one. Raises ``InvalidField``, which
+    names the item, or ``Conflict``."""
     requested = desired.get(FIELD) or []
     if document is not None:
         recorded: list[Fields] = document.want.get(FIELD, [])
@@ -92,8 +94,8 @@ def complete_device_mapping(host: LocalHost, desired: Fields, document: Document
 
 
 def _cd_names(host: LocalHost, desired: Fields, parts: Fields) -> set[str]:
-    """Return the device names of the CDs of the new server *desired*: its config drive and, if it boots from a CD, that
-    CD. *parts*: its hardware."""
+    """Return the device names that CDs of the new server *desired* occupy: the config drive, and the CD that it boots
+    from, if any. *parts*: its hardware fields."""
     image = host.documents.get("image", desired["image"]) if desired.get("image") else None
     has_cd = image is not None and image.state.get("disk_format") == "iso"
     drive = disk_layout.config_drive_layout(desired, disk_layout.drive_format(host, desired), has_cd)["target"]
@@ -102,8 +104,8 @@ def _cd_names(host: LocalHost, desired: Fields, parts: Fields) -> set[str]:
 
 
 def _alike(host: LocalHost, requested: Fields, recorded: Fields) -> bool:
-    """Return whether *requested*, an item of a requested mapping, has the same values as the *recorded* item. A value
-    that *requested* leaves out counts as the same."""
+    """Return whether *requested*, an item of a block device mapping, has the same values as the *recorded* item. Values
+    that are not in *requested* count as equal."""
     normalized = dict(requested)
     if "uuid" in normalized and normalized.pop("uuid") not in (recorded.get("uuid"), recorded.get("name")):
         standing = host.documents.look_for(KINDS.get(requested["source_type"], "volume"), requested["uuid"])
@@ -117,8 +119,9 @@ def _alike(host: LocalHost, requested: Fields, recorded: Fields) -> bool:
 
 
 def _unchanged_block_device(host: LocalHost, requested: Fields, recorded: Fields, field: str) -> Fields | None:
-    """Return the *recorded* item if *requested* has the same values, or differs only in the image of the root volume,
-    which has enough room: a rebuild makes the volume again. Otherwise return ``None``."""
+    """Return the *recorded* item of a block device mapping if *requested* has the same values. If *requested* differs
+    only in the image of the root volume, return *recorded* with the new image, provided that it fits: a rebuild
+    replaces the content. Otherwise return ``None``. *field*: the item's path, for error messages."""
     if _alike(host, requested, recorded):
         return recorded
     root = recorded["source_type"] == "image" and is_root_volume(recorded)
@@ -150,9 +153,9 @@ def _complete_block_device(host: LocalHost, desired: Fields, requested: Fields, 
 
 
 def _volume(host: LocalHost, made: Fields, field: str, id: str | None) -> None:
-    """Complete *made*, an item of the mapping whose disk is a volume: resolve the volume or its source, and draw the
-    uuid of a new volume. *id*: the server's uuid, ``None`` for a new server. Raises ``InvalidField``, whose field
-    begins with *field*."""
+    """Complete *made*, an item of the block device mapping whose disk is a volume: replace the name of the volume or
+    source by its uuid, and choose the uuid of a new volume. *id*: the server's uuid, ``None`` for a new server.
+    *field*: the item's path, for the errors (``InvalidField``)."""
     source = made["source_type"]
     if made.get("guest_format"):
         raise InvalidField(f"{field}.guest_format", "is for blank local disks only (BDM-13)")
@@ -179,8 +182,9 @@ def _volume(host: LocalHost, made: Fields, field: str, id: str | None) -> None:
 
 
 def _existing(host: LocalHost, made: Fields, volume: Document, field: str, id: str | None) -> None:
-    """Complete *made*, an item of the mapping, with the uuid of the existing *volume*. Raises ``InvalidField`` if the
-    item requests a size or a pool, and ``Conflict`` if the volume is not free."""
+    """Complete *made*, an item of the block device mapping, with the uuid of the existing *volume*. *id*: the server's
+    uuid, ``None`` for a new server. *field*: the item's path, for errors. Raises ``InvalidField`` if the item requests
+    a size or pool, ``Conflict`` if the volume is in use."""
     for name in ("volume_size", "volume_type"):
         if name in made:
             raise InvalidField(f"{field}.{name}", "is for volumes that are made; this one has its size and pool")
@@ -190,8 +194,9 @@ def _existing(host: LocalHost, made: Fields, volume: Document, field: str, id: s
 
 
 def _draw(host: LocalHost, made: Fields, field: str, id: str | None) -> None:
-    """Set the uuid of the volume that will be made for *made*, an item of the mapping, after a check of its pool: the
-    requested uuid, or a new one. An existing server (its uuid *id*) always gets a new one."""
+    """Choose the uuid of the volume to create for *made*, an item of the block device mapping: the requested one, or a
+    random one. An existing server (uuid *id*) always gets a random one. Check that the pool is usable. *field*: the
+    item's path, for errors."""
     pools.find_pool(host, made.get("volume_type", pools.DEFAULT), f"{field}.volume_type").check_usable()
     if id is not None:
         made.pop("volume", None)
@@ -202,7 +207,8 @@ def _draw(host: LocalHost, made: Fields, field: str, id: str | None) -> None:
 
 
 def _check_volume_free(host: LocalHost, volume: Document, server: str | None) -> None:
-    """Raise ``Conflict`` unless the volume can be attached to *server*."""
+    """Raise ``Conflict`` if the volume cannot be attached to *server* (uuid, ``None`` for a new server): it is attached
+    to another server without multiattach, or is not complete."""
     other_holders = [holder for holder in holders_of_volume(host, volume.id) if holder.want["server"] != server]
     if other_holders and not volume.want["multiattach"]:
         raise Conflict(f"Volume {volume.name!r} is attached to another server. Detach it there first.",
@@ -212,8 +218,8 @@ def _check_volume_free(host: LocalHost, volume: Document, server: str | None) ->
 
 
 def _check_whole(desired: Fields, made: list[Fields]) -> None:
-    """Raise ``InvalidField`` if *made*, all items of the mapping of the server *desired*, are invalid in combination,
-    such as two items with the same volume."""
+    """Raise ``InvalidField`` if the items *made* of the block device mapping contradict each other, such as two items
+    with the same volume. *desired*: the server's requested fields."""
     turns = sorted(block_device["boot_index"] for block_device in made if block_device.get("boot_index") is not None)
     has_own_image = desired.get("image") is not None and not any(
         block_device["source_type"] == "image" and block_device["destination_type"] == "local" for block_device in made)
@@ -245,8 +251,8 @@ def _name_device(made: Fields, taken: set[str], field: str) -> None:
 
 
 def check_replacement(host: LocalHost, want: Fields, document: Document) -> None:
-    """Raise an error if the volumes in *want* could not be made or attached once *document*, the server that is
-    recreated, is removed."""
+    """Raise an error if the volumes in *want* could not be created or attached after the removal of *document*, the
+    server to be recreated."""
     for at, item in enumerate(volume_block_devices(want)):
         source, field = item["source_type"], f"{FIELD}[{at}].uuid"
         if source != "volume":
@@ -279,7 +285,7 @@ def _content_of(host: LocalHost, source: Document) -> bool:
 
 # The verbs ----------------------------------------------------------------------------------------------------------
 def volumes(task: Task) -> None:
-    """Create the new volumes of the server, and attach all of its volumes."""
+    """Create the new volumes of the block device mapping, and attach all its volumes to the server."""
     host, document = task.host, task.document
     if not document.state.get("volumes_drawn"):
         _redraw(host, document)
@@ -294,7 +300,7 @@ def volumes(task: Task) -> None:
 
 
 def _redraw(host: LocalHost, document: Document) -> None:
-    """Draw new uuids for new volumes of a recreated server if volumes with the old uuids still exist."""
+    """Choose new uuids for volumes that a recreated server must create, if volumes with the old uuids still exist."""
     for item in volume_block_devices(document.want):
         if item["source_type"] != "volume" and host.documents.get("volume", item["volume"]):
             item["volume"] = str(uuid.uuid4())
@@ -328,8 +334,9 @@ def _attach(host: LocalHost, document: Document, item: Fields) -> None:
 
 
 def free(task: Task) -> None:
-    """Detach the volumes of a server that is deleted. Delete those with delete_on_termination, except volumes that the
-    server's replacement uses. If the server was never completely made, delete the volumes that were made with it."""
+    """Detach the volumes of a server that is being deleted. Delete the volumes with ``delete_on_termination``, except
+    those that the recreated server uses. If the creation of the server failed, delete all volumes that were created
+    with it instead."""
     host, id = task.host, task.document.id
     failed = bool(task.document.state.get("making"))
     surviving_volumes = {block_device["volume"] for block_device in volume_block_devices(
@@ -355,8 +362,8 @@ def free(task: Task) -> None:
 
 
 def _release(host: LocalHost, attachment: Document) -> None:
-    """Report the end of the attachment to the volume's host, now or as soon as that host answers
-    (``RemoteVolumes``)."""
+    """Tell the host of a remote volume that the attachment has ended. If that host does not answer now,
+    ``RemoteVolumes`` repeats it later."""
     attachment.deleting = True
     attachment.state["delete"] = attachment.want["delete_on_termination"] and attaching.is_current(host, attachment)
     host.documents.write(attachment)
@@ -369,7 +376,7 @@ def _release(host: LocalHost, attachment: Document) -> None:
 
 
 def _remove_all(task: Task, made: Iterable[str]) -> None:
-    """Remove volumes that were made with a server and not attached to it yet."""
+    """Remove the volumes *made* (uuids) that were created with a server and are not attached."""
     for id in made:
         with task.host.locks.hold("volume", id):
             volume = task.host.documents.get("volume", id)

@@ -36,7 +36,8 @@ CD_NAMES = {"scsi": "sdo", "sata": "sdf", "ide": "hdd"}
 
 
 def draw_disk_layout(host: LocalHost, document: Document) -> None:
-    """Choose the layout of a server whose disks are not made yet, and store it in the document."""
+    """Choose bus and device name of the config drive of a new server, and store them in the document. Do nothing if the
+    server already has disks."""
     if any(document.state.get(name) for name in (FIELD, "made", "rebuild")):
         return
     format = drive_format(host, document.want)
@@ -44,14 +45,18 @@ def draw_disk_layout(host: LocalHost, document: Document) -> None:
 
 
 def drive_format(host: LocalHost, want: Fields) -> str:
-    """Return the file system of a new config drive: iso9660 or vfat."""
+    """Return the file system for a new config drive, iso9660 or vfat: from the server's fields *want*, or else from the
+    settings."""
     return str((want.get("guest_data") or {}).get("drive_format") or host.settings.config_drive_format)
 
 
 def config_drive_layout(want: Fields, format: str, has_cd: bool) -> dict[str, Any]:
-    """Return the layout of the config drive with the file system *format*. It is a CD by default: the kernels of cloud
-    images have virtio, SCSI and CDs, but often no AHCI. With vfat, for guests that read no CD, it is a disk on a bus
-    without other disks of the server. *has_cd*: the server boots from a CD."""
+    """Return the layout ``{device, bus, target, format}`` of a config drive with the file system *format*. *want*: the
+    server's fields. *has_cd*: whether the server boots from a CD.
+
+    By default it is a CD on SCSI: kernels of cloud images support virtio and SCSI, but often no AHCI. With vfat, for
+    guests that cannot read CDs, it is a disk on a bus without other disks of the server.
+    """
     parts, flavor = server_hardware(want), want["flavor"]
     bus = parts.get("disk_bus", "virtio")
     if format == "vfat":
@@ -68,8 +73,8 @@ def config_drive_layout(want: Fields, format: str, has_cd: bool) -> dict[str, An
 
 
 def config_drive_disk(document: Document, path: Path, other_disks: Sequence[Disk]) -> Disk:
-    """Return the config drive in the file at *path*. If one of *other_disks* has the device name of the config drive,
-    move the drive to the SATA bus: a rebuild may have added the CD of an image."""
+    """Return the config drive in the file *path* as a disk of the domain. If one of *other_disks* has the same device
+    name, because a rebuild has added a CD, the drive is moved to the SATA bus."""
     layout = _layout(document).get("drive")
     if layout is None:
         return devices.place_config_drive(server_hardware(document.want), Disk(path, LAST, "raw", readonly=True))
@@ -79,20 +84,20 @@ def config_drive_disk(document: Document, path: Path, other_disks: Sequence[Disk
 
 
 def config_drive_filesystem(host: LocalHost, document: Document) -> str:
-    """Return the file system of the server's config drive: that of its layout, so that an existing drive stays a CD or
-    a disk; without a layout that of new drives."""
+    """Return the file system of the server's config drive: from its stored layout, so that an existing drive stays as
+    it is; otherwise as for a new drive."""
     layout = _layout(document).get("drive")
     return str(layout["format"]) if layout else drive_format(host, document.want)
 
 
 def is_drive(disk: Disk) -> bool:
-    """Return whether *disk* is a config drive on a CD, which takes no device name from other disks."""
+    """Return whether *disk* is a config drive that is a CD."""
     return disk.device == "cdrom" and disk.path.name.endswith(configdrive.FILE)
 
 
 def adjust_disk_names(document: Document, disks: Sequence[LocalDisk]) -> list[LocalDisk]:
-    """Return *disks*, the ephemeral and swap disks, with their device names. In a server without a layout, a swap disk
-    without an ephemeral disk is vdc."""
+    """Return *disks*, the ephemeral and swap disks of a server, with the right device names. In servers without a
+    stored layout (from earlier agents), a swap disk without an ephemeral disk is vdc."""
     alone = len(disks) == 1 and disks[0].file == SWAP
     return [disk._replace(device=PREFIX["virtio"] + "c") for disk in disks] if alone and not _layout(
         document) else list(

@@ -48,9 +48,9 @@ WANTED = ("root_format",)
 
 
 def claim_disks(task: Task) -> None:
-    """Become the owner of the server's disks before they are made, or take over existing disks if the server has the
-    field ``adopt_disks``. Do nothing for disks that no other host reaches. Raises ``Conflict`` if another host is the
-    owner."""
+    """Make this host the owner of the server's disks in the shared folder, before they are created. If the server has
+    the field ``adopt_disks`` (an evacuation), take over existing disks. Do nothing without a shared folder. Raises
+    ``Conflict`` if another host is the owner."""
     host, document = task.host, task.document
     folder = find_disk_folder(host)
     adopts = bool(document.want.get(GIVEN) and document.state.get("making"))
@@ -70,7 +70,8 @@ def claim_disks(task: Task) -> None:
 
 
 def check_disk_owner(host: LocalHost, document: Document) -> None:
-    """Raise ``Conflict`` unless this host may use the disks of its server. Disks without an owner become its own."""
+    """Raise ``Conflict`` if another host is the owner of the server's disks in the shared folder. If no owner is
+    recorded, this host becomes the owner."""
     if document.state.get(HANDED):
         raise Conflict(f"The disks of server {document.name!r} may be another host's: its migration from here was "
                        "ended with the event discard. Look for the server there, and delete it here; its disks stay.")
@@ -87,7 +88,8 @@ def check_disk_owner(host: LocalHost, document: Document) -> None:
 
 
 def record_disks(host: LocalHost, document: Document) -> None:
-    """Write what the document says about the disks next to them, if this host is their owner."""
+    """Update the record of the server's disks in the shared folder from the document, if this host is their owner.
+    Another host reads it after an evacuation."""
     folder = find_disk_folder(host)
     if folder is None:
         return
@@ -98,16 +100,17 @@ def record_disks(host: LocalHost, document: Document) -> None:
 
 
 def take_over_disks(host: LocalHost, server: Document) -> None:
-    """Become the owner of the disks of a *server* that has migrated to this host. May be repeated."""
+    """Make this host the owner of the disks in the shared folder of a *server* that has migrated to this host. May be
+    repeated."""
     folder = find_disk_folder(host)
     if folder is not None:
         _write(server_folder(host, server.id), _record(host, server, folder.owner))
 
 
 def must_leave_disks(host: LocalHost, document: Document) -> bool:
-    """Return whether the disks of a server that is removed from this host must stay: another host is their owner, or
-    this host has got them by an evacuation that is not confirmed. Raises ``Conflict`` if the shared folder cannot be
-    used now."""
+    """Return whether the disks of a server that is being removed from this host must not be deleted: another host is
+    their owner, or this host got them in an evacuation that is not confirmed. Raises ``Conflict`` if the shared folder
+    cannot be used now."""
     if document.state.get(HANDED):
         return True
     folder = find_disk_folder(host)
@@ -120,8 +123,8 @@ def must_leave_disks(host: LocalHost, document: Document) -> bool:
 
 
 def leave_disks(host: LocalHost, document: Document) -> bool:
-    """Return ``must_leave_disks``. If the disks must stay because their evacuation is not confirmed, give them back to
-    their former owner."""
+    """Return whether the server's disks must not be deleted, as ``must_leave_disks`` does. If the reason is an
+    unconfirmed evacuation, make their former host the owner again."""
     if not must_leave_disks(host, document):
         return False
     folder, former, place = find_disk_folder(host), document.state.get(ADOPTED), server_folder(host, document.id)
@@ -132,19 +135,20 @@ def leave_disks(host: LocalHost, document: Document) -> bool:
 
 
 def hand_over_disks(server: Document) -> None:
-    """Record in the document of a *server* that has migrated, or may have, that its disks belong to the target."""
+    """Record in the document of a *server* that has migrated, or may have, that its disks in the shared folder belong
+    to the target."""
     server.state[HANDED] = True
 
 
 def keep_disks(host: LocalHost, document: Document) -> None:
-    """Record that the evacuation of the server to this host has succeeded: its disks go with the server from now on."""
+    """Record that the evacuation of the server to this host is confirmed: its disks belong to this host from now on."""
     if document.state.pop(ADOPTED, None):
         host.documents.write(document)
     record_disks(host, document)
 
 
 def is_folder_of_another_host(host: LocalHost, id: str) -> bool:
-    """Return whether the shared folder has a folder of the server *id* that is not this host's."""
+    """Return whether the shared folder has a folder of the server *id* whose owner is another host or unknown."""
     folder, place = find_disk_folder(host), server_folder(host, id)
     if folder is None or not place.is_dir():
         return False
@@ -153,7 +157,7 @@ def is_folder_of_another_host(host: LocalHost, id: str) -> bool:
 
 
 def own_folders(host: LocalHost, folders: list[Path]) -> list[Path]:
-    """Return those of the servers' *folders* whose owner is this host; all of them if no other host reaches them."""
+    """Return those of the servers' *folders* whose recorded owner is this host; all of them without a shared folder."""
     if not is_disk_folder_shared(host):
         return folders
     with suppress(Conflict):
@@ -163,8 +167,9 @@ def own_folders(host: LocalHost, folders: list[Path]) -> list[Path]:
 
 
 def _adopt(task: Task, owner: str, record: Any) -> None:
-    """Become the owner of existing disks, and take over what their *record* says about them. Raises ``Conflict`` if the
-    disks are incomplete, or their owner is not the one that the field ``adopt_disks`` names."""
+    """Make this host the owner (its uuid is *owner*) of existing disks in the shared folder, and copy the facts in
+    their *record* into the server's document. Raises ``Conflict`` if files are missing, or if the present owner is not
+    the one in the field ``adopt_disks``."""
     host, document = task.host, task.document
     place, name = server_folder(host, document.id), document.name
     if record is None:
@@ -193,8 +198,8 @@ def _record(host: LocalHost, document: Document, owner: str) -> Fields:
 
 
 def _read(place: Path) -> Any:
-    """Return the content of the file in a server's folder *place*; ``None`` if it is missing. Raises ``Conflict`` if it
-    cannot be read."""
+    """Return the record (owner and facts of the disks) in the server's folder *place*; ``None`` if there is none.
+    Raises ``Conflict`` if it cannot be read."""
     path = place / FILE
     try:
         record = json.loads(path.read_bytes())
@@ -207,8 +212,8 @@ def _read(place: Path) -> Any:
 
 
 def _create(place: Path, record: Fields) -> Any:
-    """Write the first *record* of a server's folder, unless another host was faster. Return the record that is there.
-    """
+    """Write the first *record* into the server's folder *place*, unless another host has written one before. Return the
+    record that is there."""
     write_once(place / FILE, json.dumps(record).encode())
     return _read(place)
 

@@ -32,15 +32,18 @@ NAMESPACE = uuid.UUID("0d6f2a0c-41f5-5a3e-9d0b-7c1f1c5b6e8f")
 
 
 def is_wanted(want: Fields) -> bool:
-    """Return whether the server's own disks must be encrypted."""
+    """Return whether a server with the fields *want* has encrypted local disks."""
     return bool(server_hardware(want).get(FIELD))
 
 
 def complete_encryption(host: LocalHost, desired: Fields, old: Fields, root_format: str,
                         image: Document | None) -> None:
-    """Seal the disk key in *desired*, and choose the format of the root disk. *root_format*: as requested; *old*: the
-    former fields. Raises ``InvalidField`` for fields that an encrypted server cannot have, for a change of the
-    encryption, and for an *image* that the server cannot open."""
+    """Complete the requested fields *desired* of a server: seal the disk key (encrypt it with the host's key), and
+    choose the format of the root disk. *old*: the stored fields, empty for a new server. *root_format*: as requested.
+
+    Raises ``InvalidField`` for fields that an encrypted server cannot have, for a change of the encryption, and for an
+    *image* with encrypted content that the server's key cannot decrypt.
+    """
     encrypted = is_wanted(desired)
     if old and encrypted != is_wanted(old):
         raise InvalidField(f"hardware.{FIELD}", "is decided when a server is made: its disks are encrypted, or not, "
@@ -66,32 +69,33 @@ def complete_encryption(host: LocalHost, desired: Fields, old: Fields, root_form
 
 
 def _check_image(desired: Fields, image: Document) -> None:
-    """Raise ``InvalidField`` for an *image* with encrypted content, unless *desired* has a disk key from a cloud. This
-    key opens the image and becomes the server's key."""
+    """Raise ``InvalidField`` if the content of *image* is encrypted, unless the server *desired* has a disk key from a
+    cloud, which decrypts it."""
     if is_encrypted(image.want) and not (is_wanted(desired) and desired.get(GIVEN)):
         raise InvalidField("image", f"must be one that can be read: the content of {image.name!r} is encrypted, as it "
                                     "is the root disk of a shelved server. Unshelve that server")
 
 
 def named_disk_key(document: Document) -> DiskKey | None:
-    """Return the server's disk key with only its uuid in libvirt, no secret; ``None`` if it is not encrypted."""
+    """Return the server's disk key without the secret, only with its uuid in libvirt; ``None`` if the server is not
+    encrypted."""
     return disk_key_by_id(server_hardware(document.want), document.id)
 
 
 def disk_key_by_id(parts: Fields, id: str) -> DiskKey | None:
-    """Return the disk key, with only its uuid, of the server *id* with the hardware *parts*; ``None`` without
-    encryption."""
+    """Return the disk key, without the secret, of the server with the uuid *id*; ``None`` without encryption. *parts*:
+    the server's hardware fields."""
     return DiskKey(disk_key_uuid(id)) if parts.get(FIELD) else None
 
 
 def disk_key_uuid(id: str) -> str:
-    """Return the uuid that the disk key of the server *id* has in libvirt."""
+    """Return the uuid that libvirt uses for the disk key of the server with the uuid *id*."""
     return str(uuid.uuid5(NAMESPACE, id))
 
 
 def open_disk_key(host: LocalHost, document: Document) -> DiskKey | None:
-    """Return the server's disk key with the secret; ``None`` for a server that is not encrypted. Raises ``Conflict`` if
-    the key is lost."""
+    """Return the server's disk key with the secret; ``None`` if the server is not encrypted. Raises ``Conflict`` if the
+    document has no key."""
     name = named_disk_key(document)
     if name is None:
         return None
@@ -103,7 +107,8 @@ def open_disk_key(host: LocalHost, document: Document) -> DiskKey | None:
 
 
 def draw_disk_key(task: Task) -> None:
-    """Store the server's key before its disks are made: the key from a cloud, otherwise a new one."""
+    """Store the sealed disk key in the server's document, before its disks are created: the key from a cloud, otherwise
+    a random one. Do nothing for a server without encryption."""
     document = task.document
     if is_wanted(document.want) and keys.SEALED not in document.state:
         document.state[keys.SEALED] = document.want.get(GIVEN) or keys.seal_key(task.host, keys.draw_key())
@@ -111,13 +116,15 @@ def draw_disk_key(task: Task) -> None:
 
 
 def export_disk_key(host: LocalHost, server: Document) -> str | None:
-    """Return the disk key for the host that the server moves to; ``None`` for a server that is not encrypted."""
+    """Return the secret of the disk key in clear text, for the target of a migration; ``None`` if the server is not
+    encrypted."""
     disk_key = open_disk_key(host, server)
     return disk_key.secret if disk_key else None
 
 
 def import_disk_key(host: LocalHost, server: Fields, key: str | None) -> None:
-    """Seal the disk *key* of a *server* that moves here (parts of its document) with this host's key."""
+    """Store the disk *key* of a server that migrates to this host, sealed with this host's key, in *server* (the
+    server's document as a dict). ``None``: the server is not encrypted."""
     server["want"].pop(GIVEN, None)
     server["state"].pop(keys.SEALED, None)
     if key:

@@ -27,8 +27,8 @@ BOOTABLE = ("raw", "qcow2", "iso", "aki")
 
 
 def bootable_image(host: LocalHost, reference: str, field: str = "image") -> Document:
-    """Return the document of the image *reference*. Raises ``InvalidField`` naming *field* if a server cannot boot from
-    it."""
+    """Return the document of the image *reference* (uuid or name). Raises ``InvalidField`` for the field *field* if a
+    server cannot boot from it."""
     image = host.documents.standing("image", reference)
     if image is None:
         refuse_missing(
@@ -52,8 +52,8 @@ def bootable_image(host: LocalHost, reference: str, field: str = "image") -> Doc
 
 
 def is_complete(host: LocalHost, id: str) -> bool:
-    """Return whether a server could be created from the image *id* now: this host has its content, and its kernel and
-    ramdisk if it needs them."""
+    """Return whether a server could be created from the image with the uuid *id* now: this host has the content of the
+    image and of its kernel and ramdisk, if any."""
     image = host.documents.standing("image", id)
     try:
         return image is not None and all(
@@ -64,8 +64,8 @@ def is_complete(host: LocalHost, id: str) -> bool:
 
 
 def _parts(host: LocalHost, image: Document, field: str = "image") -> Iterator[tuple[str, Document]]:
-    """Yield the names and documents of the image's kernel and ramdisk, if it has them. Raises ``InvalidField`` naming
-    *field* if one of them has no content."""
+    """Yield name (kernel, ramdisk) and document of the image's kernel and ramdisk, if it has them. Raises
+    ``InvalidField`` for the field *field* if this host lacks the content of one."""
     for name in ("kernel", "ramdisk"):
         if reference := image.want.get(name):
             part = host.documents.find("image", reference)
@@ -75,11 +75,12 @@ def _parts(host: LocalHost, image: Document, field: str = "image") -> Iterator[t
 
 
 def link_image(host: LocalHost, id: str, place: Path, prefix: str = "") -> dict[str, Any]:
-    """Link the content of image *id* and of its kernel and ramdisk into *place*, each name after *prefix*.
+    """Create hard links in the folder *place* to the content of the image with the uuid *id*, and of its kernel and
+    ramdisk. Their names begin with *prefix*.
 
-    Returns *image*, *name*, *format*, *virtual_size*, *digest* (SHA-256), *iso*, *encrypted*, *shutdown_timeout*
-    (seconds, ``None`` if the image has none), and *boot*, which is ``{ramdisk, cmdline}`` for an image that boots with
-    a kernel, otherwise ``None``.
+    Return a dict: ``image``, ``name``, ``format``, ``virtual_size``, ``digest`` (SHA-256), ``iso``, ``encrypted``,
+    ``shutdown_timeout`` (seconds, ``None`` if the image has none), and ``boot``: ``{ramdisk, cmdline}`` for an image
+    with a kernel, otherwise ``None``.
     """
     image = host.documents.get("image", id)
     if image is None:
@@ -98,14 +99,14 @@ def link_image(host: LocalHost, id: str, place: Path, prefix: str = "") -> dict[
 
 
 def unlink_image(place: Path, prefix: str = "") -> None:
-    """Remove the links that ``link_image`` has made in *place* with this *prefix*."""
+    """Remove the links that ``link_image`` created in the folder *place* with this *prefix*."""
     for part in PARTS:
         (place / (prefix + part)).unlink(missing_ok=True)
 
 
 def link_file(source: Path, target: Path) -> None:
-    """Make the hard link *target* to *source*, or a copy if the file systems differ, atomically. An existing *target*
-    stays. The caller flushes the folder."""
+    """Create the hard link *target* to *source*, or a copy if the file systems differ, atomically. Does nothing if
+    *target* exists. The caller must flush the folder."""
     if target.exists():
         return
     part = target.with_name(target.name + ".part")
