@@ -50,9 +50,9 @@ class InterfaceDriver(DocumentDriver):
     def ensure(self, host: LocalHost, key: str, want: Fields | None, permissions: Mapping[str, Any], dry_run: bool,
                operation: Operation) -> Result:
         """Add the NIC with the fields *want* to its server, or change it if the server has it; ``None`` removes the NIC
-        *key*. *key*: ``SERVER:MAC``, ``SERVER:NETWORK``, ``SERVER:BRIDGE``, ``SERVER:PORT`` or the NIC's uuid.
-        *permissions*: the mapping with ``on_immutable``, the policy for fixed fields. Return the steps and changes,
-        which a dry run only plans."""
+        *key* (``SERVER:MAC``, ``SERVER:NETWORK``, ``SERVER:BRIDGE``, ``SERVER:PORT`` or its uuid). *permissions*: the
+        caller's options; ``on_immutable`` is the policy for fixed fields. Return the steps and differences; with
+        *dry_run*, they are only planned."""
         if want is None:
             return self._remove(host, key, dry_run, operation)
         requested: Fields = self.kind.check(want)

@@ -50,7 +50,8 @@ class KeypairDriver(DocumentDriver):
         return {**want, "public_key": normalize_public_key(want["public_key"])}
 
     def show(self, host: LocalHost, document: Document, have: Fields | None, snapshot: Any = None) -> Fields:
-        """Return the keypair as API responses show it: its fields, and the SHA-256 and MD5 fingerprints of the key."""
+        """Return the keypair as API responses show it: its fields, and the SHA-256 and MD5 fingerprints of the key.
+        *have*: the result of ``observe``. *snapshot*: not used."""
         shown = super().show(host, document, have, snapshot)
         blob = base64.b64decode(document.want["public_key"].split(" ", 2)[1])
         return {**shown, "fingerprint": sha256_fingerprint(blob), "fingerprint_md5": md5_fingerprint(blob)}

@@ -118,16 +118,18 @@ class MigrationDriver:
         return []
 
     def observe(self, host: LocalHost, document: Document, snapshot: Any = None) -> Fields | None:
-        """Return the document's fields, and ``done``: the names of the steps that this host has completed."""
+        """Return the document's fields, and ``done``: the names of the steps that this host has completed. *snapshot*:
+        not used."""
         done = tuple(mark for _phase, mark, _verb in PHASE_VERBS[document.want["side"]] if document.state.get(mark))
         return {**document.want, "done": done}
 
     def plan(self, want: Fields | None, have: Fields | None) -> Iterator[Step]:
-        """Yield the steps that ``plan_migration`` of this module returns."""
+        """Yield the steps from the current state *have* to the requested fields *want* (``None``: end the migration),
+        as ``plan_migration`` does."""
         return plan_migration(want, have)
 
     def show(self, host: LocalHost, document: Document, have: Fields | None, snapshot: Any = None) -> Fields:
-        """Return the migration as API responses show it, with its status and progress."""
+        """Return the migration as API responses show it, with its status and progress. *have*, *snapshot*: not used."""
         progress = host.progress.get(document.id)
         values = {**document.want, "id": document.id, "name": document.name, "host": host.name,
                   "created_at": document.created_at, "updated_at": document.updated_at,

@@ -86,7 +86,8 @@ class NetworkDriver(DocumentDriver):
 
     def observe(self, host: LocalHost, document: Document, snapshot: Any = None) -> Fields | None:
         """Return the document's fields and the state of the network on the host: ``made`` (this agent created it in
-        libvirt), ``active``, and ``autostart``."""
+        libvirt), ``active``, and ``autostart``. *snapshot*: a result of the method ``snapshot``; ``None``: ask libvirt
+        now."""
         host_networks: HostNetworks = snapshot or self.snapshot(host)
         if document.want["mode"] == "bridge":
             return {**document.want, "made": False, "active": document.want["bridge"] in host_networks.bridges}
@@ -96,7 +97,8 @@ class NetworkDriver(DocumentDriver):
                 "autostart": bool(made and network and network.autostart)}
 
     def plan(self, want: Fields | None, have: Fields | None) -> Iterator[Step]:
-        """Yield the steps that create, start or remove the libvirt network. For an existing bridge of the host there
+        """Yield the steps that create, start or remove the libvirt network, from the current state *have* (the result
+        of ``observe``) to the requested fields *want* (``None``: remove it). For an existing bridge of the host there
         are no steps."""
         made = bool(have and have["made"])
         if want is None:
@@ -107,7 +109,7 @@ class NetworkDriver(DocumentDriver):
 
     def show(self, host: LocalHost, document: Document, have: Fields | None, snapshot: Any = None) -> Fields:
         """Return the network as API responses show it, with ``active`` (whether it is up) and ``managed`` (whether the
-        agent created it)."""
+        agent created it). *have*: the result of ``observe``."""
         shown = super().show(host, document, have, snapshot)
         active = (have or {}).get("active", True)
         return {**shown, "active": active, "managed": document.want["mode"] != "bridge"}

@@ -131,7 +131,7 @@ class ServerDriver:
 
     def show(self, host: LocalHost, document: Document, have: Fields | None, snapshot: Any = None) -> Fields:
         """Return the server as API responses show it, with Nova's names for its state. *have*: the result of
-        ``observe``."""
+        ``observe``. *snapshot*: a result of the method ``snapshot``; ``None``: ask libvirt now."""
         want, state = {**document.want, **(have or {}).get("shown", {})}, document.state
         power = (have or {}).get("power", MISSING)
         domains = snapshot or servers.DomainsView(host, {})

@@ -118,17 +118,20 @@ class VolumeDriver(DocumentDriver):
     def observe(self, host: LocalHost, document: Document, snapshot: Any = None) -> Fields | None:
         """Return the document's fields and the state of the content: ``made`` (it is complete), ``there`` (it exists),
         ``bytes`` (its size), ``reimaged`` (the value of ``reimage`` that was last carried out), and ``moving``, the
-        other pool, only while the content moves to another pool."""
+        other pool, only while the content moves to another pool. *snapshot*: not used."""
         return {**document.want, **_content(host, document, document.want["pool"]),
                 **({content.MOVING: document.state[content.MOVING]} if content.MOVING in document.state else {}),
                 "reimaged": document.state.get("reimaged")}
 
     def plan(self, want: Fields | None, have: Fields | None) -> Iterator[Step]:
-        """Yield the steps that create, replace, grow, move or remove the content of the volume."""
+        """Yield the steps that create, replace, grow, move or remove the content of the volume, from the current state
+        *have* (the result of ``observe``) to the requested fields *want* (``None``: remove it)."""
         return plan_volume(want, have)
 
     def show(self, host: LocalHost, document: Document, have: Fields | None, snapshot: Any = None) -> Fields:
-        """Return the volume as API responses show it, with Cinder's status, and the servers that it is attached to."""
+        """Return the volume as API responses show it, with Cinder's status, and the servers that it is attached to.
+        *have*: the result of ``observe``. *snapshot*: a result of the method ``snapshot``; ``None``: read the
+        attachments now."""
         used = holders_of_volume(host, document.id) if snapshot is None else [*snapshot.get(document.id, {}).values()]
         renewed = document.state.get("reimaged")
         values = {**document.want, **document.state, "id": document.id, "name": document.name,
@@ -170,15 +173,17 @@ class SnapshotDriver(DocumentDriver):
 
     def observe(self, host: LocalHost, document: Document, snapshot: Any = None) -> Fields | None:
         """Return the document's fields and the state of the content: ``made`` (it is complete), ``there`` (it exists),
-        ``bytes`` (its size)."""
+        ``bytes`` (its size). *snapshot*: not used."""
         return {**document.want, **_content(host, document, document.state.get("pool"))}
 
     def plan(self, want: Fields | None, have: Fields | None) -> Iterator[Step]:
-        """Yield the steps that create or remove the content of the snapshot."""
+        """Yield the steps that create or remove the content of the snapshot, from the current state *have* (the result
+        of ``observe``) to the requested fields *want* (``None``: remove it)."""
         return plan_volume(want, have)
 
     def show(self, host: LocalHost, document: Document, have: Fields | None, snapshot: Any = None) -> Fields:
-        """Return the snapshot as API responses show it, with Cinder's status."""
+        """Return the snapshot as API responses show it, with Cinder's status. *have*: the result of ``observe``.
+        *snapshot*: not used."""
         state, volume = document.state, host.documents.get("volume", document.want["volume"])
         volume_fields = {"pool": volume.want["pool"], "format": volume.want["format"], "size": volume.want["size"],
                          "bootable": bool(volume.state.get("bootable"))} if volume else {}
@@ -345,9 +350,10 @@ def _take(task: Task) -> None:
 
 
 def _begin(task: Task, pool: Pool, size: int, notes: Fields) -> None:
-    """Record in the document, before the content is created, that the creation has begun. After a crash, the agent then
-    knows that incomplete content with this uuid is the document's, and creates it again or removes it. *size*: bytes.
-    *notes*: further fields of the document's state. Raises ``Conflict`` if other content with this uuid exists."""
+    """Record in the document, before the content is created in *pool*, that the creation has begun. After a crash, the
+    agent then knows that incomplete content with this uuid is the document's, and creates it again or removes it.
+    *size*: bytes. *notes*: further fields of the document's state. Raises ``Conflict`` if other content with this uuid
+    exists."""
     state, id = task.document.state, task.document.id
     if not content.is_content_begun(state) and pool.has(id):
         raise pool.taken(id)
@@ -366,7 +372,8 @@ def _begin(task: Task, pool: Pool, size: int, notes: Fields) -> None:
 
 
 def _made(task: Task, pool: Pool, size: int) -> None:
-    """Record in the document that the content is complete and has *size* bytes."""
+    """Record in the document that its content is complete and has *size* bytes, and remove the reservation that
+    ``_begin`` made in *pool*."""
     task.document.state.pop("begun", None)
     task.document.state.update(made=True, bytes=size)
     task.keep()

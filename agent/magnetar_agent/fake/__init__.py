@@ -158,7 +158,8 @@ class FakeHypervisor(GuestAgent, Consoles, Mirrors, Devices, Statistics, Migrati
         return self._domains[uuid].xml
 
     def network_outside(self, name: str, active: bool = True, cidrs: tuple[str, ...] = ()) -> None:
-        """Simulate that another program creates a libvirt network."""
+        """Simulate that another program creates a libvirt network. *active*: whether it is started. *cidrs*: its IPv4
+        networks."""
         with self._change(f"network {name}"):
             self._networks[name] = FakeNetwork(NetworkSeen(f"outside-{name}", name, active, active, "virbr0",
                                                            cidrs=cidrs))

@@ -61,7 +61,8 @@ class Devices(State):
 
     @property
     def functions(self) -> dict[tuple[str, int], dict[str, str]]:
-        """Return the settings of virtual functions, by the network device of their card and their number on it."""
+        """Return the settings that ``set_function`` has made, such as ``trust``, by (network device of the card, number
+        of the virtual function)."""
         functions: dict[tuple[str, int], dict[str, str]] = self.__dict__.setdefault("_set_functions", {})
         return functions
 
@@ -71,7 +72,7 @@ class Devices(State):
 
     @property
     def representors(self) -> dict[str, RepresentorPort]:
-        """Return the Open vSwitch port of each representor, by its device name."""
+        """Return the Open vSwitch ports of representors, by the representor's device name."""
         ports: dict[str, RepresentorPort] = self.__dict__.setdefault("_representors", {})
         return ports
 

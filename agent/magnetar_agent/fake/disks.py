@@ -141,7 +141,8 @@ def copy_sparse(source: Path, target: Path) -> None:
 
 
 def write_fake_disk(path: Path, disk: DiskSeen) -> None:
-    """Create the disk's file, or change its size; the content of a raw disk stays."""
+    """Create the fake disk file *path* with the format and size of *disk*, or change the size of an existing file. The
+    content of a raw disk is not changed."""
     if disk.format in ("raw", "luks"):  # these have no header here
         with path.open("ab") as file:
             file.truncate(disk.virtual_size)

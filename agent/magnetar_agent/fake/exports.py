@@ -57,7 +57,8 @@ class Exports(State):
             client.connect(str(socket))
 
     def _behind(self, remote: NetworkSource) -> Disk:
-        """Return the disk that *remote* refers to: the one served at its socket, or an image in a Ceph pool."""
+        """Return the disk behind *remote*: the disk that an NBD server serves at its unix socket, or an image in a Ceph
+        pool."""
         if remote.protocol == "rbd":
             return Disk((self._folder or Path("/nonexistent")) / remote.name, "", "raw")
         for export, _server in (self._served or {}).values():
@@ -69,8 +70,8 @@ class Exports(State):
         return Disk(Path(path), "", format)
 
     def _unlocked(self, path: Path) -> None:
-        """Raise ``HypervisorError`` if an export locks the file at *path*, as qemu-nbd does. An export that serves an
-        overlay (``stand_in``) or a shareable disk locks nothing."""
+        """Raise ``HypervisorError`` if the file at *path* is served by an NBD server that locks it, as qemu-nbd does.
+        Servers of a temporary overlay (``stand_in``) or a shareable disk do not lock the file."""
         if any(export.disk.path == path and not export.stand_in and not export.disk.shareable
                for export, _server in (self._served or {}).values()):
             raise HypervisorError(f"qemu-img could not open {path}: another process uses it.")
@@ -86,7 +87,8 @@ class Exports(State):
 
 
 class _Server:
-    """A server that sends name and disk of the export to each client, and keeps all connections open until ``end``."""
+    """A fake NBD server. It sends the name and path of its disk to each client, and keeps the connections open until
+    ``end``."""
 
     def __init__(self, export: Export) -> None:
         self.export = export
@@ -120,7 +122,8 @@ class _Server:
 
 
 def _greeting(path: Path | None) -> tuple[str, str, str]:
-    """Return the lines that the server behind the socket at *path* sends; empty if none answers."""
+    """Return the three lines that the fake NBD server at the unix socket *path* sends: name, path and format of the
+    disk; three empty texts if no server answers."""
     with _socket() as client, contextlib.suppress(OSError):
         client.settimeout(5)
         client.connect(str(path))

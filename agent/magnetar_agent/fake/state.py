@@ -117,8 +117,8 @@ class State:
 
     def _call(self, method: str, changed: str = "",
               needs_libvirt: bool = True) -> AbstractContextManager[list[str]]:
-        """Begin a call of the ``LocalHypervisor`` method named *method*: wait *delay*, check the connection to libvirt,
-        and raise an error that a test has planned.
+        """Begin a call of the ``LocalHypervisor`` method named *method*: wait *delay*, check the connection to libvirt
+        (if *needs_libvirt*), and raise an error that a test has planned.
 
         Return the context manager in which the method does its work. *changed*: the name of the object that the call
         changes, see ``_change``; empty if the call changes nothing.

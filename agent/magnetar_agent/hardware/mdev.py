@@ -37,9 +37,9 @@ class MdevParent(NamedTuple):
 
 
 def mdev_parents(sysfs: Path, types: Sequence[Mapping[str, str]]) -> list[MdevParent]:
-    """Return the physical devices that support one of *types*, sorted by PCI address. *types*: the setting
-    ``enabled_mdev_types``, whose entries may name an ``address``. A device gets the first type that it supports and
-    whose entry matches its address."""
+    """Return the physical devices that support one of *types*, sorted by PCI address. *sysfs*: the path of /sys.
+    *types*: the setting ``enabled_mdev_types``, whose entries may name an ``address``. A device gets the first type
+    that it supports and whose entry matches its address."""
     if not types:
         return []
     parents = []

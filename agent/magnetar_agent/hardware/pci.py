@@ -261,8 +261,9 @@ def _functions_of(sysfs: Path, parent: str) -> dict[str, int]:
 
 
 def may_be_allowed(sysfs: Path, specs: Sequence[Mapping[str, str]]) -> list[PciDevice]:
-    """Return the devices of ``allowed_devices`` without a call of libvirt. Every device with vital product data (VPD)
-    counts as having a serial number, so the result may contain devices that have none."""
+    """Return the devices that ``allowed_devices`` would return, but without asking libvirt for serial numbers: every
+    device with vital product data (VPD) counts as having one, so the result may contain too many. *specs*: the setting
+    ``pci_device_spec``. *sysfs*: the path of /sys."""
     serials = {folder.name: "?" for folder in sysfs_entries(sysfs / "bus/pci/devices")
                if (folder / "vpd").exists()} if any(map(is_remote, specs)) else {}
     return allowed_devices(sysfs, specs, serials)

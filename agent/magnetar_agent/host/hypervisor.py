@@ -396,7 +396,7 @@ class LocalHypervisor(HypervisorNetworks, HypervisorDisks, HypervisorStorage, Hy
 
     def migrate(self, uuid: str, params: MigrationParams, on_progress: ProgressCallback,
                 on_cut_over: CutOverCallback) -> None:
-        """Migrate a running domain live to another host.
+        """Migrate a running domain live to another host, with the parameters *params*.
 
         *on_progress* is called repeatedly with the progress in bytes. *on_cut_over* is called once, as soon as success
         is certain: the domain is then off here and paused on the target, or after post-copy running on the target.

@@ -107,7 +107,7 @@ def memory_sizes(proc: Path) -> tuple[int | None, int | None]:
 
 def process_usage(pid_file: Path, proc: Path = Path("/proc")) -> GuestUsage | None:
     """Return the CPU seconds and the memory (including huge pages) of the process whose pid is in *pid_file*; ``None``
-    if they cannot be read."""
+    if they cannot be read. *proc*: the path of /proc."""
     try:
         folder = proc / str(int(pid_file.read_text()))
         words = (folder / "stat").read_text().rpartition(")")[2].split()

@@ -230,9 +230,9 @@ def tap_prefix(state_dir: Path) -> str:
 
 
 def tap_name(state_dir: Path, server: str, mac: str) -> str:
-    """Return the name of the tap device for the NIC with the MAC *mac* of the *server* (uuid). The name is computed
-    from the arguments, so it is known before the device exists, and never changes. It has 15 characters, the limit of
-    Linux."""
+    """Return the name of the tap device for the NIC with the MAC *mac* of the *server* (uuid), on the agent with the
+    folder *state_dir*. The name is computed from the arguments, so it is known before the device exists, and never
+    changes. It has 15 characters, the limit of Linux."""
     return tap_prefix(state_dir) + _letters(f"{server} {mac}", 9)
 
 

@@ -81,8 +81,8 @@ class PortSecurity:
             self._thread.join(20)
 
     def status(self) -> dict[str, Any]:
-        """Return the host's field ``port_security``: the number of filtered ``ports``, and the ``reason`` why filters
-        are missing or incomplete ("" if they are not)."""
+        """Return the host's field ``port_security``: ``ports``, the number of filtered NICs, and ``reason``, why
+        filters are missing or incomplete ("" if they are complete)."""
         ports = self._loaded.ports if self._loaded else ()
         return {"ports": sum(not port.switched for port in ports),
                 "reason": self.reason or self.host.hypervisor.switch_unfiltered()}

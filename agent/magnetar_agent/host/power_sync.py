@@ -182,8 +182,8 @@ class PowerSync:
         self._write(document, domain.state, reason, crashed)
 
     def _forget_reason(self, document: Document, domain: hv.Domain, reason: str) -> None:
-        """Remove the reason of the last stop from the document of a server that runs again. *reason*: of the domain's
-        current state."""
+        """Remove the recorded reason of the last stop from the document of a server that runs again. *reason*: the
+        cause of the domain's current state; with ``io-error`` nothing is removed."""
         if domain.state in LIVE and reason != "io-error" and (
                 document.state.pop("crashed", None) or document.state.pop("reason", None)):
             document.state.pop("reason", None)
@@ -202,7 +202,7 @@ class PowerSync:
 
     def _restart(self, document: Document, reason: str) -> bool:
         """Start a crashed server again, if the server or the settings have ``restart_on_crash`` and it has not crashed
-        too often recently. Return whether it was started."""
+        too often recently. *reason*: of the crash, for the log. Return whether it was started."""
         if not (document.want["restart_on_crash"] or self.host.settings.restart_on_crash):
             return False
         if tpm.is_away(document.want):

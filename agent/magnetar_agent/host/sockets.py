@@ -34,8 +34,9 @@ def bind_unix_socket(path: Path, gid: int = -1) -> socket.socket:
 
 @contextmanager
 def pin_socket_path(path: Path) -> Iterator[str]:
-    """Yield a path for a connection to the socket at *path*. A symbolic link at *path* is refused: a user who may write
-    to the folder could direct root to any socket. Raises ``OSError``."""
+    """Yield a path to use for a connection to the unix socket at *path*, which cannot be replaced meanwhile. Raises
+    ``OSError`` if *path* is a symbolic link: a user with write access to the folder could otherwise direct root to any
+    socket."""
     descriptor = os.open(path, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
         if not stat.S_ISSOCK(os.fstat(descriptor).st_mode):

@@ -266,8 +266,8 @@ class HypervisorDisks(Protocol):
     def copy_disk(self, source: Path | NetworkSource, source_format: str, path: Path, format: str,
                   progress: Progress, key: DiskKey | None = None) -> None:
         """Copy the disk *source* of the format *source_format* to the file *path*, converted to *format*, atomically.
-        The copy is sparse and flushed to disk. *key*: decrypts an encrypted source, and encrypts the copy, which must
-        be qcow2 or luks."""
+        The copy is sparse and flushed to disk. *progress*: called with the progress. *key*: decrypts an encrypted
+        source, and encrypts the copy, which must be qcow2 or luks."""
 
     def lend_keys(self, uuid: str, keys: Sequence[DiskKey], secret: str | None) -> None:
         """Store the disk *keys* of a domain that migrates live to this host, and the *secret* of its TPM, as secrets in
@@ -280,15 +280,16 @@ class HypervisorDisks(Protocol):
     def copy_into(self, source: Path | NetworkSource, source_format: str, target: Disk, progress: Progress,
                   blank: bool = False) -> None:
         """Copy the disk *source* of the format *source_format* into the existing raw disk *target* in a storage pool,
-        and flush it to disk. After an exception the copy is incomplete. *blank*: the target already has zeros wherever
-        the source has zeros, so zeros are not written."""
+        and flush it to disk. After an exception the copy is incomplete. *progress*: called with the progress. *blank*:
+        the target already has zeros wherever the source has zeros, so zeros are not written."""
 
     def label_disk(self, path: Path, label: str) -> None:
         """Create a swap area or an ext4 file system (*label* as in ``make_disk``) on the existing raw disk *path*, and
         flush it to disk."""
 
     def grow_disk(self, path: Path, format: str, size: int, key: DiskKey | None = None) -> None:
-        """Grow the disk *path* of a stopped domain to *size* bytes. *key*: the key of an encrypted disk."""
+        """Grow the disk *path* of a stopped domain to *size* bytes. *format*: of the disk. *key*: the key of an
+        encrypted disk."""
 
     def inject(self, disk: Disk, injection: Injection, kvm: bool) -> Mapping[str, str]:
         """Write *injection* into the file system of a disk that is not in use. May be repeated.
@@ -308,7 +309,7 @@ class HypervisorDisks(Protocol):
 
     def finish_copy(self, uuid: str, path: Path, progress: Progress) -> None:
         """Wait for the end of the copy that ``begin_copy`` started. Then the complete copy is at *path*, flushed to
-        disk. After an exception it is removed."""
+        disk. After an exception it is removed. *progress*: called with the progress."""
 
     def abort_copy(self, uuid: str, path: Path) -> None:
         """Abort the copy to *path* that ``begin_copy`` started, and remove its file. Does nothing when there is none.

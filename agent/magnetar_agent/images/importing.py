@@ -140,9 +140,9 @@ def commit_content(host: LocalHost, document: Document, part: ContentPart, sourc
 
 
 def _converted(host: LocalHost, image: str, part: ContentPart, operation: Operation) -> str:
-    """Convert the VMDK in *part* to a qcow2 that replaces it; return the new format, ``qcow2``. A process of QEMU's
-    user reads the VMDK, without access to other files. Raises ``TooLarge`` if the qcow2 gets too large: the VMDK may be
-    compressed, or refer to the same data several times."""
+    """Convert the VMDK in *part*, new content of the image with the uuid *image*, to a qcow2 that replaces it; return
+    the new format, ``qcow2``. A process of QEMU's user reads the VMDK, without access to other files. Raises
+    ``TooLarge`` if the qcow2 gets too large: the VMDK may be compressed, or refer to the same data several times."""
     path, written = copy_paths(host, image)
 
     def report_progress(done: int, total: int) -> None:
@@ -164,8 +164,8 @@ def _converted(host: LocalHost, image: str, part: ContentPart, operation: Operat
 
 
 def check_boot_fields(want: Fields, format: str | None) -> None:
-    """Raise ``InvalidField`` unless the image's kernel, ramdisk, command line and format match. *format*: ``None``: not
-    known yet."""
+    """Raise ``InvalidField`` unless kernel, ramdisk and command line in the image's fields *want* fit its *format* and
+    each other. *format* is ``None`` if it is not known yet."""
     if want.get("kernel") and format in ("iso", "aki", "ari"):
         raise InvalidField("kernel", f"is for disks only, and this image is {format}")
     if want.get("ramdisk") and not want.get("kernel") and format != "aki" and format is not None:

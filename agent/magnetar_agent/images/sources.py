@@ -144,7 +144,7 @@ def open_url(url: str) -> http.client.HTTPResponse:
 
 def _loaded(answer: http.client.HTTPResponse, url: str) -> Iterator[bytes]:
     """Yield the body of the response *answer* in pieces, as soon as data arrives, so that a cancelled operation ends
-    soon. Raises ``Unreachable``."""
+    soon. *url*: for the error message. Raises ``Unreachable``."""
     try:
         while piece := answer.read1(CHUNK):
             yield piece

@@ -217,9 +217,9 @@ class ImageStore:
             yield
 
     def commit(self, image: str, part: ContentPart) -> Path:
-        """Rename the file of *part*, after its ``make_read_only``, to its final name; flush the folder; return the
-        path. The caller must be in a block of ``still``, and must have recorded the path in the document, so that
-        ``sweep`` does not remove the file."""
+        """Rename the file of *part* (content of the image with the uuid *image*, after ``make_read_only``) to its final
+        name; flush the folder; return the path. The caller must be in a block of ``still``, and must have recorded the
+        path in the document, so that ``sweep`` does not remove the file."""
         path = self.path(image, part.digests["sha256"])
         part.path.rename(path)
         sync_folder(path.parent)

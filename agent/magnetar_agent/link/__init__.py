@@ -295,7 +295,8 @@ class Links:
     def _local(self, id: str, loop: asyncio.AbstractEventLoop, peer: str, door: str,
                accepted: bool = False) -> LocalEnd:
         """Return a new local end of a connection between the endpoint *door* and the agent *peer*, and register it
-        under the link *id*, so that it is closed with the link. *accepted*: whether *peer* opened the connection."""
+        under the link *id*, so that it is closed with the link. *loop*: the event loop of the connection. *accepted*:
+        whether *peer* opened the connection."""
         end = LocalEnd(loop, lambda closed_end: self._gone(id, closed_end), peer, door, accepted)
         with self._lock:
             self._pipes.setdefault(id, set()).add(end)
@@ -336,8 +337,8 @@ def _forever(loop: asyncio.AbstractEventLoop) -> None:
 
 
 def _behind(door: Callable[[socket.socket, str], None], sock: socket.socket, peer: str) -> None:
-    """Call the function *door*, which implements an endpoint, with a connected socket and the name of the peer. Errors
-    are logged. Close the socket afterwards."""
+    """Call the function *door*, which implements an endpoint, with the connected socket *sock* and the name of the
+    peer. Errors are logged. Close the socket afterwards."""
     with sock:
         try:
             door(sock, peer)

@@ -33,7 +33,8 @@ TCP = ((socket.IPPROTO_TCP, socket.TCP_NODELAY, 1),
 
 
 def common_name(tls: ssl.SSLObject | None) -> str:
-    """Return the common name in the verified certificate of the peer; empty if the peer has sent none."""
+    """Return the common name in the peer's verified certificate, from the TLS connection *tls*; empty if the peer has
+    sent no certificate."""
     shown: Any = tls.getpeercert() if tls else None
     names = [value for part in (shown or {}).get("subject", ()) for key, value in part if key == "commonName"]
     return names[-1] if names else ""
@@ -151,7 +152,8 @@ class _TlsEnd(RelayEnd):
     _heard = False
 
     def came(self, data: bytes | memoryview) -> None:
-        """Collect the first line and pass it to ``spoken``. Relay later bytes to the other end."""
+        """Handle received *data*: collect the first line and pass it to ``spoken``, then copy all later bytes to the
+        other end."""
         if self._heard:
             super().came(data)
             return

@@ -235,8 +235,8 @@ async def serve_guests(commands: socket.socket, question_socket: socket.socket) 
 
 
 def accept_agent(listener: socket.socket) -> socket.socket:
-    """Accept and return the agent's connection on systemd's listening socket. Connections from other users are closed.
-    Raises ``TimeoutError`` if the agent does not connect in time."""
+    """Accept and return the agent's connection on *listener*, systemd's listening socket. Connections from other users
+    are closed. Raises ``TimeoutError`` if the agent does not connect in time."""
     listener.settimeout(CONNECTS)
     while True:
         commands, _nobody = listener.accept()

@@ -410,8 +410,9 @@ class _Move:
             shutil.rmtree(run, ignore_errors=True)
 
     def _cut_over(self, talk: Rpc) -> bool:
-        """Make the target the owner of the server if the target's copy is complete; the target then resumes the guest.
-        Return whether it is complete. The guest must be off on this host."""
+        """Ask the target over *talk* whether its copy of the guest is complete; if it is, make the target the owner of
+        the server, and the target resumes the guest. Return whether the copy is complete. The guest must be off on this
+        host."""
         if not talk.call("look")["arrived"]:
             return False
         if not self.shared:

@@ -67,8 +67,8 @@ def stored_bytes(path: Path) -> int:
 
 
 def data_pieces(descriptor: int, offset: int) -> Iterator[tuple[int, bytes]]:
-    """Yield (offset, data) for the parts of an open file that are not holes, from *offset* to its end. A block device
-    has no holes and is read completely."""
+    """Yield (offset, data) for the parts of the open file *descriptor* that are not holes, from *offset* to its end. A
+    block device has no holes and is read completely."""
     size, device = zeros.open_file_size(descriptor), stat.S_ISBLK(os.fstat(descriptor).st_mode)
     while offset < size:
         try:
@@ -119,8 +119,8 @@ def _noted(note: Path) -> tuple[str | None, int]:
 
 def receive_file_frames(talk: Rpc, path: Path, offset: int, append: bool = False, state: str | None = None,
                         linked: bool = False) -> int:
-    """Receive a file that ``send_file_frames`` sends, from *offset* on. When it is complete and flushed to disk, rename
-    it to *path*. Return its size.
+    """Receive from *talk* a file that ``send_file_frames`` sends, from *offset* on. When it is complete and flushed to
+    disk, rename it to *path*. Return its size.
 
     *append*: append the data to the existing file at *path* instead. *state*: the sender's ``file_state``, recorded so
     that an interrupted transfer can be continued; ``None``: it cannot. *linked*: the ``.part`` file is a link to a

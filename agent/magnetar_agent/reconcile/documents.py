@@ -312,8 +312,8 @@ def write_atomically(path: Path | str, content: bytes, mode: int = 0o600, durabl
 
 
 def write_once(path: Path, content: bytes) -> None:
-    """Create the file *path* atomically. Does nothing if it exists: of several processes, even on several hosts with a
-    shared folder, the first one creates the file."""
+    """Create the file *path* with *content* atomically. Does nothing if it exists: of several processes, even on
+    several hosts with a shared folder, the first one creates the file."""
     part = path.with_name(f"{path.name}.{uuid.uuid4()}")
     write_atomically(part, content)
     try:

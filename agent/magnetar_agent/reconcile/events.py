@@ -100,8 +100,8 @@ class _Journal:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
 
     def ended(self, request_id: str, entry: dict[str, Any], again: bool) -> dict[str, Any] | None:
-        """Return the recorded answer of the request if its event is done; ``None`` if the event must be performed.
-        *entry*: the request's event, arguments and server.
+        """Return the recorded answer of the request *request_id* if its event is done; ``None`` if the event must be
+        performed. *entry*: the request's event, arguments and server.
 
         *again*: whether the event may be repeated if a crash has interrupted it; if not, raise ``Conflict`` for such an
         event. Also raise ``Conflict`` if the request id was used for another event.

@@ -56,8 +56,8 @@ def ensure_resource(drivers: Drivers, kind: type[Kind], key: str, want: Fields |
                     dry_run: bool, operation: Operation) -> Result:
     """Create or change the resource *key* (uuid or name) of type *kind*, so that it matches the requested fields
     *want*; ``None`` removes it. *permissions*: the caller's checked options (``core.ensure.Permissions``), such as
-    ``on_immutable``. Return the result, with the steps and differences, when everything is done, or planned in a dry
-    run. Raises subclasses of ``MagnetarError``."""
+    ``on_immutable``. Return the result, with the steps and differences, when everything is done; with *dry_run*, when
+    everything is planned. Raises subclasses of ``MagnetarError``."""
     driver = drivers.of(kind)
     if isinstance(driver, SubresourceDriver):
         return driver.ensure(drivers.host, key, want, permissions, dry_run, operation)
@@ -86,7 +86,8 @@ def without_fields_of_clouds(kind: type[Kind], want: Fields) -> Fields:
 def revise_resource(drivers: Drivers, kind: type[Kind], id: str, revised: Callable[[Document], Fields], dry_run: bool,
                     operation: Operation) -> Result:
     """Change the resource with the uuid *id*. *revised* is called with its current document, while its lock is held,
-    and returns the new values of fields. Return the result as ``ensure_resource`` does. Raises ``NotFound``."""
+    and returns the new values of fields. Return the result, with the steps and differences; with *dry_run*, they are
+    only planned. Raises ``NotFound``."""
     with _claim(drivers, kind, id, operation, dry_run) as document:
         if document is None:
             raise NotFound(f"The {kind.noun} {id} was removed meanwhile.", kind=kind.noun, key=id)
@@ -99,7 +100,7 @@ def revise_resource(drivers: Drivers, kind: type[Kind], id: str, revised: Callab
 def _claim(drivers: Drivers, kind: type[Kind], key: str, operation: Operation,
            dry_run: bool) -> Iterator[Document | None]:
     """Hold the lock of the resource *key* (uuid or name) during the block, even if it does not exist yet. Yield its
-    document, or ``None``. First finish an interrupted removal."""
+    document, or ``None``. Unless *dry_run*, first finish an interrupted removal of the resource."""
     noun = kind.noun
     while True:
         document = drivers.host.documents.find(noun, key)

@@ -60,8 +60,8 @@ def perform_steps(driver: Driver, task: Task, steps: list[Step], begun: list[str
 
 
 def _do(driver: Driver, task: Task, step: Step) -> None:
-    """Perform one step. If the connection to libvirt breaks during a step of a server, repeat the step when libvirt
-    answers again."""
+    """Perform one step with the driver's verb (function) of that name. If the connection to libvirt breaks during a
+    step of a server, repeat the step when libvirt answers again."""
     for last in (*[False] * REPEATS, True):
         try:
             driver.verbs[step.verb](task, **step.args)

@@ -68,7 +68,7 @@ class EventCall:
 
 def reboot_guest(call: EventCall) -> Fields:
     """Reboot the guest, as Nova does. A soft reboot needs a running guest, and becomes a hard reboot if the guest does
-    not reboot in time. A hard reboot works in every state."""
+    not reboot in time. A hard reboot works in every state. Return no further fields of the answer (``{}``)."""
     host, document, state = call.host, call.document, call.state()
     if adopted.is_adopted(document):
         adopted.check_reboot(host, document)
@@ -150,7 +150,8 @@ class HostRebuildArgs(RebuildArgs):
 
 def rebuild_root_disk(call: EventCall) -> Fields:
     """Recreate the root disk from an image (Nova's rebuild). A state field of the document with the request id lets the
-    agent finish the rebuild after a crash, and recognise a repeated request."""
+    agent finish the rebuild after a crash, and recognise a repeated request. Return the field ``warnings`` of the
+    answer, or ``{}``."""
     document, state = call.document, call.document.state
     if state.get("rebuilt") == call.request:
         return {}
@@ -174,13 +175,14 @@ def rebuild_root_disk(call: EventCall) -> Fields:
 
 
 def image_root_disk(call: EventCall) -> Fields:
-    """Create an image from the root disk (Nova's createImage). Return the further fields of the answer."""
+    """Create an image from the root disk (Nova's createImage). Return the further fields of the answer, from
+    ``snapshot.create_snapshot_image``."""
     return snapshot.create_snapshot_image(call.host, call.document, call.args, call.operation, call.request)
 
 
 def inject_crash_dump(call: EventCall) -> Fields:
-    """Inject an NMI into the guest (Nova's trigger_crash_dump). Raises ``Conflict`` unless the server is running or
-    paused."""
+    """Inject an NMI into the guest (Nova's trigger_crash_dump). Return no further fields of the answer (``{}``). Raises
+    ``Conflict`` unless the server is running or paused."""
     state = call.state()
     if state not in LIVE:
         raise Conflict(f"A crash dump needs a running server, and {call.document.name!r} is {state}.",
@@ -190,7 +192,7 @@ def inject_crash_dump(call: EventCall) -> Fields:
 
 
 class ChangePasswordArgs(Kind):
-    """Arguments of the action ``change_password``."""
+    """The arguments of the action ``change_password``, which sets a password in the guest."""
 
     user = Field(Nullable(GUEST_USER), "Whose password it is; null: C(admin_user) of the hardware, else root.",
                  default=None)
@@ -201,7 +203,7 @@ class ChangePasswordArgs(Kind):
 def change_guest_password(call: EventCall) -> Fields:
     """Have the guest agent set a password (Nova's changePassword). The password is not stored. It replaces a password
     that still waits for the guest agent. The server's lock is not held meanwhile, so a guest that does not answer
-    blocks no other calls."""
+    blocks no other calls. Return no further fields of the answer (``{}``)."""
     user, password = call.args["user"], call.args["password"]
     with admin_password.override_admin_password(call.host, call.document.id, user) as name, call.operation.waiting():
         call.host.hypervisor.set_password(call.document.id, name, password)
@@ -210,21 +212,22 @@ def change_guest_password(call: EventCall) -> Fields:
 
 def clear_password(call: EventCall) -> Fields:
     """Remove the password that the guest posted to the metadata service (Nova's DELETE of os-server-password). The
-    guest is not changed."""
+    guest is not changed. Return no further fields of the answer (``{}``)."""
     password.clear_posted_password(call.host, call.document)
     return {}
 
 
 def attach_share_folder(call: EventCall) -> Fields:
     """Attach a share (shared folder) to a stopped server, as Nova does. The guest can mount it after its next start.
-    Return the folder on the host as ``path``."""
+    Return ``path``, the folder on the host, as a further field of the answer."""
     path = shares.check_attachable(call.host, call.args["share"])
     _change_shares(call, call.args["share"])
     return {"path": str(path)}
 
 
 def detach_share_folder(call: EventCall) -> Fields:
-    """Detach a share (shared folder) from a stopped server, as Nova does."""
+    """Detach a share (shared folder) from a stopped server, as Nova does. Return no further fields of the answer
+    (``{}``)."""
     _change_shares(call, None)
     return {}
 
@@ -255,7 +258,8 @@ class TellGuestArgs(Kind):
 
 def tell_guest(call: EventCall) -> Fields:
     """Store new metadata from the cloud, such as a new server name. The metadata service returns it from now on; the
-    config drive is not changed. A request whose revision is not newer than the stored one changes nothing."""
+    config drive is not changed. A request whose revision is not newer than the stored one changes nothing. Return no
+    further fields of the answer (``{}``)."""
     document = call.document
     if document.state.get("told_revision", -1) < call.args["revision"]:
         document.want.update(metadata=call.args["metadata"], guest_data=call.args["guest_data"])
@@ -272,7 +276,7 @@ class ChangeMachineArgs(Kind):
 
 def change_machine(call: EventCall) -> Fields:
     """Change the machine type of a stopped server, although it is a fixed field. The caller has checked that the new
-    type is suitable. The disks are not changed."""
+    type is suitable. The disks are not changed. Return no further fields of the answer (``{}``)."""
     reconcile.change_resource(call.drivers, Server, call.document, call.args,
                               {"on_immutable": "fail", "merge": [], "force": ["machine"]}, call.operation)
     return {}
@@ -284,7 +288,7 @@ class KeepDisksArgs(Kind):
 
 def keep_adopted_disks(call: EventCall) -> Fields:
     """Make this host the permanent owner of the disks of a server that was evacuated to it (``disk_owner.keep_disks``).
-    May be repeated."""
+    May be repeated. Return no further fields of the answer (``{}``)."""
     disk_owner.keep_disks(call.host, call.document)
     return {}
 

@@ -103,7 +103,8 @@ def complete_adopted(host: LocalHost, want: Fields, document: Document) -> Field
 
 
 def observe_adopted(host: LocalHost, document: Document, domain: Domain | None) -> Fields:
-    """Return the current state of an adopted server, as ``adoption.plan_adopted`` needs it."""
+    """Return the current state of an adopted server, as ``adoption.plan_adopted`` needs it. *domain*: its domain,
+    ``None`` if it is missing."""
     state = document.state
     current = current_fields(document, domain)
     have: Fields = {**current, **_kept_fields(document), "adopted": True, "power": MISSING,

@@ -74,8 +74,8 @@ def read_candidates(host: LocalHost, reader: ChainReader, domains: Iterable[Doma
 
 
 def _located(disk: ForeignDisk, locate: Callable[[str, str], str]) -> Chain:
-    """Return the chain of a disk with only its own path, without reading the file. If libvirt does not know the volume
-    of the disk, the chain's ``problem`` says so."""
+    """Return the chain of a disk with only its own path, without reading the file. *locate*: finds the path of a volume
+    (``disk_locator``). If the volume cannot be found, the chain's ``problem`` says so."""
     if disk.pool:
         try:
             return Chain([Layer(locate(disk.pool, disk.volume), disk.format)])

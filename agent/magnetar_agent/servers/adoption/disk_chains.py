@@ -73,8 +73,8 @@ def _silent(disk: tuple[str, str]) -> Chain:
 
 
 def read_disk_chain(path: str, format: str) -> Chain:
-    """Return the chain of the disk file at *path*: the file and its backing files. Never raises; see ``Chain.problem``.
-    """
+    """Return the chain of the disk file at *path*, which has the *format*: the file and its backing files. Never
+    raises; see ``Chain.problem``."""
     chain, seen = Chain(), set[str]()
     following: tuple[str, str] | None = (path, format)
     while following is not None:
