@@ -111,7 +111,8 @@ class _Blob:
         self.data = data
 
     def check_key(self, type: str) -> None:
-        """Raise ``InvalidField`` unless the blob is one whole key of *type* and nothing else."""
+        """Raise ``InvalidField`` unless the data is exactly one complete key of the type *type*, such as ssh-ed25519.
+        """
         if self.string() != type.encode():
             raise _refused(f"is damaged: it says {type}, and its base64 is of another type")
         for part in PARTS[type]:

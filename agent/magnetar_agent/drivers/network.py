@@ -169,7 +169,7 @@ def _existing(host: LocalHost, want: Fields) -> Fields:
 def _check_free(host: LocalHost, want: Fields, net: IPv4Network, document: Document | None) -> None:
     """Raise ``InvalidField`` if the addresses *net* of the network *want* overlap with another network of the agent or
     of libvirt, or with a route of the host. The host's traffic to these addresses would go to the guests. *document*:
-    the stored network, which does not count; ``None`` for a new one."""
+    the stored network, whose own addresses are ignored; ``None`` for a new one."""
     for other in host.documents.list("network"):
         cidr = other.want.get("cidr")
         if cidr and (document is None or other.id != document.id) and net.overlaps(IPv4Network(cidr)):

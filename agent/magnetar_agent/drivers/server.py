@@ -210,8 +210,9 @@ def _condition(document: Document, power: str, rescued: Any) -> Fields:
 
 
 def _has_dropped(domain: hv.Domain, sizes: Fields) -> bool:
-    """Return whether the domain still has a swap disk that the server has no more: the agent was interrupted between
-    removing the disk and redefining the domain. *sizes*: the sizes of the server's current disks by file name."""
+    """Return whether the domain's definition still has a swap disk, although the server no longer has one: the agent
+    was interrupted between removing the disk and redefining the domain. *sizes*: the sizes of the server's current
+    disks by file name."""
     return SWAP not in sizes and any(disk.path.name.endswith(SWAP) for disk in domain.disks)
 
 

@@ -219,8 +219,8 @@ def plan_volume(want: Fields | None, have: Fields | None) -> Iterator[Step]:
 
 
 def resolve_volume_source(host: LocalHost, completed: Fields, document: Document | None) -> int:
-    """Replace the name of the volume's source (image, snapshot, volume, backup) in *completed* by its uuid. Return the
-    size of the source in bytes, 0 for an empty volume. *document*: the stored volume, ``None`` for a new one."""
+    """Replace the name of the volume's source (image, volume or snapshot) in *completed* by its uuid. Return the size
+    of the source in bytes, 0 for an empty volume. *document*: the stored volume, ``None`` for a new one."""
     source_fields = [name for name in (*content.SOURCES, "remote_source", "existing")
                      if completed.get(name) is not None]
     if len(source_fields) > 1:

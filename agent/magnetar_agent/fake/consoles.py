@@ -89,7 +89,7 @@ class Consoles(Domains):
         line.close()
 
     def _happened(self, event: DomainEvent) -> None:
-        """Override ``State._happened``: end the consoles of a domain when it stops."""
+        """Override ``State._happened``: close the consoles of a domain when *event* says that it has stopped."""
         if event.what in ("stopped", "crashed"):
             for line in self._consoles.pop(event.uuid, ()):
                 with contextlib.suppress(OSError):

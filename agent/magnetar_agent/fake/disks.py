@@ -126,7 +126,7 @@ def _check_key(format: str, key: DiskKey | None) -> None:
 
 
 def copy_sparse(source: Path, target: Path) -> None:
-    """Copy a file; holes of a sparse file stay holes."""
+    """Copy the file *source* to *target*; holes of a sparse file stay holes."""
     with source.open("rb") as old, target.open("wb") as new:
         size, at = os.fstat(old.fileno()).st_size, 0
         while at < size:

@@ -178,7 +178,8 @@ class State:
         """Do nothing. Subclasses override this to handle *event*, such as closing the consoles of a stopped domain."""
 
     def _names(self) -> list[str]:
-        """Return the names of all objects, for the journal. An object comes after the objects that it belongs to."""
+        """Return the names of all objects, for the journal, in an order in which they can be loaded again: networks
+        before their DHCP reservations."""
         return [*(f"domain {uuid}" for uuid in self._domains), *(f"network {name}" for name in self._networks),
                 *(host_of(name, mac) for name, network in self._networks.items() for mac in network.hosts), "copies"]
 

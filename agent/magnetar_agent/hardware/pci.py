@@ -294,7 +294,7 @@ def device_aliases(device: PciDevice, aliases: Sequence[Mapping[str, str]], plac
                                                                                                                   ...]:
     """Return all names with which servers can request the device: its aliases, and the names for NICs on its physical
     network and on its card. *aliases*: the setting ``pci_alias``. *places*: the cards with a bandwidth setting, as
-    ``NETWORK/CARD``; only these have names."""
+    ``NETWORK/CARD``; only for such a card there is a name for NICs on the card."""
     candidates = dict.fromkeys([*(spec["name"] for spec in aliases), *device.nic_names,
                                 *(device.card_nic_names if f"{device.physical_network}/{device.card}" in places
                                   else ())])

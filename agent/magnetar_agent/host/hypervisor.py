@@ -281,7 +281,7 @@ class LocalHypervisor(HypervisorNetworks, HypervisorDisks, HypervisorStorage, Hy
 
     def detach(self, uuid: str, device: Disk | Nic) -> None:
         """Ask the guest of a running domain to release a device. Does not wait: the guest may take long, and the event
-        ``detached`` tells the end. May be repeated, and does nothing for a missing device."""
+        ``detached`` reports the release. May be repeated, and does nothing for a missing device."""
 
     def resize(self, uuid: str, target: str, size: int) -> None:
         """Tell a running domain that its disk with the device name *target* has *size* bytes now; QEMU grows a file
@@ -418,10 +418,10 @@ class LocalHypervisor(HypervisorNetworks, HypervisorDisks, HypervisorStorage, Hy
         """Return the usage of an active domain since its start; ``None`` when it is off. Raises ``Conflict`` when
         another program defined the domain.
 
-        ``virt_type``; ``uptime`` in s; ``cpus``: list of ``{id, time}``, time in ns; ``memory``: KiB, with the names of
-        virDomainMemoryStats and ``maximum``; ``disks``: list of ``{device}`` with ``DISK_COUNTERS``; ``nics``: list of
-        ``{device, mac}`` with ``NIC_COUNTERS``. Values that only QEMU can provide are ``None`` or missing while QEMU is
-        busy with other calls.
+        The result has the fields ``virt_type``; ``uptime`` in s; ``cpus``: list of ``{id, time}``, time in ns;
+        ``memory``: KiB, with the names of virDomainMemoryStats and ``maximum``; ``disks``: list of ``{device}`` with
+        ``DISK_COUNTERS``; ``nics``: list of ``{device, mac}`` with ``NIC_COUNTERS``. Values that only QEMU can provide
+        are ``None`` or missing while QEMU is busy with other calls.
         """
 
     def guest_usages(self) -> dict[str, GuestUsage]:

@@ -82,8 +82,8 @@ def host_usage(host: LocalHost) -> dict[str, Any]:
 
 
 def disk_folder_fields(host: LocalHost) -> dict[str, Any] | None:
-    """Return path, id, owner and error of the shared folder for servers' disks, without its size, which changes often;
-    ``None`` if the settings have no shared folder."""
+    """Return ``path``, ``id``, ``owner`` and ``reason`` (why it cannot be used, "" if it can) of the shared folder for
+    servers' disks, without its size, which changes often; ``None`` if the settings have no shared folder."""
     report = report_disk_folder(host)
     return report and {name: report[name] for name in ("path", "id", "owner", "reason")}
 

@@ -128,8 +128,8 @@ class PowerSync:
 
     def _next(self) -> hv.DomainEvent | str | None:
         """Wait for the next task of the thread and return it: an event, ``connected`` after a connection to libvirt, or
-        ``None`` to stop. After ``AGAIN`` seconds without a task, events that were postponed because their server was
-        busy are due again."""
+        ``None`` to stop. Events that were postponed because their server was busy become tasks again after ``AGAIN``
+        seconds without other tasks."""
         while True:
             try:
                 return self._todo.get(timeout=AGAIN if self._later else None)

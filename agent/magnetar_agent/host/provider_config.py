@@ -56,8 +56,8 @@ class _Wrong(Exception):
 
 @dataclass
 class _Provider:
-    """One provider of a provider configuration file. *explicit*: the file names this host, which has precedence over
-    ``$COMPUTE_NODE`` (any host)."""
+    """One provider in a provider configuration file. *explicit*: whether it is identified by the name of this host.
+    Such a provider takes precedence over one that is identified as ``$COMPUTE_NODE`` (any host)."""
 
     path: Path
     explicit: bool

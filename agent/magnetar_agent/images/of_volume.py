@@ -56,7 +56,8 @@ def _check(host: LocalHost, volume: Document) -> None:
 
 
 def take_volume_image(task: Task, id: str) -> None:
-    """Copy the content of the volume *id* into the image of *task*."""
+    """Copy the content of the volume with the uuid *id*, and make the copy the content of the image that *task*
+    creates."""
     host, image = task.host, task.document
     path, part = importing.copy_paths(host, image.id)
     format = image.want["disk_format"]

@@ -56,9 +56,9 @@ WAITING = 8
 
 @dataclass
 class _Gate:
-    """The veth device through which the metadata service is connected to a *bridge*, or with *switched* to the Open
-    vSwitch tap of that name. *mac*: the MAC of the veth peer in the service's network namespace; empty if the
-    connection failed."""
+    """A veth device that connects the metadata service to guests. *bridge*: the bridge that it is attached to.
+    *switched*: it is attached to no bridge, but serves one tap of the Open vSwitch bridge *bridge*. *mac*: the MAC of
+    the veth peer in the service's network namespace; empty if the connection failed."""
 
     bridge: str
     switched: bool = False

@@ -34,8 +34,8 @@ def arriving_servers(host: LocalHost) -> set[str]:
 
 
 def unsettled_migration(host: LocalHost, server: str) -> str | None:
-    """Return the id of the incoming migration of *server* (uuid) that has arrived, but is not cleaned up; ``None`` if
-    there is none. The server must not be deleted before, as the migration would create it again."""
+    """Return the id of the incoming migration of *server* (uuid) that has arrived but is not cleaned up yet; ``None``
+    if there is none. The server must not be deleted until then, because the migration would create it again."""
     return next((d.id for d in host.documents.peek("migration") if d.want["server"] == server
                  and d.want["side"] == "target" and d.state.get("arrived") and not d.state.get("settled")), None)
 

@@ -198,7 +198,7 @@ def file_state(path: Path, migration: str, run: str) -> str:
 
 
 class Throughput:
-    """Estimates the remaining time of a transfer from the average speed so far."""
+    """An estimator of the remaining time of a transfer, from the average speed so far."""
 
     def __init__(self) -> None:
         self._first: tuple[float, int] | None = None

@@ -48,8 +48,8 @@ log = logging.getLogger(__name__)
 
 
 class _Changed(Exception):
-    """Signals that another request has created the resource while this one waited for its lock. The caller must start
-    again."""
+    """The signal that another request has created the resource while this request waited for its lock. The caller must
+    start again."""
 
 
 def ensure_resource(drivers: Drivers, kind: type[Kind], key: str, want: Fields | None, permissions: Mapping[str, Any],
@@ -246,8 +246,9 @@ class _Change(Change):
 
     def _complete(self, desired: Fields, document: Document | None) -> Fields:
         """Return the requested fields *desired* in the form in which they are stored (``Driver.complete``). If they
-        will be stored, hold the lock ``CHOICES``: two threads must not choose the same random values, and no resource
-        may be removed meanwhile that they refer to. *document*: the current one, ``None`` for a new resource."""
+        will be stored, hold the lock ``CHOICES``: two threads must not choose the same random values, and a resource
+        that the fields refer to must not be removed meanwhile. *document*: the current one, ``None`` for a new
+        resource."""
         with check_mode(self.dry_run, self.warnings):
             if document is not None or self.dry_run:
                 want = self.driver.complete(self.host, desired, document)
